@@ -1,0 +1,31 @@
+"""normscope: an instrument for normalization in neural networks.
+
+The public door. Names load on first use, so that the command line answers without importing torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from normscope._version import __version__
+
+if TYPE_CHECKING:
+    from normscope import data, losses, models, norms
+    from normscope.norms import fold_norms, swap_norms
+    from normscope.train import train
+
+_MODULES = ("data", "losses", "models", "norms")
+_NAMES = {"fold_norms": "norms", "swap_norms": "norms", "train": "train"}
+
+__all__ = ["__version__", "data", "fold_norms", "losses", "models", "norms", "swap_norms", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"normscope.{name}")
+    if name in _NAMES:
+        return getattr(import_module(f"normscope.{_NAMES[name]}"), name)
+    raise AttributeError(f"module 'normscope' has no attribute {name!r}; it has {', '.join(__all__)}")
+
+
+def __dir__() -> list[str]:
+    return __all__
