@@ -1,0 +1,65 @@
+"""What every per-channel layer needs to know of its input: (N, C, *space), channel second."""
+
+import torch
+from torch import Tensor, nn
+
+
+def stat_dims(x: Tensor) -> list[int]:
+    """All dimensions but the channel: batch and space."""
+    return [0, *range(2, x.ndim)]
+
+
+def per_channel(v: Tensor, x: Tensor) -> Tensor:
+    """Views a vector of C values so that it broadcasts against (N, C, *space)."""
+    return v.view(1, -1, *[1] * (x.ndim - 2))
+
+
+def wide(x: Tensor) -> Tensor:
+    """Half precision is widened to float32, so that statistics are not summed in 8 or 11 bits."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def scale_and_shift(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    if weight is not None:
+        x = x * per_channel(weight, x)
+    return x if bias is None else x + per_channel(bias, x)
+
+
+def check_input(x: Tensor, layer: str, num_features: int, ndims: tuple[int, ...], *, batch_stats: bool) -> None:
+    """Raises before anything has been written: no partial effect on a wrong input."""
+    arrived = f"got {str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"
+    if x.ndim not in ndims:
+        shapes = " or ".join("(N, C" + ", *" * (d - 2) + ")" for d in ndims)
+        raise ValueError(f"{layer} takes inputs of shape {shapes}; {arrived}. {_other_layer(layer, x.ndim)}")
+    if x.shape[1] != num_features:
+        raise ValueError(
+            f"{layer} was built for {num_features} channels in dimension 1; {arrived}. "
+            f"Build it with num_features={x.shape[1]}, or check what feeds it."
+        )
+    if not x.is_floating_point():
+        raise TypeError(f"{layer} normalizes floating-point tensors; {arrived}. Convert it first: x.float().")
+    if batch_stats and x.numel() == num_features:
+        raise ValueError(
+            f"{layer} in training needs more than one value per channel to take statistics of; {arrived}. "
+            "Use a larger batch (drop_last=True in the loader), or model.eval() for inference."
+        )
+
+
+def _other_layer(layer: str, ndim: int) -> str:
+    fitting = {2: "1d", 3: "1d", 4: "2d", 5: "3d"}.get(ndim)
+    if fitting is None:
+        return "Reshape it so that channels are dimension 1."
+    return f"Use {layer[:-2]}{fitting}, or reshape it so that channels are dimension 1."
+
+
+def traced(module: nn.Module, x: Tensor) -> "torch.fx.Proxy | None":
+    """Under `torch.fx` tracing: a `call_module` node for `module`, as torch.nn's own layers get; else None.
+
+    A layer outside torch.nn would be traced into, which bakes its train/eval mode and its buffers into the
+    graph. As a leaf it follows `.train()` and `.eval()` of the traced module.
+    """
+    if not isinstance(x, torch.fx.Proxy):
+        return None
+    tracer = x.tracer
+    assert isinstance(tracer, torch.fx.Tracer)
+    return tracer.create_proxy("call_module", tracer.path_of_module(module), (x,), {})

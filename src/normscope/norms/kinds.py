@@ -1,0 +1,134 @@
+"""Normalizers by name: the `norm=` slot of the models and the targets of `swap_norms`."""
+
+import difflib
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normscope.norms._inputs import per_channel, traced, wide
+from normscope.norms.batch import BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormNd
+from normscope.norms.lp import LpNorm1d, LpNorm2d, LpNorm3d, LpNormNd
+from normscope.norms.noisy import (
+    CovariateNoise,
+    NoisyBatchNorm1d,
+    NoisyBatchNorm2d,
+    NoisyBatchNorm3d,
+    NoisyBatchNormNd,
+)
+
+_BATCH = {1: BatchNorm1d, 2: BatchNorm2d, 3: BatchNorm3d, None: BatchNormNd}
+_NOISY = {1: NoisyBatchNorm1d, 2: NoisyBatchNorm2d, 3: NoisyBatchNorm3d, None: NoisyBatchNormNd}
+_LP = {1: LpNorm1d, 2: LpNorm2d, 3: LpNorm3d, None: LpNormNd}
+
+
+class RMSNorm(nn.Module):
+    r"""Root-mean-square normalization of each sample of (N, C, *space) over channels and space together.
+
+        y = w x / sqrt(mean_{C, space}(x^2) + eps)        w per channel
+
+    `torch.nn.RMSNorm` normalizes the last dimensions and has one weight per element; this is its
+    channel-second form, as GroupNorm(1, C) is LayerNorm's.
+    """
+
+    weight: nn.Parameter | None
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_features, self.eps = num_features, eps
+        weight = nn.Parameter(torch.ones(num_features, device=device, dtype=dtype)) if affine else None
+        self.register_parameter("weight", weight)
+
+    def forward(self, input: Tensor) -> Tensor:
+        node = traced(self, input)
+        if node is not None:
+            return node  # type: ignore[return-value]
+        x = wide(input)
+        y = x * (x.square().mean(dim=list(range(1, x.ndim)), keepdim=True) + self.eps).rsqrt()
+        if self.weight is not None:
+            y = y * per_channel(self.weight, y)
+        return y.to(input.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_features}, eps={self.eps}"
+
+
+class InstanceNorm(nn.GroupNorm):
+    """Each channel of each sample by its own statistics over space: GroupNorm with one channel a group."""
+
+    def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = True, **factory: Any) -> None:
+        super().__init__(num_features, num_features, eps, affine, **factory)
+
+    def forward(self, input: Tensor) -> Tensor:
+        node = traced(self, input)
+        if node is not None:
+            return node  # type: ignore[return-value]
+        if input.ndim < 3:
+            raise ValueError(
+                f"InstanceNorm takes statistics over space and needs inputs (N, C, *space); got shape "
+                f"{tuple(input.shape)}, one value per channel and sample. Use 'layer', 'group' or 'batch' there."
+            )
+        return super().forward(input)
+
+
+def _group(num_features: int, groups: int = 32, **options: Any) -> nn.GroupNorm:
+    """At most `groups` groups (32 in the source of GroupNorm), as many as divide the channels."""
+    fitting = max(g for g in range(1, min(groups, num_features) + 1) if num_features % g == 0)
+    return nn.GroupNorm(fitting, num_features, **options)
+
+
+_Make = Callable[..., nn.Module]
+_KINDS: dict[str, Callable[[int | None], _Make]] = {
+    "none": lambda dim: lambda num_features, **options: nn.Identity(),
+    "batch": lambda dim: _BATCH[dim],
+    "layer": lambda dim: lambda num_features, **options: nn.GroupNorm(1, num_features, **options),
+    "group": lambda dim: _group,
+    "instance": lambda dim: InstanceNorm,
+    "rms": lambda dim: RMSNorm,
+    "l1": lambda dim: lambda num_features, **options: _LP[dim](num_features, p=1, **options),
+    "l2": lambda dim: lambda num_features, **options: _LP[dim](num_features, p=2, **options),
+    "linf": lambda dim: lambda num_features, **options: _LP[dim](num_features, p=math.inf, **options),
+    "noisy": lambda dim: _NOISY[dim],
+    "noise": lambda dim: CovariateNoise,
+}
+NORM_NAMES = tuple(_KINDS)
+
+
+def known_norm(name: str) -> str:
+    """The name itself, or an error with all of them and the nearest match."""
+    if name in _KINDS:
+        return name
+    near = difflib.get_close_matches(str(name).lower(), NORM_NAMES, n=1, cutoff=0.4)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"A normalizer is one of {', '.join(NORM_NAMES)}; got {name!r}.{hint}")
+
+
+def make_norm(name: str, num_features: int, *, dim: int | None, gamma: float = 1.0, **options: Any) -> nn.Module:
+    """The normalizer `name` for (N, C, *space) with `dim` dimensions of space (1 also means none).
+
+    "layer" is GroupNorm(1, C) and "rms" its form without mean: per sample, over channels and space.
+
+    Args:
+        num_features: C.
+        dim: 1, 2 or 3; None for a layer that takes any.
+        gamma: initial value of the scale, where there is one.
+        options: passed to the layer's constructor, e.g. eps, momentum, groups, centered, seed, sync.
+
+    Example:
+        >>> make_norm("group", 48, dim=2).num_groups
+        24
+    """
+    layer = _KINDS[known_norm(name)](dim)(num_features, **options)
+    weight = getattr(layer, "weight", None)
+    if weight is not None:
+        nn.init.constant_(weight, gamma)
+    return layer

@@ -1,0 +1,161 @@
+r"""l_p normalization: BatchNorm's mean subtraction, with an l_p norm in place of the standard deviation.
+
+    y = w (x - mean(x)) / (n_p(x) + eps) + b        n_1 = mean|x|    n_2 = sqrt(mean x^2)    n_inf = max|x|
+
+over batch and space, per channel, of the x *before* the mean is taken off ("centered=True": of x - mean(x),
+which makes l_2 BatchNorm). The gradient goes through both statistics. At a channel of zeros the norm has no
+derivative; zero is taken, as `torch.linalg.vector_norm` does.
+
+Source: "How Does Batch Normalization Help Optimization?", Section 3.3 and Figures 11 to 14 of seed 000, which
+give no formula for eps or for inference: eps is added to the norm, and running averages of mean and norm
+serve in eval mode, as torch keeps those of BatchNorm.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from normscope.norms._inputs import check_input, per_channel, scale_and_shift, stat_dims, traced, wide
+
+
+def lp_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    p: float,
+    eps: float = 1e-5,
+    centered: bool = False,
+) -> Tensor:
+    r"""Normalizes each channel of `x` by the l_p norm of this batch.
+
+        y = weight (x - mean(x)) / (n_p + eps) + bias
+
+    Holds when: p is 1, 2 or inf. Differs from the source: eps, which it does not mention.
+    Source: arXiv 1805.11604, Section 3.3.
+
+    Args:
+        x: (N, C, *space); half precision is normalized with float32 statistics.
+        weight, bias: (C,) or None for 1 and 0.
+        p: 1, 2 or math.inf.
+        centered: take the norm of x - mean(x) instead of x.
+
+    Example:
+        >>> lp_norm(torch.tensor([[1.0], [3.0]]), p=1, eps=0.0)
+        tensor([[-0.5000],
+                [ 0.5000]])
+    """
+    mean, norm = _statistics(x, _known_p(p), centered)
+    return _apply(x, mean, norm, weight, bias, eps)
+
+
+def _known_p(p: float) -> float:
+    if p not in (1, 2, math.inf):
+        raise ValueError(f"p is one of 1, 2 and inf; got {p!r}. For the max norm pass p=math.inf.")
+    return float(p)
+
+
+def _statistics(x: Tensor, p: float, centered: bool) -> tuple[Tensor, Tensor]:
+    x = wide(x)
+    dims = stat_dims(x)
+    mean = x.mean(dims)
+    if centered:
+        x = x - per_channel(mean, x)
+    m = x.numel() / x.shape[1]
+    return mean, torch.linalg.vector_norm(x, p, dims) / m ** (1 / p)
+
+
+def _apply(x: Tensor, mean: Tensor, norm: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    xh = (wide(x) - per_channel(wide(mean), x)) / per_channel(wide(norm) + eps, x)
+    return scale_and_shift(xh, weight, bias).to(x.dtype)
+
+
+class _LpLayer(nn.Module):
+    _ndims: tuple[int, ...]
+    running_mean: Tensor
+    running_norm: Tensor
+    num_batches_tracked: Tensor
+    weight: nn.Parameter | None
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        num_features: int,
+        p: float,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        centered: bool = False,
+    ) -> None:
+        super().__init__()
+        self.num_features, self.p, self.eps, self.momentum = num_features, _known_p(p), eps, momentum
+        self.affine, self.centered = affine, centered
+        for name in ("weight", "bias"):
+            value = torch.empty(num_features, device=device, dtype=dtype) if affine else None
+            self.register_parameter(name, None if value is None else nn.Parameter(value))
+        for name in ("running_mean", "running_norm"):
+            self.register_buffer(name, torch.empty(num_features, device=device, dtype=dtype))
+        self.register_buffer("num_batches_tracked", torch.tensor(0, device=device))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        self.running_mean.zero_()
+        self.running_norm.fill_(1)
+        self.num_batches_tracked.zero_()
+        if self.weight is not None:
+            nn.init.ones_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, input: Tensor) -> Tensor:
+        node = traced(self, input)
+        if node is not None:
+            return node  # type: ignore[return-value]
+        check_input(input, type(self).__name__, self.num_features, self._ndims, batch_stats=self.training)
+        if self.training and input.numel():
+            mean, norm = _statistics(input, self.p, self.centered)
+            self._track(mean.detach(), norm.detach())
+        else:
+            mean, norm = self.running_mean, self.running_norm
+        return _apply(input, mean, norm, self.weight, self.bias, self.eps)
+
+    @torch.no_grad()
+    def _track(self, mean: Tensor, norm: Tensor) -> None:
+        self.num_batches_tracked.add_(1)
+        for running, batch in ((self.running_mean, mean), (self.running_norm, norm)):
+            factor = (1 / self.num_batches_tracked.double()).to(running.dtype)
+            running.lerp_(batch.to(running.dtype), factor if self.momentum is None else self.momentum)
+
+    def extra_repr(self) -> str:
+        p = "inf" if math.isinf(self.p) else f"{self.p:g}"
+        return f"{self.num_features}, p={p}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}" + (
+            ", centered=True" if self.centered else ""
+        )
+
+
+class LpNorm1d(_LpLayer):
+    """l_p normalization of (N, C) or (N, C, L): y = w (x - mean) / (n_p + eps) + b, p in 1, 2, inf."""
+
+    _ndims = (2, 3)
+
+
+class LpNorm2d(_LpLayer):
+    """l_p normalization of (N, C, H, W); see `LpNorm1d`."""
+
+    _ndims = (4,)
+
+
+class LpNorm3d(_LpLayer):
+    """l_p normalization of (N, C, D, H, W); see `LpNorm1d`."""
+
+    _ndims = (5,)
+
+
+class LpNormNd(_LpLayer):
+    """l_p normalization of (N, C, *space) with up to three dimensions of space; see `LpNorm1d`."""
+
+    _ndims = (2, 3, 4, 5)

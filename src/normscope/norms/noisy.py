@@ -1,0 +1,170 @@
+r"""Noisy BatchNorm, and the noise alone: covariate shift put in on purpose after every normalizer.
+
+At each step, for every unit j and then every sample i (in a convolution every (b, h, w)):
+
+    mu_j ~ U(-n_mu, n_mu)            sig_j ~ U(1, n_sigma)
+    m_ij ~ U(mu_j - r_mu, mu_j + r_mu)     s_ij ~ N(sig_j, r_sigma^2)      a_ij <- s_ij a_ij + m_ij
+
+with n_mu = 0.5, n_sigma = 1.25, r_mu = r_sigma = 0.1 (r_sigma read as a standard deviation: the source does
+not say). a is the layer's output after gamma and beta; the noise is a constant to the gradient, and off in
+eval mode. Source: seed 000, Algorithm 1 (its constants are called n_m, n_v, r_m, r_v in line 1).
+
+The draws are a hash of (seed, step, element), kept in the buffer `noise_state`, and not of a
+`torch.Generator`: a checkpoint, a compiled step, a replayed step and each member of a stacked ensemble get
+exactly the noise they would have got alone, and no global generator moves.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from normscope.norms._inputs import check_input, per_channel, traced, wide
+from normscope.norms.batch import BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormNd, _BatchNormLayer
+
+N_MU, N_SIGMA, R_MU, R_SIGMA = 0.5, 1.25, 0.1, 0.1
+_WORD = 0xFFFFFFFF
+
+
+def covariate_noise(
+    a: Tensor,
+    state: Tensor,
+    *,
+    n_mu: float = N_MU,
+    n_sigma: float = N_SIGMA,
+    r_mu: float = R_MU,
+    r_sigma: float = R_SIGMA,
+) -> Tensor:
+    r"""a_ij <- s_ij a_ij + m_ij with the draws of step `state[1]` from seed `state[0]`.
+
+    Args:
+        a: (N, C, *space).
+        state: two int64 words, (seed, step); the same pair gives the same noise on every call.
+        n_mu, n_sigma: how far mean and scale of a unit jump from step to step (0.5, 1.25 in the source).
+        r_mu, r_sigma: how far samples differ within a step (0.1, 0.1 in the source).
+
+    Example:
+        >>> state = torch.tensor([7, 0])
+        >>> torch.equal(covariate_noise(torch.ones(4, 2), state), covariate_noise(torch.ones(4, 2), state))
+        True
+    """
+    unit_mu, unit_sigma, sample_mu, sample_sigma = _keys(state)
+    dtype = wide(a).dtype
+    channels = torch.arange(a.shape[1], device=a.device)
+    elements = torch.arange(a.numel(), device=a.device).view(a.shape)
+    mu = n_mu * (2 * _uniform(channels, unit_mu, dtype) - 1)
+    sigma = 1 + (n_sigma - 1) * _uniform(channels, unit_sigma, dtype)
+    m = per_channel(mu, a) + r_mu * (2 * _uniform(elements, sample_mu, dtype) - 1)
+    s = per_channel(sigma, a) + r_sigma * torch.special.ndtri(_uniform(elements, sample_sigma, dtype))
+    return (s * wide(a) + m).to(a.dtype)
+
+
+def _mix(h: Tensor) -> Tensor:
+    """A bijection of 32-bit words in which every input bit moves every output bit (xorshift-multiply)."""
+    h = ((h ^ (h >> 16)) * 0x7FEB352D) & _WORD
+    h = ((h ^ (h >> 15)) * 0x846CA68B) & _WORD
+    return h ^ (h >> 16)
+
+
+def _keys(state: Tensor) -> Tensor:
+    """Four independent streams of a step, two 32-bit words each: shape (4, 2)."""
+    seed, step = state[0], state[1]
+    stream = torch.arange(8, device=state.device).view(4, 2)
+    h = _mix(stream ^ (seed & _WORD))
+    h = _mix(h ^ ((seed >> 32) & _WORD))
+    h = _mix(h ^ (step & _WORD))
+    return _mix(h ^ ((step >> 32) & _WORD))
+
+
+def _uniform(index: Tensor, key: Tensor, dtype: torch.dtype) -> Tensor:
+    """U(0, 1) by element, open at both ends: midpoints of 2^23 cells, which float32 still holds exactly."""
+    word = _mix(_mix(index ^ key[0]) ^ key[1])
+    return ((word >> 9).to(dtype) + 0.5) * 2.0**-23
+
+
+class CovariateNoise(nn.Module):
+    """The noise of Algorithm 1 without a normalizer, for any (N, C, *space): the control experiment.
+
+    The source reports that the same noise on a network without BatchNorm keeps it from training at all
+    (arXiv 1805.11604, Section 2.1). `seed=None` draws one from torch's generator at construction.
+    """
+
+    noise_state: Tensor
+
+    def __init__(
+        self,
+        num_features: int,
+        *,
+        n_mu: float = N_MU,
+        n_sigma: float = N_SIGMA,
+        r_mu: float = R_MU,
+        r_sigma: float = R_SIGMA,
+        seed: int | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_features = num_features
+        self.constants = {"n_mu": n_mu, "n_sigma": n_sigma, "r_mu": r_mu, "r_sigma": r_sigma}
+        start = int(torch.randint(2**62, (), device="cpu")) if seed is None else seed
+        self.register_buffer("noise_state", torch.tensor([start, 0], device=device))
+
+    def forward(self, input: Tensor) -> Tensor:
+        node = traced(self, input)
+        if node is not None:
+            return node  # type: ignore[return-value]
+        check_input(input, "CovariateNoise", self.num_features, (2, 3, 4, 5), batch_stats=False)
+        if not self.training:
+            return input
+        noisy = covariate_noise(input, self.noise_state, **self.constants)
+        self.noise_state[1].add_(1)
+        return noisy
+
+    def extra_repr(self) -> str:
+        return ", ".join([str(self.num_features), *(f"{k}={v}" for k, v in self.constants.items())])
+
+
+class _NoisyLayer(_BatchNormLayer):
+    """BatchNorm, then `CovariateNoise` as the child `noise`; `seed` is the noise's."""
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        n_mu: float = N_MU,
+        n_sigma: float = N_SIGMA,
+        r_mu: float = R_MU,
+        r_sigma: float = R_SIGMA,
+        seed: int | None = None,
+        sync: bool = False,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, sync=sync)
+        self.noise = CovariateNoise(
+            num_features, n_mu=n_mu, n_sigma=n_sigma, r_mu=r_mu, r_sigma=r_sigma, seed=seed, device=device
+        )
+
+    def forward(self, input: Tensor) -> Tensor:
+        node = traced(self, input)
+        if node is not None:
+            return node  # type: ignore[return-value]
+        noisy: Tensor = self.noise(super().forward(input))
+        return noisy
+
+
+class NoisyBatchNorm1d(_NoisyLayer, BatchNorm1d):
+    """Noisy BatchNorm of (N, C) or (N, C, L): `BatchNorm1d`, then the noise of Algorithm 1 in training."""
+
+
+class NoisyBatchNorm2d(_NoisyLayer, BatchNorm2d):
+    """Noisy BatchNorm of (N, C, H, W); see `NoisyBatchNorm1d`."""
+
+
+class NoisyBatchNorm3d(_NoisyLayer, BatchNorm3d):
+    """Noisy BatchNorm of (N, C, D, H, W); see `NoisyBatchNorm1d`."""
+
+
+class NoisyBatchNormNd(_NoisyLayer, BatchNormNd):
+    """Noisy BatchNorm of (N, C, *space) with up to three dimensions of space; see `NoisyBatchNorm1d`."""

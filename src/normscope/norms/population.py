@@ -1,0 +1,104 @@
+r"""Population statistics: what the original method normalizes by at inference.
+
+    E = sum_B m_B mu_B / sum_B m_B            Var = sum_B m_B v_B / sum_B (m_B - 1)
+
+m_B counts the values per channel of batch B (samples times sites), mu_B and v_B are the batch mean and the
+biased batch variance. With equal batches this is the article's E_B[mu_B] and m/(m-1) E_B[v_B]. torch instead
+keeps exponential averages, which forget all but the last few dozen steps.
+Source: seed 003, "Inference".
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normscope.norms._inputs import stat_dims, wide
+
+
+@torch.no_grad()
+def use_population_statistics(model: nn.Module, batches: Iterable[Any]) -> dict[str, tuple[Tensor, Tensor]]:
+    """Sets every BatchNorm's running statistics to those of `batches`, in one pass; returns (E, Var) by layer.
+
+    All layers are in train mode during the pass, so each BatchNorm sees inputs normalized by batch statistics,
+    as in training. Nothing else is left changed: modes, other buffers, counters and parameters are as before,
+    and if the pass raises, so are the running statistics.
+
+    Args:
+        model: any module with torch's or our BatchNorm layers that keep running statistics.
+        batches: inputs, or tuples whose first entry is the input (a DataLoader); a model with several inputs
+            takes a dict of keyword arguments.
+
+    Example:
+        >>> layer = torch.nn.BatchNorm1d(1)
+        >>> _ = use_population_statistics(layer, [torch.tensor([[0.0], [2.0]]), torch.tensor([[4.0], [6.0]])])
+        >>> layer.running_mean.item(), layer.running_var.item()
+        (3.0, 2.0)
+    """
+    layers = {
+        name: layer
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.running_mean is not None
+    }
+    if not layers:
+        raise ValueError(
+            f"{type(model).__name__} has no BatchNorm that keeps running statistics, so there is nothing to set. "
+            "Build its layers with track_running_stats=True."
+        )
+    sums = {name: _Sums() for name in layers}
+    modes = {module: module.training for module in model.modules()}
+    buffers = {buffer: buffer.clone() for buffer in model.buffers()}
+    hooks = [layer.register_forward_pre_hook(sums[name].add) for name, layer in layers.items()]
+    device = next(iter(buffers)).device
+    try:
+        model.train()
+        for batch in batches:
+            _forward(model, batch, device)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for module, mode in modes.items():
+            module.training = mode
+        for buffer, before in buffers.items():
+            buffer.copy_(before)
+    found = {name: total.mean_and_var(name) for name, total in sums.items()}
+    for name, (mean, var) in found.items():
+        layers[name].running_mean.copy_(mean)  # type: ignore[union-attr]
+        layers[name].running_var.copy_(var)  # type: ignore[union-attr]
+    return found
+
+
+def _forward(model: nn.Module, batch: Any, device: torch.device) -> None:
+    if isinstance(batch, dict):
+        model(**{name: value.to(device) for name, value in batch.items()})
+    else:
+        x = batch[0] if isinstance(batch, (tuple, list)) else batch
+        model(x.to(device))
+
+
+class _Sums:
+    """Running sums of m, m - 1, m mu and m v over the calls of one layer, in float64."""
+
+    def __init__(self) -> None:
+        self.m = 0
+        self.m_minus_1 = 0
+        self.m_mu: Tensor | float = 0.0
+        self.m_v: Tensor | float = 0.0
+
+    def add(self, layer: nn.Module, args: tuple[Tensor, ...]) -> None:
+        x = args[0]
+        m = x.numel() // x.shape[1]
+        var, mean = torch.var_mean(wide(x), dim=stat_dims(x), correction=0)
+        self.m += m
+        self.m_minus_1 += m - 1
+        self.m_mu = self.m_mu + m * mean.double()
+        self.m_v = self.m_v + m * var.double()
+
+    def mean_and_var(self, name: str) -> tuple[Tensor, Tensor]:
+        if not isinstance(self.m_mu, Tensor) or not isinstance(self.m_v, Tensor):
+            raise ValueError(
+                f"Population statistics need at least one batch through every layer; {name or 'the model'!r} saw "
+                "none. Pass a loader that is not empty or used up, and call the layer in the model's forward."
+            )
+        return self.m_mu / self.m, self.m_v / self.m_minus_1
