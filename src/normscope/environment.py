@@ -1,0 +1,23 @@
+"""Where a number was made: travels with every result."""
+
+import os
+import platform
+
+import torch
+
+from normscope._version import __version__
+
+
+def environment(device: torch.device | str = "cpu") -> dict[str, str | int]:
+    """Versions, device and thread count, as plain JSON."""
+    device = torch.device(device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    return {
+        "normscope": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": platform.system(),
+        "device": f"{device.type} ({name})",
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count() or 0,
+    }

@@ -1,0 +1,45 @@
+r"""The losses of the sources; class labels are compared as one-hot targets.
+
+    half_mse        1/2 mean_n sum_k (f_k - y_k)^2        seed 002 (it names none; its Fisher matrix is this one's)
+    half_sse        1/2 sum_n  sum_k (f_k - y_k)^2        seed 000, the deep linear network
+    cross_entropy   torch's
+
+`torch.nn.MSELoss` averages over outputs too and has no 1/2: with 10 outputs its stable learning rates are
+5 times those of half_mse.
+"""
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy, one_hot
+
+
+def half_mse(output: Tensor, target: Tensor) -> Tensor:
+    """1/2 squared error, summed over outputs, averaged over samples.
+
+    Example:
+        >>> import torch
+        >>> half_mse(torch.tensor([[1.0, 1.0], [0.0, 0.0]]), torch.tensor([1, 0]))
+        tensor(0.5000)
+    """
+    return half_sse(output, target) / len(output)
+
+
+def half_sse(output: Tensor, target: Tensor) -> Tensor:
+    """1/2 squared error, summed over outputs and samples.
+
+    Example:
+        >>> import torch
+        >>> half_sse(torch.tensor([[3.0]]), torch.tensor([[1.0]]))
+        tensor(2.)
+    """
+    if not target.is_floating_point():
+        target = one_hot(target, output.shape[1]).to(output.dtype)
+    if target.shape != output.shape:
+        raise ValueError(
+            f"The squared error compares tensors of one shape; got outputs {tuple(output.shape)} and targets "
+            f"{tuple(target.shape)}, which would broadcast. Reshape one of them."
+        )
+    return 0.5 * (output - target).square().sum()
+
+
+LOSSES = {"half_mse": half_mse, "half_sse": half_sse, "cross_entropy": cross_entropy}
+__all__ = ["LOSSES", "cross_entropy", "half_mse", "half_sse"]

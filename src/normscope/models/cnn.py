@@ -1,0 +1,50 @@
+"""The convolutional network of seed 002, Section 4."""
+
+from torch import nn
+
+from normscope.models.init import initialize
+from normscope.norms import make_norm
+
+
+class CNN(nn.Sequential):
+    r"""3x3 convolutions of stride 2 with normalizer and ReLU, then one linear map.
+
+    Paper's setting (the defaults): channels 30/60/90, no padding (its example maps 32 to 15), so 32x32 images
+    become 15, 7, 3 and the linear map has 810 inputs; 28x28 images become 13, 6, 2 and 360.
+
+    Args:
+        in_channels, size: of the square input images.
+        channels: of the convolutions.
+        padding: 0 as in the paper's example, 1 keeps ceil(size / 2).
+        norm, gamma, init, sigma_w2, sigma_b2, seed: as for `MLP`.
+    """
+
+    def __init__(
+        self,
+        in_channels: int = 3,
+        size: int = 32,
+        d_out: int = 10,
+        *,
+        channels: tuple[int, ...] = (30, 60, 90),
+        padding: int = 0,
+        norm: str = "none",
+        gamma: float = 1.0,
+        init: str = "mean_field",
+        sigma_w2: float = 2.0,
+        sigma_b2: float = 0.5,
+        seed: int = 0,
+    ) -> None:
+        layers: list[nn.Module] = []
+        c_in = in_channels
+        for c in channels:
+            size = (size + 2 * padding - 3) // 2 + 1
+            if size < 1:
+                raise ValueError(
+                    f"{len(channels)} convolutions of stride 2 with padding {padding} leave no pixel of such small "
+                    "images. Use larger images, fewer channels=, or padding=1."
+                )
+            conv = nn.Conv2d(c_in, c, 3, stride=2, padding=padding)
+            layers += [conv, make_norm(norm, c, dim=2, gamma=gamma), nn.ReLU()]
+            c_in = c
+        super().__init__(*layers, nn.Flatten(), nn.Linear(c_in * size * size, d_out))
+        initialize(self, init, seed=seed, sigma_w2=sigma_w2, sigma_b2=sigma_b2)

@@ -1,0 +1,42 @@
+"""The fully connected network of seed 002, Section 4."""
+
+from torch import nn
+
+from normscope.models.init import initialize
+from normscope.norms import make_norm
+
+
+class MLP(nn.Sequential):
+    r"""`depth` linear maps, with normalizer and ReLU after all but the last; inputs are flattened.
+
+    Paper's setting (the defaults): L = 4, N = 1000, 10 linear outputs, W ~ N(0, 2/N), b ~ N(0, 0.5),
+    BatchNorm before each ReLU, beta = 0.
+
+    Args:
+        d_in, d_out: numbers of inputs and outputs.
+        width: units of each hidden layer.
+        depth: number of linear maps, the output's included.
+        norm, gamma: the normalizer of the hidden layers and its initial scale.
+        init, sigma_w2, sigma_b2, seed: see `initialize`.
+    """
+
+    def __init__(
+        self,
+        d_in: int = 784,
+        d_out: int = 10,
+        *,
+        width: int = 1000,
+        depth: int = 4,
+        norm: str = "none",
+        gamma: float = 1.0,
+        init: str = "mean_field",
+        sigma_w2: float = 2.0,
+        sigma_b2: float = 0.5,
+        seed: int = 0,
+    ) -> None:
+        layers: list[nn.Module] = [nn.Flatten()]
+        for i in range(depth - 1):
+            layers += [nn.Linear(width if i else d_in, width), make_norm(norm, width, dim=1, gamma=gamma), nn.ReLU()]
+        layers.append(nn.Linear(width if depth > 1 else d_in, d_out))
+        super().__init__(*layers)
+        initialize(self, init, seed=seed, sigma_w2=sigma_w2, sigma_b2=sigma_b2)

@@ -1,0 +1,200 @@
+"""One plain training loop. Divergence is a result, not an exception."""
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from normscope.environment import environment
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a run did.
+
+    losses: of each step's batch, before that step. evaluations: one dict a time, with its "step".
+    diverged_at: the first step whose loss was not finite or above `explode` times the first; None if none.
+    """
+
+    losses: tuple[float, ...]
+    evaluations: tuple[dict[str, float], ...]
+    diverged_at: int | None
+    seconds: float
+    settings: dict[str, Any]
+    environment: dict[str, str | int]
+
+    @property
+    def steps(self) -> int:
+        return len(self.losses)
+
+    @property
+    def final_loss(self) -> float:
+        """Of the last step; nan without any."""
+        return self.losses[-1] if self.losses else math.nan
+
+    def frame(self) -> pd.DataFrame:
+        """One row a step: step, loss, and the evaluations where there were any."""
+        frame = pd.DataFrame({"step": range(self.steps), "loss": self.losses})
+        if not self.evaluations:
+            return frame
+        return frame.merge(pd.DataFrame(self.evaluations), on="step", how="outer")
+
+    def save(self, path: str | Path) -> None:
+        """Plain JSON; nan and infinities as strings, which every reader takes."""
+        Path(path).write_text(json.dumps(plain(asdict(self)), indent=1, allow_nan=False) + "\n")
+
+
+def plain(value: Any) -> Any:
+    """Numbers that JSON has no word for become strings; tuples become lists."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def train(
+    model: nn.Module,
+    loss_fn: Callable[[Tensor, Tensor], Tensor],
+    batches: Iterable[tuple[Tensor, Tensor]],
+    optimizer: torch.optim.Optimizer,
+    *,
+    steps: int | None = None,
+    seed: int = 0,
+    evaluate: Callable[[nn.Module], dict[str, float]] | None = None,
+    every: int = 100,
+    explode: float = 1e6,
+    check_every: int = 1,
+    on_step: Callable[[int], None] | None = None,
+) -> Training:
+    """Trains `model` in place and returns what happened.
+
+    Reproducible to the bit on one machine with one number of threads: `seed` governs what the model draws
+    (dropout) without moving torch's global generators; the batches bring their own. The model is in train mode
+    and keeps its mode afterwards.
+
+    Args:
+        model, loss_fn, optimizer: any; loss_fn(output, target) is a scalar.
+        batches: pairs (x, y) on the model's device, e.g. from `normscope.data.batches`.
+        steps: at most so many; None takes all batches.
+        evaluate: called in eval mode every `every` steps and at the end.
+        explode: a loss above this multiple of the first counts as divergence (1e6: seed 002's white cells are
+            runs that exploded, with no number given).
+        check_every: look for divergence only so often; on a GPU each look waits for the device. The step
+            reported is exact all the same.
+        on_step: called after each step with its number, for a progress bar.
+
+    Example:
+        >>> layer = nn.Linear(1, 1, bias=False)
+        >>> sgd = torch.optim.SGD(layer.parameters(), lr=10.0)
+        >>> batch = (torch.ones(4, 1), torch.zeros(4, 1))
+        >>> train(layer, nn.functional.mse_loss, [batch] * 100, sgd).diverged_at
+        3
+    """
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    history = _History(explode)
+    evaluations: list[dict[str, float]] = []
+    was_training = model.training
+    started = time.perf_counter()
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        model.train()
+        step = -1
+        for step, (x, y) in enumerate(islice(batches, steps)):
+            if evaluate is not None and step % every == 0:
+                evaluations.append({"step": step} | _evaluated(model, evaluate))
+            optimizer.zero_grad()
+            loss = loss_fn(model(x), y)
+            loss.backward()
+            history.add(loss)
+            if (step + 1) % check_every == 0 and history.diverged_at() is not None:
+                break
+            if isinstance(optimizer, torch.optim.LBFGS):
+                optimizer.step(lambda x=x, y=y: _closure(model, loss_fn, optimizer, x, y))
+            else:
+                optimizer.step()
+            if on_step is not None:
+                on_step(step)
+        diverged_at = history.diverged_at()
+        if evaluate is not None and diverged_at is None:
+            evaluations.append({"step": step + 1} | _evaluated(model, evaluate))
+    model.train(was_training)
+    losses = history.losses if diverged_at is None else history.losses[: diverged_at + 1]
+    return Training(
+        losses=tuple(losses),
+        evaluations=tuple(evaluations),
+        diverged_at=diverged_at,
+        seconds=time.perf_counter() - started,
+        settings=_settings(loss_fn, optimizer, steps=steps, seed=seed, explode=explode),
+        environment=environment(device),
+    )
+
+
+class _History:
+    """Losses, brought to the host as seldom as they are looked at."""
+
+    def __init__(self, explode: float) -> None:
+        self.losses: list[float] = []
+        self._on_device: list[Tensor] = []
+        self._explode = explode
+        self._checked = 0
+
+    def add(self, loss: Tensor) -> None:
+        self._on_device.append(loss.detach())
+
+    def diverged_at(self) -> int | None:
+        if self._on_device:
+            self.losses += torch.stack(self._on_device).tolist()
+            self._on_device.clear()
+        for step in range(self._checked, len(self.losses)):
+            loss = self.losses[step]
+            if not math.isfinite(loss) or loss > self._explode * abs(self.losses[0]):
+                return step
+            self._checked = step + 1
+        return None
+
+
+def _closure(
+    model: nn.Module,
+    loss_fn: Callable[[Tensor, Tensor], Tensor],
+    optimizer: torch.optim.Optimizer,
+    x: Tensor,
+    y: Tensor,
+) -> float:
+    optimizer.zero_grad()
+    loss = loss_fn(model(x), y)
+    loss.backward()
+    return float(loss)
+
+
+@torch.no_grad()
+def _evaluated(model: nn.Module, evaluate: Callable[[nn.Module], dict[str, float]]) -> dict[str, float]:
+    model.eval()
+    found = evaluate(model)
+    model.train()
+    return found
+
+
+def _settings(loss_fn: Callable[..., Any], optimizer: torch.optim.Optimizer, **rest: Any) -> dict[str, Any]:
+    numbers = {key: value for key, value in optimizer.defaults.items() if isinstance(value, (bool, int, float))}
+    loss = getattr(loss_fn, "__name__", type(loss_fn).__name__)
+    return {"loss": loss, "optimizer": type(optimizer).__name__, **numbers, **rest}
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, x: Tensor, y: Tensor, *, batch_size: int = 1000) -> float:
+    """Share of samples whose largest output is their class, in the model's present mode."""
+    right = sum(
+        int((model(a).argmax(1) == b).sum()) for a, b in zip(x.split(batch_size), y.split(batch_size), strict=True)
+    )
+    return right / len(y)
