@@ -1,0 +1,107 @@
+"""Mini-batches of tensors that live on one device, in an order that is the same on every device."""
+
+from collections.abc import Callable, Iterator
+from itertools import count, islice
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad as zero_pad
+
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+
+
+def batches(
+    x: Tensor,
+    y: Tensor,
+    *,
+    batch_size: int,
+    seed: int,
+    steps: int | None = None,
+    epochs: int | None = None,
+    augment: Augment | None = None,
+    drop_last: bool = True,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Iterate over (x_batch, y_batch), every epoch in a fresh random order.
+
+    The order comes from a CPU generator of its own: it depends on the seed alone, not on the device, the
+    augmentation or anybody's global seed.
+
+    Args:
+        x, y: tensors with the same first axis.
+        batch_size: examples in a batch; from len(x) on, every batch is the whole set in its own order.
+        seed: fixes the order and the augmentation.
+        steps, epochs: how many batches or passes to make, at most one of the two; endless without.
+        augment: called as augment(x_batch, generator), with a CPU generator; see `crop_and_flip`.
+        drop_last: leave out the short batch at the end of an epoch.
+
+    Example:
+        >>> x = torch.arange(4)
+        >>> [len(xb) for xb, yb in batches(x, x, batch_size=3, seed=0, epochs=2, drop_last=False)]
+        [3, 1, 3, 1]
+    """
+    if len(x) != len(y) or len(x) == 0:
+        raise ValueError(f"x and y must hold the same number of examples, at least one; got {len(x)} and {len(y)}.")
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1; got {batch_size}.")
+    if steps is not None and epochs is not None:
+        raise ValueError(f"give steps or epochs, not both; got steps={steps}, epochs={epochs}.")
+    for name, limit in (("steps", steps), ("epochs", epochs)):
+        if limit is not None and limit < 0:
+            raise ValueError(f"{name} must not be negative; got {limit}. Leave it out for endless batches.")
+    return islice(_passes(x, y, batch_size, seed, epochs, augment, drop_last), steps)
+
+
+def _passes(
+    x: Tensor,
+    y: Tensor,
+    batch_size: int,
+    seed: int,
+    epochs: int | None,
+    augment: Augment | None,
+    drop_last: bool,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    order = torch.Generator().manual_seed(seed)
+    # Seeded from the order's stream, so that drawing augmentations does not move the order.
+    noise = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=order)))
+    n = len(x)
+    stop = n - n % batch_size if drop_last else n
+    for _ in count() if epochs is None else range(epochs):
+        if batch_size >= n:
+            yield (x if augment is None else augment(x, noise)), y
+            continue
+        shuffled = torch.randperm(n, generator=order)[:stop].to(x.device)
+        for index in shuffled.split(batch_size):
+            x_batch = x[index]
+            yield (x_batch if augment is None else augment(x_batch, noise)), y[index]
+
+
+def crop_and_flip(x: Tensor, generator: torch.Generator, *, pad: int = 4) -> Tensor:
+    """Move each image by up to `pad` pixels up, down and sideways, and mirror half of them.
+
+    Each image is padded with zeros on all sides, cropped to its old size at a random place, and flipped
+    left to right with probability 1/2. Zero is the mean image where the set is standardized.
+
+    Source: the augmentation of He et al. 2016, "Deep Residual Learning", section 4.2 (pad = 4).
+
+    Args:
+        x: images (n, channel, row, column) on any device; not changed.
+        generator: on the CPU, so that the draws do not depend on the device of x.
+        pad: largest shift in pixels; 0 only flips.
+
+    Example:
+        >>> x = torch.ones(2, 1, 3, 3)
+        >>> torch.equal(crop_and_flip(x, torch.Generator().manual_seed(0), pad=0), x)
+        True
+    """
+    if x.ndim != 4:
+        raise ValueError(f"crop_and_flip takes images (n, channel, row, column); got shape {tuple(x.shape)}.")
+    n, channels, height, width = x.shape
+    top, left = torch.randint(2 * pad + 1, (2, n, 1), generator=generator)
+    flip = torch.randint(2, (n, 1), generator=generator) == 1
+    row = top + torch.arange(height)
+    column = left + torch.where(flip, torch.arange(width).flip(0), torch.arange(width))
+    image, row, column = (index.to(x.device) for index in (torch.arange(n), row, column))
+    channel = torch.arange(channels, device=x.device)
+    return zero_pad(x, (pad,) * 4)[
+        image[:, None, None, None], channel[:, None, None], row[:, None, :, None], column[:, None, None, :]
+    ]
