@@ -1,0 +1,46 @@
+"""The command line: one file per verb, each a few lines over the library. Nobody imports this.
+
+Verbs import torch inside their functions, so that `normscope --help` answers at once.
+"""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from normscope._version import __version__
+from normscope.cli.data import app as data_app
+from normscope.cli.demo import demo
+
+app = typer.Typer(
+    help="An instrument for normalization in neural networks.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=True,
+)
+app.command()(demo)
+app.add_typer(data_app, name="data")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"normscope {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say it and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Runs the command; a mistake of the user's is one message and exit status 2, never a traceback."""
+    try:
+        app()
+    except (ValueError, RuntimeError, OSError) as error:
+        typer.echo(f"normscope: {error}", err=True)
+        sys.exit(2)

@@ -1,0 +1,78 @@
+"""The first job: what BatchNorm changes, on data that is on every machine."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from normscope import data, losses, models
+from normscope.train import Training, accuracy, train
+
+DIGITS_STEPS = 300
+DIGITS_RATES = (0.5, 3.0)
+DLN_STEPS = 1500
+DLN_RATE = 1e-6
+NORMS = ("none", "batch")
+
+
+@dataclass(frozen=True)
+class DemoRun:
+    """One network trained once. `test` is the accuracy on the held-out digits, or the loss on fresh Gaussian data."""
+
+    task: str
+    norm: str
+    lr: float
+    seed: int
+    training: Training
+    test: float
+
+
+def total_steps(digits_steps: int = DIGITS_STEPS, dln_steps: int = DLN_STEPS) -> int:
+    """For a progress bar that starts with its end known; diverged runs stop earlier."""
+    return len(NORMS) * (len(DIGITS_RATES) * digits_steps + dln_steps)
+
+
+def run_demo(
+    *,
+    seed: int,
+    digits_steps: int = DIGITS_STEPS,
+    dln_steps: int = DLN_STEPS,
+    on_run: Callable[[str], None] = lambda label: None,
+    on_step: Callable[[int], None] = lambda step: None,
+) -> list[DemoRun]:
+    """Trains a 6-layer MLP on the digits (two learning rates) and the deep linear network, with and without BatchNorm.
+
+    `seed` draws data split, batches, A, X and initial weights; networks that differ in the norm alone share them.
+    """
+    runs = []
+    for lr in DIGITS_RATES:
+        for norm in NORMS:
+            on_run(f"digits MLP, norm={norm}, lr={lr:g}")
+            runs.append(_digits(norm, lr, seed, digits_steps, on_step))
+    for norm in NORMS:
+        on_run(f"deep linear network, norm={norm}")
+        runs.append(_deep_linear(norm, seed, dln_steps, on_step))
+    return runs
+
+
+def _digits(norm: str, lr: float, seed: int, steps: int, on_step: Callable[[int], None]) -> DemoRun:
+    digits = data.digits(seed=seed)
+    model = models.MLP(64, 10, width=100, depth=6, norm=norm, init="glorot", seed=seed)
+    stream = data.batches(digits.x_train, digits.y_train, batch_size=128, seed=seed, steps=steps)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    training = train(model, losses.cross_entropy, stream, optimizer, seed=seed, on_step=on_step)
+    model.eval()
+    return DemoRun("digits", norm, lr, seed, training, accuracy(model, digits.x_test, digits.y_test))
+
+
+def _deep_linear(norm: str, seed: int, steps: int, on_step: Callable[[int], None]) -> DemoRun:
+    linear = data.gaussian(seed=seed)
+    model: nn.Module = models.DLN(norm=norm, seed=seed)
+    stream = data.batches(linear.x_train, linear.y_train, batch_size=len(linear.x_train), seed=seed, steps=steps)
+    optimizer = torch.optim.SGD(model.parameters(), lr=DLN_RATE)
+    training = train(model, losses.half_sse, stream, optimizer, seed=seed, on_step=on_step)
+    model.eval()
+    with torch.no_grad():
+        test = losses.half_sse(model(linear.x_test), linear.y_test).item()
+    return DemoRun("dln", norm, DLN_RATE, seed, training, test)

@@ -1,0 +1,1 @@
+"""Figures and pages. Reads results, computes nothing."""
