@@ -1,4 +1,4 @@
-r"""The losses of the sources; class labels are compared as one-hot targets.
+r"""The losses of the sources; class labels, integers of shape (N,), are compared as one-hot targets.
 
     half_mse        1/2 mean_n sum_k (f_k - y_k)^2        seed 002 (it names none; its Fisher matrix is this one's)
     half_sse        1/2 sum_n  sum_k (f_k - y_k)^2        seed 000, the deep linear network
@@ -32,7 +32,8 @@ def half_sse(output: Tensor, target: Tensor) -> Tensor:
         tensor(2.)
     """
     if not target.is_floating_point():
-        target = one_hot(target, output.shape[1]).to(output.dtype)
+        labels = output.ndim == 2 and target.ndim == 1
+        target = (one_hot(target.long(), output.shape[1]) if labels else target).to(output.dtype)
     if target.shape != output.shape:
         raise ValueError(
             f"The squared error compares tensors of one shape; got outputs {tuple(output.shape)} and targets "

@@ -3,7 +3,8 @@
 import json
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -41,11 +42,11 @@ class Training:
         return self.losses[-1] if self.losses else math.nan
 
     def frame(self) -> pd.DataFrame:
-        """One row a step: step, loss, and the evaluations where there were any."""
+        """One row a step: step, loss, and the evaluations where there were any (a "loss" there: "loss_evaluated")."""
         frame = pd.DataFrame({"step": range(self.steps), "loss": self.losses})
         if not self.evaluations:
             return frame
-        return frame.merge(pd.DataFrame(self.evaluations), on="step", how="outer")
+        return frame.merge(pd.DataFrame(self.evaluations), on="step", how="outer", suffixes=("", "_evaluated"))
 
     def save(self, path: str | Path) -> None:
         """Plain JSON; nan and infinities as strings, which every reader takes."""
@@ -80,8 +81,8 @@ def train(
     """Trains `model` in place and returns what happened.
 
     Reproducible to the bit on one machine with one number of threads: `seed` governs what the model draws
-    (dropout) without moving torch's global generators; the batches bring their own. The model is in train mode
-    and keeps its mode afterwards.
+    (dropout) without moving torch's global generators; the batches bring their own. The model is in train mode;
+    afterwards, also if something raises, every layer's mode is as it was.
 
     Args:
         model, loss_fn, optimizer: any; loss_fn(output, target) is a scalar.
@@ -104,10 +105,9 @@ def train(
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     history = _History(explode)
     evaluations: list[dict[str, float]] = []
-    was_training = model.training
+    settings = _settings(loss_fn, optimizer, steps=steps, seed=seed, explode=explode)
     started = time.perf_counter()
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+    with _seeded(seed, device), _modes_kept(model):
         model.train()
         step = -1
         for step, (x, y) in enumerate(islice(batches, steps)):
@@ -128,16 +128,40 @@ def train(
         diverged_at = history.diverged_at()
         if evaluate is not None and diverged_at is None:
             evaluations.append({"step": step + 1} | _evaluated(model, evaluate))
-    model.train(was_training)
-    losses = history.losses if diverged_at is None else history.losses[: diverged_at + 1]
+    last = len(history.losses) if diverged_at is None else diverged_at
     return Training(
-        losses=tuple(losses),
-        evaluations=tuple(evaluations),
+        losses=tuple(history.losses[: last + 1]),
+        evaluations=tuple(found for found in evaluations if found["step"] <= last),
         diverged_at=diverged_at,
         seconds=time.perf_counter() - started,
-        settings=_settings(loss_fn, optimizer, steps=steps, seed=seed, explode=explode),
+        settings=settings,
         environment=environment(device),
     )
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """The generators of the CPU and of `device` start from `seed`, and are as before at the end.
+
+    torch.manual_seed would also move those of every other device.
+    """
+    on_cuda = device.type == "cuda"
+    with torch.random.fork_rng(devices=[device] if on_cuda else []):
+        torch.default_generator.manual_seed(seed)
+        if on_cuda:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
+
+
+@contextmanager
+def _modes_kept(model: nn.Module) -> Iterator[None]:
+    modes = {module: module.training for module in model.modules()}
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
 
 
 class _History:
@@ -174,19 +198,24 @@ def _closure(
     optimizer.zero_grad()
     loss = loss_fn(model(x), y)
     loss.backward()
-    return float(loss)
+    return float(loss.detach())
 
 
 @torch.no_grad()
 def _evaluated(model: nn.Module, evaluate: Callable[[nn.Module], dict[str, float]]) -> dict[str, float]:
     model.eval()
-    found = evaluate(model)
+    found = {key: float(value) for key, value in evaluate(model).items()}
     model.train()
     return found
 
 
 def _settings(loss_fn: Callable[..., Any], optimizer: torch.optim.Optimizer, **rest: Any) -> dict[str, Any]:
-    numbers = {key: value for key, value in optimizer.defaults.items() if isinstance(value, (bool, int, float))}
+    """Numbers of the parameter groups as they are now; a list where the groups differ."""
+    numbers: dict[str, Any] = {}
+    for key in optimizer.defaults:
+        values = [group[key] for group in optimizer.param_groups]
+        if all(isinstance(value, (bool, int, float, tuple)) for value in values):
+            numbers[key] = values[0] if len(set(values)) == 1 else values
     loss = getattr(loss_fn, "__name__", type(loss_fn).__name__)
     return {"loss": loss, "optimizer": type(optimizer).__name__, **numbers, **rest}
 

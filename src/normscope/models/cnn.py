@@ -1,8 +1,10 @@
 """The convolutional network of seed 002, Section 4."""
 
+import itertools
+
 from torch import nn
 
-from normscope.models.init import initialize
+from normscope.models.init import initialize, seeded
 from normscope.norms import make_norm
 
 
@@ -34,17 +36,18 @@ class CNN(nn.Sequential):
         sigma_b2: float = 0.5,
         seed: int = 0,
     ) -> None:
-        layers: list[nn.Module] = []
-        c_in = in_channels
-        for c in channels:
+        for _ in channels:
             size = (size + 2 * padding - 3) // 2 + 1
             if size < 1:
                 raise ValueError(
                     f"{len(channels)} convolutions of stride 2 with padding {padding} leave no pixel of such small "
                     "images. Use larger images, fewer channels=, or padding=1."
                 )
-            conv = nn.Conv2d(c_in, c, 3, stride=2, padding=padding)
-            layers += [conv, make_norm(norm, c, dim=2, gamma=gamma), nn.ReLU()]
-            c_in = c
-        super().__init__(*layers, nn.Flatten(), nn.Linear(c_in * size * size, d_out))
+        with seeded(seed):
+            layers: list[nn.Module] = []
+            for c_in, c in itertools.pairwise((in_channels, *channels)):
+                conv = nn.Conv2d(c_in, c, 3, stride=2, padding=padding)
+                layers += [conv, make_norm(norm, c, dim=2, gamma=gamma), nn.ReLU()]
+            layers += [nn.Flatten(), nn.Linear((in_channels, *channels)[-1] * size * size, d_out)]
+        super().__init__(*layers)
         initialize(self, init, seed=seed, sigma_w2=sigma_w2, sigma_b2=sigma_b2)

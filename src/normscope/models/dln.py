@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from normscope.models.init import initialize
+from normscope.models.init import initialize, seeded
 from normscope.norms import make_norm
 
 
@@ -34,11 +34,12 @@ class DLN(nn.Module):
         dtype: torch.dtype = torch.float64,
     ) -> None:
         super().__init__()
-        self.linears = nn.ModuleList(nn.Linear(width, width, bias=False, dtype=dtype) for _ in range(k))
         normalized = k if norm_last else k - 1
-        self.norms = nn.ModuleList(
-            make_norm(norm if i < normalized else "none", width, dim=1, gamma=gamma).to(dtype) for i in range(k)
-        )
+        with seeded(seed):
+            self.linears = nn.ModuleList(nn.Linear(width, width, bias=False, dtype=dtype) for _ in range(k))
+            self.norms = nn.ModuleList(
+                make_norm(norm if i < normalized else "none", width, dim=1, gamma=gamma).to(dtype) for i in range(k)
+            )
         initialize(self, "glorot", seed=seed)
 
     def forward(self, x: Tensor) -> Tensor:

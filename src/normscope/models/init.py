@@ -7,6 +7,9 @@ Normalizers are passed over and draw nothing, so variants of a network that diff
 the same W_0.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import nn
 
@@ -30,6 +33,17 @@ def initialize(model: nn.Module, init: str, *, seed: int, sigma_w2: float = 2.0,
         _fill_normal(layer.weight, variance, generator)
         if layer.bias is not None:
             _fill_normal(layer.bias, 0.0 if init == "glorot" else sigma_b2, generator)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """What layers draw as they are built (torch's own initial weights, the seeds of noise) comes from `seed`.
+
+    torch's global generator is as before at the end.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
 
 
 def _fill_normal(parameter: torch.Tensor, variance: float, generator: torch.Generator) -> None:

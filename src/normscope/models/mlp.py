@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from normscope.models.init import initialize
+from normscope.models.init import initialize, seeded
 from normscope.norms import make_norm
 
 
@@ -35,8 +35,10 @@ class MLP(nn.Sequential):
         seed: int = 0,
     ) -> None:
         layers: list[nn.Module] = [nn.Flatten()]
-        for i in range(depth - 1):
-            layers += [nn.Linear(width if i else d_in, width), make_norm(norm, width, dim=1, gamma=gamma), nn.ReLU()]
-        layers.append(nn.Linear(width if depth > 1 else d_in, d_out))
+        with seeded(seed):
+            for i in range(depth - 1):
+                linear = nn.Linear(width if i else d_in, width)
+                layers += [linear, make_norm(norm, width, dim=1, gamma=gamma), nn.ReLU()]
+            layers.append(nn.Linear(width if depth > 1 else d_in, d_out))
         super().__init__(*layers)
         initialize(self, init, seed=seed, sigma_w2=sigma_w2, sigma_b2=sigma_b2)

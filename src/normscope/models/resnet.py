@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normscope.models.init import initialize
+from normscope.models.init import initialize, seeded
 from normscope.norms import make_norm
 
 
@@ -49,16 +49,17 @@ class PreActResNet18(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self.stem = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
         blocks: list[nn.Module] = []
         c_in = width
-        for stage in range(4):
-            c = width * 2**stage
-            blocks += [_Block(c_in, c, 1 if stage == 0 else 2, norm, gamma), _Block(c, c, 1, norm, gamma)]
-            c_in = c
-        self.blocks = nn.Sequential(*blocks)
-        self.norm = make_norm(norm, c_in, dim=2, gamma=gamma)
-        self.linear = nn.Linear(c_in, d_out)
+        with seeded(seed):
+            self.stem = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
+            for stage in range(4):
+                c = width * 2**stage
+                blocks += [_Block(c_in, c, 1 if stage == 0 else 2, norm, gamma), _Block(c, c, 1, norm, gamma)]
+                c_in = c
+            self.blocks = nn.Sequential(*blocks)
+            self.norm = make_norm(norm, c_in, dim=2, gamma=gamma)
+            self.linear = nn.Linear(c_in, d_out)
         initialize(self, init, seed=seed, sigma_w2=sigma_w2, sigma_b2=sigma_b2)
 
     def forward(self, x: Tensor) -> Tensor:

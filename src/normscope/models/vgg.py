@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from normscope.models.init import initialize
+from normscope.models.init import initialize, seeded
 from normscope.norms import make_norm
 
 _STACKS: dict[int, tuple[int | str, ...]] = {
@@ -42,12 +42,14 @@ class VGG(nn.Sequential):
             raise ValueError(f"VGG comes with {' or '.join(map(str, _STACKS))} layers; got depth={depth}.")
         layers: list[nn.Module] = []
         c_in = in_channels
-        for item in _STACKS[depth]:
-            if isinstance(item, str):
-                layers.append(nn.MaxPool2d(2))
-                continue
-            c = round(item * width)
-            layers += [nn.Conv2d(c_in, c, 3, padding=1), make_norm(norm, c, dim=2, gamma=gamma), nn.ReLU()]
-            c_in = c
-        super().__init__(*layers, nn.Flatten(), nn.Linear(c_in, d_out))
+        with seeded(seed):
+            for item in _STACKS[depth]:
+                if isinstance(item, str):
+                    layers.append(nn.MaxPool2d(2))
+                    continue
+                c = round(item * width)
+                layers += [nn.Conv2d(c_in, c, 3, padding=1), make_norm(norm, c, dim=2, gamma=gamma), nn.ReLU()]
+                c_in = c
+            layers += [nn.Flatten(), nn.Linear(c_in, d_out)]
+        super().__init__(*layers)
         initialize(self, init, seed=seed, sigma_w2=sigma_w2, sigma_b2=sigma_b2)

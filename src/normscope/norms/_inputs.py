@@ -25,6 +25,14 @@ def scale_and_shift(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Te
     return x if bias is None else x + per_channel(bias, x)
 
 
+@torch.no_grad()
+def track(running: Tensor, batch: Tensor, factor: float | Tensor) -> None:
+    """running <- (1 - factor) running + factor batch, in place; `lerp_` has no vmap rule."""
+    if isinstance(factor, Tensor):
+        factor = factor.to(running.dtype)
+    running.mul_(1 - factor).add_(batch.to(running.dtype) * factor)
+
+
 def check_input(x: Tensor, layer: str, num_features: int, ndims: tuple[int, ...], *, batch_stats: bool) -> None:
     """Raises before anything has been written: no partial effect on a wrong input."""
     arrived = f"got {str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"

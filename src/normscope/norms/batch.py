@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from normscope.norms._inputs import check_input, per_channel, scale_and_shift, stat_dims, traced, wide
+from normscope.norms._inputs import check_input, per_channel, scale_and_shift, stat_dims, traced, track, wide
 
 
 def batch_norm(
@@ -73,37 +73,51 @@ def _normalize(
 ) -> Tensor:
     """Batch statistics; moves the running ones by `factor` where they are given."""
     sync = sync and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-    if sync or x.numel() == 0 or _transformed():
-        mean, var, count = _synced_moments(x) if sync else _moments(x)
-        if running_mean is not None and running_var is not None and x.numel():
-            unbiased = var * (count / (count - 1))
-            with torch.no_grad():
-                running_mean.lerp_(mean.to(running_mean.dtype), _weight_like(factor, running_mean))
-                running_var.lerp_(unbiased.to(running_var.dtype), _weight_like(factor, running_var))
-        xh = (wide(x) - per_channel(mean, x)) * per_channel((var + eps).rsqrt(), x)
-        return scale_and_shift(xh, weight, bias).to(x.dtype)
-    y: Tensor = _BatchNorm.apply(x, weight, bias, running_mean, running_var, float(factor), eps)
+    if x.numel() == 0 and not sync:
+        return scale_and_shift(wide(x), weight, bias).to(x.dtype)
+    compiling = torch.compiler.is_compiling()
+    if sync or _transformed() or (compiling and isinstance(factor, Tensor)):
+        return _composed(x, weight, bias, running_mean, running_var, factor, eps, sync)
+    tensors, constants = (x, weight, bias, running_mean, running_var), (float(factor), eps)
+    if compiling:
+        # First order only (a compiled function has no double backward), where torch's own decomposition is right.
+        return torch.batch_norm(*tensors, True, *constants, torch.backends.cudnn.enabled)
+    y: Tensor = _BatchNorm.apply(*tensors, *constants)
     return y
 
 
 def _transformed() -> bool:
-    """Whether something other than plain reverse mode looks on: torch.func, forward AD, compile, export.
+    """Whether torch.func or forward-mode AD looks on.
 
-    There the transform is composed of torch operations, which is right in every order and nesting (an
-    autograd.Function with a jvp drops second-order terms in nested forward mode), and fuses when compiled.
+    There the transform is composed of torch operations, which is right in every order and nesting: torch's kernel
+    is wrong from the second order on, and an autograd.Function drops second-order terms in nested forward mode.
     """
-    return (
-        torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
-    )
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
-def _moments(x: Tensor) -> tuple[Tensor, Tensor, int]:
+def _composed(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    factor: float | Tensor,
+    eps: float,
+    sync: bool,
+) -> Tensor:
+    mean, var, bessel = _synced_moments(x) if sync else _moments(x)
+    if running_mean is not None and running_var is not None:
+        track(running_mean, mean, factor)
+        track(running_var, var * bessel, factor)
+    xh = (wide(x) - per_channel(mean, x)) * per_channel((var + eps).rsqrt(), x)
+    return scale_and_shift(xh, weight, bias).to(x.dtype)
+
+
+def _moments(x: Tensor) -> tuple[Tensor, Tensor, float]:
+    """Mean, biased variance, and the factor m/(m-1) that makes it unbiased."""
     var, mean = torch.var_mean(wide(x), dim=stat_dims(x), correction=0)
-    return mean, var, x.numel() // x.shape[1]
-
-
-def _weight_like(factor: float | Tensor, buffer: Tensor) -> Any:
-    return factor.to(buffer.dtype) if isinstance(factor, Tensor) else factor
+    m = x.numel() // x.shape[1]
+    return mean, var, m / max(m - 1, 1)
 
 
 class _AllReduceSum(torch.autograd.Function):
@@ -129,7 +143,7 @@ def _synced_moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     totals = reduce(torch.cat([x.sum(dims), local_count]))
     mean, count = totals[:-1] / totals[-1], totals[-1]
     var = reduce((x - per_channel(mean, x)).square().sum(dims)) / count
-    return mean, var, count
+    return mean, var, count / (count - 1).clamp(min=1)
 
 
 class _BatchNorm(torch.autograd.Function):
@@ -146,20 +160,22 @@ class _BatchNorm(torch.autograd.Function):
         factor: float,
         eps: float,
     ) -> Tensor:
-        y, mean, rstd = torch.native_batch_norm(x, weight, bias, running_mean, running_var, True, factor, eps)
-        ctx.save_for_backward(x, weight, mean, rstd)
+        y, mean, rstd, reserve, ctx.backend = torch._batch_norm_impl_index(
+            x, weight, bias, running_mean, running_var, True, factor, eps, torch.backends.cudnn.enabled
+        )
+        ctx.save_for_backward(x, weight, mean, rstd, reserve)
         ctx.eps = eps
         return y
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
-        x, weight, mean, rstd = ctx.saved_tensors
+        x, weight, mean, rstd, reserve = ctx.saved_tensors
         needs = ctx.needs_input_grad
         if torch.is_grad_enabled():
             grads = _BatchNormGrad.apply(g, x, weight, mean, rstd, ctx.eps)
         else:
-            grads = torch.ops.aten.native_batch_norm_backward(
-                g, x, weight, None, None, mean, rstd, True, ctx.eps, needs[:3]
+            grads = torch.ops.aten._batch_norm_impl_index_backward(
+                ctx.backend, x, g, weight, None, None, mean, rstd, True, ctx.eps, needs[:3], reserve
             )
         return (
             *(grad if need else None for grad, need in zip(grads, needs[:3], strict=True)),

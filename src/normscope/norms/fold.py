@@ -4,18 +4,21 @@ r"""BatchNorm folded into the linear map before it, for inference.
 
 per output channel, with the running E and Var (seed 003, "Inference"; the map there is affine, not linear).
 The arithmetic is `torch.nn.utils.fusion`'s. torch.fx's own pass is silently wrong where a layer is used twice
-and where a Linear acts on (N, L, C) before a BatchNorm1d over L; here the first is left alone with a reason,
-the second raises when such an input arrives.
+and where a Linear acts on (N, L, C) before a BatchNorm1d over L (or a Conv1d on one sample without a batch);
+here the first is left alone with a reason, the second raises when such an input arrives.
 """
 
 import copy
+import functools
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
+from torch.nn.utils.fusion import fuse_conv_bn_weights
+
+from normscope.norms._inputs import traced
 
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
 _CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -31,14 +34,24 @@ class Folded:
     left: dict[str, str]
 
 
-class Rows(nn.Module):
-    """Stands where a BatchNorm1d after a Linear was: passes (N, C) on and refuses (N, L, C)."""
+class Batched(nn.Module):
+    """Stands where a BatchNorm of several input shapes was: passes on those with channels in dimension 1 only.
+
+    After a Linear these are (N, C), not (N, L, C); after a Conv1d (N, C, L), not one sample (C, L).
+    """
+
+    def __init__(self, ndim: int) -> None:
+        super().__init__()
+        self.ndim = ndim
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.ndim != 2:
+        node = traced(self, x)
+        if node is not None:
+            return node  # type: ignore[return-value]
+        if x.ndim != self.ndim:
             raise ValueError(
-                "The BatchNorm1d that was here is folded into the Linear before it, which is right for inputs "
-                f"(N, C) only; got shape {tuple(x.shape)}. Use the model as it was before fold_norms."
+                "The BatchNorm that was here is folded into the layer before it, which is right for inputs of "
+                f"{self.ndim} dimensions only; got shape {tuple(x.shape)}. Use the model as it was before fold_norms."
             )
         return x
 
@@ -115,10 +128,16 @@ def _obstacle(model: nn.Module, graph: fx.Graph, node: fx.Node, norm: nn.Module)
     if len(before.users) > 1:
         readers = sorted(user.name for user in before.users if user is not node)
         return f"the un-normalized output of {source!r} is also read by {', '.join(readers)}"
-    if any(n.op == "get_attr" and str(n.target).startswith(f"{source}.") for n in graph.nodes):
-        return f"the parameters of {source!r} are also read directly"
+    read = [functools.reduce(getattr, str(n.target).split("."), model) for n in graph.nodes if n.op == "get_attr"]
+    if any(tensor is own for tensor in read for layer in (linear, norm) for own in _tensors(layer)):
+        return f"the parameters of {source!r} or of the layer itself are also read directly"
     if norm.running_mean is None:
         return "it keeps no running statistics"
+    if isinstance(linear, nn.Linear) and isinstance(norm, (nn.BatchNorm2d, nn.BatchNorm3d)):
+        return f"it normalizes dimension 1, and {source!r} maps the last one"
+    outputs = linear.out_features if isinstance(linear, nn.Linear) else linear.out_channels
+    if norm.num_features != outputs:
+        return f"it normalizes {norm.num_features} channels, and {source!r} has {outputs} outputs in another dimension"
     if hasattr(linear, "parametrizations"):
         return f"the weight of {source!r} is parametrized"
     if _hooked(linear) or _hooked(norm):
@@ -126,6 +145,10 @@ def _obstacle(model: nn.Module, graph: fx.Graph, node: fx.Node, norm: nn.Module)
     if isinstance(linear, _TRANSPOSED) and linear.groups > 1:
         return f"{source!r} is a grouped transposed convolution"
     return ""
+
+
+def _tensors(layer: nn.Module) -> list[Tensor]:
+    return [*layer.parameters(), *layer.buffers()]
 
 
 def _hooked(layer: nn.Module) -> bool:
@@ -136,16 +159,13 @@ def _fold(model: nn.Module, linear_name: str, norm_name: str) -> None:
     linear: Any = model.get_submodule(linear_name)
     norm: Any = model.get_submodule(norm_name)
     statistics = (norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias)
-    stand_in: nn.Module
     with torch.no_grad():
-        if isinstance(linear, nn.Linear):
-            linear.weight, linear.bias = fuse_linear_bn_weights(linear.weight, linear.bias, *statistics)
-            stand_in = Rows()
-        else:
-            transpose = isinstance(linear, _TRANSPOSED)
-            linear.weight, linear.bias = fuse_conv_bn_weights(
-                linear.weight, linear.bias, *statistics, transpose=transpose
-            )
-            stand_in = nn.Identity()
-    parent, _, child = norm_name.rpartition(".")
-    setattr(model.get_submodule(parent), child, stand_in.eval())
+        # A Linear's weight is a convolution's without space; torch's own fuse_linear_bn_weights needs affine=True.
+        linear.weight, linear.bias = fuse_conv_bn_weights(
+            linear.weight, linear.bias, *statistics, transpose=isinstance(linear, _TRANSPOSED)
+        )
+    one_shape = isinstance(norm, (nn.BatchNorm2d, nn.BatchNorm3d))
+    stand_in = nn.Identity() if one_shape else Batched(linear.weight.ndim)
+    for name in [name for name, layer in model.named_modules(remove_duplicate=False) if layer is norm]:
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, stand_in.eval())

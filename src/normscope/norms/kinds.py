@@ -72,7 +72,7 @@ class InstanceNorm(nn.GroupNorm):
         node = traced(self, input)
         if node is not None:
             return node  # type: ignore[return-value]
-        if input.ndim < 3:
+        if input.shape[2:].numel() == 1:
             raise ValueError(
                 f"InstanceNorm takes statistics over space and needs inputs (N, C, *space); got shape "
                 f"{tuple(input.shape)}, one value per channel and sample. Use 'layer', 'group' or 'batch' there."
@@ -81,8 +81,12 @@ class InstanceNorm(nn.GroupNorm):
 
 
 def _group(num_features: int, groups: int = 32, **options: Any) -> nn.GroupNorm:
-    """At most `groups` groups (32 in the source of GroupNorm), as many as divide the channels."""
-    fitting = max(g for g in range(1, min(groups, num_features) + 1) if num_features % g == 0)
+    """At most `groups` groups (32 in the source of GroupNorm), as many as divide the channels.
+
+    At least two channels a group: a group of one is "instance", and constant where there is no space.
+    """
+    most = min(groups, num_features // 2)
+    fitting = max((g for g in range(1, most + 1) if num_features % g == 0), default=1)
     return nn.GroupNorm(fitting, num_features, **options)
 
 

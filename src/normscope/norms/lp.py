@@ -16,7 +16,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from normscope.norms._inputs import check_input, per_channel, scale_and_shift, stat_dims, traced, wide
+from normscope.norms._inputs import check_input, per_channel, scale_and_shift, stat_dims, traced, track, wide
 
 
 def lp_norm(
@@ -62,8 +62,13 @@ def _statistics(x: Tensor, p: float, centered: bool) -> tuple[Tensor, Tensor]:
     mean = x.mean(dims)
     if centered:
         x = x - per_channel(mean, x)
-    m = x.numel() / x.shape[1]
-    return mean, torch.linalg.vector_norm(x, p, dims) / m ** (1 / p)
+    m = x.numel() // x.shape[1]
+    # Orders as literals: a compiler that has met two of them would take a variable p for a tensor.
+    if p == 1:
+        return mean, torch.linalg.vector_norm(x, 1, dims) / m
+    if p == 2:
+        return mean, torch.linalg.vector_norm(x, 2, dims) / math.sqrt(m)
+    return mean, torch.linalg.vector_norm(x, math.inf, dims)
 
 
 def _apply(x: Tensor, mean: Tensor, norm: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
@@ -118,17 +123,13 @@ class _LpLayer(nn.Module):
         check_input(input, type(self).__name__, self.num_features, self._ndims, batch_stats=self.training)
         if self.training and input.numel():
             mean, norm = _statistics(input, self.p, self.centered)
-            self._track(mean.detach(), norm.detach())
+            self.num_batches_tracked.add_(1)
+            factor = 1 / self.num_batches_tracked.double() if self.momentum is None else self.momentum
+            track(self.running_mean, mean, factor)
+            track(self.running_norm, norm, factor)
         else:
             mean, norm = self.running_mean, self.running_norm
         return _apply(input, mean, norm, self.weight, self.bias, self.eps)
-
-    @torch.no_grad()
-    def _track(self, mean: Tensor, norm: Tensor) -> None:
-        self.num_batches_tracked.add_(1)
-        for running, batch in ((self.running_mean, mean), (self.running_norm, norm)):
-            factor = (1 / self.num_batches_tracked.double()).to(running.dtype)
-            running.lerp_(batch.to(running.dtype), factor if self.momentum is None else self.momentum)
 
     def extra_repr(self) -> str:
         p = "inf" if math.isinf(self.p) else f"{self.p:g}"

@@ -14,6 +14,8 @@ The draws are a hash of (seed, step, element), kept in the buffer `noise_state`,
 exactly the noise they would have got alone, and no global generator moves.
 """
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -46,38 +48,40 @@ def covariate_noise(
         >>> torch.equal(covariate_noise(torch.ones(4, 2), state), covariate_noise(torch.ones(4, 2), state))
         True
     """
-    unit_mu, unit_sigma, sample_mu, sample_sigma = _keys(state)
+    base, *streams = _keys(state)
     dtype = wide(a).dtype
-    channels = torch.arange(a.shape[1], device=a.device)
-    elements = torch.arange(a.numel(), device=a.device).view(a.shape)
-    mu = n_mu * (2 * _uniform(channels, unit_mu, dtype) - 1)
-    sigma = 1 + (n_sigma - 1) * _uniform(channels, unit_sigma, dtype)
-    m = per_channel(mu, a) + r_mu * (2 * _uniform(elements, sample_mu, dtype) - 1)
-    s = per_channel(sigma, a) + r_sigma * torch.special.ndtri(_uniform(elements, sample_sigma, dtype))
-    return (s * wide(a) + m).to(a.dtype)
+    index = torch.arange(a.numel(), dtype=torch.int32, device=a.device)
+    unit, sample = _mix(index[: a.shape[1]] ^ base), _mix(index.view(a.shape) ^ base)
+    unit_mu, unit_sigma = (_uniform(unit ^ key, dtype) for key in streams[:2])
+    u, radius, angle = (_uniform(sample ^ key, dtype) for key in streams[2:])
+    normal = (-2 * radius.log()).sqrt() * torch.cos(2 * math.pi * angle)
+    m = per_channel(n_mu * (2 * unit_mu - 1), a) + r_mu * (2 * u - 1)
+    s = per_channel(1 + (n_sigma - 1) * unit_sigma, a) + r_sigma * normal
+    return (wide(a) * s + m).to(a.dtype)
 
 
 def _mix(h: Tensor) -> Tensor:
-    """A bijection of 32-bit words in which every input bit moves every output bit (xorshift-multiply)."""
-    h = ((h ^ (h >> 16)) * 0x7FEB352D) & _WORD
-    h = ((h ^ (h >> 15)) * 0x846CA68B) & _WORD
-    return h ^ (h >> 16)
+    """A bijection of 32-bit words in which every input bit moves every output bit (xorshift-multiply).
+
+    In int32, where products wrap; the masks make an arithmetic shift a logical one.
+    """
+    h = (h ^ (h >> 16 & 0xFFFF)) * 0x7FEB352D
+    h = (h ^ (h >> 15 & 0x1FFFF)) * (0x846CA68B - 2**32)
+    return h ^ (h >> 16 & 0xFFFF)
 
 
 def _keys(state: Tensor) -> Tensor:
-    """Four independent streams of a step, two 32-bit words each: shape (4, 2)."""
-    seed, step = state[0], state[1]
-    stream = torch.arange(8, device=state.device).view(4, 2)
-    h = _mix(stream ^ (seed & _WORD))
-    h = _mix(h ^ ((seed >> 32) & _WORD))
-    h = _mix(h ^ (step & _WORD))
-    return _mix(h ^ ((step >> 32) & _WORD))
+    """Six words of this step: one that all draws share, one for each of the five streams."""
+    words = torch.stack([state & _WORD, state >> 32 & _WORD]).flatten()
+    h = torch.arange(6, device=state.device, dtype=torch.int32)
+    for word in ((words ^ 2**31) - 2**31).to(torch.int32):
+        h = _mix(h ^ word)
+    return h
 
 
-def _uniform(index: Tensor, key: Tensor, dtype: torch.dtype) -> Tensor:
-    """U(0, 1) by element, open at both ends: midpoints of 2^23 cells, which float32 still holds exactly."""
-    word = _mix(_mix(index ^ key[0]) ^ key[1])
-    return ((word >> 9).to(dtype) + 0.5) * 2.0**-23
+def _uniform(word: Tensor, dtype: torch.dtype) -> Tensor:
+    """U(0, 1), open at both ends: midpoints of 2^23 cells, which float32 still holds exactly."""
+    return ((_mix(word) >> 9 & 0x7FFFFF).to(dtype) + 0.5) * 2.0**-23
 
 
 class CovariateNoise(nn.Module):

@@ -48,9 +48,14 @@ def use_population_statistics(model: nn.Module, batches: Iterable[Any]) -> dict[
         )
     sums = {name: _Sums() for name in layers}
     modes = {module: module.training for module in model.modules()}
-    buffers = {buffer: buffer.clone() for buffer in model.buffers()}
-    hooks = [layer.register_forward_pre_hook(sums[name].add) for name, layer in layers.items()]
-    device = next(iter(buffers)).device
+    buffers = [
+        (module, name, buffer, buffer.clone())
+        for module in modes
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    hooks = [layer.register_forward_pre_hook(sums[name].add, with_kwargs=True) for name, layer in layers.items()]
+    device = buffers[0][2].device
     try:
         model.train()
         for batch in batches:
@@ -60,8 +65,8 @@ def use_population_statistics(model: nn.Module, batches: Iterable[Any]) -> dict[
             hook.remove()
         for module, mode in modes.items():
             module.training = mode
-        for buffer, before in buffers.items():
-            buffer.copy_(before)
+        for module, name, buffer, before in buffers:
+            module._buffers[name] = buffer.copy_(before)
     found = {name: total.mean_and_var(name) for name, total in sums.items()}
     for name, (mean, var) in found.items():
         layers[name].running_mean.copy_(mean)  # type: ignore[union-attr]
@@ -86,9 +91,11 @@ class _Sums:
         self.m_mu: Tensor | float = 0.0
         self.m_v: Tensor | float = 0.0
 
-    def add(self, layer: nn.Module, args: tuple[Tensor, ...]) -> None:
-        x = args[0]
+    def add(self, layer: nn.Module, args: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
+        x = args[0] if args else named["input"]
         m = x.numel() // x.shape[1]
+        if not m:
+            return
         var, mean = torch.var_mean(wide(x), dim=stat_dims(x), correction=0)
         self.m += m
         self.m_minus_1 += m - 1
@@ -100,5 +107,10 @@ class _Sums:
             raise ValueError(
                 f"Population statistics need at least one batch through every layer; {name or 'the model'!r} saw "
                 "none. Pass a loader that is not empty or used up, and call the layer in the model's forward."
+            )
+        if not self.m_minus_1:
+            raise ValueError(
+                f"A variance needs more than one value per channel in a batch; {name or 'the model'!r} saw one in "
+                "each. Pass larger batches."
             )
         return self.m_mu / self.m, self.m_v / self.m_minus_1

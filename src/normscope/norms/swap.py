@@ -19,7 +19,6 @@ _NORMS = (
     nn.RMSNorm,
     RMSNorm,
 )
-_LAST_DIM = (nn.LayerNorm, nn.RMSNorm)
 
 
 @dataclass(frozen=True)
@@ -51,12 +50,14 @@ def swap_norms(model: nn.Module, to: str, **options: Any) -> list[Swap]:
     parameters stay the very same objects (an optimizer that holds them goes on) where the new layer has them
     per channel, as the old had; running statistics stay between "batch" and "noisy". "none" and "noise" have no
     affine part: a layer before them that was built without a bias then has none. A layer over the last
-    dimension (LayerNorm(C)) takes batch statistics over all positions.
+    dimension (LayerNorm(C)) takes batch statistics over all positions; one with a name in 1d, 2d or 3d (the
+    LayerNorm2d of ConvNeXt) has its channels second, as every other.
 
     Args:
         model: any module; a normalizer used in two places stays one layer in two places.
         to: none, batch, layer, group, instance, rms, l1, l2, linf, noisy or noise.
-        options: for the new layers, e.g. eps=, momentum=, groups=, centered=, sync=.
+        options: for the new layers, e.g. eps=, momentum=, groups=, centered=, sync=. seed= is one for the model;
+            every noise draws its own from it.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))
@@ -64,7 +65,7 @@ def swap_norms(model: nn.Module, to: str, **options: Any) -> list[Swap]:
         [Swap(name='1', old='BatchNorm1d', new='LpNorm1d', kept=('weight', 'bias'))]
     """
     known_norm(to)
-    if isinstance(model, _NORMS):
+    if isinstance(model, (*_NORMS, LastDim)):
         raise ValueError(
             f"swap_norms changes the layers inside a model, and {type(model).__name__} is itself a layer. "
             "Wrap it first: nn.Sequential(layer)."
@@ -73,14 +74,29 @@ def swap_norms(model: nn.Module, to: str, **options: Any) -> list[Swap]:
     if not places:
         raise ValueError(f"{type(model).__name__} has no normalizer to swap. Build it with one, e.g. norm='batch'.")
     fallback = next(model.parameters(), torch.empty(0))
-    replacements = {id(old): _replacement(name, old, to, fallback, options) for name, old in places.items()}
+    names: dict[nn.Module, str] = {}
+    for name, old in places.items():
+        names.setdefault(old, name)
+    seeds = _seeds(options.pop("seed"), len(names)) if options.get("seed") is not None else []
+    each = [options | {"seed": seed} for seed in seeds] or [options] * len(names)
+    replacements = {
+        old: _replacement(name, old, to, fallback, chosen)
+        for (old, name), chosen in zip(names.items(), each, strict=True)
+    }
     for name in places:
         parent, _, child = name.rpartition(".")
-        setattr(model.get_submodule(parent), child, replacements[id(places[name])][0])
+        setattr(model.get_submodule(parent), child, replacements[places[name]][0])
     return [
-        Swap(name, type(old).__name__, _describe(replacements[id(old)][0]), replacements[id(old)][1])
+        Swap(name, _describe(old), _describe(replacements[old][0]), replacements[old][1])
         for name, old in places.items()
     ]
+
+
+def _seeds(seed: int, n: int) -> list[int]:
+    """One per layer: with a common seed all layers would shift together."""
+    generator = torch.Generator().manual_seed(seed)
+    seeds: list[int] = torch.randint(2**62, (n,), generator=generator).tolist()
+    return seeds
 
 
 def _outermost(model: nn.Module) -> dict[str, nn.Module]:
@@ -102,7 +118,7 @@ def _replacement(
 ) -> tuple[nn.Module, tuple[str, ...]]:
     if "Lazy" in type(old).__name__:
         raise ValueError(f"{name} is a {type(old).__name__} and does not know its channels yet. Run one batch first.")
-    last_dim = isinstance(old, (*_LAST_DIM, LastDim))
+    last_dim = isinstance(old, LastDim) or _over_last_dim(old)
     source = old.norm if isinstance(old, LastDim) else old
     assert isinstance(source, nn.Module)
     kept: tuple[str, ...] = ()
@@ -137,7 +153,7 @@ def _means_the_same(key: str, old: nn.Module, new: nn.Module) -> bool:
 def _channels(name: str, old: nn.Module, to: str) -> int:
     if isinstance(old, nn.GroupNorm):
         return old.num_channels
-    if isinstance(old, _LAST_DIM):
+    if isinstance(old, (nn.LayerNorm, nn.RMSNorm)):
         if len(old.normalized_shape) != 1 and to != "none":
             raise ValueError(
                 f"{name} normalizes over the last {len(old.normalized_shape)} dimensions {tuple(old.normalized_shape)} "
@@ -150,10 +166,14 @@ def _channels(name: str, old: nn.Module, to: str) -> int:
 
 def _dim(old: nn.Module) -> int | None:
     """Dimensions of space from the class's name (BatchNorm2d: 2); positions over the last dimension: 1."""
-    if isinstance(old, _LAST_DIM):
+    if _over_last_dim(old):
         return 1
     tail = type(old).__name__[-2:]
     return int(tail[0]) if tail in ("1d", "2d", "3d") else None
+
+
+def _over_last_dim(old: nn.Module) -> bool:
+    return isinstance(old, (nn.LayerNorm, nn.RMSNorm)) and not type(old).__name__.endswith(("1d", "2d", "3d"))
 
 
 def _arguments(old: nn.Module, to: str, fallback: Tensor) -> dict[str, Any]:
@@ -161,12 +181,16 @@ def _arguments(old: nn.Module, to: str, fallback: Tensor) -> dict[str, Any]:
     tensors = [*old.parameters(), *(b for b in old.buffers() if b.is_floating_point())]
     like = tensors[0] if tensors else fallback
     arguments: dict[str, Any] = {"device": like.device}
+    noise = getattr(old, "noise", old)
+    if isinstance(noise, CovariateNoise) and to in ("noisy", "noise"):
+        arguments |= noise.constants
     if to == "noise":
         return arguments
     arguments |= {"dtype": like.dtype, "affine": getattr(old, "weight", None) is not None}
     batch = isinstance(old, nn.modules.batchnorm._BatchNorm)
     if batch and to in ("batch", "noisy"):
-        arguments |= {"eps": old.eps, "track_running_stats": old.track_running_stats}
-    if batch and to in ("batch", "noisy", "l1", "l2", "linf"):
+        sync = isinstance(old, nn.SyncBatchNorm) or getattr(old, "sync", False)
+        arguments |= {"eps": old.eps, "track_running_stats": old.track_running_stats, "sync": sync}
+    if (batch or isinstance(old, _LpLayer)) and to in ("batch", "noisy", "l1", "l2", "linf"):
         arguments["momentum"] = old.momentum
     return arguments

@@ -1,0 +1,331 @@
+r"""Slow twins: the formulas of the papers as plain float64 loops, NumPy in and NumPy out.
+
+Written from the papers and not from the package, so that a fast path and its twin can disagree.
+No torch, no autograd, no vectorised reductions: every sum is one correctly rounded ``math.fsum``.
+
+    symbol        meaning
+    x[i, k, s]    input: sample i, channel k, site s (none, one or more trailing axes)
+    m             values behind one channel's statistics: samples times sites
+    mu, var       batch mean and biased batch variance, (1/m) sum (x - mu)^2
+    gamma, beta   scale and shift per channel
+    g             dl/dy, the gradient that arrives from above
+
+Sources named below: "article" is the encyclopedia article on batch normalization (its section
+Procedures, after Ioffe and Szegedy 2015); "Santurkar et al." is "How does batch normalization help
+optimization?" (2018) with its supplement; "torch" is the documentation of ``torch.nn.BatchNorm2d``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+
+def _sites(x: np.ndarray, k: int) -> list[tuple[int, ...]]:
+    """Indices of every value that belongs to channel k of x, shape (N, C, *space)."""
+    return [(i, k, *s) for i in range(x.shape[0]) for s in np.ndindex(*x.shape[2:])]
+
+
+def _mean_and_variance(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and biased variance of a list of numbers."""
+    mean = math.fsum(values) / len(values)
+    return mean, math.fsum((v - mean) ** 2 for v in values) / len(values)
+
+
+def batch_norm(
+    x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, eps: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    r"""Batch normalization, training mode.
+
+        mu  = (1/m) sum_i x_i
+        var = (1/m) sum_i (x_i - mu)^2
+        y_i = gamma (x_i - mu) / sqrt(var + eps) + beta
+
+    Source: article, Transformation; convolutions share statistics over the sites (Santurkar et al., A.2.1).
+
+    Returns: y with the shape of x; mu and var, one per channel, var biased.
+
+    Example:
+        >>> y, mean, var = batch_norm(np.array([[1.0], [3.0]]), np.ones(1), np.zeros(1), 0.0)
+        >>> y.ravel().tolist(), mean.tolist(), var.tolist()
+        ([-1.0, 1.0], [2.0], [1.0])
+    """
+    y = np.empty(x.shape, dtype=np.float64)
+    mean, var = np.empty(x.shape[1]), np.empty(x.shape[1])
+    for k in range(x.shape[1]):
+        sites = _sites(x, k)
+        mean[k], var[k] = _mean_and_variance([float(x[at]) for at in sites])
+        for at in sites:
+            x_hat = (float(x[at]) - mean[k]) / math.sqrt(var[k] + eps)
+            y[at] = gamma[k] * x_hat + beta[k]
+    return y, mean, var
+
+
+def batch_norm_backward(
+    x: np.ndarray, gamma: np.ndarray, eps: float, g: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    r"""Gradient of a loss l through batch normalization, by the six formulas of the article.
+
+        dl/dxhat_i = g_i gamma
+        dl/dgamma  = sum_i g_i xhat_i
+        dl/dbeta   = sum_i g_i
+        dl/dvar    = sum_i g_i (x_i - mu) (-gamma/2) (var + eps)^(-3/2)
+        dl/dmu     = sum_i g_i (-gamma) / sqrt(var + eps) + dl/dvar (1/m) sum_i (-2) (x_i - mu)
+        dl/dx_i    = dl/dxhat_i / sqrt(var + eps) + dl/dvar 2 (x_i - mu) / m + dl/dmu / m
+
+    Source: article, Backpropagation. The second term of dl/dmu is zero and kept as printed.
+
+    Returns: dl/dx with the shape of x; dl/dgamma and dl/dbeta, one per channel.
+
+    Example: a loss that adds up y cannot be changed through x.
+        >>> x = np.array([[1.0], [2.0], [6.0]])
+        >>> d_x, d_gamma, d_beta = batch_norm_backward(x, np.array([2.0]), 0.5, np.ones((3, 1)))
+        >>> bool(np.abs(d_x).max() < 1e-15), round(float(abs(d_gamma[0])), 12), float(d_beta[0])
+        (True, 0.0, 3.0)
+    """
+    d_x = np.empty(x.shape, dtype=np.float64)
+    d_gamma, d_beta = np.empty(x.shape[1]), np.empty(x.shape[1])
+    for k in range(x.shape[1]):
+        sites = _sites(x, k)
+        m = len(sites)
+        mu, var = _mean_and_variance([float(x[at]) for at in sites])
+        root = math.sqrt(var + eps)
+
+        d_gamma[k] = math.fsum(g[at] * (x[at] - mu) / root for at in sites)
+        d_beta[k] = math.fsum(g[at] for at in sites)
+        d_var = math.fsum(g[at] * (x[at] - mu) * (-gamma[k] / 2 * (var + eps) ** -1.5) for at in sites)
+        d_mu = math.fsum(g[at] * (-gamma[k] / root) for at in sites)
+        d_mu += d_var * math.fsum(-2 * (x[at] - mu) for at in sites) / m
+        for at in sites:
+            d_x_hat = g[at] * gamma[k]
+            d_x[at] = d_x_hat / root + d_var * 2 * (x[at] - mu) / m + d_mu / m
+    return d_x, d_gamma, d_beta
+
+
+def running_average(
+    history: Iterable[tuple[np.ndarray, np.ndarray, int]], momentum: float | None
+) -> tuple[np.ndarray, np.ndarray]:
+    r"""Running mean and variance after the training batches of ``history``, oldest first.
+
+        new = (1 - momentum) old + momentum observed,     start: mean 0, variance 1
+        momentum None: momentum = 1/t at the t-th batch, which is the plain average
+
+    The observed variance is the unbiased one, var m / (m - 1).
+    Source: torch (arguments ``momentum`` and ``track_running_stats``, and the note on momentum).
+
+    Args: history: (mu, var, m) per batch, var biased as ``batch_norm`` returns it.
+    Returns: running mean and running variance, one per channel; floats 0 and 1 for an empty history.
+
+    Example:
+        >>> one, four = np.array([1.0]), np.array([4.0])
+        >>> mean, var = running_average([(one, four, 5)], 0.1)
+        >>> round(float(mean[0]), 12), round(float(var[0]), 12)
+        (0.1, 1.4)
+    """
+    mean, var = np.float64(0.0), np.float64(1.0)
+    for t, (batch_mean, batch_var, m) in enumerate(history, start=1):
+        rate = 1.0 / t if momentum is None else momentum
+        mean = (1 - rate) * mean + rate * np.asarray(batch_mean, dtype=np.float64)
+        var = (1 - rate) * var + rate * np.asarray(batch_var, dtype=np.float64) * m / (m - 1)
+    return mean, var
+
+
+def population_statistics(batches: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    r"""Statistics for inference from whole training batches B of any sizes m_B.
+
+        E   = sum_B m_B mu_B / sum_B m_B
+        Var = sum_B m_B v_B / sum_B (m_B - 1),     v_B biased, around the batch's own mean
+
+    With equal sizes this is the article's E = E_B[mu_B], Var = m/(m-1) E_B[v_B]; m_B counts samples times
+    sites. The weights make both unbiased when the last batch is short.
+    Source: article, Inference (equal sizes); the weights are the pooled-variance estimator.
+
+    Returns: E and Var, one per channel.
+
+    Example:
+        >>> mean, var = population_statistics([np.array([[0.0], [2.0]]), np.array([[1.0], [1.0], [4.0]])])
+        >>> mean.tolist(), round(float(var[0]), 12)
+        ([1.6], 2.666666666667)
+    """
+    batches = list(batches)
+    channels = batches[0].shape[1]
+    mean, var = np.empty(channels), np.empty(channels)
+    for k in range(channels):
+        count, mean_sum, square_sum, freedom = 0, 0.0, 0.0, 0
+        for batch in batches:
+            values = [float(batch[at]) for at in _sites(batch, k)]
+            mu, v = _mean_and_variance(values)
+            count += len(values)
+            mean_sum += len(values) * mu
+            square_sum += len(values) * v
+            freedom += len(values) - 1
+        mean[k], var[k] = mean_sum / count, square_sum / freedom
+    return mean, var
+
+
+def noisy_batch_norm(
+    a: np.ndarray, mu_unit: np.ndarray, sigma_unit: np.ndarray, m_elem: np.ndarray, s_elem: np.ndarray
+) -> np.ndarray:
+    r"""Update of "noisy" BatchNorm, given its draws.
+
+        m_ij = mu_j + m_elem_ij          m_elem ~ U(-r_mu, r_mu),  mu_j ~ U(-n_mu, n_mu)
+        s_ij = sigma_j + s_elem_ij       s_elem ~ N(0, r_sigma),   sigma_j ~ U(1, n_sigma)
+        a_ij <- s_ij a_ij + m_ij
+
+    Source: Santurkar et al., Algorithm 1, lines 6 to 12. Differs from the print: the draws of each element
+    are given as deviations from their unit's mu_j and sigma_j (the same distribution). For draws that
+    already contain them, pass zeros as mu_unit and sigma_unit.
+
+    Args: a, m_elem, s_elem: (N, C, *space), a batch-normalized; mu_unit, sigma_unit: (C,).
+
+    Example:
+        >>> one = np.ones((1, 1))
+        >>> noisy_batch_norm(3 * one, np.array([0.5]), np.array([1.25]), 0.25 * one, -0.25 * one).item()
+        3.75
+    """
+    out = np.empty(a.shape, dtype=np.float64)
+    for k in range(a.shape[1]):
+        for at in _sites(a, k):
+            m_ij = mu_unit[k] + m_elem[at]
+            s_ij = sigma_unit[k] + s_elem[at]
+            out[at] = s_ij * a[at] + m_ij
+    return out
+
+
+def noisy_moments(n_mu: float, n_sigma: float, r_mu: float, r_sigma: float) -> dict[str, float]:
+    r"""What "noisy" BatchNorm does to the moments of one unit with mean 0 and variance 1, large batch.
+
+    With M = mu_j ~ U(-n_mu, n_mu) and S = sigma_j ~ U(1, n_sigma) the unit's moments at one step are
+
+        mean = M
+        var  = S^2 + r_sigma^2 + r_mu^2 / 3        E s^2 of N(S, r_sigma), variance of U(-r_mu, r_mu)
+
+    and for two independent steps, by integration over the squares of side 2 n_mu and w = n_sigma - 1,
+
+        E|mean' - mean|   = 2 n_mu / 3              E(mean' - mean)^2 = (2 n_mu)^2 / 6
+        E|var' - var|     = w (n_sigma + 1) / 3     E(var' - var)^2   = 2 Var S^2
+        E var             = (1 + n_sigma + n_sigma^2) / 3 + r_sigma^2 + r_mu^2 / 3
+        Var var = Var S^2 = (1 + n_sigma + n_sigma^2 + n_sigma^3 + n_sigma^4) / 5 - (E S^2)^2
+
+    r_sigma is a standard deviation (the paper does not say). A batch of m adds O(1/m) to these; at
+    m = 256 that is one to two per cent.
+    Source: Santurkar et al., Algorithm 1 (the distributions); the integrals are ours.
+
+    Returns: ``mean_shift`` E|mean' - mean|, ``var_shift`` E|var' - var|, ``var`` E var, and the standard
+    deviation of each single observation under the same name with ``_std``. Successive differences share a
+    draw: a standard error std / sqrt(n) needs n disjoint pairs of steps, or n units at one step.
+
+    Example: the paper's constants.
+        >>> moments = noisy_moments(0.5, 1.25, 0.1, 0.1)
+        >>> [round(moments[name], 4) for name in ("mean_shift", "var_shift", "var")]
+        [0.3333, 0.1875, 1.2842]
+    """
+    b = n_sigma
+    width = 2 * n_mu
+    s2 = (1 + b + b**2) / 3
+    s4 = (1 + b + b**2 + b**3 + b**4) / 5
+    var_of_s2 = s4 - s2**2
+    mean_shift = width / 3
+    var_shift = abs(b - 1) * (b + 1) / 3
+    return {
+        "mean_shift": mean_shift,
+        "mean_shift_std": math.sqrt(width**2 / 6 - mean_shift**2),
+        "var_shift": var_shift,
+        "var_shift_std": math.sqrt(max(2 * var_of_s2 - var_shift**2, 0.0)),
+        "var": s2 + r_sigma**2 + r_mu**2 / 3,
+        "var_std": math.sqrt(max(var_of_s2, 0.0)),
+    }
+
+
+def lp_norm(
+    x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, eps: float, p: float, centered: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    r"""Normalization by the mean and an averaged l_p norm, training mode.
+
+        y_i   = gamma (x_i - mu) / (n_p + eps) + beta
+        n_1   = (1/m) sum_i |z_i|,   n_2 = sqrt((1/m) sum_i z_i^2),   n_inf = max_i |z_i|
+        z = x, or z = x - mu with ``centered``
+
+    Source: Santurkar et al., section 3.3: "normalizes them by the average of their l_p-norm (before
+    shifting the mean)", hence z = x. The 1/m for p = 2 and the place of eps are our reading.
+
+    Returns: y with the shape of x; mu and n_p, one per channel.
+
+    Example:
+        >>> x = np.array([[1.0], [3.0]])
+        >>> y, mean, norm = lp_norm(x, np.ones(1), np.zeros(1), 0.0, 1, centered=False)
+        >>> y.ravel().tolist(), mean.tolist(), norm.tolist()
+        ([-0.5, 0.5], [2.0], [2.0])
+    """
+    y = np.empty(x.shape, dtype=np.float64)
+    mean, norm = np.empty(x.shape[1]), np.empty(x.shape[1])
+    for k in range(x.shape[1]):
+        sites = _sites(x, k)
+        mean[k] = math.fsum(x[at] for at in sites) / len(sites)
+        z = [float(x[at] - mean[k] if centered else x[at]) for at in sites]
+        if p == 1:
+            norm[k] = math.fsum(abs(value) for value in z) / len(z)
+        elif p == 2:
+            norm[k] = math.sqrt(math.fsum(value**2 for value in z) / len(z))
+        elif p == math.inf:
+            norm[k] = max(abs(value) for value in z)
+        else:
+            raise ValueError(f"p is 1, 2 or inf, not {p!r}")
+        for at in sites:
+            y[at] = gamma[k] * (x[at] - mean[k]) / (norm[k] + eps) + beta[k]
+    return y, mean, norm
+
+
+def deep_linear_loss(weights: Sequence[np.ndarray], x: np.ndarray, a: np.ndarray) -> float:
+    r"""Loss of a deep linear network, summed over data and outputs.
+
+        l = 1/2 sum_n sum_o ((W_k ... W_1 x_n)_o - (A x_n)_o)^2
+
+    Source: Santurkar et al., A.1 (the network); the sum and the factor 1/2 are read off the plotted losses.
+    Differs from the print: layers are counted from the input, the print's W_1 ... W_k from the output.
+
+    Args: weights: W_1 (next to the input) to W_k; x: (n, d), one sample a row; a: (outputs, d).
+
+    Example:
+        >>> two, three, four = (np.array([[value]]) for value in (2.0, 3.0, 4.0))
+        >>> deep_linear_loss([two, three], np.array([[1.0], [2.0]]), four)
+        10.0
+    """
+
+    def apply(matrix: np.ndarray, vector: list[float]) -> list[float]:
+        return [math.fsum(w * v for w, v in zip(row, vector, strict=True)) for row in matrix.tolist()]
+
+    squares = []
+    for sample in x.tolist():
+        hidden = sample
+        for weight in weights:
+            hidden = apply(weight, hidden)
+        squares += [(h - t) ** 2 for h, t in zip(hidden, apply(a, sample), strict=True)]
+    return 0.5 * math.fsum(squares)
+
+
+def heavy_ball(
+    grad: Callable[[np.ndarray], np.ndarray], theta0: np.ndarray, lr: float, momentum: float, steps: int
+) -> np.ndarray:
+    r"""Gradient descent with momentum (Polyak's heavy ball), started at rest.
+
+        theta_{t+1} = theta_t - lr grad(theta_t) + momentum (theta_t - theta_{t-1}),     theta_{-1} = theta_0
+
+    Source: Polyak 1964. The same iterates as ``torch.optim.SGD(momentum=...)`` without dampening at a
+    constant rate.
+
+    Returns: the iterates theta_0 to theta_steps, stacked along a new first axis.
+
+    Example:
+        >>> heavy_ball(lambda theta: theta, np.array(1.0), lr=0.5, momentum=0.5, steps=2).tolist()
+        [1.0, 0.5, 0.0]
+    """
+    path = [np.asarray(theta0, dtype=np.float64)]
+    before = path[0]
+    for _ in range(steps):
+        now = path[-1]
+        path.append(now - lr * grad(now) + momentum * (now - before))
+        before = now
+    return np.stack(path)
