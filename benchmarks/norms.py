@@ -4,7 +4,8 @@
 
 Correctness comes first: every BatchNorm is compared with torch's before it is timed. Candidates take turns in
 rounds, so that a neighbour's load falls on all of them; a ratio is the median over rounds of time / time of
-nn.BatchNorm2d in the same round and mode (eager against eager, compiled against compiled). On a GPU the device's
+nn.BatchNorm2d in the same round and mode (eager against eager, compiled against compiled); `ratio_to_eager` divides
+by the eager nn.BatchNorm2d in both modes. On a GPU the device's
 work is timed by replaying it as a CUDA graph, and the time with the host's launches is given beside it.
 """
 
@@ -125,12 +126,15 @@ def main() -> None:
             print(f"compiled: skipped, {why_not_compiled(args.device)}")
             continue
         found[mode] = measure(args.device, mode, args.rounds)
+    for mode in found.values():
+        for row in mode.values():
+            row["ratio_to_eager"] = row["ms"] / found["eager"]["torch.nn"]["ms"]
     load = os.getloadavg()[0]
     result = {"shape": SHAPES[args.device], "load": load, "environment": environment(args.device), "fwd_bwd": found}
-    print(f"{'':>10}" + "".join(f"{mode:>10} ms  ratio" for mode in found))
+    print(f"{'':>10}" + "".join(f"{mode:>10} ms  ratio  to eager" for mode in found))
     for name in found["eager"]:
-        row = (f"{found[mode][name]['ms']:13.3f}{found[mode][name]['ratio']:7.2f}" for mode in found)
-        print(f"{name:>10}" + "".join(row))
+        rows = (found[mode][name] for mode in found)
+        print(f"{name:>10}" + "".join(f"{r['ms']:13.3f}{r['ratio']:7.2f}{r['ratio_to_eager']:10.2f}" for r in rows))
     print(f"shape {SHAPES[args.device]}, float32, load {load:.1f}, {result['environment']}")
     if args.out:
         args.out.write_text(json.dumps(result, indent=1) + "\n")

@@ -1,7 +1,9 @@
 """Tiny files in the layouts of the published ones, with their checksums admitted for one test."""
 
+import gc
 import gzip
 import hashlib
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +19,15 @@ def no_data_of_the_user(monkeypatch, tmp_path_factory, request):
     if "real_files" not in request.fixturenames:
         monkeypatch.delenv("NORMSCOPE_DATA", raising=False)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(autouse=True)
+def sockets_of_failed_downloads():
+    """`requests` leaves them to the garbage collector, whose warning would fall on whichever test runs then."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import reference
 from normscope.norms import BatchNorm1d, BatchNorm2d, BatchNorm3d, batch_norm
-from normscope.norms.batch import _BatchNormGrad
+from normscope.norms._batch_grad import BatchNormGrad
 
 PAIRS = {"1d": (BatchNorm1d, nn.BatchNorm1d), "2d": (BatchNorm2d, nn.BatchNorm2d), "3d": (BatchNorm3d, nn.BatchNorm3d)}
 SHAPES = [
@@ -109,7 +109,7 @@ def test_closed_form_backward_is_right_as_the_only_path(eps):
 
     def closed_form(g, x, w):
         var, mean = torch.var_mean(x.detach(), dim=(0, 2), correction=0)
-        return _BatchNormGrad.apply(g, x, w, mean, (var + eps).rsqrt(), eps)
+        return BatchNormGrad.apply(g, x, w, mean, (var + eps).rsqrt(), eps)
 
     for ours, theirs in zip(
         closed_form(g, x, w),

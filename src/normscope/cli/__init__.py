@@ -41,6 +41,8 @@ def main() -> None:
     """Runs the command; a mistake of the user's is one message and exit status 2, never a traceback."""
     try:
         app()
-    except (ValueError, RuntimeError, OSError) as error:
+    except Exception as error:
+        if not isinstance(error, (ValueError, OSError)) and not type(error).__module__.startswith("normscope."):
+            raise
         typer.echo(f"normscope: {error}", err=True)
         sys.exit(2)

@@ -22,6 +22,8 @@ def demo(
     from normscope.demo import run_demo, total_steps
     from normscope.report.demo import COLUMNS, findings, table_rows, write_demo
 
+    # Before a minute of training, not after it.
+    out.mkdir(parents=True, exist_ok=True)
     # Layers this small are slower on two threads, and up to 600 times slower beside a busy neighbour.
     torch.set_num_threads(1)
     with Progress(console=Console(stderr=True), transient=True) as progress:

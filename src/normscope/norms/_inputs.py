@@ -19,10 +19,14 @@ def wide(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
-def scale_and_shift(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+def standardize(x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """weight scale (x - mean) + bias per channel, in as few passes over x as torch has kernels for."""
     if weight is not None:
-        x = x * per_channel(weight, x)
-    return x if bias is None else x + per_channel(bias, x)
+        scale = scale * weight
+    centred = wide(x) - per_channel(mean, x)
+    if bias is None:
+        return (centred * per_channel(scale, x)).to(x.dtype)
+    return torch.addcmul(per_channel(wide(bias), x), centred, per_channel(scale, x)).to(x.dtype)
 
 
 @torch.no_grad()

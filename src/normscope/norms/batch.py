@@ -1,23 +1,10 @@
-r"""Batch normalization: the transform, its backward and its double backward in closed form.
+r"""Batch normalization: the transform and its layers.
 
     mu = mean(x)    v = mean((x - mu)^2)    r = 1/sqrt(v + eps)    xh = r (x - mu)    y = w xh + b
 
-Means run over batch and space, per channel; m is the number of values per channel. Symbols below:
-w, b = gamma, beta;  g = dL/dy;  P u = u - mean(u) - xh mean(u xh).
-
-    backward          dL/dx = w r P g            dL/dw = m mean(g xh)       dL/db = m mean(g)
-
-At eps = 0, P is an orthogonal projector (Facts C.1 and C.2 of seed 000); with eps > 0 the same formula holds
-with the eps-normalized xh, and P is no projector. The second term of dl/dmu that the article prints is zero.
-
-    double backward   of (gx, gw, gb) for cotangents (V, Vw, Vb), with a = w r, q = Vw - a mean(V xh),
-                      S = <V, gx>:
-                      d/dg = a V + q xh + (Vb - a mean(V))
-                      d/dx = r (q P g - a mean(g xh) P V - xh S/m)
-                      d/dw = S / w
-Sources: seed 003 (transform, backward), seed 000 Fact C.1; the double backward is derived in
-docs/architecture.md. torch's own `batch_norm` is silently wrong in reverse-over-forward, in nested forward
-mode and from the third derivative on; these are right in every order.
+Means run over batch and space, per channel; m is the number of values per channel; w, b = gamma, beta.
+Source: seed 003, "Batch normalizing transform". torch's own `batch_norm` is silently wrong in reverse-over-forward,
+in nested forward mode and from the third derivative on; this one is right in every order.
 """
 
 from collections.abc import Callable
@@ -28,7 +15,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from normscope.norms._inputs import check_input, per_channel, scale_and_shift, stat_dims, traced, track, wide
+from normscope.norms._batch_grad import BatchNormFunction, moments
+from normscope.norms._inputs import check_input, per_channel, standardize, stat_dims, traced, track, wide
 
 
 def batch_norm(
@@ -74,7 +62,8 @@ def _normalize(
     """Batch statistics; moves the running ones by `factor` where they are given."""
     sync = sync and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
     if x.numel() == 0 and not sync:
-        return scale_and_shift(wide(x), weight, bias).to(x.dtype)
+        nothing = wide(x).sum(stat_dims(x))
+        return standardize(x, nothing, nothing, weight, bias)
     compiling = torch.compiler.is_compiling()
     if sync or _transformed() or (compiling and isinstance(factor, Tensor)):
         return _composed(x, weight, bias, running_mean, running_var, factor, eps, sync)
@@ -82,7 +71,7 @@ def _normalize(
     if compiling:
         # First order only (a compiled function has no double backward), where torch's own decomposition is right.
         return torch.batch_norm(*tensors, True, *constants, torch.backends.cudnn.enabled)
-    y: Tensor = _BatchNorm.apply(*tensors, *constants)
+    y: Tensor = BatchNormFunction.apply(*tensors, *constants)
     return y
 
 
@@ -105,19 +94,11 @@ def _composed(
     eps: float,
     sync: bool,
 ) -> Tensor:
-    mean, var, bessel = _synced_moments(x) if sync else _moments(x)
+    mean, var, bessel = _synced_moments(x) if sync else moments(x)
     if running_mean is not None and running_var is not None:
         track(running_mean, mean, factor)
         track(running_var, var * bessel, factor)
-    xh = (wide(x) - per_channel(mean, x)) * per_channel((var + eps).rsqrt(), x)
-    return scale_and_shift(xh, weight, bias).to(x.dtype)
-
-
-def _moments(x: Tensor) -> tuple[Tensor, Tensor, float]:
-    """Mean, biased variance, and the factor m/(m-1) that makes it unbiased."""
-    var, mean = torch.var_mean(wide(x), dim=stat_dims(x), correction=0)
-    m = x.numel() // x.shape[1]
-    return mean, var, m / max(m - 1, 1)
+    return standardize(x, mean, (var + eps).rsqrt(), weight, bias)
 
 
 class _AllReduceSum(torch.autograd.Function):
@@ -144,100 +125,6 @@ def _synced_moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     mean, count = totals[:-1] / totals[-1], totals[-1]
     var = reduce((x - per_channel(mean, x)).square().sum(dims)) / count
     return mean, var, count / (count - 1).clamp(min=1)
-
-
-class _BatchNorm(torch.autograd.Function):
-    """The plain first-order pass over torch's kernels; from the second derivative on, `_BatchNormGrad`."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        factor: float,
-        eps: float,
-    ) -> Tensor:
-        y, mean, rstd, reserve, ctx.backend = torch._batch_norm_impl_index(
-            x, weight, bias, running_mean, running_var, True, factor, eps, torch.backends.cudnn.enabled
-        )
-        ctx.save_for_backward(x, weight, mean, rstd, reserve)
-        ctx.eps = eps
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        x, weight, mean, rstd, reserve = ctx.saved_tensors
-        needs = ctx.needs_input_grad
-        if torch.is_grad_enabled():
-            grads = _BatchNormGrad.apply(g, x, weight, mean, rstd, ctx.eps)
-        else:
-            grads = torch.ops.aten._batch_norm_impl_index_backward(
-                ctx.backend, x, g, weight, None, None, mean, rstd, True, ctx.eps, needs[:3], reserve
-            )
-        return (
-            *(grad if need else None for grad, need in zip(grads, needs[:3], strict=True)),
-            None,
-            None,
-            None,
-            None,
-        )
-
-
-class _BatchNormGrad(torch.autograd.Function):
-    """(g, x, w) -> (dL/dx, dL/dw, dL/db) and the derivative of that map, both in closed form."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, g: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor, eps: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.save_for_backward(g, x, weight, mean, rstd)
-        ctx.eps = eps
-        xh, project = _standardized(x, mean, rstd)
-        g = wide(g)
-        a = rstd if weight is None else weight * rstd
-        gx = (per_channel(a, x) * project(g)).to(x.dtype)
-        dims = stat_dims(x)
-        dtype = rstd.dtype if weight is None else weight.dtype
-        return gx, (g * xh).sum(dims).to(dtype), g.sum(dims).to(dtype)
-
-    @staticmethod
-    def backward(ctx: Any, v: Tensor, vw: Tensor, vb: Tensor) -> Any:
-        g, x, weight, mean, rstd = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            # A third derivative is asked for: the saved statistics are constants to autograd, so take them anew.
-            mean, var, _ = _moments(x)
-            rstd = (var + ctx.eps).rsqrt()
-        xh, project = _standardized(x, mean, rstd)
-        g, v, dims = wide(g), wide(v), stat_dims(x)
-        m = x.numel() // x.shape[1]
-        w = torch.ones_like(rstd) if weight is None else weight
-        pg, pv = project(g), project(v)
-        a = w * rstd
-        s_over_w = rstd * (v * pg).sum(dims)
-        q = vw - a * (v * xh).mean(dims)
-        cg = (g * xh).mean(dims)
-
-        def channel(u: Tensor) -> Tensor:
-            return per_channel(u, x)
-
-        d_g = channel(a) * v + channel(q) * xh + channel(vb - a * v.mean(dims))
-        d_x = channel(rstd) * (channel(q) * pg - channel(a * cg) * pv - xh * channel(w * s_over_w / m))
-        d_w = None if weight is None else s_over_w.to(weight.dtype)
-        return d_g.to(x.dtype), d_x.to(x.dtype), d_w, None, None, None
-
-
-def _standardized(x: Tensor, mean: Tensor, rstd: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """xh and the map P: u -> u - mean(u) - xh mean(u xh)."""
-    dims = stat_dims(x)
-    xh = (wide(x) - per_channel(mean, x)) * per_channel(rstd, x)
-
-    def project(u: Tensor) -> Tensor:
-        return u - u.mean(dims, keepdim=True) - xh * (u * xh).mean(dims, keepdim=True)
-
-    return xh, project
 
 
 class _BatchNormLayer(nn.modules.batchnorm._BatchNorm):
@@ -303,9 +190,7 @@ class _BatchNormLayer(nn.modules.batchnorm._BatchNorm):
         assert var is not None
         if not _transformed():
             return nn.functional.batch_norm(x, mean, var, self.weight, self.bias, eps=self.eps)
-        rstd = (wide(var) + self.eps).rsqrt()
-        xh = (wide(x) - per_channel(wide(mean), x)) * per_channel(rstd, x)
-        return scale_and_shift(xh, self.weight, self.bias).to(x.dtype)
+        return standardize(x, wide(mean), (wide(var) + self.eps).rsqrt(), self.weight, self.bias)
 
     def extra_repr(self) -> str:
         return super().extra_repr() + (", sync=True" if self.sync else "")

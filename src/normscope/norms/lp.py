@@ -16,7 +16,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from normscope.norms._inputs import check_input, per_channel, scale_and_shift, stat_dims, traced, track, wide
+from normscope.norms._inputs import check_input, per_channel, standardize, stat_dims, traced, track, wide
 
 
 def lp_norm(
@@ -47,7 +47,7 @@ def lp_norm(
                 [ 0.5000]])
     """
     mean, norm = _statistics(x, _known_p(p), centered)
-    return _apply(x, mean, norm, weight, bias, eps)
+    return standardize(x, mean, 1 / (norm + eps), weight, bias)
 
 
 def _known_p(p: float) -> float:
@@ -69,11 +69,6 @@ def _statistics(x: Tensor, p: float, centered: bool) -> tuple[Tensor, Tensor]:
     if p == 2:
         return mean, torch.linalg.vector_norm(x, 2, dims) / math.sqrt(m)
     return mean, torch.linalg.vector_norm(x, math.inf, dims)
-
-
-def _apply(x: Tensor, mean: Tensor, norm: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    xh = (wide(x) - per_channel(wide(mean), x)) / per_channel(wide(norm) + eps, x)
-    return scale_and_shift(xh, weight, bias).to(x.dtype)
 
 
 class _LpLayer(nn.Module):
@@ -129,7 +124,7 @@ class _LpLayer(nn.Module):
             track(self.running_norm, norm, factor)
         else:
             mean, norm = self.running_mean, self.running_norm
-        return _apply(input, mean, norm, self.weight, self.bias, self.eps)
+        return standardize(input, wide(mean), 1 / (wide(norm) + self.eps), self.weight, self.bias)
 
     def extra_repr(self) -> str:
         p = "inf" if math.isinf(self.p) else f"{self.p:g}"

@@ -1,0 +1,126 @@
+r"""The backward of batch normalization and its double backward, in closed form.
+
+With g = dL/dy, xh = r (x - mu), r = 1/sqrt(v + eps) and P u = u - mean(u) - xh mean(u xh), means over the m values
+of a channel:
+
+    backward          dL/dx = w r P g            dL/dw = m mean(g xh)       dL/db = m mean(g)
+
+At eps = 0, P is an orthogonal projector (seed 000, Facts C.1 and C.2); with eps > 0 the same formula holds with the
+eps-normalized xh, and P is no projector. The second term of dl/dmu that seed 003 prints is zero.
+
+    double backward   of (gx, gw, gb) for cotangents (V, Vw, Vb), with a = w r, q = Vw - a mean(V xh), S = <V, gx>:
+                      d/dg = a V + q xh + (Vb - a mean(V))
+                      d/dx = r (q P g - a mean(g xh) P V - xh S/m)
+                      d/dw = S / w
+
+Derived in docs/architecture.md.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.norms._inputs import per_channel, stat_dims, wide
+
+
+def moments(x: Tensor) -> tuple[Tensor, Tensor, float]:
+    """Mean, biased variance, and the factor m/(m-1) that makes it unbiased."""
+    var, mean = torch.var_mean(wide(x), dim=stat_dims(x), correction=0)
+    m = x.numel() // x.shape[1]
+    return mean, var, m / max(m - 1, 1)
+
+
+class BatchNormFunction(torch.autograd.Function):
+    """The plain first-order pass over torch's kernels; from the second derivative on, `BatchNormGrad`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        factor: float,
+        eps: float,
+    ) -> Tensor:
+        y, mean, rstd, reserve, ctx.backend = torch._batch_norm_impl_index(
+            x, weight, bias, running_mean, running_var, True, factor, eps, torch.backends.cudnn.enabled
+        )
+        ctx.save_for_backward(x, weight, mean, rstd, reserve)
+        ctx.eps = eps
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x, weight, mean, rstd, reserve = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        if torch.is_grad_enabled():
+            grads = BatchNormGrad.apply(g, x, weight, mean, rstd, ctx.eps)
+        else:
+            grads = torch.ops.aten._batch_norm_impl_index_backward(
+                ctx.backend, x, g, weight, None, None, mean, rstd, True, ctx.eps, needs[:3], reserve
+            )
+        return (
+            *(grad if need else None for grad, need in zip(grads, needs[:3], strict=True)),
+            None,
+            None,
+            None,
+            None,
+        )
+
+
+class BatchNormGrad(torch.autograd.Function):
+    """(g, x, w) -> (dL/dx, dL/dw, dL/db) and the derivative of that map, both in closed form."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, g: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(g, x, weight, mean, rstd)
+        ctx.eps = eps
+        xh, project = _standardized(x, mean, rstd)
+        g = wide(g)
+        a = rstd if weight is None else weight * rstd
+        gx = (per_channel(a, x) * project(g)).to(x.dtype)
+        dims = stat_dims(x)
+        dtype = rstd.dtype if weight is None else weight.dtype
+        return gx, (g * xh).sum(dims).to(dtype), g.sum(dims).to(dtype)
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor, vw: Tensor, vb: Tensor) -> Any:
+        g, x, weight, mean, rstd = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            # A third derivative is asked for: the saved statistics are constants to autograd, so take them anew.
+            mean, var, _ = moments(x)
+            rstd = (var + ctx.eps).rsqrt()
+        xh, project = _standardized(x, mean, rstd)
+        g, v, dims = wide(g), wide(v), stat_dims(x)
+        m = x.numel() // x.shape[1]
+        w = torch.ones_like(rstd) if weight is None else weight
+        pg, pv = project(g), project(v)
+        a = w * rstd
+        s_over_w = rstd * (v * pg).sum(dims)
+        q = vw - a * (v * xh).mean(dims)
+        cg = (g * xh).mean(dims)
+
+        def channel(u: Tensor) -> Tensor:
+            return per_channel(u, x)
+
+        d_g = channel(a) * v + channel(q) * xh + channel(vb - a * v.mean(dims))
+        d_x = channel(rstd) * (channel(q) * pg - channel(a * cg) * pv - xh * channel(w * s_over_w / m))
+        d_w = None if weight is None else s_over_w.to(weight.dtype)
+        return d_g.to(x.dtype), d_x.to(x.dtype), d_w, None, None, None
+
+
+def _standardized(x: Tensor, mean: Tensor, rstd: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """xh and the map P: u -> u - mean(u) - xh mean(u xh)."""
+    dims = stat_dims(x)
+    xh = (wide(x) - per_channel(mean, x)) * per_channel(rstd, x)
+
+    def project(u: Tensor) -> Tensor:
+        return u - u.mean(dims, keepdim=True) - xh * (u * xh).mean(dims, keepdim=True)
+
+    return xh, project

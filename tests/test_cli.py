@@ -1,0 +1,56 @@
+"""The command line as a person meets it: in a process of its own."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import normscope
+
+
+def run(*arguments, cwd, **environment):
+    command = [sys.executable, "-m", "normscope", *arguments]
+    env = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "100", "NO_COLOR": "1"} | environment
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
+
+
+def test_version(tmp_path):
+    found = run("--version", cwd=tmp_path)
+    assert (found.returncode, found.stdout) == (0, f"normscope {normscope.__version__}\n")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["data", "--help"], ["demo", "--help"]])
+def test_help_does_not_import_torch(arguments):
+    code = (
+        "import sys; from normscope.cli import app\n"
+        f"try: app({arguments!r})\n"
+        "except SystemExit: pass\n"
+        "assert 'torch' not in sys.modules, 'torch was imported'"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert found.returncode == 0, found.stderr
+    assert "Usage" in found.stdout
+
+
+def test_users_mistakes_are_one_message_and_status_2(tmp_path):
+    found = run("data", "fetch", "mnits", cwd=tmp_path)
+    assert found.returncode == 2
+    assert "mnist" in found.stderr
+    assert "Traceback" not in found.stderr
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    found = run("demo", "--out", str(blocked / "folder"), cwd=tmp_path)
+    assert found.returncode == 2
+    assert "Traceback" not in found.stderr
+    assert str(blocked) in found.stderr
+
+
+@pytest.mark.slow
+def test_demo_writes_its_folder_and_prints_the_table(tmp_path):
+    found = run("demo", "--seed", "3", cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    written = sorted(path.name for path in (tmp_path / "normscope-demo").iterdir())
+    assert written == ["digits.png", "dln.png", "results.json", "summary.md"]
+    assert "What BatchNorm changed" in found.stdout
+    assert "1500" in found.stdout

@@ -1,0 +1,77 @@
+"""The package as people get it: the door, the wheel in an empty environment, the README's blocks."""
+
+import re
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+import normscope
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_door_opens_onto_every_name():
+    for name in normscope.__all__:
+        assert getattr(normscope, name) is not None
+    assert dir(normscope) == normscope.__all__
+
+
+def test_unknown_names_are_attribute_errors():
+    with pytest.raises(AttributeError, match="has no attribute 'norm'"):
+        _ = normscope.norm
+
+
+def test_importing_takes_no_extra_and_no_torch():
+    code = (
+        "import sys, normscope; assert 'torch' not in sys.modules;"
+        "import normscope.norms, normscope.train, normscope.data, normscope.models;"
+        "extras = {'ray', 'lightning', 'tensorboard', 'wandb', 'transformers'} & set(sys.modules);"
+        "assert not extras, extras"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stderr
+
+
+def test_readme_python_blocks_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+
+
+def test_readme_tree_names_files_that_exist():
+    tree = re.search(r"```\nsrc/normscope/\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    assert tree
+    names = re.findall(r"^  (\S+)", tree.group(1), flags=re.MULTILINE)
+    assert names
+    for name in names:
+        assert (ROOT / "src/normscope" / name).exists(), name
+    present = {path.name + "/" * path.is_dir() for path in (ROOT / "src/normscope").iterdir()}
+    hidden = {"__pycache__/", "__init__.py", "__main__.py", "_version.py", "py.typed"}
+    assert present - hidden == set(names)
+
+
+@pytest.mark.slow
+def test_wheel_installs_into_an_empty_environment(tmp_path):
+    """Builds it, installs it with its dependencies, runs the command and two lines from outside the repository."""
+    built, home = tmp_path / "built", tmp_path / "env"
+    subprocess.run([sys.executable, "-m", "build", "--wheel", "--outdir", built, ROOT], check=True, capture_output=True)
+    (wheel,) = built.glob("*.whl")
+    venv.create(home, with_pip=True)
+    constraints = ["-c", str(ROOT / "constraints.txt")]
+    pip = [home / "bin/python", "-m", "pip", "install", "--quiet", *constraints]
+    extras = "ray,lightning,tensorboard,wandb,transformers"
+    subprocess.run([*pip, f"normscope[{extras}] @ {wheel.as_uri()}"], check=True, capture_output=True, cwd=tmp_path)
+
+    def output(*command):
+        return subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout
+
+    python = [home / "bin/python", "-I", "-c"]
+    assert output(home / "bin/normscope", "--version") == f"normscope {normscope.__version__}\n"
+    lines = "import torch, normscope as ns\nprint(ns.norms.BatchNorm2d(3)(torch.randn(4, 3, 2, 2)).mean().abs() < 1e-6)"
+    assert output(*python, lines) == "tensor(True)\n"
+    assert str(home) in output(*python, "import normscope; print(normscope.__file__)")
