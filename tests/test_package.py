@@ -19,6 +19,18 @@ def test_the_door_opens_onto_every_name():
     assert dir(normscope) == normscope.__all__
 
 
+def test_no_module_hides_a_function_of_the_door():
+    """Importing a submodule sets it on the package: one called as a public function would take its place."""
+    code = (
+        "import pkgutil, importlib, normscope\n"
+        "for m in pkgutil.walk_packages(normscope.__path__, 'normscope.'):\n"
+        "    m.name.endswith('__main__') or importlib.import_module(m.name)\n"
+        "assert callable(normscope.train) and callable(normscope.swap_norms) and callable(normscope.fold_norms)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stderr
+
+
 def test_unknown_names_are_attribute_errors():
     with pytest.raises(AttributeError, match="has no attribute 'norm'"):
         _ = normscope.norm
@@ -27,7 +39,7 @@ def test_unknown_names_are_attribute_errors():
 def test_importing_takes_no_extra_and_no_torch():
     code = (
         "import sys, normscope; assert 'torch' not in sys.modules;"
-        "import normscope.norms, normscope.train, normscope.data, normscope.models;"
+        "import normscope.norms, normscope.training, normscope.data, normscope.models;"
         "extras = {'ray', 'lightning', 'tensorboard', 'wandb', 'transformers'} & set(sys.modules);"
         "assert not extras, extras"
     )

@@ -11,10 +11,10 @@ from normscope._version import __version__
 if TYPE_CHECKING:
     from normscope import data, losses, models, norms
     from normscope.norms import fold_norms, swap_norms
-    from normscope.train import train
+    from normscope.training import train
 
 _MODULES = ("data", "losses", "models", "norms")
-_NAMES = {"fold_norms": "norms", "swap_norms": "norms", "train": "train"}
+_NAMES = {"fold_norms": "norms", "swap_norms": "norms", "train": "training"}
 
 __all__ = ["__version__", "data", "fold_norms", "losses", "models", "norms", "swap_norms", "train"]
 

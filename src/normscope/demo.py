@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from normscope import data, losses, models
-from normscope.train import Training, accuracy, train
+from normscope.training import Training, accuracy, train
 
 DIGITS_STEPS = 300
 DIGITS_RATES = (0.5, 3.0)

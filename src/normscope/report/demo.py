@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from normscope.demo import DemoRun
-from normscope.train import plain
+from normscope.training import plain
 
 # Okabe and Ito's palette, told apart with any colour vision; the line style says the same once more.
 _STYLE = {"none": {"color": "#D55E00", "linestyle": "--"}, "batch": {"color": "#0072B2", "linestyle": "-"}}
@@ -48,11 +48,13 @@ def _outcome(run: DemoRun) -> str:
     training = run.training
     if training.diverged_at is not None:
         return f"it diverged at step {training.diverged_at}"
-    return f"the loss went from {training.losses[0]:.4g} to {training.final_loss:.4g} ({_test(run)} on test data)"
+    test = f"{_test(run)} right" if run.task == "digits" else f"loss {_test(run)}"
+    return f"the loss went from {training.losses[0]:.3g} to {training.final_loss:.3g} ({test} on test data)"
 
 
 def _test(run: DemoRun) -> str:
-    return f"{run.test:.1%} right" if run.task == "digits" else f"loss {run.test:.4g}"
+    """Share of held-out digits right, or the loss on fresh Gaussian data."""
+    return f"{run.test:.1%}" if run.task == "digits" else f"{run.test:.3g}"
 
 
 def _row(run: DemoRun) -> tuple[str, ...]:
@@ -63,10 +65,10 @@ def _row(run: DemoRun) -> tuple[str, ...]:
         run.norm,
         f"{run.lr:g}",
         str(training.steps),
-        f"{training.losses[0]:.4g}",
-        f"{training.final_loss:.4g}",
+        f"{training.losses[0]:.3g}",
+        f"{training.final_loss:.3g}",
         _test(run),
-        f"diverged at step {training.diverged_at}" if diverged else "trained",
+        f"diverged at {training.diverged_at}" if diverged else "trained",
     )
 
 
@@ -79,7 +81,8 @@ def _summary(runs: Sequence[DemoRun]) -> str:
     return (
         f"# What BatchNorm changed\n\n{said}\n\n{table}\n\n![digits](digits.png)\n\n![deep linear network](dln.png)\n\n"
         "Networks of one task share data and initial weights and differ in the normalizer alone. Losses are those of "
-        "the training batch before a step; a run diverges when its loss is not finite or a million times its first. "
+        "the training batch before a step; 'test' is the share of held-out digits right, or the loss on fresh "
+        "Gaussian data; a run diverges when its loss is not finite or a million times its first. "
         "The digits use cross-entropy, the deep linear network half the summed squared error.\n\n"
         f"{made}. Another seed: `normscope demo --seed 1`.\n"
     )

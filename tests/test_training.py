@@ -13,7 +13,7 @@ from torch import nn
 import reference
 from normscope.losses import cross_entropy, half_sse
 from normscope.models import initialize
-from normscope.train import Training, accuracy, plain, train
+from normscope.training import Training, accuracy, plain, train
 
 
 def random(*shape, seed=0, dtype=torch.float32):
