@@ -64,6 +64,8 @@ def replayable(run: Callable[[], None]) -> Callable[[], None]:
 
 
 def seconds(run: Callable[[], None], repeats: int, device: str) -> float:
+    """Of one call, after an untimed one that clears the caches of whoever ran before."""
+    run()
     if device == "cuda":
         torch.cuda.synchronize()
     started = time.perf_counter()

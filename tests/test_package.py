@@ -1,5 +1,6 @@
 """The package as people get it: the door, the wheel in an empty environment, the README's blocks."""
 
+import json
 import re
 import subprocess
 import sys
@@ -65,6 +66,21 @@ def test_readme_tree_names_files_that_exist():
     present = {path.name + "/" * path.is_dir() for path in (ROOT / "src/normscope").iterdir()}
     hidden = {"__pycache__/", "__init__.py", "__main__.py", "_version.py", "py.typed"}
     assert present - hidden == set(names)
+
+
+def test_readme_numbers_are_those_of_the_stored_results():
+    readme = (ROOT / "README.md").read_text()
+    stored = {
+        machine: json.loads((ROOT / f"benchmarks/results/norms-{machine}.json").read_text())["fwd_bwd"]
+        for machine in ("cpu", "h200")
+    }
+    rows = re.findall(r"^\| `(\w+)` \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", readme, flags=re.MULTILINE)
+    assert len(rows) == 9
+    for name, *shown in rows:
+        columns = [stored[machine][mode][name] for machine in stored for mode in ("eager", "compiled")]
+        assert shown == [f"{column['ratio_to_eager']:.2f}" for column in columns], name
+    for run in json.loads((ROOT / "results/vgg16-cifar10.json").read_text()):
+        assert f"{100 * run['evaluations'][-1]['test_accuracy']:.1f}" in readme
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ from torch.autograd import gradcheck, gradgradcheck
 import reference
 from normscope.norms import BatchNorm1d, BatchNorm2d, BatchNorm3d
 
+pytest.importorskip("expecttest", reason="PyTorch's own tests need the package expecttest")
 # The import freezes torch.backends for the whole process and sets a cache folder; deprecations inside it
 # are PyTorch's own.
 with (
