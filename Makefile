@@ -26,7 +26,7 @@ clean:
 
 $(VENV)/.run: pyproject.toml constraints.txt
 	@echo "Setting up $(VENV) (once; a few minutes)"
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV)
 	$(PIP) -e .
 	touch $@
 

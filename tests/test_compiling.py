@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 import torch
 
 from normscope.compiling import compile_or_eager, why_not_compiled
@@ -32,10 +33,9 @@ def test_without_a_compiler_it_is_eager_and_says_so(tmp_path):
     assert "torch.Size([2, 3, 4, 4])" in found.stdout
 
 
-def test_with_one_it_compiles_or_gives_the_reason():
+def test_with_one_it_compiles():
     if why_not_compiled():
-        assert ":" in why_not_compiled()
-        return
+        pytest.skip(why_not_compiled())
     double = compile_or_eager(lambda x: 2 * x)
     assert hasattr(double, "_torchdynamo_orig_callable")
     assert double(torch.tensor([1.5])).item() == 3.0

@@ -324,3 +324,47 @@ def test_reproducible_on_a_gpu_and_its_generator_not_moved():
         runs.append(train(model, cross_entropy, stream, sgd(model)).losses)
         assert torch.equal(torch.cuda.get_rng_state(), before)
     assert runs[0] == runs[1]
+
+
+def test_a_first_loss_of_zero_is_no_divergence():
+    layer = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(layer.weight)
+    zero, one = (torch.ones(2, 1), torch.zeros(2, 1)), (torch.ones(2, 1), torch.ones(2, 1))
+    result = train(layer, nn.functional.mse_loss, [zero, one, one], torch.optim.SGD(layer.parameters(), lr=0.1))
+    assert (result.losses[0], result.diverged_at, result.steps) == (0.0, None, 3)
+
+
+def test_a_loss_that_is_no_scalar_is_refused_before_it_moves_anything():
+    layer = nn.Linear(1, 1)
+    before = layer.weight.clone()
+    with pytest.raises(ValueError, match=r"must return a scalar; got shape \(2, 1\)"):
+        train(
+            layer, lambda a, b: a - b, [(torch.ones(2, 1), torch.ones(2, 1))], torch.optim.SGD(layer.parameters(), lr=1)
+        )
+    assert torch.equal(layer.weight, before)
+
+
+@pytest.mark.parametrize("counts", [{"every": 0}, {"check_every": 0}])
+def test_counts_start_at_one(counts):
+    layer = nn.Linear(1, 1)
+    with pytest.raises(ValueError, match="count steps, from 1 on"):
+        train(layer, nn.functional.mse_loss, [], torch.optim.SGD(layer.parameters(), lr=1), **counts)
+
+
+def test_what_an_evaluation_draws_does_not_move_the_training():
+    def run(evaluate):
+        model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 1))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(0.1)
+        batches = [(torch.ones(8, 4), torch.zeros(8, 1))] * 5
+        return train(
+            model,
+            nn.functional.mse_loss,
+            batches,
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            evaluate=evaluate,
+            every=1,
+        ).losses
+
+    assert run(lambda model: {"drawn": torch.rand(3).sum().item()}) == run(None)

@@ -4,11 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from normscope import data, losses, models
 from normscope.training import Training, accuracy, train
 
+DIGITS_DEPTH = 6
 DIGITS_STEPS = 300
 DIGITS_RATES = (0.5, 3.0)
 DLN_STEPS = 1500
@@ -18,14 +19,16 @@ NORMS = ("none", "batch")
 
 @dataclass(frozen=True)
 class DemoRun:
-    """One network trained once. `test` is the accuracy on the held-out digits, or the loss on fresh Gaussian data."""
+    """One network trained once; test loss and, for the digits, test accuracy on data it has not seen."""
 
     task: str
+    depth: int
     norm: str
     lr: float
     seed: int
     training: Training
-    test: float
+    test_loss: float
+    test_accuracy: float | None
 
 
 def total_steps(digits_steps: int = DIGITS_STEPS, dln_steps: int = DLN_STEPS) -> int:
@@ -41,7 +44,7 @@ def run_demo(
     on_run: Callable[[str], None] = lambda label: None,
     on_step: Callable[[int], None] = lambda step: None,
 ) -> list[DemoRun]:
-    """Trains a 6-layer MLP on the digits (two learning rates) and the deep linear network, with and without BatchNorm.
+    """Trains an MLP on the digits (two learning rates) and the deep linear network, with and without BatchNorm.
 
     `seed` draws data split, batches, A, X and initial weights; networks that differ in the norm alone share them.
     """
@@ -58,21 +61,26 @@ def run_demo(
 
 def _digits(norm: str, lr: float, seed: int, steps: int, on_step: Callable[[int], None]) -> DemoRun:
     digits = data.digits(seed=seed)
-    model = models.MLP(64, 10, width=100, depth=6, norm=norm, init="glorot", seed=seed)
+    model = models.MLP(64, 10, width=100, depth=DIGITS_DEPTH, norm=norm, init="glorot", seed=seed)
     stream = data.batches(digits.x_train, digits.y_train, batch_size=128, seed=seed, steps=steps)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     training = train(model, losses.cross_entropy, stream, optimizer, seed=seed, on_step=on_step)
-    model.eval()
-    return DemoRun("digits", norm, lr, seed, training, accuracy(model, digits.x_test, digits.y_test))
+    test_loss = _test_loss(model, losses.cross_entropy, digits)
+    right = accuracy(model, digits.x_test, digits.y_test)
+    return DemoRun("digits", DIGITS_DEPTH, norm, lr, seed, training, test_loss, right)
 
 
 def _deep_linear(norm: str, seed: int, steps: int, on_step: Callable[[int], None]) -> DemoRun:
     linear = data.gaussian(seed=seed)
-    model: nn.Module = models.DLN(norm=norm, seed=seed)
+    model = models.DLN(norm=norm, seed=seed)
     stream = data.batches(linear.x_train, linear.y_train, batch_size=len(linear.x_train), seed=seed, steps=steps)
     optimizer = torch.optim.SGD(model.parameters(), lr=DLN_RATE)
     training = train(model, losses.half_sse, stream, optimizer, seed=seed, on_step=on_step)
+    test_loss = _test_loss(model, losses.half_sse, linear)
+    return DemoRun("dln", len(model.linears), norm, DLN_RATE, seed, training, test_loss, None)
+
+
+@torch.no_grad()
+def _test_loss(model: nn.Module, loss_fn: Callable[[Tensor, Tensor], Tensor], dataset: data.Dataset) -> float:
     model.eval()
-    with torch.no_grad():
-        test = losses.half_sse(model(linear.x_test), linear.y_test).item()
-    return DemoRun("dln", norm, DLN_RATE, seed, training, test)
+    return loss_fn(model(dataset.x_test), dataset.y_test).item()

@@ -22,7 +22,7 @@ class Training:
     """What a run did.
 
     losses: of each step's batch, before that step. evaluations: one dict a time, with its "step".
-    diverged_at: the first step whose loss was not finite or above `explode` times the first; None if none.
+    diverged_at: the first step whose loss was not finite, or above `explode` times a positive first; None if none.
     """
 
     losses: tuple[float, ...]
@@ -89,8 +89,8 @@ def train(
         batches: pairs (x, y) on the model's device, e.g. from `normscope.data.batches`.
         steps: at most so many; None takes all batches.
         evaluate: called in eval mode every `every` steps and at the end.
-        explode: a loss above this multiple of the first counts as divergence (1e6: seed 002's white cells are
-            runs that exploded, with no number given).
+        explode: a loss above this multiple of the first, if that is positive, counts as divergence (1e6: seed 002's
+            white cells are runs that exploded, with no number given).
         check_every: look for divergence only so often; on a GPU each look waits for the device. The step
             reported is exact all the same.
         on_step: called after each step with its number, for a progress bar.
@@ -102,6 +102,8 @@ def train(
         >>> train(layer, nn.functional.mse_loss, [batch] * 100, sgd).diverged_at
         3
     """
+    if every < 1 or check_every < 1:
+        raise ValueError(f"every and check_every count steps, from 1 on; got {every} and {check_every}.")
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     history = _History(explode)
     evaluations: list[dict[str, float]] = []
@@ -112,11 +114,11 @@ def train(
         step = -1
         for step, (x, y) in enumerate(islice(batches, steps)):
             if evaluate is not None and step % every == 0:
-                evaluations.append({"step": step} | _evaluated(model, evaluate))
+                evaluations.append({"step": step} | _evaluated(model, evaluate, device))
             optimizer.zero_grad()
             loss = loss_fn(model(x), y)
-            loss.backward()
             history.add(loss)
+            loss.backward()
             if (step + 1) % check_every == 0 and history.diverged_at() is not None:
                 break
             if isinstance(optimizer, torch.optim.LBFGS):
@@ -127,7 +129,7 @@ def train(
                 on_step(step)
         diverged_at = history.diverged_at()
         if evaluate is not None and diverged_at is None:
-            evaluations.append({"step": step + 1} | _evaluated(model, evaluate))
+            evaluations.append({"step": step + 1} | _evaluated(model, evaluate, device))
     last = len(history.losses) if diverged_at is None else diverged_at
     return Training(
         losses=tuple(history.losses[: last + 1]),
@@ -174,6 +176,8 @@ class _History:
         self._checked = 0
 
     def add(self, loss: Tensor) -> None:
+        if loss.ndim:
+            raise ValueError(f"loss_fn must return a scalar; got shape {tuple(loss.shape)}. Take its mean or its sum.")
         self._on_device.append(loss.detach())
 
     def diverged_at(self) -> int | None:
@@ -182,7 +186,7 @@ class _History:
             self._on_device.clear()
         for step in range(self._checked, len(self.losses)):
             loss = self.losses[step]
-            if not math.isfinite(loss) or loss > self._explode * abs(self.losses[0]):
+            if not math.isfinite(loss) or loss > self._explode * self.losses[0] > 0:
                 return step
             self._checked = step + 1
         return None
@@ -202,9 +206,13 @@ def _closure(
 
 
 @torch.no_grad()
-def _evaluated(model: nn.Module, evaluate: Callable[[nn.Module], dict[str, float]]) -> dict[str, float]:
+def _evaluated(
+    model: nn.Module, evaluate: Callable[[nn.Module], dict[str, float]], device: torch.device
+) -> dict[str, float]:
+    """In eval mode, and with generators of its own: what it draws does not move the training's."""
     model.eval()
-    found = {key: float(value) for key, value in evaluate(model).items()}
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        found = {key: float(value) for key, value in evaluate(model).items()}
     model.train()
     return found
 

@@ -73,7 +73,7 @@ def failure(name, root, url) -> str:
     assert "Nothing was kept." in message
     assert "NORMSCOPE_DATA" in message
     assert f"Put the files into {root / published.SETS[name].home}" in message
-    assert message.endswith(f"normscope data fetch {name}")
+    assert f"normscope data fetch {name} --data-root " in message
     return message
 
 

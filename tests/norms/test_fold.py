@@ -289,3 +289,31 @@ def test_frozen_parameters_stay_frozen():
 def test_float32_model_stays_float32():
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)).eval()
     assert {t.dtype for t in fold_norms(model).model.state_dict().values()} == {torch.float32}
+
+
+def test_a_layer_held_in_a_plain_list_is_left():
+    class Old(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 1)
+            self.bn = nn.BatchNorm2d(4)
+            self.kept = [self.bn]
+
+        def forward(self, x):
+            return self.kept[0](self.conv(x))
+
+    result = fold_norms(Old().eval())
+    assert result.folded == ()
+    assert "'kept' holds" in result.left["bn"]
+
+
+def test_a_subclass_with_a_forward_of_its_own_is_left():
+    class Twice(BatchNorm2d):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), Twice(4)).eval()
+    result = fold_norms(model)
+    assert "Twice has a forward of its own" in result.left["1"]
+    with pytest.raises(TypeError, match="Twice adds a forward of its own"):
+        torch.fx.symbolic_trace(model)

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import reference
 from normscope.norms import CovariateNoise, NoisyBatchNorm1d, NoisyBatchNorm2d, covariate_noise
@@ -118,3 +119,36 @@ def test_wrong_channels_leave_the_counter_alone():
     with pytest.raises(ValueError, match="CovariateNoise was built for 3 channels"):
         noise(torch.zeros(4, 5))
     assert noise.noise_state.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activation_checkpointing_repeats_the_noise(reentrant):
+    def gradient(checkpointed):
+        model = torch.nn.Sequential(torch.nn.Linear(3, 4), NoisyBatchNorm1d(4, seed=1), torch.nn.Tanh())
+        with torch.no_grad():
+            model[0].weight.copy_(torch.linspace(-1, 1, 12).view(4, 3))
+            model[0].bias.zero_()
+        x = torch.randn(8, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        y = checkpoint(model, x, use_reentrant=reentrant) if checkpointed else model(x)
+        y.square().sum().backward()
+        return model[0].weight.grad, model[1].noise.noise_state
+
+    (expected, state), (found, repeated) = gradient(False), gradient(True)
+    assert torch.equal(found, expected)
+    assert torch.equal(repeated, state)
+
+
+def test_an_empty_batch_passes_and_a_reset_starts_the_seed_anew():
+    layer = NoisyBatchNorm1d(3, seed=5)
+    assert layer(torch.zeros(0, 3)).shape == (0, 3)
+    layer(torch.randn(4, 3, generator=torch.Generator().manual_seed(0)))
+    layer.noise.reset_parameters()
+    assert layer.noise.noise_state.tolist() == [5, 0]
+    empty = torch.nn.utils.skip_init(CovariateNoise, 3, seed=7)
+    empty.reset_parameters()
+    assert empty.noise_state.tolist() == [7, 0]
+
+
+def test_integers_are_refused():
+    with pytest.raises(TypeError, match="covariate_noise normalizes floating-point"):
+        covariate_noise(torch.ones(4, 3, dtype=torch.int64), torch.tensor([0, 0]))

@@ -80,7 +80,7 @@ def standardized(x, axes, eps):
     return (x - mean) / np.sqrt(((x - mean) ** 2).mean(axis=axes, keepdims=True) + eps)
 
 
-def formula(to, x, weight, bias, eps):
+def formula(to, x, weight, bias, eps, groups):
     """`to` on (N, C, *space), from the papers."""
     if to in ("none", "noise"):
         return x
@@ -90,13 +90,13 @@ def formula(to, x, weight, bias, eps):
         return reference.lp_norm(x, weight, bias, 1e-5, {"l1": 1, "l2": 2, "linf": math.inf}[to], centered=False)[0]
     per_sample = tuple(range(1, x.ndim))
     if to == "rms":
-        y, bias = x / np.sqrt((x**2).mean(axis=per_sample, keepdims=True) + 1e-5), 0 * bias
+        y, bias = x / np.sqrt((x**2).mean(axis=per_sample, keepdims=True) + eps), 0 * bias
     elif to == "layer":
-        y = standardized(x, per_sample, 1e-5)
+        y = standardized(x, per_sample, eps)
     elif to == "instance":
-        y = standardized(x, per_sample[1:], 1e-5)
+        y = standardized(x, per_sample[1:], eps)
     else:
-        y = np.concatenate([standardized(x[:, k : k + 2], per_sample, 1e-5) for k in range(0, C, 2)], axis=1)
+        y = np.concatenate([standardized(part, per_sample, eps) for part in np.split(x, groups, axis=1)], axis=1)
     shape = (1, C, *[1] * (x.ndim - 2))
     return y * weight.reshape(shape) + bias.reshape(shape)
 
@@ -128,9 +128,11 @@ def test_every_source_to_every_target_is_that_normalizer(source, to):
     bias = getattr(old, "bias", None)
     w = np.ones(C) if weight is None else weight.detach().numpy()
     b = np.zeros(C) if bias is None else bias.detach().numpy()
-    batch_like = isinstance(old, nn.modules.batchnorm._BatchNorm)
+    # eps is added to a variance in every kind but l_p; torch's RMSNorm has none to give. Groups stay those there were.
+    eps = 1e-5 if isinstance(old, LpNorm2d) else getattr(old, "eps", None) or 1e-5
+    groups = 2 if type(old) is nn.GroupNorm else C // 2
     rows = x.reshape(-1, C) if source in LAST else x
-    expected = formula(to, rows.numpy(), w, b, BATCH_EPS if batch_like else 1e-5).reshape(shape)
+    expected = formula(to, rows.numpy(), w, b, eps, groups).reshape(shape)
     np.testing.assert_allclose(model(x).detach().numpy(), expected, **CLOSE)
 
     new = model[0].norm if isinstance(model[0], LastDim) else model[0]
@@ -409,3 +411,41 @@ def test_rms_norm_in_half_precision_sums_in_float32():
     # 64 squares of 250 are 4e6, beyond float16's 65504.
     y = RMSNorm(64)(torch.full((1, 64), 250.0, dtype=torch.float16))
     torch.testing.assert_close(y, torch.ones(1, 64, dtype=torch.float16))
+
+
+@pytest.mark.parametrize("to", ["none", "batch", "rms", "l1", "layer"])
+def test_transformer_layers_use_the_new_norms_in_eval_too(to):
+    """Its fused eval path would go on computing LayerNorm."""
+    layer = shaken(nn.TransformerEncoderLayer(C, nhead=2, dim_feedforward=8, batch_first=True))
+    layer.eval()
+    swap_norms(layer, to)
+    if to in ("batch", "l1"):
+        layer.train()(random((4, 3, C)))
+    layer.eval()
+    x = random((4, 3, C))
+    attended = layer.norm1(x + layer.self_attn(x, x, x, need_weights=False)[0])
+    expected = layer.norm2(attended + layer.linear2(torch.relu(layer.linear1(attended))))
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x), expected, **CLOSE)
+
+
+def test_a_layer_held_in_a_plain_list_is_refused():
+    class Old(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bn0 = nn.BatchNorm1d(C)
+            self.kept = [self.bn0]
+
+    model = Old()
+    with pytest.raises(ValueError, match="bn0 is also held in the plain container kept"):
+        swap_norms(model, "none")
+    assert type(model.bn0) is nn.BatchNorm1d
+
+
+def test_options_that_a_layer_does_not_take_are_named():
+    model = nn.Sequential(nn.BatchNorm1d(C))
+    with pytest.raises(TypeError, match=r"'rms' does not take all of the options centered"):
+        swap_norms(model, "rms", centered=True)
+    with pytest.raises(TypeError, match="'none' has no layer to give options to; got eps"):
+        swap_norms(model, "none", eps=0.1)
+    assert type(model[0]) is nn.BatchNorm1d

@@ -48,10 +48,11 @@ def rank_main(rank, rows, name, momentum, folder):
         pytest.param((10, 0), 0.1, marks=pytest.mark.slow),
     ],
 )
-def test_parts_equal_the_whole(tmp_path, rows, momentum):
-    mp.spawn(rank_main, args=(rows, "batch", momentum, str(tmp_path)), nprocs=len(rows))
+@pytest.mark.parametrize("name", ["batch", *(pytest.param(p, marks=pytest.mark.slow) for p in ("l1", "l2", "linf"))])
+def test_parts_equal_the_whole(tmp_path, rows, momentum, name):
+    mp.spawn(rank_main, args=(rows, name, momentum, str(tmp_path)), nprocs=len(rows))
     parts = [torch.load(tmp_path / f"{rank}.pt") for rank in range(len(rows))]
-    alone = make_norm("batch", 3, dim=2, gamma=1.5, momentum=momentum, dtype=torch.float64)
+    alone = make_norm(name, 3, dim=2, gamma=1.5, momentum=momentum, dtype=torch.float64)
     y, grad_x, grad_w, grad_b, second = run(alone, whole_batch(), cotangent())
     for index, expected in ((0, y), (1, grad_x), (4, second)):
         together = torch.cat([found[index] for found, _ in parts])

@@ -191,6 +191,16 @@ def test_export_runs_and_carries_the_buffers(name, training):
 
 
 @every_layer
+def test_export_in_training_with_any_batch_size(name):
+    layer = MAKERS[name]()
+    twin = copy.deepcopy(layer)
+    x = images(dtype=torch.float32)
+    program = torch.export.export(layer, (x,), dynamic_shapes=({0: torch.export.Dim("n", min=2)},))
+    larger = images(9, dtype=torch.float32)
+    assert_close([program.module(check_guards=False)(larger)], [twin(larger)], 1e-6)
+
+
+@every_layer
 def test_deepcopy_and_pickle_go_on_as_the_original(name):
     layer = MAKERS[name]()
     layer(images(dtype=torch.float32))

@@ -8,7 +8,7 @@ import typer
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for pictures, table and numbers.")] = Path("normscope-demo"),
-    seed: Annotated[int, typer.Option(help="Of data, batches and initial weights.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of data, batches and initial weights.")] = 0,
 ) -> None:
     """Train networks with and without BatchNorm on embedded data and show what it changed.
 

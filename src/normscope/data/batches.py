@@ -28,7 +28,8 @@ def batches(
 
     Args:
         x, y: tensors with the same first axis.
-        batch_size: examples in a batch; from len(x) on, every batch is the whole set in its own order.
+        batch_size: examples in a batch; from len(x) on, every batch is x and y themselves, in their own order and not
+            copied: a model that writes into its input writes into the data.
         seed: fixes the order and the augmentation.
         steps, epochs: how many batches or passes to make, at most one of the two; endless without.
         augment: called as augment(x_batch, generator), with a CPU generator; see `crop_and_flip`.

@@ -31,7 +31,7 @@ def next_step(name: str, root: Path) -> str:
     """What a user without the right files of `name` can do."""
     return (
         f"Put the files into {root / SETS[name].home}, or set {ROOT_VARIABLE} to the folder that holds them, "
-        f"or run: normscope data fetch {name}"
+        f"or run: normscope data fetch {name} --data-root {root}"
     )
 
 

@@ -48,7 +48,7 @@ class VGG(nn.Sequential):
                 if isinstance(item, str):
                     layers.append(nn.MaxPool2d(2))
                     continue
-                c = round(item * width)
+                c = max(1, round(item * width))
                 layers += [nn.Conv2d(c_in, c, 3, padding=1), make_norm(norm, c, dim=2, gamma=gamma), nn.ReLU()]
                 c_in = c
             layers += [nn.Flatten(), nn.Linear(c_in, d_out)]

@@ -37,20 +37,20 @@ def track(running: Tensor, batch: Tensor, factor: float | Tensor) -> None:
     running.mul_(1 - factor).add_(batch.to(running.dtype) * factor)
 
 
-def check_input(x: Tensor, layer: str, num_features: int, ndims: tuple[int, ...], *, batch_stats: bool) -> None:
+def check_input(x: Tensor, layer: str, num_features: int | None, ndims: tuple[int, ...], *, batch_stats: bool) -> None:
     """Raises before anything has been written: no partial effect on a wrong input."""
     arrived = f"got {str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"
     if x.ndim not in ndims:
         shapes = " or ".join("(N, C" + ", *" * (d - 2) + ")" for d in ndims)
         raise ValueError(f"{layer} takes inputs of shape {shapes}; {arrived}. {_other_layer(layer, x.ndim)}")
-    if x.shape[1] != num_features:
+    if num_features is not None and x.shape[1] != num_features:
         raise ValueError(
             f"{layer} was built for {num_features} channels in dimension 1; {arrived}. "
             f"Build it with num_features={x.shape[1]}, or check what feeds it."
         )
     if not x.is_floating_point():
         raise TypeError(f"{layer} normalizes floating-point tensors; {arrived}. Convert it first: x.float().")
-    if batch_stats and x.numel() == num_features:
+    if batch_stats and x.numel() == x.shape[1] > 0:
         raise ValueError(
             f"{layer} in training needs more than one value per channel to take statistics of; {arrived}. "
             "Use a larger batch (drop_last=True in the loader), or model.eval() for inference."
@@ -59,7 +59,7 @@ def check_input(x: Tensor, layer: str, num_features: int, ndims: tuple[int, ...]
 
 def _other_layer(layer: str, ndim: int) -> str:
     fitting = {2: "1d", 3: "1d", 4: "2d", 5: "3d"}.get(ndim)
-    if fitting is None:
+    if fitting is None or layer[-2:] not in ("1d", "2d", "3d"):
         return "Reshape it so that channels are dimension 1."
     return f"Use {layer[:-2]}{fitting}, or reshape it so that channels are dimension 1."
 
@@ -72,6 +72,12 @@ def traced(module: nn.Module, x: Tensor) -> "torch.fx.Proxy | None":
     """
     if not isinstance(x, torch.fx.Proxy):
         return None
+    if not type(module).__module__.startswith("normscope."):
+        # The node would stand for the whole subclass, and what its forward adds would be traced on top of it.
+        raise TypeError(
+            f"torch.fx takes our layers as leaves, but {type(module).__name__} adds a forward of its own to one. "
+            "Make it a leaf too: a torch.fx.Tracer whose is_leaf_module returns True for it."
+        )
     tracer = x.tracer
     assert isinstance(tracer, torch.fx.Tracer)
     return tracer.create_proxy("call_module", tracer.path_of_module(module), (x,), {})

@@ -7,16 +7,13 @@ Source: seed 003, "Batch normalizing transform". torch's own `batch_norm` is sil
 in nested forward mode and from the third derivative on; this one is right in every order.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from normscope.norms._batch_grad import BatchNormFunction, moments
 from normscope.norms._inputs import check_input, per_channel, standardize, stat_dims, traced, track, wide
+from normscope.norms._processes import several_processes, sum_over_processes
 
 
 def batch_norm(
@@ -46,6 +43,9 @@ def batch_norm(
         tensor([[-1., -1.],
                 [ 1.,  1.]])
     """
+    sync = sync and several_processes()
+    num_features = None if weight is None else len(weight)
+    check_input(x, "batch_norm", num_features, (2, 3, 4, 5), batch_stats=not sync)
     return _normalize(x, weight, bias, None, None, 0.0, eps, sync)
 
 
@@ -60,7 +60,6 @@ def _normalize(
     sync: bool,
 ) -> Tensor:
     """Batch statistics; moves the running ones by `factor` where they are given."""
-    sync = sync and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
     if x.numel() == 0 and not sync:
         nothing = wide(x).sum(stat_dims(x))
         return standardize(x, nothing, nothing, weight, bias)
@@ -94,36 +93,29 @@ def _composed(
     eps: float,
     sync: bool,
 ) -> Tensor:
-    mean, var, bessel = _synced_moments(x) if sync else moments(x)
+    z, shift = wide(x), torch.zeros((), device=x.device)
+    bessel: float | Tensor
+    if sync:
+        mean, var, bessel = _synced_moments(z)
+    else:
+        # Statistics of x less one of its values: near a large mean that difference is exact, and the rounding of the
+        # mean does not enter the output.
+        shift = z.detach()[0].flatten(1)[:, 0] if z.ndim > 2 else z.detach()[0]
+        z = z - per_channel(shift, z)
+        mean, var, bessel = moments(z)
     if running_mean is not None and running_var is not None:
-        track(running_mean, mean, factor)
+        track(running_mean, mean + shift, factor)
         track(running_var, var * bessel, factor)
-    return standardize(x, mean, (var + eps).rsqrt(), weight, bias)
-
-
-class _AllReduceSum(torch.autograd.Function):
-    """Sum over processes; linear and self-adjoint, so its derivative of any order is itself."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        total = x.clone()
-        dist.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return _AllReduceSum.apply(grad)
+    return standardize(z, mean, (var + eps).rsqrt(), weight, bias).to(x.dtype)
 
 
 def _synced_moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Two reductions, the second of centred squares: E[x^2] - E[x]^2 loses all digits at a large mean."""
-    x = wide(x)
     dims = stat_dims(x)
-    reduce: Callable[[Tensor], Tensor] = _AllReduceSum.apply
     local_count = x.new_full((1,), x.numel() // x.shape[1])
-    totals = reduce(torch.cat([x.sum(dims), local_count]))
+    totals = sum_over_processes(torch.cat([x.sum(dims), local_count]))
     mean, count = totals[:-1] / totals[-1], totals[-1]
-    var = reduce((x - per_channel(mean, x)).square().sum(dims)) / count
+    var = sum_over_processes((x - per_channel(mean, x)).square().sum(dims)) / count
     return mean, var, count / (count - 1).clamp(min=1)
 
 
@@ -164,25 +156,21 @@ class _BatchNormLayer(nn.modules.batchnorm._BatchNorm):
         if node is not None:
             return node  # type: ignore[return-value]
         batch_stats = self.training or self.running_mean is None
-        check_input(
-            input,
-            type(self).__name__,
-            self.num_features,
-            self._ndims,
-            batch_stats=batch_stats and not self.sync,
-        )
+        sync = self.sync and self.training and several_processes()
+        need_values = batch_stats and not sync
+        check_input(input, type(self).__name__, self.num_features, self._ndims, batch_stats=need_values)
         if not batch_stats:
             return self._with_running_stats(input)
         mean, var, count = self.running_mean, self.running_var, self.num_batches_tracked
         if not (self.training and self.track_running_stats):
             mean = var = count = None
-        return _normalize(input, self.weight, self.bias, mean, var, self._average_factor(count), self.eps, self.sync)
-
-    def _average_factor(self, count: Tensor | None) -> float | Tensor:
-        if count is None:
-            return 0.0
-        count.add_(1)
-        return 1 / count.double() if self.momentum is None else self.momentum
+        factor: float | Tensor = self.momentum or 0.0
+        if self.momentum is None and count is not None:
+            factor = 1 / (count.double() + 1)
+        y = _normalize(input, self.weight, self.bias, mean, var, factor, self.eps, sync)
+        if count is not None:
+            count.add_(1)
+        return y
 
     def _with_running_stats(self, x: Tensor) -> Tensor:
         mean, var = self.running_mean, self.running_var

@@ -19,8 +19,12 @@ from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from normscope.norms._inputs import traced
+from normscope.norms._places import also_held_by, replace
+from normscope.norms.batch import BatchNormNd
+from normscope.norms.noisy import NoisyBatchNormNd
 
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
+_FORWARDS = (_BATCH_NORM.forward, nn.SyncBatchNorm.forward, BatchNormNd.forward, NoisyBatchNormNd.forward)
 _CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
@@ -60,7 +64,8 @@ def fold_norms(model: nn.Module) -> Folded:
     """Folds every eval-mode BatchNorm into the Linear or convolution before it, in a copy.
 
     A BatchNorm is left as it is, and named in `left`, where folding would change the result: a layer used
-    twice, another reader of the un-normalized value, no running statistics, no linear map before it.
+    twice or also held in a plain list, another reader of the un-normalized value, no running statistics, a subclass
+    with a forward of its own, no linear map before it.
 
     Args:
         model: in eval mode; its forward must be traceable by `torch.fx`.
@@ -101,9 +106,16 @@ def _batch_norms(model: nn.Module) -> dict[str, nn.Module]:
     return {name: layer for name, layer in model.named_modules() if isinstance(layer, _BATCH_NORM)}
 
 
+class _Tracer(fx.Tracer):
+    """Takes every BatchNorm as a leaf, a user's subclass too."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, _BATCH_NORM) or super().is_leaf_module(m, module_qualified_name)
+
+
 def _trace(model: nn.Module) -> fx.Graph:
     try:
-        return fx.Tracer().trace(model)
+        return _Tracer().trace(model)
     except Exception as error:
         raise ValueError(
             "fold_norms reads the order of the layers with torch.fx, which cannot trace "
@@ -131,6 +143,11 @@ def _obstacle(model: nn.Module, graph: fx.Graph, node: fx.Node, norm: nn.Module)
     read = [functools.reduce(getattr, str(n.target).split("."), model) for n in graph.nodes if n.op == "get_attr"]
     if any(tensor is own for tensor in read for layer in (linear, norm) for own in _tensors(layer)):
         return f"the parameters of {source!r} or of the layer itself are also read directly"
+    if type(norm).forward not in _FORWARDS:
+        return f"its class {type(norm).__name__} has a forward of its own"
+    for layer in (linear, norm):
+        if holder := also_held_by(model, layer):
+            return f"{holder!r} holds {source!r} or the layer itself in a plain container"
     if norm.running_mean is None:
         return "it keeps no running statistics"
     if isinstance(linear, nn.Linear) and isinstance(norm, (nn.BatchNorm2d, nn.BatchNorm3d)):
@@ -166,6 +183,4 @@ def _fold(model: nn.Module, linear_name: str, norm_name: str) -> None:
         )
     one_shape = isinstance(norm, (nn.BatchNorm2d, nn.BatchNorm3d))
     stand_in = nn.Identity() if one_shape else Batched(linear.weight.ndim)
-    for name in [name for name, layer in model.named_modules(remove_duplicate=False) if layer is norm]:
-        parent, _, child = name.rpartition(".")
-        setattr(model.get_submodule(parent), child, stand_in.eval())
+    replace(model, norm, stand_in.eval())

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.norms._inputs import per_channel, traced, wide
+from normscope.norms._inputs import check_input, per_channel, traced, wide
 from normscope.norms.batch import BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormNd
 from normscope.norms.lp import LpNorm1d, LpNorm2d, LpNorm3d, LpNormNd
 from normscope.norms.noisy import (
@@ -22,6 +22,16 @@ from normscope.norms.noisy import (
 _BATCH = {1: BatchNorm1d, 2: BatchNorm2d, 3: BatchNorm3d, None: BatchNormNd}
 _NOISY = {1: NoisyBatchNorm1d, 2: NoisyBatchNorm2d, 3: NoisyBatchNorm3d, None: NoisyBatchNormNd}
 _LP = {1: LpNorm1d, 2: LpNorm2d, 3: LpNorm3d, None: LpNormNd}
+
+
+class Identity(nn.Identity):
+    """No normalizer.
+
+    torch's TransformerEncoderLayer has a fused eval path that computes LayerNorm whatever stands in its place. It takes
+    that path only where the eps of its two norms are equal, which nan never is.
+    """
+
+    eps = math.nan
 
 
 class RMSNorm(nn.Module):
@@ -52,6 +62,7 @@ class RMSNorm(nn.Module):
         node = traced(self, input)
         if node is not None:
             return node  # type: ignore[return-value]
+        check_input(input, "RMSNorm", self.num_features, (2, 3, 4, 5), batch_stats=False)
         x = wide(input)
         y = x * (x.square().mean(dim=list(range(1, x.ndim)), keepdim=True) + self.eps).rsqrt()
         if self.weight is not None:
@@ -72,6 +83,7 @@ class InstanceNorm(nn.GroupNorm):
         node = traced(self, input)
         if node is not None:
             return node  # type: ignore[return-value]
+        check_input(input, "InstanceNorm", self.num_channels, (2, 3, 4, 5), batch_stats=False)
         if input.shape[2:].numel() == 1:
             raise ValueError(
                 f"InstanceNorm takes statistics over space and needs inputs (N, C, *space); got shape "
@@ -92,7 +104,7 @@ def _group(num_features: int, groups: int = 32, **options: Any) -> nn.GroupNorm:
 
 _Make = Callable[..., nn.Module]
 _KINDS: dict[str, Callable[[int | None], _Make]] = {
-    "none": lambda dim: lambda num_features, **options: nn.Identity(),
+    "none": lambda dim: lambda num_features, **options: Identity(),
     "batch": lambda dim: _BATCH[dim],
     "layer": lambda dim: lambda num_features, **options: nn.GroupNorm(1, num_features, **options),
     "group": lambda dim: _group,
@@ -131,6 +143,8 @@ def make_norm(name: str, num_features: int, *, dim: int | None, gamma: float = 1
         >>> make_norm("group", 48, dim=2).num_groups
         24
     """
+    if dim not in (1, 2, 3, None):
+        raise ValueError(f"dim counts the dimensions of space: 1, 2, 3, or None for any; got {dim!r}.")
     layer = _KINDS[known_norm(name)](dim)(num_features, **options)
     weight = getattr(layer, "weight", None)
     if weight is not None:

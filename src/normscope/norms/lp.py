@@ -4,7 +4,7 @@ r"""l_p normalization: BatchNorm's mean subtraction, with an l_p norm in place o
 
 over batch and space, per channel, of the x *before* the mean is taken off ("centered=True": of x - mean(x),
 which makes l_2 BatchNorm). The gradient goes through both statistics. At a channel of zeros the norm has no
-derivative; zero is taken, as `torch.linalg.vector_norm` does.
+derivative; zero is taken.
 
 Source: "How Does Batch Normalization Help Optimization?", Section 3.3 and Figures 11 to 14 of seed 000, which
 give no formula for eps or for inference: eps is added to the norm, and running averages of mean and norm
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.norms._inputs import check_input, per_channel, standardize, stat_dims, traced, track, wide
+from normscope.norms._processes import max_over_processes, several_processes, sum_over_processes
 
 
 def lp_norm(
@@ -27,6 +28,7 @@ def lp_norm(
     p: float,
     eps: float = 1e-5,
     centered: bool = False,
+    sync: bool = False,
 ) -> Tensor:
     r"""Normalizes each channel of `x` by the l_p norm of this batch.
 
@@ -40,13 +42,17 @@ def lp_norm(
         weight, bias: (C,) or None for 1 and 0.
         p: 1, 2 or math.inf.
         centered: take the norm of x - mean(x) instead of x.
+        sync: statistics over all processes of the default `torch.distributed` group.
 
     Example:
         >>> lp_norm(torch.tensor([[1.0], [3.0]]), p=1, eps=0.0)
         tensor([[-0.5000],
                 [ 0.5000]])
     """
-    mean, norm = _statistics(x, _known_p(p), centered)
+    sync = sync and several_processes()
+    num_features = None if weight is None else len(weight)
+    check_input(x, "lp_norm", num_features, (2, 3, 4, 5), batch_stats=not sync)
+    mean, norm = _statistics(x, _known_p(p), centered, sync)
     return standardize(x, mean, 1 / (norm + eps), weight, bias)
 
 
@@ -56,19 +62,27 @@ def _known_p(p: float) -> float:
     return float(p)
 
 
-def _statistics(x: Tensor, p: float, centered: bool) -> tuple[Tensor, Tensor]:
+def _statistics(x: Tensor, p: float, centered: bool, sync: bool) -> tuple[Tensor, Tensor]:
     x = wide(x)
     dims = stat_dims(x)
-    mean = x.mean(dims)
+    total = sum_over_processes if sync else _itself
+    m = total(x.new_full((1,), x.numel() // x.shape[1]))
+    mean = total(x.sum(dims)) / m
     if centered:
         x = x - per_channel(mean, x)
-    m = x.numel() // x.shape[1]
-    # Orders as literals: a compiler that has met two of them would take a variable p for a tensor.
     if p == 1:
-        return mean, torch.linalg.vector_norm(x, 1, dims) / m
+        return mean, total(x.abs().sum(dims)) / m
     if p == 2:
-        return mean, torch.linalg.vector_norm(x, 2, dims) / math.sqrt(m)
-    return mean, torch.linalg.vector_norm(x, math.inf, dims)
+        square = total(x.square().sum(dims)) / m
+        # The square root has no derivative at 0; there the norm is the constant 0.
+        zero = square == 0
+        return mean, torch.where(zero, 0.0, torch.where(zero, 1.0, square).sqrt())
+    largest = x.abs().amax(dims) if x.numel() else x.sum(dims)
+    return mean, max_over_processes(largest) if sync else largest
+
+
+def _itself(x: Tensor) -> Tensor:
+    return x
 
 
 class _LpLayer(nn.Module):
@@ -90,10 +104,11 @@ class _LpLayer(nn.Module):
         dtype: torch.dtype | None = None,
         *,
         centered: bool = False,
+        sync: bool = False,
     ) -> None:
         super().__init__()
         self.num_features, self.p, self.eps, self.momentum = num_features, _known_p(p), eps, momentum
-        self.affine, self.centered = affine, centered
+        self.affine, self.centered, self.sync = affine, centered, sync
         for name in ("weight", "bias"):
             value = torch.empty(num_features, device=device, dtype=dtype) if affine else None
             self.register_parameter(name, None if value is None else nn.Parameter(value))
@@ -115,22 +130,26 @@ class _LpLayer(nn.Module):
         node = traced(self, input)
         if node is not None:
             return node  # type: ignore[return-value]
-        check_input(input, type(self).__name__, self.num_features, self._ndims, batch_stats=self.training)
-        if self.training and input.numel():
-            mean, norm = _statistics(input, self.p, self.centered)
-            self.num_batches_tracked.add_(1)
-            factor = 1 / self.num_batches_tracked.double() if self.momentum is None else self.momentum
-            track(self.running_mean, mean, factor)
-            track(self.running_norm, norm, factor)
+        sync = self.sync and self.training and several_processes()
+        batch_stats = self.training and not sync
+        check_input(input, type(self).__name__, self.num_features, self._ndims, batch_stats=batch_stats)
+        if not self.training or (input.numel() == 0 and not sync):
+            mean, norm = wide(self.running_mean), wide(self.running_norm)
         else:
-            mean, norm = self.running_mean, self.running_norm
-        return standardize(input, wide(mean), 1 / (wide(norm) + self.eps), self.weight, self.bias)
+            mean, norm = _statistics(input, self.p, self.centered, sync)
+            self._track(mean, norm)
+        return standardize(input, mean, 1 / (norm + self.eps), self.weight, self.bias)
+
+    def _track(self, mean: Tensor, norm: Tensor) -> None:
+        self.num_batches_tracked.add_(1)
+        factor = 1 / self.num_batches_tracked.double() if self.momentum is None else self.momentum
+        track(self.running_mean, mean, factor)
+        track(self.running_norm, norm, factor)
 
     def extra_repr(self) -> str:
         p = "inf" if math.isinf(self.p) else f"{self.p:g}"
-        return f"{self.num_features}, p={p}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}" + (
-            ", centered=True" if self.centered else ""
-        )
+        flags = "".join(f", {name}=True" for name in ("centered", "sync") if getattr(self, name))
+        return f"{self.num_features}, p={p}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}{flags}"
 
 
 class LpNorm1d(_LpLayer):

@@ -48,6 +48,7 @@ def covariate_noise(
         >>> torch.equal(covariate_noise(torch.ones(4, 2), state), covariate_noise(torch.ones(4, 2), state))
         True
     """
+    check_input(a, "covariate_noise", None, (2, 3, 4, 5), batch_stats=False)
     base, *streams = _keys(state)
     dtype = wide(a).dtype
     index = torch.arange(a.numel(), dtype=torch.int32, device=a.device)
@@ -84,11 +85,17 @@ def _uniform(word: Tensor, dtype: torch.dtype) -> Tensor:
     return ((_mix(word) >> 9 & 0x7FFFFF).to(dtype) + 0.5) * 2.0**-23
 
 
+def _recomputing() -> bool:
+    """Whether this forward runs inside a backward pass: activation checkpointing repeats the step it saved."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
 class CovariateNoise(nn.Module):
     """The noise of Algorithm 1 without a normalizer, for any (N, C, *space): the control experiment.
 
     The source reports that the same noise on a network without BatchNorm keeps it from training at all
-    (arXiv 1805.11604, Section 2.1). `seed=None` draws one from torch's generator at construction.
+    (arXiv 1805.11604, Section 2.1). `seed=None` draws one from torch's generator at construction. Under activation
+    checkpointing the repeated forward gets the noise of the first one, if it calls the layer once.
     """
 
     noise_state: Tensor
@@ -107,16 +114,24 @@ class CovariateNoise(nn.Module):
         super().__init__()
         self.num_features = num_features
         self.constants = {"n_mu": n_mu, "n_sigma": n_sigma, "r_mu": r_mu, "r_sigma": r_sigma}
-        start = int(torch.randint(2**62, (), device="cpu")) if seed is None else seed
-        self.register_buffer("noise_state", torch.tensor([start, 0], device=device))
+        self.seed = int(torch.randint(2**62, (), device="cpu")) if seed is None else seed
+        self.register_buffer("noise_state", torch.empty(2, dtype=torch.int64, device=device))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Back to step 0 of its own seed."""
+        self.noise_state.copy_(torch.tensor([self.seed, 0]))
 
     def forward(self, input: Tensor) -> Tensor:
         node = traced(self, input)
         if node is not None:
             return node  # type: ignore[return-value]
         check_input(input, "CovariateNoise", self.num_features, (2, 3, 4, 5), batch_stats=False)
-        if not self.training:
+        if not self.training or input.numel() == 0:
             return input
+        if _recomputing():
+            last = self.noise_state - torch.tensor([0, 1], device=input.device)
+            return covariate_noise(input, last, **self.constants)
         noisy = covariate_noise(input, self.noise_state, **self.constants)
         self.noise_state[1].add_(1)
         return noisy
@@ -138,14 +153,15 @@ class _NoisyLayer(_BatchNormLayer):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
+        bias: bool = True,
+        sync: bool = False,
         n_mu: float = N_MU,
         n_sigma: float = N_SIGMA,
         r_mu: float = R_MU,
         r_sigma: float = R_SIGMA,
         seed: int | None = None,
-        sync: bool = False,
     ) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, sync=sync)
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias, sync=sync)
         self.noise = CovariateNoise(
             num_features, n_mu=n_mu, n_sigma=n_sigma, r_mu=r_mu, r_sigma=r_sigma, seed=seed, device=device
         )

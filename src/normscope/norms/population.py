@@ -22,8 +22,8 @@ def use_population_statistics(model: nn.Module, batches: Iterable[Any]) -> dict[
     """Sets every BatchNorm's running statistics to those of `batches`, in one pass; returns (E, Var) by layer.
 
     All layers are in train mode during the pass, so each BatchNorm sees inputs normalized by batch statistics,
-    as in training. Nothing else is left changed: modes, other buffers, counters and parameters are as before,
-    and if the pass raises, so are the running statistics.
+    as in training. Nothing else is left changed: modes, other buffers, counters, parameters and torch's generators are
+    as before, and if the pass raises, so are the running statistics. Each process of a group sees its own batches.
 
     Args:
         model: any module with torch's or our BatchNorm layers that keep running statistics.
@@ -57,9 +57,10 @@ def use_population_statistics(model: nn.Module, batches: Iterable[Any]) -> dict[
     hooks = [layer.register_forward_pre_hook(sums[name].add, with_kwargs=True) for name, layer in layers.items()]
     device = buffers[0][2].device
     try:
-        model.train()
-        for batch in batches:
-            _forward(model, batch, device)
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            model.train()
+            for batch in batches:
+                _forward(model, batch, device)
     finally:
         for hook in hooks:
             hook.remove()
@@ -76,7 +77,8 @@ def use_population_statistics(model: nn.Module, batches: Iterable[Any]) -> dict[
 
 def _forward(model: nn.Module, batch: Any, device: torch.device) -> None:
     if isinstance(batch, dict):
-        model(**{name: value.to(device) for name, value in batch.items()})
+        moved = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in batch.items()}
+        model(**moved)
     else:
         x = batch[0] if isinstance(batch, (tuple, list)) else batch
         model(x.to(device))

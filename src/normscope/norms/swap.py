@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.norms.kinds import RMSNorm, known_norm, make_norm
+from normscope.norms._places import also_held_by, replace
+from normscope.norms.kinds import Identity, RMSNorm, known_norm, make_norm
 from normscope.norms.lp import _LpLayer
 from normscope.norms.noisy import CovariateNoise
 
@@ -34,6 +35,8 @@ class Swap:
 class LastDim(nn.Module):
     """A channel-second normalizer for inputs (..., C) with channels last, every position a sample."""
 
+    eps = Identity.eps
+
     def __init__(self, norm: nn.Module) -> None:
         super().__init__()
         self.norm = norm
@@ -51,7 +54,8 @@ def swap_norms(model: nn.Module, to: str, **options: Any) -> list[Swap]:
     per channel, as the old had; running statistics stay between "batch" and "noisy". "none" and "noise" have no
     affine part: a layer before them that was built without a bias then has none. A layer over the last
     dimension (LayerNorm(C)) takes batch statistics over all positions; one with a name in 1d, 2d or 3d (the
-    LayerNorm2d of ConvNeXt) has its channels second, as every other.
+    LayerNorm2d of ConvNeXt) has its channels second, as every other. Hooks stay with the old layers. If one layer
+    cannot be swapped, none is.
 
     Args:
         model: any module; a normalizer used in two places stays one layer in two places.
@@ -73,19 +77,18 @@ def swap_norms(model: nn.Module, to: str, **options: Any) -> list[Swap]:
     places = _outermost(model)
     if not places:
         raise ValueError(f"{type(model).__name__} has no normalizer to swap. Build it with one, e.g. norm='batch'.")
-    fallback = next(model.parameters(), torch.empty(0))
+    if to == "none" and options:
+        raise TypeError(f"'none' has no layer to give options to; got {', '.join(options)}.")
     names: dict[nn.Module, str] = {}
     for name, old in places.items():
         names.setdefault(old, name)
     seeds = _seeds(options.pop("seed"), len(names)) if options.get("seed") is not None else []
     each = [options | {"seed": seed} for seed in seeds] or [options] * len(names)
     replacements = {
-        old: _replacement(name, old, to, fallback, chosen)
-        for (old, name), chosen in zip(names.items(), each, strict=True)
+        old: _replacement(model, name, old, to, chosen) for (old, name), chosen in zip(names.items(), each, strict=True)
     }
-    for name in places:
-        parent, _, child = name.rpartition(".")
-        setattr(model.get_submodule(parent), child, replacements[places[name]][0])
+    for old, (new, _) in replacements.items():
+        replace(model, old, new)
     return [
         Swap(name, _describe(old), _describe(replacements[old][0]), replacements[old][1])
         for name, old in places.items()
@@ -114,15 +117,24 @@ def _describe(layer: nn.Module) -> str:
 
 
 def _replacement(
-    name: str, old: nn.Module, to: str, fallback: Tensor, options: dict[str, Any]
+    model: nn.Module, name: str, old: nn.Module, to: str, options: dict[str, Any]
 ) -> tuple[nn.Module, tuple[str, ...]]:
+    if holder := also_held_by(model, old):
+        raise ValueError(
+            f"{name} is also held in the plain container {holder}, which would go on using it. Make that an "
+            "nn.ModuleList or nn.ModuleDict, or take the layer out of it."
+        )
     if "Lazy" in type(old).__name__:
         raise ValueError(f"{name} is a {type(old).__name__} and does not know its channels yet. Run one batch first.")
     last_dim = isinstance(old, LastDim) or _over_last_dim(old)
     source = old.norm if isinstance(old, LastDim) else old
     assert isinstance(source, nn.Module)
     kept: tuple[str, ...] = ()
-    new = make_norm(to, _channels(name, source, to), dim=_dim(source), **_arguments(source, to, fallback) | options)
+    arguments = _arguments(source, to, next(model.parameters(), torch.empty(0))) | options
+    try:
+        new = make_norm(to, _channels(name, source, to), dim=_dim(source), **arguments)
+    except TypeError as error:
+        raise TypeError(f"{to!r} does not take all of the options {', '.join(options)}: {error}.") from error
     tensors = [*source.named_parameters(recurse=False), *source.named_buffers(recurse=False)]
     for key, tensor in tensors:
         theirs = getattr(new, key, None)
@@ -183,14 +195,19 @@ def _arguments(old: nn.Module, to: str, fallback: Tensor) -> dict[str, Any]:
     arguments: dict[str, Any] = {"device": like.device}
     noise = getattr(old, "noise", old)
     if isinstance(noise, CovariateNoise) and to in ("noisy", "noise"):
-        arguments |= noise.constants
+        arguments |= noise.constants | {"seed": noise.seed}
     if to == "noise":
         return arguments
     arguments |= {"dtype": like.dtype, "affine": getattr(old, "weight", None) is not None}
     batch = isinstance(old, nn.modules.batchnorm._BatchNorm)
     if batch and to in ("batch", "noisy"):
         sync = isinstance(old, nn.SyncBatchNorm) or getattr(old, "sync", False)
-        arguments |= {"eps": old.eps, "track_running_stats": old.track_running_stats, "sync": sync}
+        arguments |= {"track_running_stats": old.track_running_stats, "sync": sync}
+    eps = None if isinstance(old, _LpLayer) else getattr(old, "eps", None)
+    if eps is not None and to not in ("l1", "l2", "linf"):
+        arguments["eps"] = eps
+    if to == "group" and isinstance(old, nn.GroupNorm) and old.num_groups > 1:
+        arguments["groups"] = old.num_groups
     if (batch or isinstance(old, _LpLayer)) and to in ("batch", "noisy", "l1", "l2", "linf"):
         arguments["momentum"] = old.momentum
     return arguments

@@ -14,7 +14,7 @@ from normscope.training import plain
 # Okabe and Ito's palette, told apart with any colour vision; the line style says the same once more.
 _STYLE = {"none": {"color": "#D55E00", "linestyle": "--"}, "batch": {"color": "#0072B2", "linestyle": "-"}}
 _LABEL = {"none": "without BatchNorm", "batch": "with BatchNorm"}
-COLUMNS = ("task", "norm", "lr", "steps", "first loss", "last loss", "test", "outcome")
+COLUMNS = ("task", "norm", "lr", "steps", "first loss", "last loss", "test loss", "right", "outcome")
 
 
 def write_demo(runs: Sequence[DemoRun], folder: Path) -> list[Path]:
@@ -39,7 +39,7 @@ def findings(runs: Sequence[DemoRun]) -> list[str]:
     for task, lr in dict.fromkeys((run.task, run.lr) for run in runs):
         pair = {run.norm: run for run in runs if (run.task, run.lr) == (task, lr)}
         plain_run, normed = pair["none"], pair["batch"]
-        where = f"{'Digits, 6-layer MLP' if task == 'digits' else 'Deep linear network'} at learning rate {lr:g}"
+        where = f"{_network(normed)} at learning rate {lr:g}"
         said.append(f"{where}: without BatchNorm {_outcome(plain_run)}; with BatchNorm {_outcome(normed)}.")
     return said
 
@@ -48,13 +48,13 @@ def _outcome(run: DemoRun) -> str:
     training = run.training
     if training.diverged_at is not None:
         return f"it diverged at step {training.diverged_at}"
-    test = f"{_test(run)} right" if run.task == "digits" else f"loss {_test(run)}"
-    return f"the loss went from {training.losses[0]:.3g} to {training.final_loss:.3g} ({test} on test data)"
+    right = "" if run.test_accuracy is None else f", {run.test_accuracy:.1%} right"
+    fall = f"{training.losses[0]:.3g} to {training.final_loss:.3g}"
+    return f"the loss went from {fall} (on test data {run.test_loss:.3g}{right})"
 
 
-def _test(run: DemoRun) -> str:
-    """Share of held-out digits right, or the loss on fresh Gaussian data."""
-    return f"{run.test:.1%}" if run.task == "digits" else f"{run.test:.3g}"
+def _network(run: DemoRun) -> str:
+    return f"Digits, {run.depth}-layer MLP" if run.task == "digits" else f"{run.depth}-layer deep linear network"
 
 
 def _row(run: DemoRun) -> tuple[str, ...]:
@@ -67,8 +67,9 @@ def _row(run: DemoRun) -> tuple[str, ...]:
         str(training.steps),
         f"{training.losses[0]:.3g}",
         f"{training.final_loss:.3g}",
-        _test(run),
-        f"diverged at {training.diverged_at}" if diverged else "trained",
+        f"{run.test_loss:.3g}",
+        "" if run.test_accuracy is None else f"{run.test_accuracy:.1%}",
+        f"diverged at {training.diverged_at}" if diverged else "finished",
     )
 
 
@@ -80,9 +81,9 @@ def _summary(runs: Sequence[DemoRun]) -> str:
     made = f"Seed {runs[0].seed}; " + ", ".join(f"{key} {value}" for key, value in env.items())
     return (
         f"# What BatchNorm changed\n\n{said}\n\n{table}\n\n![digits](digits.png)\n\n![deep linear network](dln.png)\n\n"
-        "Networks of one task share data and initial weights and differ in the normalizer alone. Losses are those of "
-        "the training batch before a step; 'test' is the share of held-out digits right, or the loss on fresh "
-        "Gaussian data; a run diverges when its loss is not finite or a million times its first. "
+        "Networks of one task and learning rate share data and initial weights and differ in the normalizer alone. "
+        "First and last loss are those of the training batch before a step, test loss and share right those of data "
+        "the network has not seen; a run diverges when its loss is not finite or a million times its first. "
         "The digits use cross-entropy, the deep linear network half the summed squared error.\n\n"
         f"{made}. Another seed: `normscope demo --seed 1`.\n"
     )
@@ -102,7 +103,7 @@ def _digits_figure(runs: Sequence[DemoRun]) -> Figure:
     # A diverged run leaves the frame upwards; without a ceiling it would flatten the other curves.
     axes[0].set_ylim(top=1e3)
     figure.suptitle(
-        f"Digits, 6-layer MLP, SGD, {max(run.training.steps for run in digits)} steps, seed {digits[0].seed}"
+        f"{_network(digits[0])}, SGD, {max(run.training.steps for run in digits)} steps, seed {digits[0].seed}"
     )
     return figure
 
@@ -115,7 +116,7 @@ def _dln_figure(runs: Sequence[DemoRun]) -> Figure:
         _loss_curve(ax, run)
     ax.set_ylabel("1/2 summed squared error")
     steps = max(run.training.steps for run in linear)
-    ax.set_title(f"25-layer deep linear network, {steps:,} steps at {linear[0].lr:g}, seed {linear[0].seed}")
+    ax.set_title(f"{_network(linear[0])}, {steps:,} steps at {linear[0].lr:g}, seed {linear[0].seed}")
     return figure
 
 
