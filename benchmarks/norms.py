@@ -12,6 +12,7 @@ work is timed by replaying it as a CUDA graph, and the time with the host's laun
 import argparse
 import json
 import os
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -99,10 +100,12 @@ def measure(device: str, mode: str, rounds: int) -> dict[str, dict[str, float]]:
 
 
 def in_turns(runs: dict[str, Callable[[], None]], rounds: int, repeats: int, device: str) -> dict[str, list[float]]:
+    """Seconds by candidate and round; each round in another order, so that nobody always follows the same neighbour."""
     times: dict[str, list[float]] = {name: [] for name in runs}
+    order = random.Random(0)
     for _ in range(rounds):
-        for name, run in runs.items():
-            times[name].append(seconds(run, repeats, device))
+        for name in order.sample(list(runs), len(runs)):
+            times[name].append(seconds(runs[name], repeats, device))
     return times
 
 
