@@ -11,7 +11,7 @@ import normscope
 
 def run(*arguments, cwd, **environment):
     command = [sys.executable, "-m", "normscope", *arguments]
-    env = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "100", "NO_COLOR": "1"} | environment
+    env = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "80", "NO_COLOR": "1"} | environment
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
 
 
@@ -54,3 +54,4 @@ def test_demo_writes_its_folder_and_prints_the_table(tmp_path):
     assert written == ["digits.png", "dln.png", "results.json", "summary.md"]
     assert "What BatchNorm changed" in found.stdout
     assert "1500" in found.stdout
+    assert "…" not in found.stdout, "the table does not fit 80 columns"

@@ -15,6 +15,7 @@ def demo(
     Example: normscope demo --seed 1
     """
     import torch
+    from rich.box import SIMPLE
     from rich.console import Console
     from rich.progress import Progress
     from rich.table import Table
@@ -34,7 +35,7 @@ def demo(
             on_step=lambda step: progress.advance(task),
         )
     written = write_demo(runs, out)
-    table = Table(*COLUMNS, title="What BatchNorm changed")
+    table = Table(*COLUMNS, title="What BatchNorm changed", box=SIMPLE, padding=0, pad_edge=False)
     for row in table_rows(runs):
         table.add_row(*row)
     console = Console()

@@ -69,7 +69,7 @@ def _row(run: DemoRun) -> tuple[str, ...]:
         f"{training.final_loss:.3g}",
         f"{run.test_loss:.3g}",
         "" if run.test_accuracy is None else f"{run.test_accuracy:.1%}",
-        f"diverged at {training.diverged_at}" if diverged else "finished",
+        "diverged" if diverged else "finished",
     )
 
 
