@@ -1,0 +1,1 @@
+from normscope.solve.regressor import GDNPRegressor
