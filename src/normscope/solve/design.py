@@ -13,6 +13,7 @@ Centring is inside the products: Z w = s (X w - m^T w + c w_0).
 """
 
 from collections.abc import Iterator
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,14 +25,13 @@ _BLOCK_BYTES = 1 << 18
 
 
 class Design:
-    """Z and its products. `signs=None` means all ones; `center=False` leaves m = 0; `constant=0` has no column."""
+    """Z and its products. `center=False` leaves m = 0; `constant=False` has no column."""
 
     def __init__(
         self,
         x: Array,
         weights: Array | None = None,
         *,
-        signs: Array | None = None,
         center: bool = False,
         constant: bool = False,
     ) -> None:
@@ -39,13 +39,19 @@ class Design:
         n, d = x.shape
         weights = np.ones(n) if weights is None else np.asarray(weights, dtype=np.float64)
         self.weights = weights / weights.sum()
-        self.signs = signs
+        self.signs: Array | None = None
         self.mean = self._transposed(self.weights[None])[0] if center else np.zeros(d)
         self.constant = 0.0
         if constant:
             # An intercept column of the features' own size: with c = 1 it alone could set L, or mu.
             self.constant = float(np.sqrt(self._total_variance() / d)) or 1.0
         self.size = d + constant
+
+    def signed(self, signs: Array) -> "Design":
+        """The same rows with other signs; nothing is computed again."""
+        other = copy(self)
+        other.signs = signs
+        return other
 
     def forward(self, w: Array) -> Array:
         """Z w, shape (n,): one product with X."""
