@@ -1,15 +1,13 @@
 """Halfspaces by GDNP as a scikit-learn classifier."""
 
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
 
-from normscope.solve.design import Design
-from normscope.solve.fitting import check_settings, check_weights, rest, usable_start, warn_if_unfinished
+from normscope.solve.against_rest import AgainstRest
+from normscope.solve.fitting import check_settings, rest, usable_start, warn_if_unfinished
 from normscope.solve.gdnp import Solution, gdnp
 from normscope.solve.halfspace import Halfspace, design_spectrum
 from normscope.solve.losses import named_loss
@@ -17,13 +15,14 @@ from normscope.solve.losses import named_loss
 Array = NDArray[np.floating]
 
 
-class GDNPClassifier(ClassifierMixin, BaseEstimator):
+class GDNPClassifier(AgainstRest):
     r"""A linear classifier, solved by gradient descent in normalized parametrization; one against the rest.
 
         minimise  sum_i omega_i phi(-y_i (x_i^T w + b)) / sum_i omega_i + (alpha/2) ||w||^2,     y_i = -1 or 1
 
-    With loss="softplus" the minimiser of `LogisticRegression(C=1/(alpha * n))`, one class against the rest. The closed-form step
-    size stands on Gaussian data; on others it is halved until the loss falls. Where u = E[-y x] = 0, coef_ is zero.
+    With loss="softplus" the minimiser of `LogisticRegression(C=1/(alpha * n))`, one class against the rest. The
+    closed-form step size stands on Gaussian data; on others it is halved until the loss falls. Where u = E[-y x] = 0,
+    coef_ is zero.
 
     Args:
         loss: "softplus" (logistic) or "sigmoid" (bounded, not convex: outliers count little).
@@ -68,20 +67,17 @@ class GDNPClassifier(ClassifierMixin, BaseEstimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """X (n, d), y (n,) of two or more classes, sample_weight (n,) or None."""
         seed, loss = check_settings(self), named_loss(self.loss)
-        x, y = validate_data(self, X, y, dtype=[np.float64, np.float32])
-        check_classification_targets(y)
-        weights = check_weights(sample_weight, x)
-        previous = self._previous() if self.warm_start else {}
-        self.classes_ = _classes(y, weights)
-        positives = self.classes_[1:] if len(self.classes_) == 2 else self.classes_
-        whole = Design(x, weights, center=self.fit_intercept, constant=self.fit_intercept)
+        old_classes, old = getattr(self, "classes_", None), []
+        if self.warm_start and old_classes is not None:
+            old = list(zip(self.coef_, self.intercept_, strict=True))
+        whole, labels = self._read(X, y, sample_weight)
+        if not np.array_equal(old_classes, self.classes_):
+            old = []
         spectrum = design_spectrum(whole, seed)
         rows, intercepts, self.history_, unfinished = [], [], [], []
-        for k, label in enumerate(positives):
-            design = whole.signed(np.where(y == label, -1.0, 1.0))
+        for k, design in enumerate(self._signed(whole, labels)):
             problem = Halfspace(design, loss, alpha=self.alpha, spectrum=spectrum)
-            old = previous.get((tuple(self.classes_), k))
-            solution = self._solve(problem, None if old is None else design.direction(*old))
+            solution = self._solve(problem, design.direction(*old[k]) if old else None)
             direction, offset = design.coefficients(solution.direction)
             rows.append(solution.gamma * direction)
             intercepts.append(solution.gamma * offset)
@@ -90,40 +86,16 @@ class GDNPClassifier(ClassifierMixin, BaseEstimator):
         self.coef_, self.intercept_ = np.array(rows), np.array(intercepts)
         self.n_iter_ = max(len(history["objective"]) - 1 for history in self.history_)
         if unfinished:
-            warn_if_unfinished(unfinished[0], self)
+            warn_if_unfinished(unfinished[0].reason, unfinished[0].history["gradient_norm"], self)
         return self
-
-    def decision_function(self, X: Any) -> Array:
-        """x^T coef_ + intercept_: (n,) for two classes, positive for the second; else (n, classes)."""
-        check_is_fitted(self)
-        x = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        scores = x @ self.coef_.T + self.intercept_
-        return scores[:, 0] if len(self.classes_) == 2 else scores
-
-    def predict(self, X: Any) -> Any:
-        """The class of the largest decision value."""
-        scores = self.decision_function(X)
-        chosen = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
-        return self.classes_[chosen]
 
     def _solve(self, problem: Halfspace, start: Array | None) -> Solution:
         if problem.gradient_at_zero == 0.0:
             return rest(problem)
-        return gdnp(problem, usable_start(problem, start), max_iter=self.max_iter, tol=self.tol)
+        solution = gdnp(problem, usable_start(problem, start), max_iter=self.max_iter, tol=self.tol)
+        if self.alpha == 0.0 and problem.design.forward(solution.coef).max() < 0.0:
+            return replace(solution, reason="no finite length")
+        return solution
 
-    def _previous(self) -> dict[Any, tuple[Array, float]]:
-        if not hasattr(self, "coef_"):
-            return {}
-        old = zip(self.coef_, self.intercept_, strict=True)
-        return {(tuple(self.classes_), k): pair for k, pair in enumerate(old)}
-
-
-def _classes(y: Any, weights: Array) -> Any:
-    """The classes that carry weight; two or more, or scikit-learn's error."""
-    classes = np.unique(y)
-    if len(np.unique(y[weights > 0])) < 2:
-        raise ValueError(
-            "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
-            f"{y[weights > 0][0]!r}"
-        )
-    return classes
+    def _scores(self, x: Array) -> Array:
+        return x @ self.coef_.T + self.intercept_

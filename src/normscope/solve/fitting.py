@@ -51,12 +51,13 @@ def usable_start(problem: Problem, start: Array | None) -> Array | None:
     return start
 
 
-def warn_if_unfinished(solution: Solution, estimator: Any) -> None:
-    if solution.converged:
-        return
-    last, first = solution.history["gradient_norm"][-1], solution.history["gradient_norm"][0]
-    if solution.reason == "max_iter":
-        said = f"max_iter={estimator.max_iter} reached (gradient norm {first:.2g} -> {last:.2g}). Raise max_iter or tol."
+def warn_if_unfinished(reason: str, gradient_norm: Array, estimator: Any) -> None:
+    """A ConvergenceWarning for "max_iter" and "no finite length"; nothing for the other reasons."""
+    if reason == "max_iter":
+        passage = f"gradient norm {gradient_norm[0]:.2g} -> {gradient_norm[-1]:.2g}"
+        said = f"max_iter={estimator.max_iter} reached ({passage}). Scale the features, or raise max_iter or tol."
+    elif reason == "no finite length":
+        said = "The loss falls for ever along the direction found: there is no finite minimiser. Take alpha > 0."
     else:
-        said = "The loss falls for ever along the direction found: no finite minimiser. Take alpha > 0."
+        return
     warnings.warn(f"{type(estimator).__name__}: {said}", ConvergenceWarning, stacklevel=3)

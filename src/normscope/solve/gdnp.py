@@ -64,6 +64,7 @@ def gdnp(
     problem: Problem,
     start: Array | None = None,
     *,
+    length: float | None = None,
     max_iter: int = 1000,
     tol: float = 1e-6,
     step: float = 1.0,
@@ -73,6 +74,7 @@ def gdnp(
     """Runs the iteration from `start` (default -u) until ||grad F|| <= tol ||grad F(0)||.
 
     Args:
+        length: gamma to go downhill from; None looks for the lowest minimum along the start.
         step: multiplies the closed-form step; 1 is the theory's.
         safeguard: False for the theory's own runs.
         callback: sees every iterate; `rates.identities` as a callback is the debug mode.
@@ -85,10 +87,10 @@ def gdnp(
             "The start must have rho(w0) != 0; got u^T w0 = 0, a maximum of rho with zero gradient. "
             "Start from -u, the default."
         )
-    gamma = ray.first_length()
+    found_length = ray.first_length() if length is None else ray.next_length(length, 0.1 * abs(length), 0.0)
+    reason = "max_iter" if found_length is not None else "no finite length"
+    gamma = (1.0 if length is None else length) if found_length is None else found_length
     rows: list[tuple[float, ...]] = []
-    reason = "max_iter" if gamma is not None else "no finite length"
-    gamma = 1.0 if gamma is None else gamma
     taken, width = 1.0, 0.1 * abs(gamma)
     for t in range(max_iter + 1):
         pull = ray.pull(gamma)

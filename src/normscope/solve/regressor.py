@@ -80,7 +80,7 @@ class GDNPRegressor(RegressorMixin, BaseEstimator):
         self.n_iter_ = solution.n_iter
         self.mu_, self.lipschitz_ = problem.spectrum.smallest, problem.spectrum.largest
         self.history_ = solution.history | {"direction": solution.direction}
-        warn_if_unfinished(solution, self)
+        warn_if_unfinished(solution.reason, solution.history["gradient_norm"], self)
         return self
 
     def predict(self, X: Any) -> Array:
