@@ -1,9 +1,9 @@
 """Length-direction decoupling as solvers: gradient descent in normalized parametrization (GDNP), its rates, baselines.
 
-    GDNPRegressor, GDNPClassifier, GDNPMLPClassifier    scikit-learn estimators
-    gdnp, baselines.METHODS                             the iteration and what it is compared with, on any problem
-    LeastSquares, Halfspace, GaussianHalfspace          problems: on data, or with exact Gaussian expectations
-    convergence_bound                                   what the theorems promise
+GDNPRegressor, GDNPClassifier, GDNPMLPClassifier    scikit-learn estimators
+gdnp, baselines.METHODS                             the iteration and what it is compared with, on any problem
+LeastSquares, Halfspace, GaussianHalfspace          problems: on data, or with exact Gaussian expectations
+convergence_bound                                   what the theorems promise
 """
 
 from normscope.solve.classifier import GDNPClassifier

@@ -23,6 +23,8 @@ class AgainstRest(ClassifierMixin, BaseEstimator, ABC):
     """
 
     classes_: Any
+    coef_: Array
+    intercept_: Array
     fit_intercept: bool
 
     @abstractmethod
@@ -55,6 +57,10 @@ class AgainstRest(ClassifierMixin, BaseEstimator, ABC):
             )
         self.classes_ = np.unique(y)
         return Design(x, weights, center=self.fit_intercept, constant=self.fit_intercept), y
+
+    def _last_fit(self) -> Any:
+        """(classes_, coef_, intercept_) of the last fit, or nothing; ask before `_read`."""
+        return (self.classes_, self.coef_, self.intercept_) if hasattr(self, "coef_") else ()
 
     def _signed(self, design: Design, y: Any) -> Iterator[Design]:
         """One design per row of coef_: rows of the positive class have sign -1, z = -y x."""

@@ -35,9 +35,9 @@ class GDNPClassifier(AgainstRest):
 
     Attributes: classes_, coef_ (1 or classes, d), intercept_, n_iter_ (of the slowest class), n_features_in_, history_.
     `history_` holds one dict per row of coef_, arrays with one entry an iterate, the start included: objective, gap
-    (above the best iterate), bound and slack (of the Gaussian theorem on the squared S^-1 norm of the gradient; negative
-    slack: the data are not Gaussian), gradient_norm, gradient_norm_S, gamma, rho, c1, slope, step, and the last direction
-    and offset: coef_[k] = gamma[-1] * direction, intercept_[k] = gamma[-1] * offset.
+    (above the best iterate), bound and slack (of the Gaussian theorem on the squared S^-1 norm of the gradient;
+    negative slack: the data are not Gaussian), gradient_norm, gradient_norm_S, gamma, rho, c1, slope, step, and the
+    last direction and offset: coef_[k] = gamma[-1] * direction, intercept_[k] = gamma[-1] * offset.
 
     Example:
         >>> model = GDNPClassifier().fit([[0.0], [1.0], [3.0], [4.0]], ["a", "a", "b", "b"])
@@ -67,17 +67,15 @@ class GDNPClassifier(AgainstRest):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """X (n, d), y (n,) of two or more classes, sample_weight (n,) or None."""
         seed, loss = check_settings(self), named_loss(self.loss)
-        old_classes, old = getattr(self, "classes_", None), []
-        if self.warm_start and old_classes is not None:
-            old = list(zip(self.coef_, self.intercept_, strict=True))
+        old = self._last_fit()
         whole, labels = self._read(X, y, sample_weight)
-        if not np.array_equal(old_classes, self.classes_):
-            old = []
+        usable = self.warm_start and old and np.array_equal(old[0], self.classes_)
         spectrum = design_spectrum(whole, seed)
-        rows, intercepts, self.history_, unfinished = [], [], [], []
+        rows, intercepts, unfinished = [], [], []
+        self.history_: list[dict[str, Any]] = []
         for k, design in enumerate(self._signed(whole, labels)):
             problem = Halfspace(design, loss, alpha=self.alpha, spectrum=spectrum)
-            solution = self._solve(problem, design.direction(*old[k]) if old else None)
+            solution = self._solve(problem, design.direction(old[1][k], old[2][k]) if usable else None)
             direction, offset = design.coefficients(solution.direction)
             rows.append(solution.gamma * direction)
             intercepts.append(solution.gamma * offset)

@@ -18,9 +18,10 @@ Array = NDArray[np.floating]
 
 def check_settings(estimator: Any) -> int:
     """alpha, tol and max_iter have a sense; returns a seed drawn from random_state."""
-    for name, kind, least in (("alpha", Real, 0), ("tol", Real, 0), ("max_iter", Integral, 1)):
-        value = getattr(estimator, name)
-        if not isinstance(value, kind) or isinstance(value, bool) or not value >= least or not np.isfinite(value):
+    rules: tuple[tuple[str, type, int], ...] = (("alpha", Real, 0), ("tol", Real, 0), ("max_iter", Integral, 1))
+    for name, kind, least in rules:
+        value: Any = getattr(estimator, name)
+        if not isinstance(value, kind) or isinstance(value, bool) or not least <= value < np.inf:
             what = "an integer" if kind is Integral else "a finite number"
             raise ValueError(f"{name} must be {what}, at least {least}; got {value!r}.")
     return int(check_random_state(estimator.random_state).randint(2**31 - 1))

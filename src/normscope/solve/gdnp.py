@@ -141,7 +141,7 @@ def _denominator(pull: Pull, gamma: float, safeguard: bool) -> float:
 def _backtrack(
     line: Callable[[float], Ray], gamma: float, value: float, fall: float, first: float
 ) -> tuple[Ray, float] | None:
-    """The first of `first`, 1/2, 1/4, ... at which f has fallen at the old length; the next length lowers it further."""
+    """Halves `first` until f has fallen at the old length; the next length lowers it further. None at rounding."""
     floor = 4.0 * np.finfo(np.float64).eps * abs(value)
     taken = first
     for _ in range(_HALVINGS):

@@ -77,7 +77,8 @@ class UnitHalfspace(Halfspace):
         grad_i = a_i u + sum_j b_ij (S - u u^T) w_j,      a_i = E phi', b_ij = E d^2 l / dm_i dm_j
         c1     = a_i - b_ii u^T w_i + sum_{j != i} b_ij (k_j - u^T w_j),      S w_j = k_j u
 
-    exact where the others lie on the line of S^-1 u. `others` is the row sum over j of theta_j tanh'(m_j)(k_j - u^T w_j).
+    exact where the others lie on the line of S^-1 u. `others`, one entry a row, is the sum over j != i of
+    theta_j tanh'(m_j)(k_j - u^T w_j).
     """
 
     def __init__(self, design: Design, unit: Unit, others: Array, *, alpha: float, spectrum: Spectrum) -> None:

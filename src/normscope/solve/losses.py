@@ -1,7 +1,7 @@
 r"""Losses of a margin m = z^T w~, z = -y x: small where m is far below zero.
 
-    softplus   phi = log(1 + e^m)        phi' = s            phi'' = s (1 - s)              convex, sup phi'' = 1/4
-    sigmoid    phi = s                   phi' = s (1 - s)    phi'' = s (1 - s)(1 - 2 s)     not convex, sup |phi''| = 1/(6 sqrt 3)
+    softplus   phi = log(1 + e^m)    phi' = s          phi'' = s (1 - s)            convex, sup phi'' = 1/4
+    sigmoid    phi = s               phi' = s (1 - s)  phi'' = s (1 - s)(1 - 2 s)   sup |phi''| = 1/(6 sqrt 3)
 
 with s = 1/(1 + e^-m). Softplus is the logistic loss. Source: seed 003, learning halfspaces ("phi is infinitely
 differentiable and has a bounded derivative").
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, log_expit
 
-from normscope.data.errors import check_choice
+from normscope.choices import check_choice
 
 Array = NDArray[np.floating]
 
@@ -24,8 +24,11 @@ Array = NDArray[np.floating]
 class Loss(Protocol):
     """What the solvers ask of a loss: value and two derivatives at an array of margins, and a bound on |phi''|."""
 
-    convex: bool
-    curvature: float
+    @property
+    def convex(self) -> bool: ...
+
+    @property
+    def curvature(self) -> float: ...
 
     def value(self, margin: Array) -> Array: ...
 

@@ -2,13 +2,13 @@ r"""One hidden tanh layer, F(x) = sum_i theta_i tanh(x^T w_i), trained by GDNP, 
 
     f(W) = E l(-y F(x)) + (alpha/2) sum_i ||w_i||^2 = E l(sum_i theta_i tanh(z^T w_i)) + ...,   z = -y x, tanh is odd
 
-For unit i the others are a fixed offset, so that f is a halfspace problem with phi(m) = l(o + theta_i tanh m). Under the
-Gaussian model, with the other units on the line of S^-1 u, unit i converges as (1 - mu/L)^(2t). theta stays fixed (the
-theorem's setting); its sign is no restriction, since tanh is odd.
+For unit i the others are a fixed offset, so that f is a halfspace problem with phi(m) = l(o + theta_i tanh m). Under
+the Gaussian model, with the other units on the line of S^-1 u, unit i converges as (1 - mu/L)^(2t). theta stays fixed
+(the theorem's setting); its sign is no restriction, since tanh is odd.
 
 Differs from the source: critical points do NOT all align with S^-1 u. That holds where the matrix (b_ij),
-b_ij = E d^2 l/dm_i dm_j, is invertible, or for one unit while the others are on the line; joint minima with a singular b
-lie off the line and below the best aligned point. Source: seed 003, neural networks.
+b_ij = E d^2 l/dm_i dm_j, is invertible, or for one unit while the others are on the line; joint minima with a singular
+b lie off the line and below the best aligned point. Source: seed 003, neural networks.
 """
 
 from dataclasses import dataclass

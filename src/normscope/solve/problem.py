@@ -53,11 +53,15 @@ class Ray(Protocol):
 
 
 class Problem(Protocol):
-    """u, the spectrum of S, and rays. `gradient_at_zero` is ||grad F(0)||, the unit in which `tol` counts."""
+    """u, the spectrum of S, and rays.
+
+    gradient_at_zero: ||grad F(0)||, the unit in which `tol` counts. smoothness: a bound on the Hessian of F.
+    """
 
     u: Array
     spectrum: Spectrum
     gradient_at_zero: float
+    smoothness: float
 
     def ray(self, w: Array) -> Ray: ...
 

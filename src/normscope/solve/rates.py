@@ -10,9 +10,9 @@ r"""The rates the theorems promise, and the identities behind them.
     network unit    as halfspaces, per unit, the other units on the line of S^-1 u
     Rayleigh        (l1 - rho+)/(rho+ - l2) <= (1 - (l1 - l2)/(l1 - lmin))^2 (l1 - rho)/(rho - l2),  pencil (B, A)
 
-Differs from the source: the final halfspace bound is printed in the Euclidean norm and needs S^-1; the length's bound is
-printed as 2^-T_s zeta |b - a|/mu^2, which is not scale consistent (`length_bound_printed` keeps it); the Rayleigh rate
-is printed with eigenvalues of B and an exponent 2t on the right-hand side of one step.
+Differs from the source: the final halfspace bound is printed in the Euclidean norm and needs S^-1; the length's bound
+is printed as 2^-T_s zeta |b - a|/mu^2, which is not scale consistent (`length_bound_printed` keeps it); the Rayleigh
+rate is printed with eigenvalues of B and an exponent 2t on the right-hand side of one step.
 Source: seed 003, linear convergence.
 """
 
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normscope.data.errors import check_choice
+from normscope.choices import check_choice
 from normscope.solve.problem import Problem, Pull, Ray
 from normscope.solve.spectrum import Spectrum
 
@@ -75,7 +75,7 @@ def rayleigh_rate(eigenvalues: Array, rho: float) -> float:
 
 
 def gradient_history(history: dict[str, Array], spectrum: Spectrum, best_rho: float) -> dict[str, Array]:
-    """bound = q^(2t) c1^2 (rho_0 - rho*) + (d_gamma f)^2 on the squared S^-1 norm of the gradient; slack = bound - it."""
+    """q^(2t) c1^2 (rho_0 - rho*) + (d_gamma f)^2, the bound on the squared S^-1 norm of the gradient, and its slack."""
     steps = np.arange(len(history["rho"]))
     bound = spectrum.rate ** (2.0 * steps) * history["c1"] ** 2 * (history["rho"][0] - best_rho)
     bound = bound + history["slope"] ** 2

@@ -44,6 +44,8 @@ class GDNPRegressor(RegressorMixin, BaseEstimator):
         (2.0, 1.0)
     """
 
+    coef_: Array
+
     def __init__(
         self,
         *,
@@ -71,8 +73,9 @@ class GDNPRegressor(RegressorMixin, BaseEstimator):
         problem = LeastSquares(design, y - y_mean, alpha=self.alpha, seed=seed)
         start = self.coef_.astype(np.float64) if self.warm_start and hasattr(self, "coef_") else None
         if problem.gradient_at_zero > 0.0:
-            start = usable_start(problem, start)
-            solution = gdnp(problem, start, max_iter=self.max_iter, tol=self.tol, safeguard=False)
+            solution = gdnp(
+                problem, usable_start(problem, start), max_iter=self.max_iter, tol=self.tol, safeguard=False
+            )
         else:
             solution = rest(problem)
         coef, shift = design.coefficients(solution.coef)
