@@ -3,7 +3,9 @@ r"""Halfspaces under the Gaussian model, with exact expectations.
     z ~ N(u, S - u u^T),   S = E z z^T
     z^T w~ ~ N(u^T w~, ||w~||_S^2 - (u^T w~)^2)          one dimension: E phi^(k) by Gauss-Hermite quadrature
     grad f = c1 u + c2 S w~,   c1 = E phi' - E phi'' (u^T w~),   c2 = E phi''
-    critical points: w~ = g* S^-1 u,   g* = -c1/c2
+    critical points: w~ = g* S^-1 u,   g* = -c1/c2, where a finite one exists: softplus has one, sigmoid none
+
+(E sigmoid(gamma m) falls for ever as gamma grows, to P(m > 0): its infimum lies at infinity on the same line.)
 
 `printed=True` uses h as the source prints it, E phi' (u^T w) - E phi'' (u^T w)^2, to show that its bound fails.
 Source: seed 003, learning halfspaces.
@@ -23,6 +25,9 @@ from normscope.solve.rates import gradient_history
 from normscope.solve.spectrum import exact_spectrum
 
 Array = NDArray[np.floating]
+
+# Lengths beyond this are not looked at: the quadrature's error, about exp(-126/gamma) with 200 nodes, reaches 1e-7.
+_REACH = 8.0
 
 
 @lru_cache
@@ -113,10 +118,10 @@ class GaussianRay:
         return c1 * self.correlation + c2 * gamma
 
     def first_length(self) -> float | None:
-        return lowest_length(self.slope, self.value, convex=self.problem.loss.convex)
+        return lowest_length(self.slope, self.value, convex=self.problem.loss.convex, reach=_REACH)
 
     def next_length(self, start: float, width: float, small: float) -> float | None:
-        return next_length(self.slope, start, width, small=small)
+        return next_length(self.slope, start, width, small=small, reach=_REACH)
 
     def pull(self, gamma: float) -> Pull:
         mean = gamma * self.correlation

@@ -76,7 +76,8 @@ def gdnp(
     Args:
         length: gamma to go downhill from; None looks for the lowest minimum along the start.
         step: multiplies the closed-form step; 1 is the theory's.
-        safeguard: False for the theory's own runs.
+        safeguard: False for the theory's own runs, which go on with the last gamma where no finite length exists: the
+            direction does not need it.
         callback: sees every iterate; `rates.identities` as a callback is the debug mode.
 
     Raises a ValueError where u^T start = 0: rho has a maximum there, and its gradient vanishes.
@@ -103,7 +104,7 @@ def gdnp(
             callback(ray, gamma, pull)
         if norm <= tol * problem.gradient_at_zero:
             reason = "tol"
-        if t == max_iter or reason != "max_iter":
+        if t == max_iter or reason == "tol" or (safeguard and reason != "max_iter"):
             break
         across = pull.gradient - slope * pull.s_w
         delta = _denominator(pull, gamma, safeguard)
@@ -125,8 +126,8 @@ def gdnp(
         longer = ray.next_length(gamma, width, small)
         if longer is None:
             reason = "no finite length"
-            continue
-        width, gamma = 2.0 * abs(longer - gamma), longer
+        else:
+            width, gamma = 2.0 * abs(longer - gamma), longer
     names = ("objective", "rho", "gamma", "c1", "slope", "gradient_norm", "gradient_norm_S", "step")
     history = {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
     return Solution(ray.w, gamma, history | problem.rate_history(history), reason)

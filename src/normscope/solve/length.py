@@ -5,7 +5,8 @@ r"""The length gamma of a direction: bisection on the slope d f(w, .)/d gamma.
     after T_s steps  (d_gamma f)^2 <= (zeta/mu)^2 4^-T_s |b - a|^2
 
 Differs from the source: it prints 2^-T_s zeta |b - a| / mu^2, which changes by c^2 on the left and c on the right when
-the loss is multiplied by c. Source: seed 003, Bisection(T_s, f, w).
+the loss is multiplied by c. It assumes that a finite length exists; for the sigmoid loss under the Gaussian model none
+does (f falls towards P(z^T w > 0) for ever), so no length is found there, which is said. Source: seed 003, Bisection(T_s, f, w).
 """
 
 from collections.abc import Callable
@@ -37,8 +38,10 @@ def bisect(slope: Slope, low: float, high: float, *, steps: int = 200, small: fl
     return middle
 
 
-def lowest_length(slope: Slope, value: Callable[[float], float], *, convex: bool) -> float | None:
-    """The first length: the lowest minimum on a ladder of lengths of both signs; None where the slope never turns.
+def lowest_length(
+    slope: Slope, value: Callable[[float], float], *, convex: bool, reach: float = _LADDER[-1]
+) -> float | None:
+    """The first length: the lowest minimum on a ladder of lengths up to +-`reach`; None where the slope never turns.
 
     A convex f has one minimum, downhill from zero, and the ladder stops at it.
     """
@@ -47,7 +50,7 @@ def lowest_length(slope: Slope, value: Callable[[float], float], *, convex: bool
         previous, before = 0.0, side * slope(0.0)
         if convex and before >= 0:
             continue
-        for rung in _LADDER:
+        for rung in _LADDER[_LADDER <= reach]:
             here = side * slope(side * rung)
             if before < 0 <= here:
                 low, high = sorted((side * previous, side * rung))
@@ -58,17 +61,16 @@ def lowest_length(slope: Slope, value: Callable[[float], float], *, convex: bool
     return min(found, key=value) if found else None
 
 
-def next_length(slope: Slope, start: float, width: float, *, small: float) -> float | None:
+def next_length(slope: Slope, start: float, width: float, *, small: float, reach: float = _LADDER[-1]) -> float | None:
     """The minimum downhill from `start`: the bracket doubles from `width`; None where the slope never turns."""
     here = slope(start)
     if abs(here) <= small:
         return start
     side = -1.0 if here > 0 else 1.0
-    previous, reach = start, max(width, 1e-12 * abs(start), 1e-300)
-    while reach < _LADDER[-1] * max(1.0, abs(start)):
-        edge = start + side * reach
+    previous, width = start, max(width, 1e-12 * abs(start), 1e-300)
+    while abs(edge := start + side * width) <= reach:
         if side * slope(edge) >= 0:
             low, high = sorted((previous, edge))
             return bisect(slope, low, high, small=small)
-        previous, reach = edge, 2.0 * reach
+        previous, width = edge, 2.0 * width
     return None
