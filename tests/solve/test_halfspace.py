@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from problems import cosine, gaussian_moments
 from scipy.optimize import minimize
 from scipy.special import expit
 
 import reference
 from normscope.solve import Design, GaussianHalfspace, Halfspace, convergence_bound, gdnp, identities, named_loss
 from normscope.solve.gaussian import gaussian_expectation
-from problems import cosine, gaussian_moments
 
 LOSSES = ("softplus", "sigmoid")
 
@@ -55,7 +55,7 @@ def test_the_gradients_bound_holds_in_the_inverse_norm(loss):
         assert (history["slack"] >= -1e-13).all()
         # Sigmoid has no finite length here: the part across the ray vanishes, the part along it cannot.
         across = np.sqrt(history["gradient_norm_S"] ** 2 - history["slope"] ** 2 + 1e-30)
-        assert across[-1] < 1e-3 * across[0]
+        assert across[-1] < 1e-2 * across[0]
 
 
 def test_fifty_random_starts_end_on_one_line():
@@ -74,7 +74,7 @@ def test_fifty_random_starts_end_on_one_line():
 
 
 def test_sigmoid_has_no_finite_critical_point_and_its_directions_end_on_the_same_line():
-    """The source assumes a bounded one. E sigmoid(gamma m) falls for ever, by a quadrature that is exact to rounding."""
+    """The source assumes a bounded one. E sigmoid(gamma m) falls for ever, by a quadrature exact to rounding."""
     problem = gaussian_problem("sigmoid", d=6, condition=5.0)
     line = np.linalg.solve(problem.s, problem.u)
     mean = problem.ray(-line).correlation
@@ -91,13 +91,14 @@ def test_with_h_as_printed_the_bound_fails():
     broken, corrected = {}, {}
     for loss in LOSSES:
         for printed, violations in ((True, broken), (False, corrected)):
-            problem = gaussian_problem(loss, printed=printed)
+            problem = gaussian_problem(loss, condition=3.0, printed=printed)
             start = np.random.default_rng(1).standard_normal(50)
             gap = gdnp(problem, start, max_iter=60, tol=0.0, safeguard=False).history["gap"]
-            bound = convergence_bound("least_squares", np.arange(61), mu=0.1, lipschitz=1.0, gap=gap[0])
+            bound = convergence_bound("least_squares", np.arange(61), mu=1 / 3, lipschitz=1.0, gap=gap[0])
             violations[loss] = float(np.mean(gap[1:] > bound[1:] * (1 + 1e-9) + 1e-13))
     assert corrected == {"softplus": 0.0, "sigmoid": 0.0}
     assert broken["sigmoid"] > 0.5, broken
+    assert broken["softplus"] > 0.2, broken
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -118,7 +119,7 @@ def test_a_step_on_data_is_the_twins(loss):
     twin = reference.normalized_step(x * signs[:, None], omega / omega.sum(), first, second, w, gamma)
     np.testing.assert_allclose(stepped, twin, rtol=1e-10)
     printed = reference.normalized_step(x * signs[:, None], omega / omega.sum(), first, second, w, gamma, printed=True)
-    assert np.abs(stepped - printed).max() > 1e-3
+    assert np.abs(stepped - printed).max() > 1e-4
 
 
 def test_a_second_moment_that_is_none_is_refused():

@@ -29,6 +29,8 @@ from normscope.solve.problem import Problem, Pull, Ray
 
 Array = NDArray[np.floating]
 
+# The length where none is finite, in units of the margins' root mean square: sigmoid(-8) = 3e-4.
+_SATURATED = 8.0
 _HALVINGS = 40
 _ARMIJO = 1e-4
 
@@ -90,7 +92,7 @@ def gdnp(
         )
     found_length = ray.first_length() if length is None else ray.next_length(length, 0.1 * abs(length), 0.0)
     reason = "max_iter" if found_length is not None else "no finite length"
-    gamma = (1.0 if length is None else length) if found_length is None else found_length
+    gamma = found_length if found_length is not None else length or -_SATURATED * float(np.sign(ray.correlation))
     rows: list[tuple[float, ...]] = []
     taken, width = 1.0, 0.1 * abs(gamma)
     for t in range(max_iter + 1):

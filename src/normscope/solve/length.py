@@ -6,7 +6,8 @@ r"""The length gamma of a direction: bisection on the slope d f(w, .)/d gamma.
 
 Differs from the source: it prints 2^-T_s zeta |b - a| / mu^2, which changes by c^2 on the left and c on the right when
 the loss is multiplied by c. It assumes that a finite length exists; for the sigmoid loss under the Gaussian model none
-does (f falls towards P(z^T w > 0) for ever), so no length is found there, which is said. Source: seed 003, Bisection(T_s, f, w).
+does (f falls towards P(z^T w > 0) for ever), so no length is found there, which is said.
+Source: seed 003, Bisection(T_s, f, w).
 """
 
 from collections.abc import Callable
@@ -50,7 +51,7 @@ def lowest_length(
         previous, before = 0.0, side * slope(0.0)
         if convex and before >= 0:
             continue
-        for rung in _LADDER[_LADDER <= reach]:
+        for rung in _LADDER[reach >= _LADDER]:
             here = side * slope(side * rung)
             if before < 0 <= here:
                 low, high = sorted((side * previous, side * rung))
@@ -68,7 +69,8 @@ def next_length(slope: Slope, start: float, width: float, *, small: float, reach
         return start
     side = -1.0 if here > 0 else 1.0
     previous, width = start, max(width, 1e-12 * abs(start), 1e-300)
-    while abs(edge := start + side * width) <= reach:
+    while abs(previous) < reach:
+        edge = min(max(start + side * width, -reach), reach)
         if side * slope(edge) >= 0:
             low, high = sorted((previous, edge))
             return bisect(slope, low, high, small=small)
