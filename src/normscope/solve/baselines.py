@@ -12,7 +12,6 @@ Source: seed 003 compares with "regular gradient descent"; it calls GD on least 
 mu > 0: gd with step 1 has the same bound (1 - mu/L)^(2t).
 """
 
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -134,30 +133,3 @@ METHODS: dict[str, Method] = {
     "bngd": batch_norm_descent,
     "lbfgs": limited_memory,
 }
-
-
-def iterations_to(history: Array, target: float) -> int | None:
-    """The first entry at or below `target`; None if there is none."""
-    below = np.flatnonzero(history <= target)
-    return int(below[0]) if len(below) else None
-
-
-def tuned(
-    method: Method,
-    problem: Problem,
-    measure: Callable[[Solution], int | None],
-    *,
-    steps: tuple[float, ...],
-    max_iter: int,
-) -> tuple[int | None, float]:
-    """(the fewest iterations over `steps` by `measure`, the step that took them)."""
-    counts = {}
-    for step in steps:
-        with np.errstate(over="ignore", invalid="ignore"):
-            found = measure(method(problem, max_iter=max_iter, tol=0.0, step=step))
-        if found is not None:
-            counts[step] = found
-    if not counts:
-        return None, steps[0]
-    best = min(counts, key=lambda step: counts[step])
-    return counts[best], best

@@ -18,7 +18,7 @@ Array = NDArray[np.floating]
 
 def check_settings(estimator: Any) -> int:
     """alpha, tol and max_iter have a sense; returns a seed drawn from random_state."""
-    rules: tuple[tuple[str, type, int], ...] = (("alpha", Real, 0), ("tol", Real, 0), ("max_iter", Integral, 1))
+    rules: tuple[tuple[str, Any, int], ...] = (("alpha", Real, 0), ("tol", Real, 0), ("max_iter", Integral, 1))
     for name, kind, least in rules:
         value: Any = getattr(estimator, name)
         if not isinstance(value, kind) or isinstance(value, bool) or not least <= value < np.inf:
