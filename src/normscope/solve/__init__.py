@@ -9,8 +9,8 @@ convergence_bound                                   what the theorems promise
 from normscope.solve.classifier import GDNPClassifier
 from normscope.solve.design import Design
 from normscope.solve.gaussian import GaussianHalfspace, gaussian_cloud, gaussian_expectation
-from normscope.solve.gdnp import Solution, gdnp
 from normscope.solve.halfspace import Halfspace
+from normscope.solve.iteration import Solution, gdnp
 from normscope.solve.least_squares import LeastSquares
 from normscope.solve.losses import named_loss
 from normscope.solve.mlp_classifier import GDNPMLPClassifier

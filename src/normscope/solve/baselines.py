@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from normscope.solve.gdnp import Solution, gdnp
+from normscope.solve.iteration import Solution, gdnp
 from normscope.solve.problem import Problem
 
 Array = NDArray[np.floating]

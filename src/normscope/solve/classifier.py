@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from normscope.solve.against_rest import AgainstRest
 from normscope.solve.fitting import check_settings, rest, usable_start, warn_if_unfinished
-from normscope.solve.gdnp import Solution, gdnp
 from normscope.solve.halfspace import Halfspace, design_spectrum
+from normscope.solve.iteration import Solution, gdnp
 from normscope.solve.losses import named_loss
 
 Array = NDArray[np.floating]

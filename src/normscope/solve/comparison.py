@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from normscope.choices import check_choice
 from normscope.solve.baselines import METHODS, Method
-from normscope.solve.gdnp import Solution
+from normscope.solve.iteration import Solution
 from normscope.solve.problem import Problem
 
 Array = NDArray[np.floating]

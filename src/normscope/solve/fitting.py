@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight
 
-from normscope.solve.gdnp import Solution
+from normscope.solve.iteration import Solution
 from normscope.solve.problem import Problem
 
 Array = NDArray[np.floating]

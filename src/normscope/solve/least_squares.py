@@ -67,6 +67,9 @@ class QuadraticRay:
     def value(self, gamma: float) -> float:
         return self.problem.energy + gamma * (2.0 * self.correlation + gamma)
 
+    def slope(self, gamma: float) -> float:
+        return 2.0 * (self.correlation + gamma)
+
     def first_length(self) -> float:
         return -self.correlation
 

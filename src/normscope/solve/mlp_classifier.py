@@ -23,7 +23,7 @@ class GDNPMLPClassifier(AgainstRest):
         minimise  E l(-y F(x)) + (alpha/2) sum_i ||w_i||^2,      y = -1 or 1
 
     theta is fixed, as in the theorem; its sign is no restriction, tanh being odd. Not convex: the result depends on the
-    random start, and never has a larger loss than it. A unit with u^T w_i = 0 stands still for a visit.
+    random start, and never has a larger loss than it.
 
     Args:
         n_hidden: units per class.

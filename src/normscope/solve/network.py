@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscope.solve.design import Design
-from normscope.solve.gdnp import Solution, gdnp
-from normscope.solve.halfspace import UnitHalfspace
+from normscope.solve.halfspace import DataRay, UnitHalfspace
+from normscope.solve.iteration import Solution, gdnp
 from normscope.solve.losses import Loss, Unit
 from normscope.solve.spectrum import Spectrum
 
@@ -62,9 +62,9 @@ class Network:
         return UnitHalfspace(self.design, unit, shares @ (1.0 - t * t), alpha=self.alpha, spectrum=self.spectrum)
 
     def visit(self, i: int, *, steps: int, search: bool, safeguard: bool = True, tol: float = 0.0) -> Solution | None:
-        """`steps` of GDNP on unit i; `search` looks along the whole ray for its length. None where rho(w_i) = 0."""
+        """`steps` of GDNP on unit i; `search` looks along the whole ray for its length. None where it stands still."""
         problem, w = self.unit_problem(i), self.weights[i]
-        if not np.any(w) or float(problem.u @ w) == 0.0:
+        if not np.any(w) or DataRay(problem, w, self.margins[i]).slope(0.0) == 0.0:
             return None
         length = None if search else float(np.sqrt(self.design.weights @ self.margins[i] ** 2))
         solution = gdnp(problem, w, length=length, max_iter=steps, tol=tol, safeguard=safeguard)

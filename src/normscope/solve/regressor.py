@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from normscope.solve.design import Design
 from normscope.solve.fitting import check_settings, check_weights, rest, usable_start, warn_if_unfinished
-from normscope.solve.gdnp import gdnp
+from normscope.solve.iteration import gdnp
 from normscope.solve.least_squares import LeastSquares
 
 Array = NDArray[np.floating]

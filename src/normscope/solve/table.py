@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from normscope.choices import check_choice
 from normscope.solve.comparison import Comparison, Promise, compare
 from normscope.solve.design import Design
-from normscope.solve.gdnp import Solution
 from normscope.solve.halfspace import Halfspace
+from normscope.solve.iteration import Solution
 from normscope.solve.least_squares import LeastSquares
 from normscope.solve.losses import LOSSES, named_loss
 from normscope.solve.spectrum import Spectrum
