@@ -39,7 +39,8 @@ def test_unknown_names_are_attribute_errors():
 
 def test_importing_takes_no_extra_and_no_torch():
     code = (
-        "import sys, normscope; assert 'torch' not in sys.modules;"
+        "import sys, normscope; assert not {'torch', 'sklearn'} & set(sys.modules);"
+        "import normscope.solve; assert 'torch' not in sys.modules;"
         "import normscope.norms, normscope.training, normscope.data, normscope.models;"
         "extras = {'ray', 'lightning', 'tensorboard', 'wandb', 'transformers'} & set(sys.modules);"
         "assert not extras, extras"

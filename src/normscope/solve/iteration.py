@@ -32,7 +32,7 @@ Array = NDArray[np.floating]
 # The length where none is finite, in units of the margins' root mean square: sigmoid(-8) = 3e-4.
 _SATURATED = 8.0
 # The slope along the ray may be this share of the gradient across it (both in the S^-1 norm, from below); 0.1 takes as
-# many iterations and 1.3 times the evaluations.
+# many iterations and a tenth more evaluations.
 _LENGTH = 0.3
 _HALVINGS = 40
 _ARMIJO = 1e-4
