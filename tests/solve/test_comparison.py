@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+from problems import data_with
 
 from normscope.cli import main
 from normscope.solve import Design, Halfspace, LeastSquares, named_loss
@@ -62,6 +63,32 @@ def test_fewer_iterations_than_gradient_descent_to_a_small_gap_off_the_gaussian_
     assert None not in counts.values()
     assert counts["gdnp"] < counts["gd"], counts
     assert counts["gdnp"] <= 2 * counts["agd"], counts
+
+
+def test_batch_norm_descent_is_the_plain_loop():
+    """On (w, gamma), w never rescaled: grad_w f = (gamma/||w||_S)(I - S w w^T/||w||_S^2) grad f(w~)."""
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((100, 4)) * np.array([2.0, 1.0, 0.5, 0.3])
+    problem = LeastSquares(Design(x), x @ np.ones(4) + rng.standard_normal(100))
+    s, w = x.T @ x / 100, problem.ray(-problem.u).w
+    gamma = -float(problem.u @ w)
+    eta_w, eta_gamma = 1 / (problem.smoothness * gamma**2), problem.spectrum.largest / problem.smoothness
+    for _ in range(30):
+        norm = np.sqrt(w @ s @ w)
+        gradient = 2 * (problem.u + s @ (gamma * w / norm))
+        across = gradient - s @ w * (w @ gradient) / norm**2
+        w, gamma = w - eta_w * gamma / norm * across, gamma - eta_gamma * (w @ gradient) / norm
+    found = METHODS["bngd"](problem, max_iter=30, tol=0.0)
+    np.testing.assert_allclose(found.coef, gamma * w / np.sqrt(w @ s @ w), rtol=1e-9)
+
+
+def test_acceleration_restarts_where_the_loss_rises():
+    """Without restarts a fixed momentum schedule rings: at condition 1e3 the loss never settles in 1000 steps."""
+    x = data_with(np.diag([1.0, 1e-1, 1e-2, 1e-3]), 200, np.random.default_rng(2))
+    problem = LeastSquares(Design(x), x @ np.ones(4))
+    found = METHODS["agd"](problem, max_iter=1000, tol=1e-10)
+    assert found.reason == "tol"
+    assert found.n_iter < 700
 
 
 def test_lbfgs_has_no_step_to_tune():

@@ -215,4 +215,4 @@ def test_settings_without_sense_are_refused(settings, words):
     with pytest.raises(ValueError, match="Did you mean 'softplus'"):
         GDNPClassifier(loss="softmax_plus").fit(*small(GDNPClassifier))
     with pytest.raises(ValueError, match="non-negative"):
-        GDNPRegressor().fit(*small(GDNPRegressor), sample_weight=-np.ones(80))
+        GDNPRegressor().fit(*small(GDNPRegressor), sample_weight=np.r_[-1.0, np.ones(79)])
