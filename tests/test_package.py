@@ -84,6 +84,19 @@ def test_readme_numbers_are_those_of_the_stored_results():
         assert f"{100 * run['evaluations'][-1]['test_accuracy']:.1f}" in readme
 
 
+def test_readme_says_what_the_solvers_benchmark_stored():
+    readme = (ROOT / "README.md").read_text()
+    stored = json.loads((ROOT / "benchmarks/results/solve-cpu.json").read_text())
+    shown = [f"{row['halfspace_ratio']:.2f}" for row in stored["cost"].values()]
+    for rows in stored["race"]["200000x1000 condition 10"].values():
+        shown += [f"{row['seconds']:.1f}" for row in rows.values() if "seconds" in row]
+    bad = stored["race"]["20000x100 condition 10000"]
+    shown += [str(bad[kind]["lbfgs"]["iterations"]) for kind in bad]
+    assert all(bad[kind]["gdnp"]["iterations"] is None for kind in bad)
+    for number in shown:
+        assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d])", readme), number
+
+
 @pytest.mark.slow
 def test_wheel_installs_into_an_empty_environment(tmp_path):
     """Builds it, installs it with its dependencies, runs the command and two lines from outside the repository."""
