@@ -106,20 +106,25 @@ def limited_memory(problem: Problem, *, max_iter: int, tol: float, step: float =
     log = _Log(problem, tol)
     start = np.zeros(len(problem.u))
     log.add(*problem.value_and_gradient(start))
-    seen = [0]
+    last: list[tuple[Array, float, Array]] = []
+    count = 0
 
     def counted(coef: Array) -> tuple[float, Array]:
-        seen[0] += 1
-        return problem.value_and_gradient(coef)
+        nonlocal count
+        count += 1
+        last[:] = [(coef.copy(), *problem.value_and_gradient(coef))]
+        return last[0][1:]
 
     def each(intermediate_result: object) -> None:
-        # Recorded outside the count: a user of L-BFGS has no need of it.
-        if log.add(*problem.value_and_gradient(intermediate_result.x)):  # type: ignore[attr-defined]
+        # An iterate is the last point evaluated, so that recording it costs nothing.
+        coef: Array = intermediate_result.x  # type: ignore[attr-defined]
+        known = last[0][1:] if np.array_equal(last[0][0], coef) else problem.value_and_gradient(coef)
+        if log.add(*known):
             raise StopIteration
 
     options = {"maxiter": max_iter, "ftol": 0.0, "gtol": 0.0, "maxfun": 20 * max_iter}
     found = minimize(counted, start, jac=True, method="L-BFGS-B", callback=each, options=options)
-    return log.solution(found.x, log.rows[-1][1] <= log.limit, evaluations=np.array(seen[0]))
+    return log.solution(found.x, log.rows[-1][1] <= log.limit, evaluations=np.array(count))
 
 
 def _gdnp(problem: Problem, *, max_iter: int, tol: float, step: float = 1.0) -> Solution:
