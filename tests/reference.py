@@ -329,3 +329,84 @@ def heavy_ball(
         path.append(now - lr * grad(now) + momentum * (now - before))
         before = now
     return np.stack(path)
+
+
+def rayleigh_descent(u: np.ndarray, s: np.ndarray, w0: np.ndarray, steps: int) -> np.ndarray:
+    r"""Gradient descent on rho(w) = -(u^T w)^2 / (w^T S w).
+
+        w_{t+1} = w_t - eta_t grad rho(w_t),     eta_t = w_t^T S w_t / (2 L |rho(w_t)|),     L = lambda_max(S)
+        grad rho = -2 (u^T w) u / (w^T S w) + 2 (u^T w)^2 S w / (w^T S w)^2
+
+    Source: article, Least-square problem.
+
+    Returns: the iterates w_0 to w_steps, stacked; not rescaled.
+    """
+    largest = float(np.linalg.eigvalsh(s)[-1])
+    path = [np.array(w0, dtype=np.float64)]
+    for _ in range(steps):
+        w = path[-1]
+        uw = math.fsum(u * w)
+        sw = np.array([math.fsum(row * w) for row in s])
+        wsw = math.fsum(w * sw)
+        rho = -(uw**2) / wsw
+        grad = -2.0 * uw * u / wsw + 2.0 * uw**2 * sw / wsw**2
+        path.append(w - wsw / (2.0 * largest * abs(rho)) * grad)
+    return np.stack(path)
+
+
+def normalized_step(
+    z: np.ndarray,
+    omega: np.ndarray,
+    first: Callable[[float], float],
+    second: Callable[[float], float],
+    w: np.ndarray,
+    gamma: float,
+    printed: bool = False,
+) -> np.ndarray:
+    r"""One direction step of GDNP on weighted samples z_i, from the definitions.
+
+        w~     = gamma w / ||w||_S,                               S = sum_i omega_i z_i z_i^T,  u = sum_i omega_i z_i
+        grad_w = (gamma/||w||_S)(I - S w w^T/||w||_S^2) grad f(w~)
+        h      = E phi'(z^T w~)(u^T w) - E phi''(z^T w~)(u^T w~)(u^T w)      printed: ... (u^T w)^2
+        w+     = w - s grad_w,    s = -||w||_S^3 / (L gamma h)
+
+    Source: article, Learning halfspace problem; the factor gamma/||w||_S in h is missing there.
+    """
+    d = len(w)
+    s = np.array([[math.fsum(omega * z[:, i] * z[:, j]) for j in range(d)] for i in range(d)])
+    u = np.array([math.fsum(omega * z[:, i]) for i in range(d)])
+    norm = math.sqrt(float(w @ s @ w))
+    tilde = gamma * w / norm
+    slopes = np.array([first(float(row @ tilde)) for row in z])
+    bends = np.array([second(float(row @ tilde)) for row in z])
+    gradient = np.array([math.fsum(omega * slopes * z[:, i]) for i in range(d)])
+    grad_w = gamma / norm * (gradient - s @ w * float(w @ gradient) / norm**2)
+    uw = float(u @ w)
+    other = uw if printed else float(u @ tilde)
+    h = math.fsum(omega * slopes) * uw - math.fsum(omega * bends) * other * uw
+    step = -(norm**3) / (float(np.linalg.eigvalsh(s)[-1]) * gamma * h)
+    return w - step * grad_w
+
+
+def gaussian_mean(function: Callable[[float], float], mean: float, sd: float) -> float:
+    """E function(mean + sd xi), xi ~ N(0, 1), by the trapezoid rule on [-12, 12], exact to rounding for smooth ones."""
+    step = 1 / 64
+    grid = [k * step for k in range(-12 * 64, 12 * 64 + 1)]
+    return math.fsum(step * math.exp(-x * x / 2) / math.sqrt(2 * math.pi) * function(mean + sd * x) for x in grid)
+
+
+def two_unit_loss(u: np.ndarray, s: np.ndarray, theta: Sequence[float], w1: np.ndarray, w2: np.ndarray) -> float:
+    r"""E log(1 + exp(theta_1 tanh m_1 + theta_2 tanh m_2)), m_i = z^T w_i, z ~ N(u, S - u u^T).
+
+    By the trapezoid rule in the plane of (m_1, m_2). Source: article, Neural networks.
+    """
+    cov = s - np.outer(u, u)
+    a, b, c = float(w1 @ cov @ w1), float(w1 @ cov @ w2), float(w2 @ cov @ w2)
+    l11, l21 = math.sqrt(a), b / math.sqrt(a)
+    l22 = math.sqrt(max(c - l21**2, 0.0))
+    x = np.arange(-9.0, 9.0 + 1e-9, 1 / 32)
+    weight = np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi) / 32
+    m1 = float(u @ w1) + l11 * x[:, None]
+    m2 = float(u @ w2) + l21 * x[:, None] + l22 * x[None, :]
+    loss = np.logaddexp(0.0, theta[0] * np.tanh(m1) + theta[1] * np.tanh(m2))
+    return float(weight @ loss @ weight)

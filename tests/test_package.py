@@ -39,7 +39,8 @@ def test_unknown_names_are_attribute_errors():
 
 def test_importing_takes_no_extra_and_no_torch():
     code = (
-        "import sys, normscope; assert 'torch' not in sys.modules;"
+        "import sys, normscope; assert not {'torch', 'sklearn'} & set(sys.modules);"
+        "import normscope.solve; assert 'torch' not in sys.modules;"
         "import normscope.norms, normscope.training, normscope.data, normscope.models;"
         "extras = {'ray', 'lightning', 'tensorboard', 'wandb', 'transformers'} & set(sys.modules);"
         "assert not extras, extras"
@@ -81,6 +82,19 @@ def test_readme_numbers_are_those_of_the_stored_results():
         assert shown == [f"{column['ratio_to_eager']:.2f}" for column in columns], name
     for run in json.loads((ROOT / "results/vgg16-cifar10.json").read_text()):
         assert f"{100 * run['evaluations'][-1]['test_accuracy']:.1f}" in readme
+
+
+def test_readme_says_what_the_solvers_benchmark_stored():
+    readme = (ROOT / "README.md").read_text()
+    stored = json.loads((ROOT / "benchmarks/results/solve-cpu.json").read_text())
+    shown = [f"{row['halfspace_ratio']:.2f}" for row in stored["cost"].values()]
+    for rows in stored["race"]["200000x1000 condition 10"].values():
+        shown += [f"{row['seconds']:.1f}" for row in rows.values() if "seconds" in row]
+    bad = stored["race"]["20000x100 condition 10000"]
+    shown += [str(bad[kind]["lbfgs"]["iterations"]) for kind in bad]
+    assert all(bad[kind]["gdnp"]["iterations"] is None for kind in bad)
+    for number in shown:
+        assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d])", readme), number
 
 
 @pytest.mark.slow

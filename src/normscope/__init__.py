@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from normscope._version import __version__
 
 if TYPE_CHECKING:
-    from normscope import data, losses, models, norms
+    from normscope import data, losses, models, norms, solve
     from normscope.norms import fold_norms, swap_norms
     from normscope.training import train
 
-_MODULES = ("data", "losses", "models", "norms")
+_MODULES = ("data", "losses", "models", "norms", "solve")
 _NAMES = {"fold_norms": "norms", "swap_norms": "norms", "train": "training"}
 
-__all__ = ["__version__", "data", "fold_norms", "losses", "models", "norms", "swap_norms", "train"]
+__all__ = ["__version__", "data", "fold_norms", "losses", "models", "norms", "solve", "swap_norms", "train"]
 
 
 def __getattr__(name: str) -> Any:

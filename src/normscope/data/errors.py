@@ -1,25 +1,10 @@
-"""What goes wrong with data, and the message for a name that is not one of the known ones."""
+"""What goes wrong with data."""
 
-from collections.abc import Iterable
-from difflib import get_close_matches
+from normscope.choices import check_choice
 
 
 class DataError(RuntimeError):
     """Files of a data set are missing, damaged or cannot be fetched; the message says what to do next."""
 
 
-def check_choice(what: str, value: object, options: Iterable[str | None]) -> None:
-    """Raise a ValueError that lists the options and the nearest one, unless `value` is among them.
-
-    Example:
-        >>> check_choice("standardize", "pixels", ["channel", "pixel", None])
-        Traceback (most recent call last):
-            ...
-        ValueError: standardize must be one of 'channel', 'pixel', None; got 'pixels'. Did you mean 'pixel'?
-    """
-    known = list(options)
-    if value in known:
-        return
-    near = get_close_matches(str(value).lower(), [name for name in known if name is not None], n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"{what} must be one of {', '.join(map(repr, known))}; got {value!r}.{hint}")
+__all__ = ["DataError", "check_choice"]

@@ -1,0 +1,188 @@
+"""GDNP against the products it consists of, and against other solvers, from one run.
+
+    python benchmarks/solve.py [--rows 200000] [--out benchmarks/results/solve-cpu.json]
+
+Cost: the time of one direction step over the time of X w and X^T r alone on the same X, taken in turns, the median over
+rounds. Race: iterations and seconds to a gap of 1e-6 (least squares: of the target's variance) in the loss, counted
+from data in memory, L included; a method that is not there within its cap is given its gap. scikit-learn's solvers run
+at tolerances 1e-3, 1e-4, ... until the gap is met; the first that meets it is timed. Memory: the peak that NumPy
+allocates beside X during `fit`.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+import tracemalloc
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LinearRegression, LogisticRegression, SGDClassifier
+from threadpoolctl import threadpool_info
+
+from normscope.environment import environment
+from normscope.solve import Design, GDNPClassifier, GDNPRegressor, Halfspace, LeastSquares, gdnp, named_loss
+from normscope.solve.baselines import METHODS
+from normscope.solve.comparison import iterations_to
+
+ALPHA, GAP = 1e-4, 1e-6
+
+
+def data(n: int, d: int, condition: float, dtype: str = "float64", seed: int = 0) -> tuple[Any, Any, Any]:
+    """x with independent columns of variances 1/condition to 1, a numeric target, and labels -1 and 1."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, d), dtype=dtype)
+    x *= np.sqrt(np.geomspace(1.0, 1.0 / condition, d)).astype(dtype)
+    score = (x @ (rng.standard_normal(d) * 3 / np.sqrt(d)).astype(dtype)).astype(np.float64)
+    y = score + rng.standard_normal(n)
+    return x, y, np.where(rng.random(n) < 1 / (1 + np.exp(-2 * score)), 1.0, -1.0)
+
+
+def seconds(run: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
+
+
+def step_cost(n: int, d: int, dtype: str, rounds: int = 3, steps: int = 4) -> dict[str, float]:
+    """Seconds of the bare products and ratios of a halfspace step and a least-squares step to them."""
+    x, y, labels = data(n, d, 10.0, dtype)
+    v, r = np.ones(d, dtype), np.ones(n, dtype)
+    half = Halfspace(Design(x, center=True, constant=True).signed(-labels), named_loss("softplus"), alpha=ALPHA)
+    squares = LeastSquares(Design(x, center=True), y)
+
+    def run(problem: Any, count: int, safeguard: bool) -> float:
+        return seconds(lambda: gdnp(problem, max_iter=count, tol=0.0, safeguard=safeguard))
+
+    bare, halfspace, least = [], [], []
+    for _ in range(rounds):
+        bare.append(seconds(lambda: [(x @ v, r @ x) for _ in range(steps)]) / steps)
+        # The difference of two runs leaves out the start: the first length and the first ray.
+        halfspace.append((run(half, 2 + steps, True) - run(half, 2, True)) / steps)
+        least.append((run(squares, 2 + steps, False) - run(squares, 2, False)) / steps)
+    return {
+        "products_ms": 1e3 * statistics.median(bare),
+        "halfspace_ratio": statistics.median(a / b for a, b in zip(halfspace, bare, strict=True)),
+        "least_squares_ratio": statistics.median(a / b for a, b in zip(least, bare, strict=True)),
+    }
+
+
+def race_ours(build: Callable[[], Any], methods: list[str], gap: float, cap: int) -> tuple[dict[str, Any], float]:
+    problem = build()
+    runs = {name: METHODS[name](problem, max_iter=cap, tol=0.0) for name in methods}
+    best = min(float(found.history["objective"].min()) for found in runs.values())
+    best = min(best, float(METHODS["lbfgs"](problem, max_iter=300, tol=1e-8).history["objective"].min()))
+    rows: dict[str, Any] = {}
+    for name, found in runs.items():
+        count = iterations_to(found.history["objective"], best + gap)
+        if count is None:
+            rows[name] = {"iterations": None, "gap": float(found.history["objective"][-1] - best)}
+            continue
+        rows[name] = {"iterations": count}
+        rows[name]["seconds"] = seconds(lambda: METHODS[name](build(), max_iter=max(count, 1), tol=0.0))  # noqa: B023
+    return rows, best
+
+
+def race_theirs(make: Callable[[float], Any], x: Any, y: Any, loss: Callable[[Any], float], limit: float) -> Any:
+    """The loosest tolerance of 1e-3 to 1e-10 that meets the limit."""
+    row: dict[str, Any] = {"iterations": None}
+    for exponent in range(3, 11):
+        model = make(10.0**-exponent)
+        spent = seconds(lambda: model.fit(x, y))  # noqa: B023
+        row["gap"] = loss(model)
+        if row["gap"] <= limit:
+            return {"iterations": int(np.max(getattr(model, "n_iter_", 1))), "seconds": spent}
+        if spent > 8:
+            break
+    return row
+
+
+def race(n: int, d: int, condition: float, cap: int, methods: list[str]) -> dict[str, Any]:
+    x, y, labels = data(n, d, condition)
+    y = y - y.mean()
+    variance = float(np.mean(y * y))
+
+    def squares() -> LeastSquares:
+        return LeastSquares(Design(x, center=True), y)
+
+    least, best = race_ours(squares, methods, GAP * variance, cap)
+    residual = lambda model: float(np.mean((y - model.predict(x)) ** 2) - best)  # noqa: E731
+    least["LinearRegression"] = race_theirs(lambda tol: LinearRegression(), x, y, residual, GAP * variance)
+
+    def halfspace() -> Halfspace:
+        return Halfspace(Design(x, center=True, constant=True).signed(-labels), named_loss("softplus"), alpha=ALPHA)
+
+    logistic, best_loss = race_ours(halfspace, methods, GAP, cap)
+
+    def above(model: Any) -> float:
+        margin = -labels * model.decision_function(x)
+        return float(np.logaddexp(0, margin).mean() + ALPHA / 2 * np.sum(model.coef_**2) - best_loss)
+
+    logistic["LogisticRegression"] = race_theirs(
+        lambda tol: LogisticRegression(C=1 / (ALPHA * n), tol=tol, max_iter=2000), x, labels, above, GAP
+    )
+    logistic["SGDClassifier"] = race_theirs(
+        lambda tol: SGDClassifier("log_loss", alpha=ALPHA, tol=tol, max_iter=100, random_state=0), x, labels, above, GAP
+    )
+    return {"least_squares": least, "logistic": logistic}
+
+
+def memory(n: int, d: int, dtype: str) -> dict[str, float]:
+    """Peak MiB beside X (its own size in `data`)."""
+    x, y, labels = data(n, d, 10.0, dtype)
+    found = {"data": x.nbytes / 2**20}
+    models = {
+        "GDNPRegressor": (GDNPRegressor(max_iter=3), y),
+        "GDNPClassifier": (GDNPClassifier(max_iter=3), labels),
+        "LinearRegression": (LinearRegression(), y),
+        "LogisticRegression": (LogisticRegression(max_iter=3), labels),
+    }
+    for name, (model, target) in models.items():
+        tracemalloc.start()
+        model.fit(x, target)
+        found[name] = tracemalloc.get_traced_memory()[1] / 2**20
+        tracemalloc.stop()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=200_000, help="of the largest problem; less for a quick look")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    large, every = args.rows, ["gdnp", "gd", "agd", "bngd", "lbfgs"]
+    result: dict[str, Any] = {"cost": {}, "race": {}, "memory_mib": {}}
+    for n, d, dtype in (
+        (large, 1000, "float64"),
+        (large, 100, "float64"),
+        (large, 1000, "float32"),
+        (5 * large, 100, "float32"),
+    ):
+        result["cost"][f"{n}x{d} {dtype}"] = found = step_cost(n, d, dtype)
+        print(n, d, dtype, found, flush=True)
+    for n, d, condition, cap, methods in (
+        (large // 10, 100, 10.0, 1000, every),
+        (large // 10, 100, 1e4, 2000, every),
+        (large, 1000, 10.0, 50, ["gdnp", "agd", "lbfgs"]),
+    ):
+        result["race"][f"{n}x{d} condition {condition:g}"] = raced = race(n, d, condition, cap, methods)
+        for kind, rows in raced.items():
+            for name, row in rows.items():
+                print(f"{n}x{d} condition {condition:g} {kind} {name}: {row}", flush=True)
+    for n, d, dtype in ((large // 4, 1000, "float64"), (5 * large, 100, "float32")):
+        result["memory_mib"][f"{n}x{d} {dtype}"] = found = memory(n, d, dtype)
+        print(n, d, dtype, found, flush=True)
+    result["environment"] = environment() | {"blas_threads": max(pool["num_threads"] for pool in threadpool_info())}
+    result["load"] = os.getloadavg()[0]
+    if args.out:
+        args.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

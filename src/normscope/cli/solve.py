@@ -1,0 +1,51 @@
+"""`normscope solve`: GDNP beside other methods on a table of yours."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def solve(
+    table: Annotated[Path, typer.Argument(help="CSV file with a header; numeric columns are the features.")],
+    target: Annotated[str, typer.Option(help="Column to predict: numbers, or two values.")],
+    method: Annotated[
+        list[str] | None, typer.Option(help="gdnp, gd, agd, bngd or lbfgs; may be repeated. All if not given.")
+    ] = None,
+    loss: Annotated[str, typer.Option(help="squared, softplus, sigmoid; auto looks at the target.")] = "auto",
+    alpha: Annotated[float, typer.Option(help="L2 penalty.", min=0.0)] = 1e-4,
+    max_iter: Annotated[int, typer.Option(help="Iterations at most.", min=1)] = 1000,
+    tol: Annotated[float, typer.Option(help="Ends at this share of the gradient at zero.", min=0.0)] = 1e-8,
+    gap: Annotated[float, typer.Option(help="Iterations are counted to this gap (of the target's variance).")] = 1e-6,
+    out: Annotated[Path, typer.Option(help="Folder for the figure and the numbers.")] = Path("normscope-solve"),
+) -> None:
+    """Solve least squares or a halfspace by GDNP and baselines; print a table, draw the convergence with its bound.
+
+    Example: normscope solve data.csv --target y --method gdnp --method gd
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from normscope.report.solve import columns, table_rows, write_solve
+    from normscope.solve.baselines import METHODS
+    from normscope.solve.table import compare_on_table
+
+    found, title = compare_on_table(
+        table,
+        target=target,
+        methods=method or list(METHODS),
+        loss=loss,
+        alpha=alpha,
+        max_iter=max_iter,
+        tol=tol,
+        gap=gap,
+    )
+    written = write_solve(found, title, out)
+    console = Console()
+    shown = Table(*columns(found), title=title)
+    for row in table_rows(found):
+        shown.add_row(*row)
+    console.print(shown)
+    for note in found.notes:
+        console.print(f"- {note}", soft_wrap=True, highlight=False)
+    console.print("Written: " + ", ".join(str(path) for path in written), soft_wrap=True, highlight=False)

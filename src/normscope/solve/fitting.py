@@ -1,0 +1,64 @@
+"""What the three estimators share: arguments checked, weights checked, and word of an iteration that did not end."""
+
+import warnings
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight
+
+from normscope.solve.iteration import Solution
+from normscope.solve.problem import Problem
+
+Array = NDArray[np.floating]
+
+
+def check_settings(estimator: Any) -> int:
+    """alpha, tol and max_iter have a sense; returns a seed drawn from random_state."""
+    rules: tuple[tuple[str, Any, int], ...] = (("alpha", Real, 0), ("tol", Real, 0), ("max_iter", Integral, 1))
+    for name, kind, least in rules:
+        value: Any = getattr(estimator, name)
+        if not isinstance(value, kind) or isinstance(value, bool) or not least <= value < np.inf:
+            what = "an integer" if kind is Integral else "a finite number"
+            raise ValueError(f"{name} must be {what}, at least {least}; got {value!r}.")
+    return int(check_random_state(estimator.random_state).randint(2**31 - 1))
+
+
+def check_weights(sample_weight: Any, x: Array) -> Array:
+    """float64, non-negative, not all zero; ones where None."""
+    weights = _check_sample_weight(sample_weight, x, dtype=np.float64)
+    if weights.min() < 0 or not weights.sum() > 0:
+        raise ValueError(
+            "sample_weight must be non-negative with a positive sum; "
+            f"got a smallest weight of {weights.min():.3g} and a sum of {weights.sum():.3g}."
+        )
+    return weights
+
+
+def rest(problem: Problem) -> Solution:
+    """The solution where u = 0: zero is a critical point and no direction is better than another."""
+    value, _ = problem.value_and_gradient(np.zeros(len(problem.u)))
+    history = {"objective": np.array([value]), "gamma": np.zeros(1), "gradient_norm": np.zeros(1)}
+    return Solution(np.zeros(len(problem.u)), 0.0, history, "tol")
+
+
+def usable_start(problem: Problem, start: Array | None) -> Array | None:
+    """A warm start, or None (start from -u) where the old solution has rho = 0."""
+    if start is None or not np.any(start) or float(problem.u @ start) == 0.0:
+        return None
+    return start
+
+
+def warn_if_unfinished(reason: str, gradient_norm: Array, estimator: Any) -> None:
+    """A ConvergenceWarning for "max_iter" and "no finite length"; nothing for the other reasons."""
+    if reason == "max_iter":
+        passage = f"gradient norm {gradient_norm[0]:.2g} -> {gradient_norm[-1]:.2g}"
+        said = f"max_iter={estimator.max_iter} reached ({passage}). Scale the features, or raise max_iter or tol."
+    elif reason == "no finite length":
+        said = "The loss falls for ever along the direction found: there is no finite minimiser. Take alpha > 0."
+    else:
+        return
+    warnings.warn(f"{type(estimator).__name__}: {said}", ConvergenceWarning, stacklevel=3)

@@ -1,0 +1,107 @@
+r"""One hidden tanh layer, F(x) = sum_i theta_i tanh(x^T w_i), trained by GDNP, one unit after another.
+
+    f(W) = E l(-y F(x)) + (alpha/2) sum_i ||w_i||^2 = E l(sum_i theta_i tanh(z^T w_i)) + ...,   z = -y x, tanh is odd
+
+For unit i the others are a fixed offset, so that f is a halfspace problem with phi(m) = l(o + theta_i tanh m). Under
+the Gaussian model, with the other units on the line of S^-1 u, unit i converges as (1 - mu/L)^(2t). theta stays fixed
+(the theorem's setting); its sign is no restriction, since tanh is odd.
+
+Differs from the source: critical points do NOT all align with S^-1 u. That holds where the matrix (b_ij),
+b_ij = E d^2 l/dm_i dm_j, is invertible, or for one unit while the others are on the line; joint minima with a singular
+b lie off the line and below the best aligned point. Source: seed 003, neural networks.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normscope.solve.design import Design
+from normscope.solve.halfspace import DataRay, UnitHalfspace
+from normscope.solve.iteration import Solution, gdnp
+from normscope.solve.losses import Loss, Unit
+from normscope.solve.spectrum import Spectrum
+
+Array = NDArray[np.floating]
+
+
+class Network:
+    """The problem over all units; keeps the margins Z W^T, so that a visit to a unit starts without touching Z."""
+
+    def __init__(
+        self, design: Design, loss: Loss, theta: Array, weights: Array, *, alpha: float, spectrum: Spectrum
+    ) -> None:
+        self.design, self.loss, self.theta, self.alpha, self.spectrum = design, loss, theta, alpha, spectrum
+        self.weights = np.array(weights, dtype=np.float64)
+        self.margins = np.stack([design.forward(w) for w in self.weights])
+        self._penalized = np.ones(design.size)
+        self._penalized[design.x.shape[1] :] = 0.0
+
+    def value(self) -> float:
+        data = float(self.design.weights @ self.loss.value(self.theta @ np.tanh(self.margins)))
+        return data + 0.5 * self.alpha * float(np.sum(self._penalized * self.weights**2))
+
+    def gradient(self) -> Array:
+        """Of f in every unit's weights, shape (units, size): one product with Z^T."""
+        t = np.tanh(self.margins)
+        outer = self.loss.first(self.theta @ t)
+        columns = outer * self.theta[:, None] * (1.0 - t * t)
+        return self.design.backward(*columns) + self.alpha * self._penalized * self.weights
+
+    def unit_problem(self, i: int) -> UnitHalfspace:
+        """Unit i with the others held."""
+        t = np.tanh(self.margins)
+        t[i] = 0.0
+        correlation = self.margins @ self.design.weights
+        square = self.margins**2 @ self.design.weights
+        # S w_j = k_j u on the line, where k_j = w_j^T S w_j / u^T w_j; a unit with u^T w_j = 0 is not on it.
+        on_line = np.divide(square, correlation, out=correlation.copy(), where=correlation != 0.0)
+        shares = self.theta * (on_line - correlation)
+        shares[i] = 0.0
+        unit = Unit(self.loss, self.theta @ t, float(self.theta[i]))
+        return UnitHalfspace(self.design, unit, shares @ (1.0 - t * t), alpha=self.alpha, spectrum=self.spectrum)
+
+    def visit(self, i: int, *, steps: int, search: bool, safeguard: bool = True, tol: float = 0.0) -> Solution | None:
+        """`steps` of GDNP on unit i; `search` looks along the whole ray for its length. None where it stands still."""
+        problem, w = self.unit_problem(i), self.weights[i]
+        if not np.any(w) or DataRay(problem, w, self.margins[i]).slope(0.0) == 0.0:
+            return None
+        length = None if search else float(np.sqrt(self.design.weights @ self.margins[i] ** 2))
+        solution = gdnp(problem, w, length=length, max_iter=steps, tol=tol, safeguard=safeguard)
+        if solution.reason == "no finite length":
+            return None
+        self.weights[i] = solution.coef
+        self.margins[i] = self.design.forward(solution.coef)
+        return solution
+
+
+@dataclass(frozen=True)
+class Trained:
+    """weights (units, size); history: objective and gradient_norm of the whole network, gamma (sweeps + 1, units)."""
+
+    weights: Array
+    history: dict[str, Array]
+    reason: str
+
+    @property
+    def converged(self) -> bool:
+        return self.reason == "tol"
+
+
+def alternate(network: Network, *, sweeps: int, steps: int, tol: float) -> Trained:
+    """Visits every unit in turn, `steps` direction steps each, until ||grad f|| <= tol ||grad f at the start||."""
+    rows: list[tuple[float, float, Array]] = []
+    reason = "max_iter"
+    for sweep in range(sweeps + 1):
+        norm = float(np.linalg.norm(network.gradient()))
+        lengths = np.sqrt(network.margins**2 @ network.design.weights)
+        rows.append((network.value(), norm, lengths))
+        if norm <= tol * rows[0][1]:
+            reason = "tol"
+        if sweep == sweeps or reason == "tol":
+            break
+        for i in range(len(network.theta)):
+            network.visit(i, steps=steps, search=sweep == 0)
+    names = ("objective", "gradient_norm", "gamma")
+    history = {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+    return Trained(network.weights, history, reason)

@@ -1,0 +1,82 @@
+r"""What the iteration knows of a problem: rays, and what it costs to look along and across one.
+
+    F(w~) = E phi(z^T w~) + (alpha/2) ||w~||^2,    w~ = gamma w / ||w||_S,    ||w||_S^2 = w^T S w
+
+A ray is a direction w scaled to ||w||_S = 1. Along it (values, slopes, lengths) nothing touches the data matrix;
+`pull` is one product with Z^T, `line` one product with Z. Problems: `LeastSquares`, `Halfspace` (data), `Gaussian`
+(exact expectations), each in its file.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normscope.solve.spectrum import Spectrum
+
+Array = NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class Pull:
+    """The data's answer at w~ = gamma w, ||w||_S = 1.
+
+    gradient: of F at w~. s_w: S w. c1: the coefficient of u in the gradient under the Gaussian model.
+    denominator: delta of the direction step w+ = w + P gradient / delta; L h without a penalty.
+    fallback: a delta that always descends, from the curvature along the ray.
+    """
+
+    gradient: Array
+    s_w: Array
+    c1: float
+    denominator: float
+    fallback: float
+
+
+class Ray(Protocol):
+    """A direction, ||w||_S = 1; `correlation` is u^T w."""
+
+    w: Array
+    correlation: float
+
+    def value(self, gamma: float) -> float: ...
+
+    def slope(self, gamma: float) -> float: ...
+
+    def first_length(self) -> float | None: ...
+
+    def next_length(self, start: float, width: float, small: float) -> float | None: ...
+
+    def pull(self, gamma: float) -> Pull: ...
+
+    def line(self, direction: Array) -> Callable[[float], "Ray"]: ...
+
+
+class Problem(Protocol):
+    """u, the spectrum of S, and rays.
+
+    gradient_at_zero: ||grad F(0)||, the unit in which `tol` counts. smoothness: a bound on the Hessian of F.
+    """
+
+    u: Array
+    spectrum: Spectrum
+    gradient_at_zero: float
+    smoothness: float
+
+    def ray(self, w: Array) -> Ray: ...
+
+    def value_and_gradient(self, coef: Array) -> tuple[float, Array]: ...
+
+    def rate_history(self, history: dict[str, Array]) -> dict[str, Array]: ...
+
+
+def scale_to_one(w: Array, square: float) -> float:
+    """1/||w||_S, or a ValueError where ||w||_S = 0."""
+    if not square > 0.0:
+        raise ValueError(
+            "A direction needs ||w||_S > 0: the start is zero or orthogonal to every sample "
+            f"(||w|| = {np.linalg.norm(w):.3g}, w^T S w = {square:.3g}). Start from -u, the default."
+        )
+    return float(1.0 / np.sqrt(square))

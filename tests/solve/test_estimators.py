@@ -1,0 +1,218 @@
+"""The estimators as scikit-learn and its users meet them."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import load_breast_cancer, load_digits, make_moons
+from sklearn.exceptions import ConvergenceWarning, SkipTestWarning
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.model_selection import GridSearchCV, train_test_split
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+from normscope.solve import GDNPClassifier, GDNPMLPClassifier, GDNPRegressor
+
+ESTIMATORS = (GDNPRegressor, GDNPClassifier, GDNPMLPClassifier)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        GDNPRegressor(),
+        GDNPRegressor(alpha=0.1, fit_intercept=False),
+        GDNPClassifier(),
+        GDNPClassifier(loss="sigmoid", fit_intercept=False),
+        GDNPMLPClassifier(n_hidden=3, max_iter=5),
+        pytest.param(GDNPMLPClassifier(), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_scikit_learns_own_checks_pass_with_no_expected_failure(estimator):
+    with warnings.catch_warnings():
+        # scikit-learn fits on tiny and random data and does not mind either; array-api needs an environment variable.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", SkipTestWarning)
+        results = check_estimator(estimator)
+    statuses = {result["check_name"]: result["status"] for result in results}
+    assert len(statuses) > 40
+    assert {name for name, status in statuses.items() if status != "passed"} <= {"check_array_api_input"}
+
+
+def small(estimator, n=80, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, 3))
+    y = x @ np.array([1.0, -2.0, 0.5]) + 0.3 * rng.standard_normal(n) + 1.0
+    return x, y if estimator is GDNPRegressor else np.where(y > 1.0, "yes", "no")
+
+
+def test_history_alone_reconstructs_the_coefficients():
+    x, y = small(GDNPRegressor)
+    model = GDNPRegressor().fit(x, y)
+    np.testing.assert_array_equal(model.coef_, model.history_["gamma"][-1] * model.history_["direction"])
+    for name in ("gap", "bound", "slack", "gradient_norm_S", "gamma", "objective"):
+        assert len(model.history_[name]) == model.n_iter_ + 1
+        assert np.isfinite(model.history_[name]).all()
+    x, y = small(GDNPClassifier)
+    model = GDNPClassifier().fit(x, y)
+    (history,) = model.history_
+    np.testing.assert_array_equal(model.coef_[0], history["gamma"][-1] * history["direction"])
+    assert model.intercept_[0] == history["gamma"][-1] * history["offset"]
+    for name in ("gap", "bound", "slack", "gradient_norm_S", "gamma", "objective"):
+        assert len(history[name]) == model.n_iter_ + 1
+        assert np.isfinite(history[name]).all()
+    model = GDNPMLPClassifier(n_hidden=2, random_state=0, tol=0.05).fit(x, y)
+    (history,) = model.history_
+    np.testing.assert_allclose(model.coef_[0], history["gamma"][-1][:, None] * history["direction"], rtol=1e-12)
+    np.testing.assert_allclose(model.intercept_[0], history["gamma"][-1] * history["offset"], rtol=1e-12)
+
+
+def test_the_classifier_is_logistic_regression():
+    x, y = small(GDNPClassifier, n=300)
+    for alpha in (1e-3, 1.0):
+        ours = GDNPClassifier(alpha=alpha, tol=1e-9, max_iter=20_000).fit(x + 2.0, y)
+        theirs = LogisticRegression(C=1 / (alpha * 300), tol=1e-10, max_iter=1000).fit(x + 2.0, y)
+        np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=1e-5)
+        np.testing.assert_allclose(ours.intercept_, theirs.intercept_, rtol=1e-5)
+        assert (np.diff(ours.history_[0]["objective"]) <= 1e-14).all()
+
+
+@pytest.mark.parametrize("load", [load_breast_cancer, load_digits])
+@pytest.mark.parametrize("alpha", [1e-3, 1e-2])
+def test_accuracy_is_within_a_point_of_logistic_regression(load, alpha):
+    """Standardized, same alpha; digits one against the rest; the mean of three splits."""
+    x, y = load(return_X_y=True)
+    points = []
+    for seed in range(3):
+        xa, xb, ya, yb = train_test_split(x, y, test_size=0.3, random_state=seed, stratify=y)
+        scaler = StandardScaler().fit(xa)
+        xa, xb = scaler.transform(xa), scaler.transform(xb)
+        ours = GDNPClassifier(alpha=alpha, tol=1e-3).fit(xa, ya)
+        theirs = OneVsRestClassifier(LogisticRegression(C=1 / (alpha * len(xa)), max_iter=2000)).fit(xa, ya)
+        points.append(100 * (ours.score(xb, yb) - theirs.score(xb, yb)))
+    assert abs(np.mean(points)) <= 1.0, points
+
+
+def test_the_network_learns_what_no_halfspace_can():
+    x, y = make_moons(400, noise=0.15, random_state=0)
+    linear = GDNPClassifier().fit(x, y).score(x, y)
+    network = GDNPMLPClassifier(random_state=0, tol=1e-2).fit(x, y).score(x, y)
+    assert linear < 0.9
+    assert network > 0.97
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_weights_are_repetitions(estimator):
+    x, y = small(estimator)
+    repeats = np.random.default_rng(1).integers(0, 4, len(x))
+    settings = {"tol": 1e-6, "max_iter": 20_000} if estimator is not GDNPMLPClassifier else {"tol": 1e-2}
+    weighted = estimator(random_state=0, **settings).fit(x, y, sample_weight=repeats)
+    repeated = estimator(random_state=0, **settings).fit(np.repeat(x, repeats, axis=0), np.repeat(y, repeats))
+    np.testing.assert_allclose(weighted.coef_, repeated.coef_, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_pandas_pipelines_and_grids(estimator):
+    x, y = small(estimator)
+    frame = pd.DataFrame(x, columns=["a", "b", "c"])
+    model = estimator(tol=0.05).fit(frame, y)
+    assert model.feature_names_in_.tolist() == ["a", "b", "c"]
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame[["b", "a", "c"]])
+    pipeline = make_pipeline(StandardScaler(), estimator(tol=0.05))
+    name = estimator.__name__.lower()
+    grid = GridSearchCV(pipeline, {f"{name}__alpha": [1e-3, 1e-1]}, cv=3).fit(frame, y)
+    assert grid.best_score_ > 0.8
+
+
+def test_a_warm_start_continues():
+    for estimator in (GDNPRegressor, GDNPClassifier):
+        x, y = small(estimator)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model = estimator(warm_start=True, max_iter=2, tol=1e-12).fit(x, y)
+            first = np.atleast_1d(model.history_)[0]["objective"]
+            model.fit(x, y)
+        second = np.atleast_1d(model.history_)[0]["objective"]
+        # The last length is only as exact as the step needed; the new start finds it to rounding.
+        assert first[-1] * (1 - 1e-3) < second[0] <= first[-1] * (1 + 1e-12)
+        assert second[-1] < first[-1]
+
+
+def test_float32_stays_float32_in_the_products():
+    x, y = small(GDNPRegressor, n=500)
+    narrow = GDNPRegressor(tol=1e-5).fit(x.astype(np.float32), y)
+    np.testing.assert_allclose(narrow.coef_, LinearRegression().fit(x, y).coef_, rtol=1e-4)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_nan_and_infinity_are_refused(estimator, bad):
+    x, y = small(estimator)
+    x[3, 1] = bad
+    with pytest.raises(ValueError, match="NaN|infinity"):
+        estimator().fit(x, y)
+
+
+@pytest.mark.parametrize("estimator", [GDNPClassifier, GDNPMLPClassifier])
+def test_one_class_is_refused(estimator):
+    x, y = small(estimator)
+    with pytest.raises(ValueError, match="at least 2 classes.*only one class"):
+        estimator().fit(x, np.full(len(y), "yes"))
+    with pytest.raises(ValueError, match="only one class"):
+        estimator().fit(x, y, sample_weight=(y == "yes").astype(float))
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_target_with_several_columns_is_refused(estimator):
+    x, y = small(estimator)
+    with pytest.raises(ValueError, match="1d array"):
+        estimator().fit(x, np.column_stack([y, y]))
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_fewer_samples_than_features_and_constant_features_are_fitted(estimator):
+    rng = np.random.default_rng(0)
+    x = np.column_stack([rng.standard_normal((20, 30)), np.full(20, 7.0)])
+    y = x[:, 0] if estimator is GDNPRegressor else x[:, 0] > 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = estimator(max_iter=2000 if estimator is not GDNPMLPClassifier else 20, random_state=0).fit(x, y)
+    assert model.score(x, y) > 0.99
+    assert np.isfinite(model.coef_).all()
+    if estimator is not GDNPMLPClassifier:
+        assert abs(model.coef_.ravel()[-1]) < 1e-8
+
+
+def test_no_correlation_at_all_gives_zero_coefficients():
+    x = np.array([[-1.0], [1.0], [-1.0], [1.0]])
+    model = GDNPRegressor().fit(x, [1.0, 1.0, 2.0, 2.0])
+    assert (model.coef_.item(), model.intercept_, model.n_iter_) == (0.0, 1.5, 0)
+    model = GDNPClassifier().fit(x, [0, 0, 1, 1])
+    assert model.coef_.item() == 0.0
+    # A warm start from zero (rho = 0) begins again at -u.
+    model = GDNPRegressor(warm_start=True).fit(x, [1.0, 1.0, 2.0, 2.0]).fit(x, [0.0, 1.0, 0.0, 1.0])
+    assert model.coef_.item() == pytest.approx(0.5)
+
+
+def test_separable_data_without_a_penalty_are_told_to_take_one():
+    with pytest.warns(ConvergenceWarning, match="Take alpha > 0"):
+        GDNPClassifier(alpha=0.0).fit([[-2.0], [-1.0], [1.0], [2.0]], [0, 0, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [({"alpha": -1.0}, "alpha must be"), ({"max_iter": 0}, "max_iter must be"), ({"tol": np.nan}, "tol must be")],
+)
+def test_settings_without_sense_are_refused(settings, words):
+    for estimator in ESTIMATORS:
+        x, y = small(estimator)
+        with pytest.raises(ValueError, match=words):
+            estimator(**settings).fit(x, y)
+    with pytest.raises(ValueError, match="Did you mean 'softplus'"):
+        GDNPClassifier(loss="softmax_plus").fit(*small(GDNPClassifier))
+    with pytest.raises(ValueError, match="non-negative"):
+        GDNPRegressor().fit(*small(GDNPRegressor), sample_weight=np.r_[-1.0, np.ones(79)])
