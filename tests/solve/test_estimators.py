@@ -68,6 +68,15 @@ def test_history_alone_reconstructs_the_coefficients():
     (history,) = model.history_
     np.testing.assert_allclose(model.coef_[0], history["gamma"][-1][:, None] * history["direction"], rtol=1e-12)
     np.testing.assert_allclose(model.intercept_[0], history["gamma"][-1] * history["offset"], rtol=1e-12)
+    for name in ("gap", "gradient_norm_S", "objective", "gamma", "bound", "slack"):
+        assert len(history[name]) == model.n_iter_ + 1
+    assert history["gap"].min() == 0.0
+    assert np.isfinite(history["gradient_norm_S"]).all()
+    # The S^-1 norm against the Euclidean one: ||g||^2 / L <= g^T S^-1 g.
+    largest = np.linalg.eigvalsh(np.cov(x.T, bias=True)).max()
+    assert (history["gradient_norm_S"] ** 2 * max(largest, 1.0) >= 0.999 * history["gradient_norm"] ** 2).all()
+    assert np.isnan(history["bound"][0]).all()
+    assert (history["bound"][1:] >= 0.0).all()
 
 
 def test_the_classifier_is_logistic_regression():

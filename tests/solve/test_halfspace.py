@@ -9,6 +9,7 @@ from scipy.special import expit
 import reference
 from normscope.solve import Design, GaussianHalfspace, Halfspace, convergence_bound, gdnp, identities, named_loss
 from normscope.solve.gaussian import gaussian_expectation
+from normscope.solve.losses import Unit
 
 LOSSES = ("softplus", "sigmoid")
 
@@ -142,3 +143,16 @@ def test_identities_name_what_fails_off_the_model():
     )
     with pytest.raises(ArithmeticError, match="identity of the gradient"):
         gdnp(problem, max_iter=5, callback=identities(problem))
+
+
+@pytest.mark.parametrize("loss", ["softplus", "sigmoid", "unit"])
+def test_values_and_slopes_block_by_block_are_those_of_all_rows(loss):
+    rng = np.random.default_rng(0)
+    n = 2 * 16_384 + 5
+    offset = rng.standard_normal(n)
+    phi = Unit(named_loss("softplus"), offset, 0.7) if loss == "unit" else named_loss(loss)
+    design = Design(rng.standard_normal((n, 3)), rng.random(n))
+    ray = Halfspace(design, phi).ray(np.array([1.0, -2.0, 0.5]))
+    margin = 1.3 * ray.p
+    assert ray.value(1.3) == pytest.approx(float(design.weights @ phi.value(margin)), rel=1e-12)
+    assert ray.slope(1.3) == pytest.approx(float(design.weights @ (phi.first(margin) * ray.p)), rel=1e-10)

@@ -36,6 +36,10 @@ class Loss(Protocol):
 
     def derivatives(self, margin: Array) -> tuple[Array, Array]: ...
 
+    def rows(self, rows: slice) -> "Loss":
+        """The loss of those rows alone; itself where it is the same for all."""
+        ...
+
 
 class Softplus:
     """log(1 + e^m).
@@ -59,6 +63,9 @@ class Softplus:
     def derivatives(self, margin: Array) -> tuple[Array, Array]:
         s = expit(margin)
         return s, s * (1.0 - s)
+
+    def rows(self, rows: slice) -> "Softplus":
+        return self
 
 
 class Sigmoid:
@@ -84,6 +91,9 @@ class Sigmoid:
         s = expit(margin)
         slope = s * expit(-margin)
         return slope, slope * (1.0 - 2.0 * s)
+
+    def rows(self, rows: slice) -> "Sigmoid":
+        return self
 
 
 @dataclass(frozen=True)
@@ -113,6 +123,9 @@ class Unit:
         slope, bend = self.loss.derivatives(self.offset + self.theta * t)
         dt = 1.0 - t * t
         return slope * self.theta * dt, bend * (self.theta * dt) ** 2 - 2.0 * slope * self.theta * t * dt
+
+    def rows(self, rows: slice) -> "Unit":
+        return Unit(self.loss, self.offset[rows], self.theta)
 
 
 LOSSES: dict[str, Loss] = {"softplus": Softplus(), "sigmoid": Sigmoid()}

@@ -12,6 +12,7 @@ b lie off the line and below the best aligned point. Source: seed 003, neural ne
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,7 +78,12 @@ class Network:
 
 @dataclass(frozen=True)
 class Trained:
-    """weights (units, size); history: objective and gradient_norm of the whole network, gamma (sweeps + 1, units)."""
+    """weights (units, size); history, one entry a sweep, the start included:
+
+    objective, gap (above the best sweep), gradient_norm and gradient_norm_S (in the S^-1 norm) of the whole network;
+    gamma, bound and slack (sweeps + 1, units): bound and slack are those of the unit's own last visit, on the squared
+    S^-1 norm of its gradient, nan before the first and where it stood still.
+    """
 
     weights: Array
     history: dict[str, Array]
@@ -90,18 +96,23 @@ class Trained:
 
 def alternate(network: Network, *, sweeps: int, steps: int, tol: float) -> Trained:
     """Visits every unit in turn, `steps` direction steps each, until ||grad f|| <= tol ||grad f at the start||."""
-    rows: list[tuple[float, float, Array]] = []
+    rows: list[tuple[Any, ...]] = []
     reason = "max_iter"
+    promised = np.full((2, len(network.theta)), np.nan)
     for sweep in range(sweeps + 1):
-        norm = float(np.linalg.norm(network.gradient()))
+        gradient = network.gradient()
+        norm = float(np.linalg.norm(gradient))
+        inverse = float(np.sqrt(sum(network.spectrum.inverse_square(row) for row in gradient)))
         lengths = np.sqrt(network.margins**2 @ network.design.weights)
-        rows.append((network.value(), norm, lengths))
+        rows.append((network.value(), norm, inverse, lengths, *promised.copy()))
         if norm <= tol * rows[0][1]:
             reason = "tol"
         if sweep == sweeps or reason == "tol":
             break
         for i in range(len(network.theta)):
-            network.visit(i, steps=steps, search=sweep == 0)
-    names = ("objective", "gradient_norm", "gamma")
+            found = network.visit(i, steps=steps, search=sweep == 0)
+            promised[:, i] = np.nan if found is None else (found.history["bound"][-1], found.history["slack"][-1])
+    names = ("objective", "gradient_norm", "gradient_norm_S", "gamma", "bound", "slack")
     history = {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+    history["gap"] = history["objective"] - history["objective"].min()
     return Trained(network.weights, history, reason)
