@@ -139,7 +139,7 @@ def test_the_verb_prints_a_table_and_draws_the_bound(table, name, target):
         (["numbers.csv", "--target", "y", "--method", "gdpn"], "Did you mean 'gdnp'"),
         (["numbers.csv", "--target", "y", "--loss", "sigmoid"], "needs a target with two values"),
         (["nowhere.csv", "--target", "y"], "nowhere.csv"),
-        (["holes.csv", "--target", "y"], "1 missing values"),
+        (["holes.csv", "--target", "y"], "1 missing and 0 infinite values"),
         (["words.csv", "--target", "y"], "no numeric column"),
         (["one.csv", "--target", "y"], "one value only"),
     ],

@@ -145,6 +145,18 @@ def test_identities_name_what_fails_off_the_model():
         gdnp(problem, max_iter=5, callback=identities(problem))
 
 
+def test_the_safeguard_keeps_the_loss_falling_on_heavy_tails():
+    """A length that jumps over zero to a mirrored root would raise it: seen on seed 137, among others."""
+    for seed in (*range(60), 137):
+        rng = np.random.default_rng(seed)
+        n, d = int(rng.integers(6, 60)), int(rng.integers(1, 5))
+        x, y = rng.standard_t(1.5, (n, d)), np.where(rng.random(n) < 0.5, 1.0, -1.0)
+        design = Design(x, center=True, constant=True).signed(-y)
+        found = gdnp(Halfspace(design, named_loss("sigmoid"), alpha=1e-4), max_iter=200)
+        objective = found.history["objective"]
+        assert (np.diff(objective) <= 1e-12).all(), seed
+
+
 @pytest.mark.parametrize("loss", ["softplus", "sigmoid", "unit"])
 def test_values_and_slopes_block_by_block_are_those_of_all_rows(loss):
     rng = np.random.default_rng(0)

@@ -66,3 +66,7 @@ def test_halvings_keep_the_corrected_bound_and_scaling_breaks_the_printed_one():
             assert square <= bound
             broken += square > length_bound_printed(halvings, mu=mu, zeta=c, width=high - low)
     assert broken > 0
+
+
+def test_a_slope_that_underflows_to_zero_has_not_turned():
+    assert lowest_length(lambda g: -np.exp(-abs(g)), lambda g: -g, convex=True) is None

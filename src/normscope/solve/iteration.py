@@ -3,7 +3,7 @@ r"""Gradient descent in normalized parametrization: the direction by a gradient 
     w_{t+1}     = w_t - s_t grad_w f(w_t, gamma_t),      s_t = -||w_t||_S^3 / (L gamma_t h_t)
     grad_w f    = (gamma/||w||_S) P grad f(w~),          P = I - S w w^T / ||w||_S^2
     h_t         = c1 (u^T w_t),                          c1 = E phi' - E phi'' (u^T w~)
-    gamma_{t+1} = the lowest minimum of f(w_{t+1}, .)
+    gamma_0     = the lowest minimum of f(w_0, .);       gamma_{t+1} = the minimum of f(w_{t+1}, .) downhill of gamma_t
 
 With ||w||_S = 1, kept by rescaling, this is w+ = w + P grad f / (L h). A ridge (alpha/2)||w~||^2 joins as a curvature:
 
@@ -128,10 +128,10 @@ def gdnp(
         else:
             ray = line(1.0)
         small = _LENGTH * float(np.linalg.norm(across)) / np.sqrt(problem.spectrum.largest) if safeguard else 0.0
-        longer = ray.next_length(gamma, width, small)
+        longer = ray.next_length(gamma, min(width, 0.5 * abs(gamma)), small)
         if longer is None:
             reason = "no finite length"
-        else:
+        elif not safeguard or ray.value(longer) <= ray.value(gamma):
             width, gamma = 2.0 * abs(longer - gamma), longer
     names = ("objective", "rho", "gamma", "c1", "slope", "gradient_norm", "gradient_norm_S", "step")
     history = {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
@@ -147,7 +147,10 @@ def _denominator(pull: Pull, gamma: float, safeguard: bool) -> float:
 def _backtrack(
     line: Callable[[float], Ray], gamma: float, value: float, fall: float, first: float
 ) -> tuple[Ray, float] | None:
-    """Halves `first` until f has fallen at the old length; the next length lowers it further. None at rounding."""
+    """Halves `first` until f has fallen at the old length; the next length is taken if it is lower still.
+
+    None at rounding.
+    """
     floor = 4.0 * np.finfo(np.float64).eps * abs(value)
     taken = first
     for _ in range(_HALVINGS):

@@ -25,8 +25,6 @@ Array = NDArray[np.floating]
 class LeastSquares:
     """The problem on data. For d <= SMALL, S is a matrix and an iteration costs d^2; above, one pass over X."""
 
-    convex = True
-
     def __init__(self, design: Design, y: Array, *, alpha: float = 0.0, seed: int = 0) -> None:
         self.u = -design.backward(y)[0]
         self.energy = float(design.weights @ (y * y))

@@ -53,7 +53,8 @@ def lowest_length(
             continue
         for rung in _LADDER[reach >= _LADDER]:
             here = side * slope(side * rung)
-            if before < 0 <= here:
+            # Strictly: a slope that underflows to zero has not turned.
+            if before < 0 < here:
                 low, high = sorted((side * previous, side * rung))
                 found.append(bisect(slope, low, high))
                 if convex:
@@ -71,7 +72,7 @@ def next_length(slope: Slope, start: float, width: float, *, small: float, reach
     previous, width = start, max(width, 1e-12 * abs(start), 1e-300)
     while abs(previous) < reach:
         edge = min(max(start + side * width, -reach), reach)
-        if side * slope(edge) >= 0:
+        if side * slope(edge) > 0:
             low, high = sorted((previous, edge))
             return bisect(slope, low, high, small=small)
         previous, width = edge, 2.0 * width

@@ -1,5 +1,6 @@
 """A network with one hidden tanh layer, trained by GDNP unit by unit, as a scikit-learn classifier."""
 
+from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
@@ -74,9 +75,10 @@ class GDNPMLPClassifier(AgainstRest):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """X (n, d), y (n,) of two or more classes, sample_weight (n,) or None."""
         seed, loss = check_settings(self), named_loss(self.loss)
-        if not isinstance(self.n_hidden, int) or self.n_hidden < 1 or not self.theta != 0:
+        number = isinstance(self.theta, Real) and np.isfinite(self.theta) and self.theta != 0
+        if not isinstance(self.n_hidden, Integral) or self.n_hidden < 1 or not number:
             raise ValueError(
-                "n_hidden must be an integer, at least 1, and theta must not be zero; "
+                "n_hidden must be an integer, at least 1, and theta a finite number other than zero; "
                 f"got n_hidden={self.n_hidden!r}, theta={self.theta!r}."
             )
         rng = np.random.default_rng(seed)

@@ -28,7 +28,7 @@ class GDNPRegressor(RegressorMixin, BaseEstimator):
     Args:
         alpha: L2 penalty, not on the intercept.
         fit_intercept: centre x and y.
-        tol: ends when ||grad|| <= tol ||grad at zero||.
+        tol: ends when ||grad|| <= tol ||grad at zero||; at least ten times the rounding of X's type.
         max_iter: direction steps; each costs one reading of X, or d^2 where d <= 128.
         warm_start: start from the direction of the last fit.
         random_state: of the Lanczos iteration that finds L where d > 128.
@@ -73,9 +73,9 @@ class GDNPRegressor(RegressorMixin, BaseEstimator):
         problem = LeastSquares(design, y - y_mean, alpha=self.alpha, seed=seed)
         start = self.coef_.astype(np.float64) if self.warm_start and hasattr(self, "coef_") else None
         if problem.gradient_at_zero > 0.0:
-            solution = gdnp(
-                problem, usable_start(problem, start), max_iter=self.max_iter, tol=self.tol, safeguard=False
-            )
+            # Products with float32 data carry its rounding: no smaller gradient can be seen.
+            tol = max(self.tol, 10.0 * float(np.finfo(x.dtype).eps))
+            solution = gdnp(problem, usable_start(problem, start), max_iter=self.max_iter, tol=tol, safeguard=False)
         else:
             solution = rest(problem)
         coef, shift = design.coefficients(solution.coef)

@@ -53,11 +53,16 @@ def exact_spectrum(s: Array) -> Spectrum:
     return Spectrum(largest, float(values[0]), values, vectors)
 
 
+_AT_LEAST = 10
+
+
 def lanczos_spectrum(
     product: Callable[[Array], Array], size: int, rng: np.random.Generator, *, tol: float = 1e-2, steps: int = 40
 ) -> Spectrum:
-    """L to a relative error of `tol`, from above: the Ritz value plus its residual.
+    """An estimate of L: the largest Ritz value plus its residual, once that is below `tol`.
 
+    It bounds some eigenvalue from above, in all likelihood the largest: a start nearly orthogonal to its vector could
+    stop early, hence at least 10 steps.
     Full reorthogonalisation: `steps` vectors of length d, less than the data for every n >= 40.
     """
     basis = np.zeros((steps + 1, size))
@@ -75,7 +80,7 @@ def lanczos_spectrum(
         t = np.diag(diagonal) + np.diag(off, 1) + np.diag(off, -1)
         values, vectors = np.linalg.eigh(t)
         top, residual = float(values[-1]), beta * abs(float(vectors[-1, -1]))
-        if residual <= tol * top or beta == 0.0:
+        if (residual <= tol * top and k + 1 >= _AT_LEAST) or beta == 0.0:
             break
         off.append(beta)
         basis[k + 1] = v / beta

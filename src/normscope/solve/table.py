@@ -26,16 +26,20 @@ def read_table(path: Path, target: str) -> tuple[Array, Array, tuple[str, ...]]:
     """
     table = pd.read_csv(path)
     check_choice("--target", target, [str(name) for name in table.columns])
-    features = table.drop(columns=target).select_dtypes("number")
+    features = table.drop(columns=target).select_dtypes(["number", "bool"])
     left_out = [str(name) for name in table.columns if name != target and name not in features.columns]
     if not len(features.columns) or not len(features):
         raise ValueError(f"{path} has no numeric column beside {target!r}; encode the others as numbers first.")
+    numbers = pd.concat([features, table[[target]].select_dtypes("number")], axis=1).to_numpy(dtype=np.float64)
     holes = int(features.isna().to_numpy().sum() + table[target].isna().sum())
-    if holes or not np.isfinite(features.to_numpy(dtype=np.float64)).all():
-        raise ValueError(f"{path} has {holes} missing values or infinite ones; fill them or drop their rows first.")
+    infinite = int(np.isinf(numbers).sum())
+    if holes or infinite:
+        raise ValueError(f"{path} has {holes} missing and {infinite} infinite values; fill them or drop their rows.")
     labels = np.unique(table[target].to_numpy())
     if len(labels) < 2:
-        raise ValueError(f"The target {target!r} has one value only, {labels[0]!r}; there is nothing to learn.")
+        raise ValueError(
+            f"The target {target!r} has one value only, {labels.tolist()[0]!r}; there is nothing to learn."
+        )
     x = features.to_numpy(dtype=np.float64)
     spread = x.std(axis=0)
     x = (x - x.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
