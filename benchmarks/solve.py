@@ -169,7 +169,7 @@ def main() -> None:
     for n, d, condition, cap, methods in (
         (large // 10, 100, 10.0, 1000, every),
         (large // 10, 100, 1e4, 2000, every),
-        (large, 1000, 10.0, 300, ["gdnp", "gd", "agd", "lbfgs"]),
+        (large, 1000, 10.0, 60, ["gdnp", "gd", "agd", "lbfgs"]),
     ):
         result["race"][f"{n}x{d} condition {condition:g}"] = raced = race(n, d, condition, cap, methods)
         for kind, rows in raced.items():

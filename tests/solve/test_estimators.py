@@ -225,3 +225,25 @@ def test_settings_without_sense_are_refused(settings, words):
         GDNPClassifier(loss="softmax_plus").fit(*small(GDNPClassifier))
     with pytest.raises(ValueError, match="non-negative"):
         GDNPRegressor().fit(*small(GDNPRegressor), sample_weight=np.r_[-1.0, np.ones(79)])
+
+
+@pytest.mark.parametrize("value", [0.1, 7.0, 1000.1])
+@pytest.mark.parametrize("n", [10, 37])
+def test_constant_features_have_no_coefficient_and_do_no_harm(n, value):
+    """Their rounded mean leaves rounding error behind, which must not become a feature."""
+    rng = np.random.default_rng(0)
+    only = np.full((n, 1), value)
+    y, labels = rng.standard_normal(n), np.arange(n) % 3 == 0
+    model = GDNPRegressor().fit(only, y)
+    assert model.coef_.tolist() == [0.0]
+    np.testing.assert_allclose(model.predict(only), y.mean())
+    assert set(model.history_) == set(GDNPRegressor().fit(rng.standard_normal((n, 1)), y).history_)
+    classifier = GDNPClassifier().fit(only, labels)
+    assert classifier.coef_.tolist() == [[0.0]]
+    assert classifier.intercept_[0] == pytest.approx(np.log(labels.mean() / (1 - labels.mean())), rel=1e-3)
+    beside = np.column_stack([1e-9 * rng.standard_normal(n), only])
+    model = GDNPRegressor().fit(beside, y)
+    assert model.coef_[1] == 0.0
+    np.testing.assert_allclose(model.coef_[0], LinearRegression().fit(beside[:, :1], y).coef_[0], rtol=1e-6)
+    network = GDNPMLPClassifier(n_hidden=2, tol=0.5, random_state=0).fit(np.column_stack([y, only]), labels)
+    assert (network.coef_[:, :, 1] == 0.0).all()

@@ -25,7 +25,11 @@ _BLOCK_BYTES = 1 << 18
 
 
 class Design:
-    """Z and its products. `center=False` leaves m = 0; `constant=False` has no column."""
+    """Z and its products. `center=False` leaves m = 0; `constant=False` has no column.
+
+    Centring turns a constant feature into zeros. Its mean is rounded, so that rounding error would be left of it; it
+    is set to zero instead (`varying`), and its coefficient stays zero.
+    """
 
     def __init__(
         self,
@@ -40,7 +44,12 @@ class Design:
         weights = np.ones(n) if weights is None else np.asarray(weights, dtype=np.float64)
         self.weights = weights / weights.sum()
         self.signs: Array | None = None
-        self.mean = self._transposed(self.weights[None])[0] if center else np.zeros(d)
+        self.varying = np.ones(d)
+        self.mean = np.zeros(d)
+        if center:
+            fixed = x.min(axis=0) == x.max(axis=0)
+            self.mean = np.where(fixed, x[0], self._transposed(self.weights[None])[0])
+            self.varying = np.where(fixed, 0.0, 1.0)
         self.constant = 0.0
         if constant:
             # An intercept column of the features' own size: with c = 1 it alone could set L, or mu.
@@ -56,7 +65,7 @@ class Design:
     def forward(self, w: Array) -> Array:
         """Z w, shape (n,): one product with X."""
         d = self.x.shape[1]
-        v = w[:d]
+        v = self.varying * w[:d]
         p = (self.x @ v.astype(self.x.dtype)).astype(np.float64)
         p += self.constant * w[d:].sum() - self.mean @ v
         return p if self.signs is None else p * self.signs
@@ -69,8 +78,9 @@ class Design:
     def product(self, v: Array) -> Array:
         """S v, shape (size,): X is read once."""
         d = self.x.shape[1]
-        narrow, total, sums = v[:d].astype(self.x.dtype), np.zeros(d), 0.0
-        shift = self.constant * v[d:].sum() - self.mean @ v[:d]
+        within = self.varying * v[:d]
+        narrow, total, sums = within.astype(self.x.dtype), np.zeros(d), 0.0
+        shift = self.constant * v[d:].sum() - self.mean @ within
         for rows in self._blocks():
             p = ((self.x[rows] @ narrow).astype(np.float64) + shift) * self.weights[rows]
             total += p.astype(self.x.dtype) @ self.x[rows]
@@ -86,13 +96,14 @@ class Design:
             s[:d, :d] += (block * self.weights[rows, None]).T @ block
         if self.constant:
             s[d, d] = self.constant**2
-            s[:d, d] = s[d, :d] = self.constant * (self._transposed(self.weights[None])[0] - self.mean)
+            s[:d, d] = s[d, :d] = self.varying * self.constant * (self._transposed(self.weights[None])[0] - self.mean)
         return s
 
     def coefficients(self, w: Array) -> tuple[Array, float]:
         """(coef, intercept) on the caller's own features: z^T w = s (x^T coef + intercept)."""
         d = self.x.shape[1]
-        return w[:d], float(self.constant * w[d:].sum() - self.mean @ w[:d])
+        coef = self.varying * w[:d]
+        return coef, float(self.constant * w[d:].sum() - self.mean @ coef)
 
     def direction(self, coef: Array, intercept: float) -> Array:
         """The inverse of `coefficients`."""
@@ -108,7 +119,7 @@ class Design:
         return total
 
     def _with_constant(self, products: Array, sums: Array) -> Array:
-        products -= sums[:, None] * self.mean
+        products = self.varying * (products - sums[:, None] * self.mean)
         return np.column_stack([products, sums * self.constant]) if self.constant else products
 
     def _total_variance(self) -> float:

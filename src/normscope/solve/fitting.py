@@ -41,8 +41,9 @@ def check_weights(sample_weight: Any, x: Array) -> Array:
 def rest(problem: Problem) -> Solution:
     """The solution where u = 0: zero is a critical point and no direction is better than another."""
     value, _ = problem.value_and_gradient(np.zeros(len(problem.u)))
-    history = {"objective": np.array([value]), "gamma": np.zeros(1), "gradient_norm": np.zeros(1)}
-    return Solution(np.zeros(len(problem.u)), 0.0, history, "tol")
+    zeros = ("rho", "gamma", "c1", "slope", "gradient_norm", "gradient_norm_S")
+    history = {"objective": np.array([value]), "step": np.ones(1), **{name: np.zeros(1) for name in zeros}}
+    return Solution(np.zeros(len(problem.u)), 0.0, history | problem.rate_history(history), "tol")
 
 
 def usable_start(problem: Problem, start: Array | None) -> Array | None:

@@ -65,7 +65,7 @@ class Network:
     def visit(self, i: int, *, steps: int, search: bool, safeguard: bool = True, tol: float = 0.0) -> Solution | None:
         """`steps` of GDNP on unit i; `search` looks along the whole ray for its length. None where it stands still."""
         problem, w = self.unit_problem(i), self.weights[i]
-        if not np.any(w) or DataRay(problem, w, self.margins[i]).slope(0.0) == 0.0:
+        if not np.any(self.margins[i]) or DataRay(problem, w, self.margins[i]).slope(0.0) == 0.0:
             return None
         length = None if search else float(np.sqrt(self.design.weights @ self.margins[i] ** 2))
         solution = gdnp(problem, w, length=length, max_iter=steps, tol=tol, safeguard=safeguard)

@@ -28,7 +28,7 @@ class Spectrum:
     @property
     def rate(self) -> float:
         """1 - mu/L, the factor by which the direction's error shrinks; 1 where mu = 0, nan where mu is unknown."""
-        return 1.0 - self.smallest / self.largest
+        return 1.0 - self.smallest / self.largest if self.largest > 0.0 else 1.0
 
     def inverse_square(self, g: Array) -> float:
         """g^T S^+ g on the range of S; nan where S was not formed."""
