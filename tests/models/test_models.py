@@ -218,7 +218,7 @@ def test_defaults_are_the_papers():
 
 
 def test_unknown_init_lists_the_known():
-    with pytest.raises(ValueError, match="glorot, mean_field; got 'he'"):
+    with pytest.raises(ValueError, match="'glorot', 'mean_field'; got 'he'"):
         MLP(4, 2, init="he")
 
 

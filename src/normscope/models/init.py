@@ -13,6 +13,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from normscope.choices import check_choice
+
 INITS = ("glorot", "mean_field")
 
 
@@ -22,8 +24,7 @@ def initialize(model: nn.Module, init: str, *, seed: int, sigma_w2: float = 2.0,
 
     sigma_w2 = 2 and sigma_b2 = 0.5 are the values of seed 002, Section 4; glorot has no use for them.
     """
-    if init not in INITS:
-        raise ValueError(f"init is one of {', '.join(INITS)}; got {init!r}.")
+    check_choice("init", init, INITS)
     generator = torch.Generator().manual_seed(seed)
     for layer in model.modules():
         if not isinstance(layer, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):

@@ -1,6 +1,5 @@
 """Normalizers by name: the `norm=` slot of the models and the targets of `swap_norms`."""
 
-import difflib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normscope.choices import check_choice
 from normscope.norms._inputs import check_input, per_channel, traced, wide
 from normscope.norms.batch import BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormNd
 from normscope.norms.lp import LpNorm1d, LpNorm2d, LpNorm3d, LpNormNd
@@ -119,15 +119,6 @@ _KINDS: dict[str, Callable[[int | None], _Make]] = {
 NORM_NAMES = tuple(_KINDS)
 
 
-def known_norm(name: str) -> str:
-    """The name itself, or an error with all of them and the nearest match."""
-    if name in _KINDS:
-        return name
-    near = difflib.get_close_matches(str(name).lower(), NORM_NAMES, n=1, cutoff=0.4)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"A normalizer is one of {', '.join(NORM_NAMES)}; got {name!r}.{hint}")
-
-
 def make_norm(name: str, num_features: int, *, dim: int | None, gamma: float = 1.0, **options: Any) -> nn.Module:
     """The normalizer `name` for (N, C, *space) with `dim` dimensions of space (1 also means none).
 
@@ -145,7 +136,8 @@ def make_norm(name: str, num_features: int, *, dim: int | None, gamma: float = 1
     """
     if dim not in (1, 2, 3, None):
         raise ValueError(f"dim counts the dimensions of space: 1, 2, 3, or None for any; got {dim!r}.")
-    layer = _KINDS[known_norm(name)](dim)(num_features, **options)
+    check_choice("normalizer", name, NORM_NAMES)
+    layer = _KINDS[name](dim)(num_features, **options)
     weight = getattr(layer, "weight", None)
     if weight is not None:
         nn.init.constant_(weight, gamma)

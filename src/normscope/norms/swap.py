@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normscope.choices import check_choice
 from normscope.norms._places import also_held_by, replace
-from normscope.norms.kinds import Identity, RMSNorm, known_norm, make_norm
+from normscope.norms.kinds import NORM_NAMES, Identity, RMSNorm, make_norm
 from normscope.norms.lp import _LpLayer
 from normscope.norms.noisy import CovariateNoise
 
@@ -68,7 +69,7 @@ def swap_norms(model: nn.Module, to: str, **options: Any) -> list[Swap]:
         >>> swap_norms(model, "l1")
         [Swap(name='1', old='BatchNorm1d', new='LpNorm1d', kept=('weight', 'bias'))]
     """
-    known_norm(to)
+    check_choice("normalizer", to, NORM_NAMES)
     if isinstance(model, (*_NORMS, LastDim)):
         raise ValueError(
             f"swap_norms changes the layers inside a model, and {type(model).__name__} is itself a layer. "
