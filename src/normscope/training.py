@@ -81,8 +81,8 @@ def train(
     """Trains `model` in place and returns what happened.
 
     Reproducible to the bit on one CPU with one number of threads; on a GPU only under
-    `torch.use_deterministic_algorithms(True)`, since torch's default kernels are not. `seed` governs what the model draws
-    (dropout) without moving torch's global generators; the batches bring their own. The model is in train mode;
+    `torch.use_deterministic_algorithms(True)`, since torch's default kernels are not. `seed` governs what the model
+    draws (dropout) without moving torch's global generators; the batches bring their own. The model is in train mode;
     afterwards, also if something raises, every layer's mode is as it was.
 
     Args:
