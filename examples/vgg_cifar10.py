@@ -14,7 +14,8 @@ from pathlib import Path
 import torch
 
 import normscope as ns
-from normscope.training import Training, accuracy, plain
+from normscope.results import plain
+from normscope.training import Training, accuracy
 
 
 def run(norm: str, data: ns.data.Dataset, *, width: float, steps: int, seed: int) -> Training:

@@ -13,7 +13,8 @@ from torch import nn
 import reference
 from normscope.losses import cross_entropy, half_sse
 from normscope.models import initialize
-from normscope.training import Training, accuracy, plain, train
+from normscope.results import plain
+from normscope.training import Training, accuracy, train
 
 
 def random(*shape, seed=0, dtype=torch.float32):

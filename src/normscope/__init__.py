@@ -9,14 +9,27 @@ from typing import TYPE_CHECKING, Any
 from normscope._version import __version__
 
 if TYPE_CHECKING:
-    from normscope import data, losses, models, norms, solve
+    from normscope import data, losses, models, norms, observe, solve
     from normscope.norms import fold_norms, swap_norms
+    from normscope.observe import Monitor
     from normscope.training import train
 
-_MODULES = ("data", "losses", "models", "norms", "solve")
-_NAMES = {"fold_norms": "norms", "swap_norms": "norms", "train": "training"}
+_MODULES = ("data", "losses", "models", "norms", "observe", "solve")
+_NAMES = {"Monitor": "observe", "fold_norms": "norms", "swap_norms": "norms", "train": "training"}
 
-__all__ = ["__version__", "data", "fold_norms", "losses", "models", "norms", "solve", "swap_norms", "train"]
+__all__ = [
+    "Monitor",
+    "__version__",
+    "data",
+    "fold_norms",
+    "losses",
+    "models",
+    "norms",
+    "observe",
+    "solve",
+    "swap_norms",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

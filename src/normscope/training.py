@@ -8,13 +8,20 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from normscope.environment import environment
+from normscope.results import plain
+
+
+class Monitors(Protocol):
+    """What `train` asks of a monitor."""
+
+    def step(self, x: Tensor, y: Tensor, optimizer: torch.optim.Optimizer) -> object: ...
 
 
 @dataclass(frozen=True)
@@ -53,17 +60,6 @@ class Training:
         Path(path).write_text(json.dumps(plain(asdict(self)), indent=1, allow_nan=False) + "\n")
 
 
-def plain(value: Any) -> Any:
-    """Numbers that JSON has no word for become strings; tuples become lists."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return value
-
-
 def train(
     model: nn.Module,
     loss_fn: Callable[[Tensor, Tensor], Tensor],
@@ -77,6 +73,7 @@ def train(
     explode: float = 1e6,
     check_every: int = 1,
     on_step: Callable[[int], None] | None = None,
+    monitor: Monitors | None = None,
 ) -> Training:
     """Trains `model` in place and returns what happened.
 
@@ -95,6 +92,7 @@ def train(
         check_every: look for divergence only so often; on a GPU each look waits for the device. The step
             reported is exact all the same.
         on_step: called after each step with its number, for a progress bar.
+        monitor: a `normscope.Monitor`; looks on between the gradient and the step.
 
     Example:
         >>> layer = nn.Linear(1, 1, bias=False)
@@ -122,6 +120,8 @@ def train(
             loss.backward()
             if (step + 1) % check_every == 0 and history.diverged_at() is not None:
                 break
+            if monitor is not None:
+                monitor.step(x, y, optimizer)
             if isinstance(optimizer, torch.optim.LBFGS):
                 optimizer.step(lambda x=x, y=y: _closure(model, loss_fn, optimizer, x, y))
             else:

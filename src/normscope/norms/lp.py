@@ -52,7 +52,7 @@ def lp_norm(
     sync = sync and several_processes()
     num_features = None if weight is None else len(weight)
     check_input(x, "lp_norm", num_features, (2, 3, 4, 5), batch_stats=not sync)
-    mean, norm = _statistics(x, _known_p(p), centered, sync)
+    mean, norm = lp_statistics(x, _known_p(p), centered, sync)
     return standardize(x, mean, 1 / (norm + eps), weight, bias)
 
 
@@ -62,7 +62,7 @@ def _known_p(p: float) -> float:
     return float(p)
 
 
-def _statistics(x: Tensor, p: float, centered: bool, sync: bool) -> tuple[Tensor, Tensor]:
+def lp_statistics(x: Tensor, p: float, centered: bool, sync: bool) -> tuple[Tensor, Tensor]:
     x = wide(x)
     dims = stat_dims(x)
     total = sum_over_processes if sync else _itself
@@ -136,7 +136,7 @@ class _LpLayer(nn.Module):
         if not self.training or (input.numel() == 0 and not sync):
             mean, norm = wide(self.running_mean), wide(self.running_norm)
         else:
-            mean, norm = _statistics(input, self.p, self.centered, sync)
+            mean, norm = lp_statistics(input, self.p, self.centered, sync)
             self._track(mean, norm)
         return standardize(input, mean, 1 / (norm + self.eps), self.weight, self.bias)
 

@@ -12,7 +12,7 @@ from normscope.norms.kinds import NORM_NAMES, Identity, RMSNorm, make_norm
 from normscope.norms.lp import _LpLayer
 from normscope.norms.noisy import CovariateNoise
 
-_NORMS = (
+NORM_LAYERS = (
     nn.modules.batchnorm._NormBase,
     _LpLayer,
     CovariateNoise,
@@ -70,7 +70,7 @@ def swap_norms(model: nn.Module, to: str, **options: Any) -> list[Swap]:
         [Swap(name='1', old='BatchNorm1d', new='LpNorm1d', kept=('weight', 'bias'))]
     """
     check_choice("normalizer", to, NORM_NAMES)
-    if isinstance(model, (*_NORMS, LastDim)):
+    if isinstance(model, (*NORM_LAYERS, LastDim)):
         raise ValueError(
             f"swap_norms changes the layers inside a model, and {type(model).__name__} is itself a layer. "
             "Wrap it first: nn.Sequential(layer)."
@@ -108,7 +108,7 @@ def _outermost(model: nn.Module) -> dict[str, nn.Module]:
     found: dict[str, nn.Module] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         inside = any(name.startswith(f"{outer}.") for outer in found)
-        if isinstance(module, (*_NORMS, LastDim)) and not inside:
+        if isinstance(module, (*NORM_LAYERS, LastDim)) and not inside:
             found[name] = module
     return found
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from normscope.demo import DemoRun
-from normscope.training import plain
+from normscope.results import plain
 
 # Okabe and Ito's palette, told apart with any colour vision; the line style says the same once more.
 _STYLE = {"none": {"color": "#D55E00", "linestyle": "--"}, "batch": {"color": "#0072B2", "linestyle": "-"}}

@@ -1,0 +1,37 @@
+"""Measurements of a training run that leave it as it was."""
+
+from normscope.observe.activations import ActivationProbe, Activations
+from normscope.observe.critical import CriticalProbe, CriticalStep
+from normscope.observe.health import HealthProbe, NormHealth
+from normscope.observe.landscape import DLN_FACTORS, VGG_FACTORS, Landscape, LandscapeProbe
+from normscope.observe.monitor import MEASUREMENTS, PRESETS, Monitor
+from normscope.observe.record import Record
+from normscope.observe.shift import CovariateShift, ShiftProbe
+from normscope.observe.sinks import JSONL, TensorBoard, WandB, read_jsonl
+from normscope.observe.untouched import untouched
+from normscope.observe.verdict import Verdict
+
+__all__ = [
+    "DLN_FACTORS",
+    "JSONL",
+    "MEASUREMENTS",
+    "PRESETS",
+    "VGG_FACTORS",
+    "ActivationProbe",
+    "Activations",
+    "CovariateShift",
+    "CriticalProbe",
+    "CriticalStep",
+    "HealthProbe",
+    "Landscape",
+    "LandscapeProbe",
+    "Monitor",
+    "NormHealth",
+    "Record",
+    "ShiftProbe",
+    "TensorBoard",
+    "Verdict",
+    "WandB",
+    "read_jsonl",
+    "untouched",
+]

@@ -1,0 +1,152 @@
+"""The layers of any network in the order they run, and their results used again.
+
+A *unit* is a module that the network calls and that is looked at as a whole: one without children, or a torch or
+normscope layer that owns parameters. No graph is traced: the units' `forward` is wrapped for one pass, so residual
+networks, loops and branches in Python are served alike. A unit called once can be answered from memory in a later pass,
+which then costs what the units after it cost (`Replay`).
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from normscope.observe.generators import Generators
+
+Watcher = Callable[[str, nn.Module, tuple[Any, ...], Any], None]
+Answer = Callable[[str, nn.Module, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+
+
+def units(model: nn.Module) -> dict[str, nn.Module]:
+    """Names and modules, each module once, in the order of registration.
+
+    Example:
+        >>> list(units(nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU(), nn.BatchNorm1d(2)))))
+        ['0', '1.0', '1.1']
+    """
+    found: dict[str, nn.Module] = {}
+    inside: set[nn.Module] = set()
+    for name, module in model.named_modules():
+        if module in inside:
+            continue
+        library = type(module).__module__.startswith(("torch.nn.", "normscope.norms."))
+        if not any(True for _ in module.children()) or (library and any(True for _ in module.parameters(False))):
+            found[name] = module
+            inside.update(module.modules())
+    return found
+
+
+@contextmanager
+def answering(modules: dict[str, nn.Module], answer: Answer) -> Iterator[None]:
+    """Inside, a call of one of `modules` is `answer(name, module, forward, args, kwargs)`."""
+    try:
+        for name, module in modules.items():
+            vars(module)["forward"] = _wrapped(name, module, module.forward, answer)
+        yield
+    finally:
+        for module in modules.values():
+            vars(module).pop("forward", None)
+
+
+def _wrapped(name: str, module: nn.Module, forward: Callable[..., Any], answer: Answer) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return answer(name, module, forward, args, kwargs)
+
+    return call
+
+
+def in_backward() -> bool:
+    """Whether this call repeats an earlier one for activation checkpointing."""
+    return torch._C._current_graph_task_id() != -1
+
+
+@dataclass
+class Trace:
+    """What ran in one pass: the units by their first call, and where each parameter was first in use.
+
+    starts: unit or container -> its number in the order of first calls.
+    repeated: units called more than once. changed: those whose result was changed in place afterwards.
+    """
+
+    watchers: tuple[Watcher, ...] = ()
+    starts: dict[str, int] = field(default_factory=dict)
+    repeated: set[str] = field(default_factory=set)
+    changed: set[str] = field(default_factory=set)
+
+    @contextmanager
+    def following(self, model: nn.Module) -> Iterator[Callable[[], None]]:
+        """Around one pass; gives the function to call when its forward ends."""
+        outputs: list[tuple[str, Tensor, int]] = []
+        known = units(model)
+        inside = {module for unit in known.values() for module in unit.modules()}
+        containers = {
+            name: module
+            for name, module in model.named_modules()
+            if module not in inside and any(True for _ in module.parameters(False))
+        }
+
+        def see(name: str, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+            if in_backward():
+                return forward(*args, **kwargs)
+            if name in self.starts:
+                self.repeated.add(name)
+            self.starts.setdefault(name, len(self.starts))
+            output = forward(*args, **kwargs)
+            if name in known:
+                outputs.extend((name, t, t._version) for t in tree_leaves(output) if isinstance(t, Tensor))
+                for watcher in self.watchers:
+                    watcher(name, module, args, output)
+            return output
+
+        def forward_ends() -> None:
+            self.changed |= {name for name, tensor, version in outputs if tensor._version != version}
+            outputs.clear()
+
+        with answering(known | containers, see):
+            yield forward_ends
+
+
+class Replay:
+    """Passes in which the units before a given one are answered from memory.
+
+    The first pass that a unit precedes runs it, without gradient, and remembers; its parameters must not change
+    after that. A unit that drew random numbers leaves the generators as it left them then.
+    """
+
+    def __init__(self, model: nn.Module, trace: Trace, generators: Generators, *, draws: bool) -> None:
+        once = {name: module for name, module in units(model).items() if name in trace.starts}
+        self._units = {name: module for name, module in once.items() if name not in trace.repeated}
+        self._trace = trace
+        self._generators = generators
+        self._draws = draws
+        self._memory: dict[str, tuple[Any, list[Any] | None]] = {}
+
+    @contextmanager
+    def before(self, start: int) -> Iterator[None]:
+        """Inside, units whose first call comes before number `start` are not run again."""
+
+        def answer(name: str, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+            if self._trace.starts[name] >= start:
+                return forward(*args, **kwargs)
+            if name not in self._memory:
+                self._memory[name] = self._run(name, forward, args, kwargs)
+            output, states = self._memory[name]
+            if states is not None:
+                self._generators.restore(states)
+            return self._private(name, output)
+
+        with answering(self._units, answer):
+            yield
+
+    def _run(self, name: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, list[Any] | None]:
+        with torch.no_grad():
+            output = tree_map_only(Tensor, Tensor.detach, forward(*args, **kwargs))
+        return self._private(name, output), self._generators.states() if self._draws else None
+
+    def _private(self, name: str, output: Any) -> Any:
+        """A copy for those who will write into it."""
+        return tree_map_only(Tensor, torch.clone, output) if name in self._trace.changed else output

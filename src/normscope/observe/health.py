@@ -1,0 +1,184 @@
+r"""Normalizers at work: whether eval mode will see the network that was trained, dead scales, gradients along depth.
+
+    mean gap        median_j |running_mean_j - mu_j| / sigma_j        of this batch, for layers with running statistics
+    variance ratio  median_j running_var_j / var_j                    (l_p layers: of their norms, squared)
+    dead            share of gamma_j with |gamma_j| <= 1e-3 max |gamma|
+    growth          (||dL/dh_1|| / ||dL/dh_k||)^(1/(k-1))             h_i: output of the i-th weight layer
+
+growth > 1 means that gradients grow towards the input. A BatchNorm ReLU network at initialization has
+sqrt(pi/(pi-1)) = 1.21 a layer (seed 003, "Gradient explosion"; the norm, its square grows by 1.467).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normscope.norms.lp import _LpLayer, lp_statistics
+from normscope.norms.swap import NORM_LAYERS
+from normscope.observe.probe import Probe
+from normscope.observe.verdict import Verdict
+
+DEAD = 1e-3
+MEAN_GAP, VARIANCE_RATIO = 1.0, 4.0
+EXPLODED = 1e3
+_SOURCE = "seed 003"
+
+
+@dataclass(frozen=True)
+class NormHealth:
+    """One entry of gaps, ratios (nan without running statistics) and dead shares (nan without gamma) a normalizer.
+
+    grad_norms: ||dL/dh|| at each weight layer of `depth`, in the order they run.
+    """
+
+    layers: tuple[str, ...]
+    mean_gaps: tuple[float, ...]
+    variance_ratios: tuple[float, ...]
+    dead: tuple[float, ...]
+    depth: tuple[str, ...]
+    grad_norms: tuple[float, ...]
+
+    @property
+    def growth(self) -> float:
+        if len(self.grad_norms) < 2 or not self.grad_norms[-1]:
+            return math.nan
+        return (self.grad_norms[0] / self.grad_norms[-1]) ** (1 / (len(self.grad_norms) - 1))
+
+    def summary(self) -> dict[str, float]:
+        return {
+            "mean_gap_max": _largest(self.mean_gaps),
+            "variance_ratio_max": _largest(self.variance_ratios),
+            "dead_gamma_max": _largest(self.dead),
+            "grad_growth": self.growth,
+        }
+
+    def by_layer(self) -> dict[str, dict[str, float]]:
+        rows: dict[str, dict[str, float]] = {}
+        for layer, gap, ratio, dead in zip(self.layers, self.mean_gaps, self.variance_ratios, self.dead, strict=True):
+            rows[layer] = {"mean_gap": gap, "variance_ratio": ratio, "dead_gamma": dead}
+        for layer, size in zip(self.depth, self.grad_norms, strict=True):
+            rows.setdefault(layer, {})["output_grad_norm"] = size
+        return rows
+
+    def verdicts(self, kind: str) -> list[Verdict]:
+        return [*self._statistics(), *self._dead(), *self._depth()]
+
+    def _statistics(self) -> list[Verdict]:
+        if not any(map(math.isfinite, self.mean_gaps)):
+            return []
+        off = [
+            layer
+            for layer, gap, ratio in zip(self.layers, self.mean_gaps, self.variance_ratios, strict=True)
+            if gap > MEAN_GAP or ratio > VARIANCE_RATIO or ratio < 1 / VARIANCE_RATIO
+        ]
+        text = (
+            f"Running statistics of {off[0]} and {len(off) - 1} more are far from this batch's: eval mode is another "
+            "network than the one trained. It takes some 1/momentum steps, or `use_population_statistics`."
+            if off
+            else "Running statistics are close to this batch's: eval mode sees the network that is trained."
+        )
+        formula = f"median |running mean - mu|/sigma <= {MEAN_GAP:g}, variance ratio within {VARIANCE_RATIO:g}"
+        return [Verdict("statistics", not off, text, formula, _SOURCE + ", inference")]
+
+    def _dead(self) -> list[Verdict]:
+        shares = {layer: share for layer, share in zip(self.layers, self.dead, strict=True) if math.isfinite(share)}
+        if not shares:
+            return []
+        layer = max(shares, key=shares.__getitem__)
+        text = (
+            f"{shares[layer]:.0%} of the scales of {layer} are dead: those channels carry nothing on."
+            if shares[layer]
+            else "No scale of a normalizer is dead."
+        )
+        return [Verdict("gamma", not shares[layer], text, f"|gamma| <= {DEAD:g} max |gamma|", _SOURCE + ", gamma")]
+
+    def _depth(self) -> list[Verdict]:
+        if not math.isfinite(self.growth):
+            return []
+        total = self.grad_norms[0] / self.grad_norms[-1]
+        state = "explode" if total > EXPLODED else "vanish" if total < 1 / EXPLODED else ""
+        text = (
+            f"Gradients {state} towards the input: {total:.2g} times over {len(self.depth)} layers."
+            if state
+            else f"Gradients keep their size along depth: {self.growth:.2f} times a layer towards the input."
+        )
+        formula = f"||dL/dh_1|| / ||dL/dh_k|| within {EXPLODED:g}; BatchNorm with ReLU at the start: 1.21 a layer"
+        return [Verdict("depth", not state, text, formula, _SOURCE + ", gradient explosion")]
+
+
+def _largest(values: tuple[float, ...]) -> float:
+    return max((v for v in values if math.isfinite(v)), default=math.nan)
+
+
+class HealthProbe:
+    """Measures `NormHealth`; looks into the pass at theta and costs none of its own."""
+
+    name = "health"
+    forward_only = False
+
+    def __init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        self._moments: dict[str, Moments] = {}
+        self._grads: dict[str, Tensor] = {}
+        self._depth: list[str] = []
+
+    def watch(self, name: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if isinstance(module, NORM_LAYERS):
+            with torch.no_grad(), torch.autocast(args[0].device.type, enabled=False):
+                self._moments.setdefault(name, _moments(module, args[0].detach()))
+        elif any(p.ndim > 1 for p in module.parameters()):
+            tensor = output[0] if isinstance(output, tuple) else output
+            if isinstance(tensor, Tensor) and tensor.requires_grad and name not in self._depth:
+                self._depth.append(name)
+                tensor.register_hook(lambda grad: self._grads.__setitem__(name, grad.detach().double().norm()))
+
+    @torch.no_grad()
+    def measure(self, probe: Probe) -> NormHealth:
+        _ = probe.loss
+        # The watched pass moved the running statistics it saw; those of the user are looked at.
+        probe.at.lent.reset()
+        probe.at.move_to(probe.theta)
+        modules = {name: probe.at.task.model.get_submodule(name) for name in self._moments}
+        norms = [_row(modules[name], moments) for name, moments in self._moments.items()]
+        depth = [name for name in self._depth if name in self._grads]
+        rows = probe.at.mean_over_processes(torch.stack(norms)).tolist() if norms else []
+        grads = [self._grads[name] for name in depth]
+        sizes = probe.at.mean_over_processes(torch.stack(grads)).tolist() if grads else []
+        gaps, ratios, dead = zip(*rows, strict=True) if rows else ((), (), ())
+        return NormHealth(tuple(self._moments), gaps, ratios, dead, tuple(depth), tuple(sizes))
+
+
+Moments = tuple[Tensor, Tensor, Tensor] | None
+
+
+def _moments(module: nn.Module, x: Tensor) -> Moments:
+    """Mean, variance and what the layer divides by, squared, of this batch; None without running statistics."""
+    running = getattr(module, "running_mean", None)
+    if running is None or not x.numel():
+        return None
+    x = x.to(running.dtype)
+    variance, mean = torch.var_mean(x.movedim(1, 0).flatten(1), dim=1, correction=0)
+    if isinstance(module, _LpLayer):
+        return mean, variance, lp_statistics(x, module.p, module.centered, False)[1].square()
+    return mean, variance, variance
+
+
+def _row(module: nn.Module, moments: Moments) -> Tensor:
+    """Mean gap, variance ratio, dead share; nan for what the layer does not have."""
+    gamma = getattr(module, "weight", None)
+    reference = gamma if gamma is not None else next(module.buffers(), torch.zeros(()))
+    gap = ratio = dead = reference.new_tensor(math.nan, dtype=torch.float64)
+    if gamma is not None:
+        dead = (gamma.abs() <= DEAD * gamma.abs().max()).double().mean()
+    if moments is not None:
+        mean, variance, divisor = (m.double() for m in moments)
+        buffers = dict(module.named_buffers())
+        running = module.running_norm.square() if isinstance(module, _LpLayer) else buffers["running_var"]
+        gap = ((buffers["running_mean"] - mean).abs() / variance.sqrt()).median()
+        ratio = (running / divisor).median()
+    return torch.stack([gap, ratio, dead])

@@ -1,0 +1,150 @@
+r"""The loss and its gradient along the step: how smooth it is here, and how far the gradient can be trusted.
+
+    theta_c = theta + c d,  d = -lr g,  g = grad L(theta)        one batch, train mode, the same random draws
+    band            [min_c L(theta_c), max_c L(theta_c)]
+    change_c        ||grad L(theta_c) - g||                      "gradient predictiveness"
+    beta            max_c change_c / (c ||d||)                    "effective beta-smoothness"
+
+Source: seed 000, Appendix A.2.2, with the points of its figures: c = 1/2, 1, 2, 4 for VGG at lr 0.1 and c = 1/100,
+1/10, 1, 10, 30 for the deep linear network at lr 1e-6. beta at c = 1 is 2/lr wherever the step just turns the gradient
+round (grad L(theta_1) = -g), which training at the edge of stability does all the time: the mean of beta says how large
+lr is, and only what rises above 2/lr says something about the network.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from normscope.observe.probe import Probe, inner, norm
+from normscope.observe.verdict import CROSS_ENTROPY, NOT_A_LIMIT, SQUARED, Verdict
+
+VGG_FACTORS = (0.5, 1.0, 2.0, 4.0)
+DLN_FACTORS = (0.01, 0.1, 1.0, 10.0, 30.0)
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """One entry of losses, changes and cosines for each factor c.
+
+    lr: the rate that all parameters share, else ||d|| / ||g||. changes: l2 distance between the gradient there and
+    here. cosines: between them; nan where one is zero.
+    """
+
+    lr: float
+    factors: tuple[float, ...]
+    loss: float
+    losses: tuple[float, ...]
+    grad_norm: float
+    changes: tuple[float, ...]
+    cosines: tuple[float, ...]
+
+    @property
+    def band(self) -> tuple[float, float]:
+        """Smallest and largest loss; nan where one is not finite."""
+        finite = all(map(math.isfinite, self.losses))
+        return (min(self.losses), max(self.losses)) if finite else (math.nan, math.nan)
+
+    @property
+    def betas(self) -> tuple[float, ...]:
+        """Change of the gradient per distance moved, at each factor."""
+        moved = self.lr * self.grad_norm
+        pairs = zip(self.factors, self.changes, strict=True)
+        return tuple(change / (c * moved) if moved else math.nan for c, change in pairs)
+
+    @property
+    def beta(self) -> float:
+        return max(self.betas) if all(map(math.isfinite, self.betas)) else math.nan
+
+    @property
+    def beta_limit(self) -> float:
+        """2/lr, where beta saturates at the edge of stability; only values above it are spikes."""
+        return 2 / self.lr
+
+    def summary(self) -> dict[str, float]:
+        low, high = self.band
+        return {
+            "loss_min": low,
+            "loss_max": high,
+            "grad_norm": self.grad_norm,
+            "grad_change_min": min(self.changes),
+            "grad_change_max": max(self.changes),
+            "cosine_min": min(self.cosines),
+            "beta": self.beta,
+            "beta_limit": self.beta_limit,
+        }
+
+    def by_layer(self) -> dict[str, dict[str, float]]:
+        return {}
+
+    def verdicts(self, kind: str) -> list[Verdict]:
+        """Does one step lower the loss; does the gradient still point that way; is there a spike of beta."""
+        nearest = min(range(len(self.factors)), key=lambda i: abs(math.log(self.factors[i])))
+        c, there, cosine = self.factors[nearest], self.losses[nearest], self.cosines[nearest]
+        falls = there <= self.loss
+        text = (
+            f"A plain gradient step of {c * self.lr:.3g} takes this batch's loss from {self.loss:.4g} to {there:.4g}."
+        )
+        if not falls:
+            text += {
+                SQUARED: " It overshoots: the learning rate is beyond what the curvature along the gradient allows.",
+                CROSS_ENTROPY: " " + NOT_A_LIMIT,
+            }.get(kind, " Whether training survives that depends on the loss; watch if it keeps rising.")
+        return [
+            Verdict("step", True if falls else (None if kind == CROSS_ENTROPY else False), text, _STEP, _SOURCE),
+            Verdict(
+                "gradient",
+                cosine > 0,
+                f"After that step the gradient {'still points the same way' if cosine > 0 else 'points back'} "
+                f"(cosine {cosine:.2f}).",
+                "cos(grad L(theta_c), g) > 0",
+                _SOURCE,
+            ),
+            Verdict(
+                "beta",
+                not self.beta > self.beta_limit,
+                f"The gradient changes by {self.beta:.3g} times the distance moved, "
+                + (
+                    f"above 2/lr = {self.beta_limit:.3g}: a spike, the loss is rough here."
+                    if self.beta > self.beta_limit
+                    else f"at most 2/lr = {self.beta_limit:.3g}, which lr alone accounts for."
+                ),
+                "beta = max_c ||grad L(theta_c) - g|| / (c ||lr g||)",
+                _SOURCE,
+            ),
+        ]
+
+
+_STEP = "L(theta - c lr g) <= L(theta)"
+_SOURCE = "seed 000, A.2.2"
+
+
+class LandscapeProbe:
+    """Measures `Landscape`; costs one pass for each factor and one for the gradient here."""
+
+    name = "landscape"
+    forward_only = False
+
+    def __init__(self, factors: Sequence[float] = VGG_FACTORS) -> None:
+        if not factors or any(c <= 0 for c in factors):
+            raise ValueError(
+                f"factors are positive multiples of the step; got {tuple(factors)}. The paper: 1/2, 1, 2, 4."
+            )
+        self.factors = tuple(map(float, factors))
+
+    def measure(self, probe: Probe) -> Landscape:
+        g, d = probe.gradient, probe.descent
+        g_norm, d_norm = norm(g), norm(d)
+        rows = []
+        for c in self.factors:
+            probe.at.move_to(probe.theta, d, c)
+            loss, there = probe.at.gradient()
+            cosine = inner(there, g) / (norm(there) * g_norm)
+            change = norm(torch._foreach_sub(there, g))
+            rows.append(torch.stack([loss.double(), change, cosine]))
+        first, *found = torch.stack([torch.stack([g_norm, d_norm, g_norm]), *rows]).tolist()
+        losses, changes, cosines = zip(*found, strict=True)
+        shared = len(set(probe.rates)) == 1 or not first[0]
+        lr = max(probe.rates) if shared else first[1] / first[0]
+        return Landscape(lr, self.factors, probe.loss, losses, first[0], changes, cosines)

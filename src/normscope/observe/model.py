@@ -1,0 +1,72 @@
+"""The module inside its wrappers, and its loss as one function of model and batch."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from normscope.observe.loss import check_devices
+from normscope.observe.processes import Processes
+
+
+def unwrapped(model: nn.Module) -> tuple[nn.Module, Processes, str]:
+    """The module that `torch.compile` and DDP wrap, the processes that train it, and a word on their statistics."""
+    group = None
+    while True:
+        if isinstance(model, DistributedDataParallel):
+            group = model.process_group
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
+        else:
+            break
+    for module in model.modules():
+        kind = type(module)
+        if isinstance(module, nn.DataParallel) or any("FullyShardedDataParallel" in c.__name__ for c in kind.__mro__):
+            raise TypeError(
+                f"{kind.__name__} is not supported: the parameters here are not the whole of the network's."
+            )
+    if any("DTensor" in type(p).__name__ for p in model.parameters()):
+        raise TypeError("Parameters sharded over devices (FSDP2, DTensor) are not supported. Use DDP to be measured.")
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
+        raise ValueError(
+            "The model has lazy layers that have not seen data. Run one forward before the Monitor is made."
+        )
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TypeError("TorchScript modules cannot be looked into. Hand in the module they were made from.")
+    convention = ""
+    if group is not None:
+        synced = any(isinstance(m, nn.SyncBatchNorm) or getattr(m, "sync", False) for m in model.modules())
+        convention = "Several processes: losses and gradients are averaged over them, with " + (
+            "batch statistics synchronized." if synced else "each process's own batch statistics."
+        )
+    return model, Processes(group), convention
+
+
+def loss_of(
+    loss_fn: Callable[..., Tensor] | None, forward: Callable[[nn.Module, Any], Tensor] | None
+) -> Callable[[nn.Module, Any], Tensor]:
+    if (loss_fn is None) == (forward is None):
+        raise ValueError("Hand in loss_fn (called as loss_fn(model(x), y)) or forward (forward(model, batch) -> loss).")
+    if forward is not None:
+        return forward
+
+    def supervised(model: nn.Module, batch: Any) -> Tensor:
+        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+            raise ValueError("With loss_fn a batch is a pair (x, y). For other batches hand in forward=.")
+        x, y = batch
+        check_devices(batch, next((p.device for p in model.parameters()), torch.device("cpu")))
+        output = model(x)
+        if isinstance(output, Tensor):
+            return loss_fn(output, y)  # type: ignore[misc]
+        try:
+            return loss_fn(output, y)  # type: ignore[misc]
+        except (TypeError, AttributeError) as error:
+            raise ValueError(
+                f"The model returns a {type(output).__name__}, which loss_fn does not take ({error}). Hand in "
+                "forward=lambda model, batch: ... that gives the loss."
+            ) from error
+
+    return supervised

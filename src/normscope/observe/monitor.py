@@ -1,0 +1,272 @@
+"""The Monitor: measurements in anybody's loop."""
+
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from normscope.choices import check_choice
+from normscope.environment import environment
+from normscope.observe.activations import ActivationProbe
+from normscope.observe.critical import CriticalProbe
+from normscope.observe.health import HealthProbe
+from normscope.observe.landscape import LandscapeProbe
+from normscope.observe.loss import Task
+from normscope.observe.model import loss_of, unwrapped
+from normscope.observe.probe import Probe, probing
+from normscope.observe.record import Record, Result
+from normscope.observe.schedule import Budget, schedule
+from normscope.observe.shift import ShiftProbe
+from normscope.observe.sinks import Sink
+from normscope.observe.update import plain_optimizer
+from normscope.observe.verdict import Verdict, loss_kind
+
+MEASUREMENTS: dict[str, Callable[[], Any]] = {
+    "critical": CriticalProbe,
+    "landscape": LandscapeProbe,
+    "health": HealthProbe,
+    "activations": ActivationProbe,
+    "shift": ShiftProbe,
+}
+PRESETS = {
+    "light": ("critical",),
+    "standard": ("landscape", "critical", "health"),
+    "full": tuple(MEASUREMENTS),
+}
+
+
+class Monitor:
+    """Measures a training run while it goes on, and leaves it bit for bit as it would have been.
+
+        monitor = Monitor(model, loss_fn)
+        for x, y in loader:
+            loss = loss_fn(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            monitor.step(x, y, optimizer)       # after backward and clipping, before the optimizer's step
+            optimizer.step()
+        monitor.frame()
+
+    Every pass is made in the modes the model is in, on the batch handed in, on copies. Under DDP losses and gradients
+    are averaged over the processes as DDP does, each with its own batch statistics, or synchronized ones where the
+    model synchronizes them; the first process decides when to look.
+
+    Args:
+        model: any module, wrapped in DDP or compiled or not. FSDP and DataParallel are refused.
+        loss_fn: loss_fn(model(x), y) is the scalar loss.
+        forward: forward(model, batch) gives the loss, for everything else; then call step(batch, optimizer=...).
+        every: look every so many steps, at "log" spaced ones, or at the steps of a list.
+        measure: "light" (critical step: forward passes alone), "standard" (and landscape, health), "full" (and
+            activations, covariate shift); or names and measurement objects such as LandscapeProbe(DLN_FACTORS).
+        budget: share of the time that looking may take; looks are put off to keep it. None: no limit.
+        sinks: where records go besides memory: JSONL, TensorBoard, WandB or your own.
+        on_error: "warn" says what failed and lets the run go on; "raise" is for tests.
+        autocast: the dtype of mixed precision, where step is called outside its region.
+        first_step: number of the next step, for a run that is resumed.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: Callable[..., Tensor] | None = None,
+        *,
+        forward: Callable[[nn.Module, Any], Tensor] | None = None,
+        every: int | str | Iterable[int] = 50,
+        measure: str | Sequence[Any] = "standard",
+        budget: float | None = 0.05,
+        sinks: Sequence[Sink] = (),
+        on_error: str = "warn",
+        autocast: torch.dtype | None = None,
+        first_step: int = 0,
+    ) -> None:
+        check_choice("on_error", on_error, ("warn", "raise"))
+        inner, processes, convention = unwrapped(model)
+        self._task = Task(inner, loss_of(loss_fn, forward), autocast, processes)
+        self._kind = loss_kind(loss_fn)
+        self._due = schedule(every)
+        self._measurements = _measurements(measure)
+        self._budget = Budget(budget)
+        self._sinks = list(sinks)
+        self._on_error = on_error
+        self._notes = (convention,) if convention else ()
+        self._warned: set[str] = set()
+        self._put_off = 0
+        self._next = first_step
+        self._follow: list[Any] = []
+        self.records: list[Record] = []
+
+    def step(
+        self,
+        x: Any,
+        y: Any = None,
+        optimizer: Any = None,
+        *,
+        lr: float | None = None,
+        scale: float = 1.0,
+    ) -> Record | None:
+        """Looks at this step if it is one to look at; call it at every step, between backward and optimizer.step().
+
+        Args:
+            x, y: the batch; with forward= the whole batch as x.
+            optimizer: the one that trains the model; gives the learning rate and the coming update.
+            lr: the learning rate of plain gradient steps, where there is no optimizer.
+            scale: the present `.grad` is divided by it; GradScaler.get_scale() before unscale_.
+        """
+        self._budget.start()
+        number, self._next = self._next, self._next + 1
+        follow, self._follow = self._follow, []
+        chosen = self._measurements if self._due(number) and self._allowed() else follow
+        if not chosen:
+            return None
+        started = self._now()
+        batch = x if y is None else (x, y)
+        record = self._look(chosen, number, batch, optimizer, lr, scale, started)
+        self._budget.pay(record.seconds)
+        if chosen is self._measurements:
+            self._follow = [m for m in chosen if getattr(m, "follow_up", False) and m.name in record.results]
+        self.records.append(record)
+        for sink in self._sinks:
+            sink.write(record)
+        return record
+
+    def _allowed(self) -> bool:
+        allowed = self._task.processes.decided(self._budget.allows())
+        self._put_off += not allowed
+        return allowed
+
+    def _now(self) -> float:
+        device = next((p.device for p in self._task.model.parameters()), torch.device("cpu"))
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    def _look(
+        self,
+        chosen: Sequence[Any],
+        number: int,
+        batch: Any,
+        optimizer: Any,
+        lr: float | None,
+        scale: float,
+        started: float,
+    ) -> Record:
+        together = self._task.processes.together
+        results: dict[str, Result] = {}
+        errors: dict[str, str] = {}
+        loss, notes = float("nan"), list(self._notes)
+        watchers = [m.watch for m in chosen if hasattr(m, "watch")]
+        for measurement in chosen:
+            if hasattr(measurement, "start"):
+                measurement.start()
+        with ExitStack() as stack:
+
+            def enter() -> Probe:
+                return stack.enter_context(
+                    probing(
+                        self._task,
+                        batch,
+                        optimizer=None if optimizer is None else plain_optimizer(optimizer),
+                        lr=lr,
+                        step=number,
+                        scale=scale,
+                        watchers=watchers,
+                        forward_only=all(m.forward_only for m in chosen),
+                    )
+                )
+
+            try:
+                probe = together(enter)
+                loss = together(lambda: probe.loss)
+                notes += [_FIXED_DRAWS] if probe.drew else []
+            except Exception as error:
+                errors["look"] = self._said("look", number, error)
+                chosen = ()
+            for measurement in chosen:
+                try:
+                    results[measurement.name] = together(lambda: measurement.measure(probe))  # noqa: B023
+                except Exception as error:
+                    errors[measurement.name] = self._said(measurement.name, number, error)
+        verdicts = tuple(verdict for result in results.values() for verdict in result.verdicts(self._kind))
+        seconds = self._now() - started
+        return Record(number, seconds, loss, results, verdicts, tuple(notes), errors)
+
+    def _said(self, what: str, number: int, error: Exception) -> str:
+        if self._on_error == "raise":
+            raise error
+        text = f"{type(error).__name__}: {error}"
+        if text not in self._warned:
+            self._warned.add(text)
+            warnings.warn(
+                f"normscope: {what} was not measured at step {number}, and the run goes on. {text}", stacklevel=4
+            )
+        return text
+
+    def frame(self) -> pd.DataFrame:
+        """One row a look: step, seconds, loss, and the summary of every measurement."""
+        return pd.DataFrame([record.summary() for record in self.records])
+
+    def layers(self) -> pd.DataFrame:
+        """One row a look and layer, with the layer's numbers of every measurement."""
+        rows = [
+            {"step": record.step, "layer": layer} | row
+            for record in self.records
+            for layer, row in record.by_layer().items()
+        ]
+        return pd.DataFrame(rows, columns=None if rows else ["step", "layer"])
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """The latest of each measurement."""
+        latest: dict[str, Verdict] = {}
+        for record in self.records:
+            latest |= {verdict.about: verdict for verdict in record.verdicts}
+        return tuple(latest.values())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Conventions used, and how the budget spaced the looks."""
+        notes = dict.fromkeys(note for record in self.records for note in record.notes)
+        if self._put_off:
+            notes[
+                f"budget={self._budget.share:g} put off {self._put_off} of the looks asked for; "
+                f"{self._budget.used:.1%} of the time went into looking."
+            ] = None
+        return tuple(notes)
+
+    def settings(self) -> dict[str, Any]:
+        """What is watched and where, for the head of a file."""
+        return {
+            "model": type(self._task.model).__name__,
+            "loss": self._kind,
+            "measure": [m.name for m in self._measurements],
+            "budget": self._budget.share,
+            "environment": environment(next((p.device for p in self._task.model.parameters()), "cpu")),
+        }
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            sink.close()
+
+    def __enter__(self) -> "Monitor":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+_FIXED_DRAWS = "The forward draws random numbers (dropout, noise); every pass of a look draws the same ones."
+
+
+def _measurements(measure: str | Sequence[Any]) -> list[Any]:
+    if isinstance(measure, str):
+        check_choice("measure", measure, PRESETS)
+        measure = PRESETS[measure]
+    for item in measure:
+        if isinstance(item, str):
+            check_choice("measurement", item, MEASUREMENTS)
+    return [MEASUREMENTS[item]() if isinstance(item, str) else item for item in measure]

@@ -1,0 +1,118 @@
+"""One look at one batch: what all measurements of that moment share."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.observe.calls import Replay, Trace, Watcher
+from normscope.observe.loss import BatchLoss, Task
+from normscope.observe.untouched import untouched
+from normscope.observe.update import check_optimizer, held, learning_rates, updated
+
+UPDATES = ("optimizer", "gradient")
+
+
+class Probe:
+    """The loss around theta, on copies.
+
+    theta: the parameters that move, those the optimizer holds (all trainable ones without an optimizer).
+    loss, gradient: L(theta) and its gradient, from one pass which `watchers` look into.
+    """
+
+    def __init__(
+        self,
+        loss: BatchLoss,
+        *,
+        optimizer: torch.optim.Optimizer | None = None,
+        lr: float | None = None,
+        step: int = 0,
+        scale: float = 1.0,
+        watchers: Sequence[Watcher] = (),
+        forward_only: bool = False,
+    ) -> None:
+        self.at = loss
+        self.optimizer, self.step, self.scale = optimizer, step, scale
+        self.theta = [p.detach() for p in loss.lent.originals]
+        self.trace = Trace(tuple(watchers))
+        self._lr = lr
+        self._forward_only = forward_only
+
+    @cached_property
+    def rates(self) -> list[float]:
+        """The learning rate of each parameter."""
+        if self._lr is not None:
+            return [self._lr] * len(self.theta)
+        if self.optimizer is None:
+            raise ValueError("A step needs a learning rate: hand in the optimizer, or lr=.")
+        rates = learning_rates(self.optimizer, self.at.lent.originals)
+        if not any(rates):
+            raise ValueError("The learning rate is 0 at this step, so there is no step to look along.")
+        return rates
+
+    @cached_property
+    def _base(self) -> tuple[Tensor, list[Tensor]]:
+        self.at.move_to(self.theta)
+        inside = self.trace.following(self.at.task.model)
+        found = (self.at.value(inside), []) if self._forward_only else self.at.gradient(inside=inside)
+        self._drew = self.at.lent.generators.moved()
+        return found
+
+    @property
+    def loss(self) -> float:
+        return float(self._base[0])
+
+    @property
+    def gradient(self) -> list[Tensor]:
+        return self._base[1]
+
+    @property
+    def drew(self) -> bool:
+        """Whether the forward drew random numbers; every pass of this probe draws the same."""
+        self._base  # noqa: B018
+        return self._drew
+
+    @cached_property
+    def descent(self) -> list[Tensor]:
+        """- lr g, with each parameter's own learning rate."""
+        return [g * -rate for g, rate in zip(self.gradient, self.rates, strict=True)]
+
+    @cached_property
+    def _optimizers(self) -> list[Tensor]:
+        if self.optimizer is None:
+            raise ValueError("The optimizer's update was asked for and no optimizer handed in; or ask for 'gradient'.")
+        return updated(self.optimizer, self.at.lent.originals, scale=self.scale)
+
+    def after(self, update: str) -> list[Tensor]:
+        """theta after the optimizer's coming step, or after a plain gradient step."""
+        if update == "gradient":
+            return list(torch._foreach_add(self.theta, self.descent))
+        return self._optimizers
+
+    def replay(self) -> Replay:
+        return Replay(self.at.task.model, self.trace, self.at.lent.generators, draws=self.drew)
+
+
+@contextmanager
+def probing(
+    task: Task, batch: Any, *, optimizer: torch.optim.Optimizer | None = None, **options: Any
+) -> Iterator[Probe]:
+    """A `Probe` of `task` on `batch`; the model is untouched at the end."""
+    if optimizer is not None:
+        check_optimizer(optimizer, task.model)
+    with untouched(task.model, only=None if optimizer is None else held(optimizer)) as lent:
+        yield Probe(BatchLoss(task, lent, batch), optimizer=optimizer, **options)
+
+
+def norm(tensors: Sequence[Tensor]) -> Tensor:
+    """l2 norm of all entries together, as a 0-d float64 tensor."""
+    return torch.stack([n.double() for n in torch._foreach_norm(list(tensors))]).norm()
+
+
+def inner(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+    """Inner product over all entries, as a 0-d float64 tensor."""
+    products = torch._foreach_mul(list(a), list(b))
+    return torch.stack([p.sum(dtype=torch.float64) for p in products]).sum()

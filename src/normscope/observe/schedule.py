@@ -1,0 +1,70 @@
+"""When to look: at which steps, and how often a budget of time allows."""
+
+import math
+import time
+from collections.abc import Callable, Iterable
+
+PER_DECADE = 8
+
+
+def schedule(every: int | str | Iterable[int]) -> Callable[[int], bool]:
+    """Whether a step is looked at: every n-th, "log" (eight a decade: 0, 1, 2, 3, 4, 6, 7, 10, 13, ...), or a list.
+
+    Example:
+        >>> logarithmic = schedule("log")
+        >>> [step for step in range(25) if logarithmic(step)]
+        [0, 1, 2, 3, 4, 6, 7, 10, 13, 18, 24]
+    """
+    if every == "log":
+        return _logarithmic
+    if isinstance(every, str):
+        raise ValueError(f"every is a number of steps, 'log', or the steps themselves; got {every!r}.")
+    if isinstance(every, int):
+        if every < 1:
+            raise ValueError(f"every counts steps, from 1 on; got {every}.")
+        return lambda step: step % every == 0
+    chosen = frozenset(every)
+    return chosen.__contains__
+
+
+def _logarithmic(step: int) -> bool:
+    return step == 0 or step == round(10 ** (round(PER_DECADE * math.log10(step)) / PER_DECADE))
+
+
+class Budget:
+    """Keeps the time spent on looking at a share of all the time since the first step.
+
+    The first look is always allowed; it is paid back before the next. A look is allowed once the share, with a look
+    as long as the last one, would stay within the budget.
+    """
+
+    def __init__(self, share: float | None, clock: Callable[[], float] = time.perf_counter) -> None:
+        if share is not None and not 0 < share < 1:
+            raise ValueError(f"budget is the share of time for measuring, between 0 and 1, or None; got {share}.")
+        self.share = share
+        self.spent = 0.0
+        self._last = 0.0
+        self._clock = clock
+        self._started: float | None = None
+
+    def start(self) -> None:
+        if self._started is None:
+            self._started = self._clock()
+
+    @property
+    def elapsed(self) -> float:
+        return 0.0 if self._started is None else self._clock() - self._started
+
+    @property
+    def used(self) -> float:
+        """Share of the time since the first step that went into looking."""
+        return self.spent / self.elapsed if self.elapsed else 0.0
+
+    def allows(self) -> bool:
+        if self.share is None or not self.spent:
+            return True
+        return self.spent + self._last <= self.share * (self.elapsed + self._last)
+
+    def pay(self, seconds: float) -> None:
+        self.spent += seconds
+        self._last = seconds

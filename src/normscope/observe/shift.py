@@ -1,0 +1,129 @@
+r"""Internal covariate shift: how much a layer's gradient changes because the layers before it were updated.
+
+    G_i  = grad_{W_i} L(W_1, ..., W_k)          G'_i = grad_{W_i} L(W'_1, ..., W'_{i-1}, W_i, ..., W_k)
+    shift_i = ||G_i - G'_i||                     cosine_i = <G_i, G'_i> / (||G_i|| ||G'_i||)
+
+on the same batch, with W' the parameters after the step that the optimizer is about to make (or after the paper's plain
+gradient step). W_i is the layer's weight; what runs before it is updated whole, biases, gamma and beta included. Layers
+are taken in the order they run; parameters that a container holds count as running where the container begins.
+Source: arXiv 1805.11604, Definition 2.1; seed 000, Section A.2.1 (Figure 6).
+
+Only the units from layer i on are run for G'_i: the results of the updated ones before it are remembered (`Replay`).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from normscope.choices import check_choice
+from normscope.observe.calls import units
+from normscope.observe.probe import UPDATES, Probe
+from normscope.observe.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class CovariateShift:
+    """One entry for each layer. rerun: layers that could not be answered from memory, being called more than once."""
+
+    update: str
+    layers: tuple[str, ...]
+    shifts: tuple[float, ...]
+    cosines: tuple[float, ...]
+    grad_norms: tuple[float, ...]
+    rerun: tuple[str, ...]
+
+    def summary(self) -> dict[str, float]:
+        return {
+            "shift_max": max(self.shifts),
+            "shift_cosine_min": min(self.cosines),
+            "shift_cosine_mean": sum(self.cosines) / len(self.cosines),
+        }
+
+    def by_layer(self) -> dict[str, dict[str, float]]:
+        rows = zip(self.layers, self.shifts, self.cosines, self.grad_norms, strict=True)
+        return {
+            layer: {"shift": shift, "shift_cosine": cosine, "layer_grad_norm": size}
+            for layer, shift, cosine, size in rows
+        }
+
+    def verdicts(self, kind: str) -> list[Verdict]:
+        cosines = [c for c in self.cosines if math.isfinite(c)]
+        turned = [layer for layer, c in zip(self.layers, self.cosines, strict=True) if c < 0]
+        if turned:
+            named = ", ".join(turned[:3]) + (" ..." if len(turned) > 3 else "")
+            text = f"The gradient of {len(turned)} of {len(self.layers)} layers is turned round by the update of those "
+            text += f"before them ({named})."
+        else:
+            text = "No layer's gradient is turned round by the update of those before it; the smallest cosine is "
+            text += f"{min(cosines, default=math.nan):.2f}."
+        text += " BatchNorm does not lower this number in general; it matters with a falling accuracy only."
+        formula = "cos(G_i, G'_i) < 0"
+        return [Verdict("covariate shift", None if turned else True, text, formula, "arXiv 1805.11604, Definition 2.1")]
+
+
+class ShiftProbe:
+    """Measures `CovariateShift` of `layers` (names; all that have a weight matrix or a kernel by default)."""
+
+    name = "shift"
+    forward_only = False
+
+    def __init__(self, update: str = "optimizer", layers: Sequence[str] | None = None) -> None:
+        check_choice("update", update, UPDATES)
+        self.update = update
+        self.layers = None if layers is None else tuple(layers)
+
+    def measure(self, probe: Probe) -> CovariateShift:
+        before, after = probe.gradient, probe.after(self.update)
+        chosen = self._chosen(probe)
+        starts = _first_uses(probe)
+        replay = probe.replay()
+        grads: list[Tensor] = []
+        for name, index in chosen.items():
+            start = probe.trace.starts[name]
+            values = [n if first < start else o for n, o, first in zip(after, probe.theta, starts, strict=True)]
+            probe.at.move_to(values)
+            grads += probe.at.gradient([index], replay.before(start))[1]
+        rows = [_compare(before[index], there) for index, there in zip(chosen.values(), grads, strict=True)]
+        shifts, cosines, sizes = zip(*torch.stack(rows).tolist(), strict=True)
+        rerun = tuple(sorted(probe.trace.repeated, key=probe.trace.starts.__getitem__))
+        return CovariateShift(self.update, tuple(chosen), shifts, cosines, sizes, rerun)
+
+    def _chosen(self, probe: Probe) -> dict[str, int]:
+        """Layers in the order they run, with the number of the leaf that is their weight."""
+        index = {id(leaf): i for i, leaf in enumerate(probe.at.lent.leaves)}
+        found: dict[str, int] = {}
+        _ = probe.loss
+        for name, module in units(probe.at.task.model).items():
+            weights = [p for p in module.parameters() if id(p) in index and p.ndim > 1]
+            if weights and name in probe.trace.starts:
+                found[name] = index[id(weights[0])]
+        for name in self.layers or ():
+            check_choice("layer", name, found)
+        if not found:
+            raise ValueError("The network has no layer with a trainable weight matrix or kernel to look at.")
+        order = sorted(self.layers or found, key=probe.trace.starts.__getitem__)
+        return {name: found[name] for name in order}
+
+
+def _first_uses(probe: Probe) -> list[int]:
+    """For each leaf, the number of the first call that it takes part in; those never called come last."""
+    index = {id(leaf): i for i, leaf in enumerate(probe.at.lent.leaves)}
+    known, last = units(probe.at.task.model), len(probe.trace.starts)
+    uses = [last] * len(index)
+    modules = dict(probe.at.task.model.named_modules())
+    for name, start in probe.trace.starts.items():
+        module: nn.Module = modules[name]
+        for parameter in module.parameters(recurse=name in known):
+            if id(parameter) in index:
+                i = index[id(parameter)]
+                uses[i] = min(uses[i], start)
+    return uses
+
+
+def _compare(before: Tensor, after: Tensor) -> Tensor:
+    """||a - b||, their cosine, ||a||, in float64."""
+    a, b = before.double(), after.double()
+    return torch.stack([(a - b).norm(), (a * b).sum() / (a.norm() * b.norm()), a.norm()])

@@ -1,0 +1,156 @@
+"""Do no harm: a measurement works on copies lent to the model, and everything is put back, also after an exception.
+
+Nothing is undone by arithmetic (theta - a + a is not theta in floating point). While the context lasts, every trainable
+parameter is a new leaf, every buffer and every other tensor a module holds is a clone; at the end the very same objects
+are back in their places, never written: values, `.grad`, hooks, version counters and the autograd nodes that DDP
+listens to. Attributes of modules (modes, counters, lists, dicts) are put back from a shallow copy, random generators to
+their states. Compiled models run eagerly inside, so no new graph is made. What is not watched: things outside the
+model's modules that its forward writes (a hook of yours that appends to a global list), and what lies deeper than one
+level in a list or dict of a module.
+"""
+
+import operator
+import sys
+from collections import deque
+from collections.abc import Container, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normscope.observe.generators import Generators
+
+_CONTAINERS = (list, dict, set, deque)
+_INERT = frozenset({bool, int, float, str, tuple, type(None)})
+_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
+
+
+class Lent:
+    """What the model works with inside `untouched`: leaves for its trainable parameters, clones of its buffers."""
+
+    def __init__(self, model: nn.Module, only: Container[int] | None) -> None:
+        self.names: list[str] = []
+        self.originals: list[nn.Parameter] = []
+        self.leaves: list[nn.Parameter] = []
+        self._places: list[tuple[dict[str, Any], str, Tensor]] = []
+        self._clones: list[Tensor] = []
+        self._sources: list[Tensor] = []
+        self._empty: list[Any] = []
+        self._kept: list[_Kept] = []
+        self._in_use: list[_Kept] = []
+        self._holders: list[Any] = []
+        owned: list[object] = []
+        lent = self._leaves(model, only)
+        for module in model.modules():
+            attributes = vars(module)
+            self._holders += [attributes, module._buffers]
+            for name, value in attributes.items():
+                if type(value) in _INERT:
+                    continue
+                if isinstance(value, _CONTAINERS):
+                    self._empty.append(value) if not value else self._kept.append(_Kept(value))
+                    if name not in _MODULE_ATTRIBUTES:
+                        self._holders.append(value)
+                else:
+                    owned.append(value)
+            self._kept.append(_Kept(attributes))
+            for holder in (module._parameters, module._buffers, attributes):
+                self._lend(holder, lent)
+        self.generators = Generators(owned)
+
+    def _leaves(self, model: nn.Module, only: Container[int] | None) -> dict[int, Tensor]:
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and (only is None or id(parameter) in only):
+                self.names.append(name)
+                self.originals.append(parameter)
+                self.leaves.append(nn.Parameter(parameter.detach().clone()))
+        return dict(zip(map(id, self.originals), self.leaves, strict=True))
+
+    def _lend(self, holder: dict[str, Any], lent: dict[int, Tensor]) -> None:
+        """Copies for the tensors of `holder`; not for other parameters, nor for results of the last forward."""
+        for key, held in holder.items():
+            if type(held) in _INERT or not isinstance(held, Tensor):
+                continue
+            if id(held) not in lent:
+                if held.grad_fn is not None or isinstance(held, nn.Parameter):
+                    continue
+                clone = held.detach().clone()
+                lent[id(held)] = clone
+                self._clones.append(clone)
+                self._sources.append(held.detach())
+            self._places.append((holder, key, lent[id(held)]))
+
+    def place(self) -> None:
+        for holder, key, tensor in self._places:
+            holder[key] = tensor
+        self._in_use = [_Kept(holder) for holder in self._holders]
+
+    def reset(self) -> None:
+        """The state of the first moment for another forward: buffers, attributes, generators; the leaves stay."""
+        for kept in self._in_use:
+            kept.put_back()
+        if self._clones:
+            with torch.no_grad():
+                torch._foreach_copy_(self._clones, self._sources)
+        self.generators.restore()
+
+    def close(self) -> None:
+        for kept in self._kept:
+            kept.put_back()
+        for container in self._empty:
+            container.clear()
+        self.generators.restore()
+
+
+class _Kept:
+    """A container and what it held; by identity, since values may be tensors, which have no plain equality."""
+
+    __slots__ = ("_container", "_held")
+
+    def __init__(self, container: Any) -> None:
+        self._container = container
+        self._held = container.copy()
+
+    def put_back(self) -> None:
+        container, held = self._container, self._held
+        if not isinstance(container, dict):
+            if len(container) != len(held) or not all(map(operator.is_, container, held)):
+                container.clear()
+                (container.update if isinstance(container, set) else container.extend)(held)
+        elif container.keys() != held.keys():
+            container.clear()
+            container.update(held)
+        elif not all(map(operator.is_, container.values(), held.values())):
+            container.update(held)
+
+
+@contextmanager
+def untouched(model: nn.Module, *, only: Container[int] | None = None) -> Iterator[Lent]:
+    """Lends `model` copies of all it could write; whatever happens inside, it leaves as it came.
+
+    Leaves are lent for the trainable parameters, or for those of them whose id is in `only`.
+
+    Re-entrant: inside another `untouched` it lends copies of the copies. Gradients are on inside, whatever the mode
+    outside, and a compiled model runs eagerly.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+        >>> with untouched(model) as lent:
+        ...     lent.leaves[0].data.zero_()
+        ...     model(torch.eye(2)).sum().backward()
+        tensor([[0., 0.],
+                [0., 0.]])
+        >>> int(model[1].num_batches_tracked), model[0].weight.grad is None
+        (0, True)
+    """
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        if "torch._dynamo" in sys.modules:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        lent = Lent(model, only)
+        lent.generators.save()
+        stack.callback(lent.close)
+        lent.place()
+        yield lent

@@ -1,0 +1,74 @@
+"""The step that the optimizer is about to make, taken on copies."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def plain_optimizer(optimizer: Any) -> torch.optim.Optimizer:
+    """The torch optimizer inside the wrappers of Lightning and Accelerate."""
+    while not isinstance(optimizer, torch.optim.Optimizer) or hasattr(optimizer, "optimizer"):
+        inner = getattr(optimizer, "optimizer", None)
+        if inner is None:
+            raise TypeError(f"optimizer must be a torch.optim.Optimizer; got {type(optimizer).__name__}.")
+        optimizer = inner
+    return optimizer
+
+
+def held(optimizer: torch.optim.Optimizer) -> dict[int, float]:
+    """Learning rates by the id of the parameter."""
+    return {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    if held(optimizer).keys().isdisjoint(map(id, model.parameters())):
+        raise ValueError(
+            "None of the model's parameters is in the optimizer: it was made for another model, or before the "
+            "parameters were replaced. Hand in the optimizer that trains this model."
+        )
+
+
+def learning_rates(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> list[float]:
+    rates = held(optimizer)
+    return [rates[id(p)] for p in parameters]
+
+
+def updated(
+    optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], *, scale: float = 1.0
+) -> list[Tensor]:
+    """Values of `parameters` after the optimizer's next step with their present `.grad` / scale.
+
+    The optimizer and its state are copied, with fresh leaves in the place of the parameters; its own hooks do not run.
+    """
+    if all(p.grad is None for p in parameters):
+        raise ValueError(
+            "The optimizer's update needs gradients, and no parameter has any. Call the monitor after loss.backward() "
+            "and before optimizer.step(), or ask for update='gradient'."
+        )
+    leaves = [nn.Parameter(p.detach().clone()) for p in parameters]
+    for leaf, p in zip(leaves, parameters, strict=True):
+        leaf.grad = None if p.grad is None else p.grad.detach() / scale
+    twin = _twin(optimizer, {id(p): leaf for p, leaf in zip(parameters, leaves, strict=True)})
+    try:
+        # An LR scheduler replaces `step` on the instance by one that holds the user's optimizer: take the class's.
+        type(optimizer).step(twin)
+    except TypeError as error:
+        raise ValueError(
+            f"{type(optimizer).__name__} needs a closure, so the step it is about to make is not known here. Ask for "
+            "update='gradient'."
+        ) from error
+    return [leaf.detach() for leaf in leaves]
+
+
+def _twin(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> torch.optim.Optimizer:
+    twin = object.__new__(type(optimizer))
+    kept = {key: value for key, value in vars(optimizer).items() if key not in ("step", "state", "param_groups")}
+    for key, value in kept.items():
+        hooks = key.endswith("_hooks")
+        vars(twin)[key] = type(value)() if hooks else copy.copy(value)
+    twin.param_groups = copy.deepcopy(optimizer.param_groups, memo)
+    twin.state = copy.deepcopy(optimizer.state, memo)
+    return twin
