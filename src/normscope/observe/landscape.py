@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
-from normscope.observe.probe import Probe, inner, norm
+from normscope.observe.probe import Probe, flat, inner, norm
 from normscope.observe.verdict import CROSS_ENTROPY, NOT_A_LIMIT, SQUARED, Verdict
 
 VGG_FACTORS = (0.5, 1.0, 2.0, 4.0)
@@ -134,14 +134,15 @@ class LandscapeProbe:
         self.factors = tuple(map(float, factors))
 
     def measure(self, probe: Probe) -> Landscape:
-        g, d = probe.gradient, probe.descent
-        g_norm, d_norm = norm(g), norm(d)
+        g, d = flat(probe.gradient), probe.descent
+        g_norm, d_norm = norm(g), norm(flat(d))
         rows = []
         for c in self.factors:
             probe.at.move_to(probe.theta, d, c)
-            loss, there = probe.at.gradient()
+            loss, grads = probe.at.gradient()
+            there = flat(grads)
             cosine = inner(there, g) / (norm(there) * g_norm)
-            change = norm(torch._foreach_sub(there, g))
+            change = norm(there - g)
             rows.append(torch.stack([loss.double(), change, cosine]))
         first, *found = torch.stack([torch.stack([g_norm, d_norm, g_norm]), *rows]).tolist()
         losses, changes, cosines = zip(*found, strict=True)

@@ -176,6 +176,7 @@ class Monitor:
                         scale=scale,
                         watchers=watchers,
                         forward_only=all(m.forward_only for m in chosen),
+                        traced=any(hasattr(m, "watch") or getattr(m, "traces", False) for m in chosen),
                     )
                 )
 

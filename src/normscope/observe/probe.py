@@ -20,7 +20,7 @@ class Probe:
     """The loss around theta, on copies.
 
     theta: the parameters that move, those the optimizer holds (all trainable ones without an optimizer).
-    loss, gradient: L(theta) and its gradient, from one pass which `watchers` look into.
+    loss, gradient: L(theta) and its gradient, from one pass, which `watchers` look into if it is traced.
     """
 
     def __init__(
@@ -33,6 +33,7 @@ class Probe:
         scale: float = 1.0,
         watchers: Sequence[Watcher] = (),
         forward_only: bool = False,
+        traced: bool = True,
     ) -> None:
         self.at = loss
         self.optimizer, self.step, self.scale = optimizer, step, scale
@@ -40,6 +41,7 @@ class Probe:
         self.trace = Trace(tuple(watchers))
         self._lr = lr
         self._forward_only = forward_only
+        self._traced = traced
 
     @cached_property
     def rates(self) -> list[float]:
@@ -56,9 +58,9 @@ class Probe:
     @cached_property
     def _base(self) -> tuple[Tensor, list[Tensor]]:
         self.at.move_to(self.theta)
-        inside = self.trace.following(self.at.task.model)
+        inside = self.trace.following(self.at.task.model) if self._traced else None
         found = (self.at.value(inside), []) if self._forward_only else self.at.gradient(inside=inside)
-        self._drew = self.at.lent.generators.moved()
+        self.at.lent.draws = self.at.lent.generators.moved()
         return found
 
     @property
@@ -73,7 +75,7 @@ class Probe:
     def drew(self) -> bool:
         """Whether the forward drew random numbers; every pass of this probe draws the same."""
         self._base  # noqa: B018
-        return self._drew
+        return self.at.lent.draws
 
     @cached_property
     def descent(self) -> list[Tensor]:
@@ -107,12 +109,19 @@ def probing(
         yield Probe(BatchLoss(task, lent, batch), optimizer=optimizer, **options)
 
 
-def norm(tensors: Sequence[Tensor]) -> Tensor:
-    """l2 norm of all entries together, as a 0-d float64 tensor."""
-    return torch.stack([n.double() for n in torch._foreach_norm(list(tensors))]).norm()
+def flat(tensors: Sequence[Tensor]) -> Tensor:
+    """All entries in one vector, half precision as float32."""
+    device = tensors[0].device
+    vector = torch.cat([tensor.reshape(-1).to(device) for tensor in tensors])
+    return vector.float() if vector.dtype.itemsize < 4 else vector
 
 
-def inner(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
-    """Inner product over all entries, as a 0-d float64 tensor."""
-    products = torch._foreach_mul(list(a), list(b))
-    return torch.stack([p.sum(dtype=torch.float64) for p in products]).sum()
+def norm(vector: Tensor) -> Tensor:
+    """l2, summed in float64."""
+    length: Tensor = torch.linalg.vector_norm(vector, dtype=torch.float64)
+    return length
+
+
+def inner(a: Tensor, b: Tensor) -> Tensor:
+    """Inner product, summed in float64."""
+    return (a * b).sum(dtype=torch.float64)

@@ -69,6 +69,7 @@ class ShiftProbe:
 
     name = "shift"
     forward_only = False
+    traces = True
 
     def __init__(self, update: str = "optimizer", layers: Sequence[str] | None = None) -> None:
         check_choice("update", update, UPDATES)

@@ -100,7 +100,7 @@ class WandB:
     def __init__(self, run: Any = None) -> None:
         import wandb
 
-        self._run = run or wandb.run
+        self._run: Any = run or wandb.run
         if self._run is None:
             raise ValueError("There is no Weights & Biases run to write to. Call wandb.init() first, or hand one in.")
         self._run.define_metric(f"{PREFIX}/*", step_metric=f"{PREFIX}/step")

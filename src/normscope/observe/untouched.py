@@ -58,6 +58,7 @@ class Lent:
             for holder in (module._parameters, module._buffers, attributes):
                 self._lend(holder, lent)
         self.generators = Generators(owned)
+        self.draws = True
 
     def _leaves(self, model: nn.Module, only: Container[int] | None) -> dict[int, Tensor]:
         for name, parameter in model.named_parameters():
@@ -87,13 +88,17 @@ class Lent:
         self._in_use = [_Kept(holder) for holder in self._holders]
 
     def reset(self) -> None:
-        """The state of the first moment for another forward: buffers, attributes, generators; the leaves stay."""
+        """The state of the first moment for another forward: buffers, attributes, generators; the leaves stay.
+
+        Once a forward has shown that it draws nothing, set `draws` to False: the generators need no care until the end.
+        """
         for kept in self._in_use:
             kept.put_back()
         if self._clones:
             with torch.no_grad():
                 torch._foreach_copy_(self._clones, self._sources)
-        self.generators.restore()
+        if self.draws:
+            self.generators.restore()
 
     def close(self) -> None:
         for kept in self._kept:
