@@ -85,7 +85,8 @@ class ShiftProbe:
             start = probe.trace.starts[name]
             values = [n if first < start else o for n, o, first in zip(after, probe.theta, starts, strict=True)]
             probe.at.move_to(values)
-            grads += probe.at.gradient([index], replay.before(start))[1]
+            # A weight that is shared with a layer before this one has part of its gradient there.
+            grads += probe.at.gradient([index], replay.before(min(start, starts[index])))[1]
         rows = [_compare(before[index], there) for index, there in zip(chosen.values(), grads, strict=True)]
         shifts, cosines, sizes = zip(*torch.stack(rows).tolist(), strict=True)
         rerun = tuple(sorted(probe.trace.repeated, key=probe.trace.starts.__getitem__))
