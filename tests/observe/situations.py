@@ -43,7 +43,9 @@ class Weird(nn.Module):
         self.unused = nn.Linear(8, 8)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.act(self.norm(self.first(x)))
+        h = self.norm(self.first(x))
+        h.mul_(1.1)
+        h = self.act(h)
         for _ in range(2):
             h = torch.tanh(self.twice(h))
         out = self.one(self.dropout(h))
@@ -181,6 +183,26 @@ def loss_for(network: str) -> Callable[[Tensor, Tensor], Tensor]:
 def same(found: Sequence[float], wanted: Sequence[float], *, scale: float = 0.0, rtol: float = RTOL) -> None:
     """Equal up to rtol of the value, or of `scale`, the size of the terms that it is a difference of."""
     np.testing.assert_allclose(np.array(found), np.array(wanted), rtol=rtol, atol=1e-4 * rtol * scale + 1e-300)
+
+
+def compare_untouched(s: Situation, *measure: Any) -> None:
+    """A look leaves parameters, gradients, buffers, modes, optimizer and generators to the bit and in their places."""
+
+    def state() -> list[tuple[str, int, int, Any]]:
+        named = [*s.model.named_parameters(), *s.model.named_buffers()]
+        kept: list[tuple[str, int, int, Any]] = [(n, id(t), t._version, t.detach().clone()) for n, t in named]
+        kept += [(n, id(p.grad), 0, p.grad.clone()) for n, p in s.model.named_parameters() if p.grad is not None]
+        for p, values in s.optimizer.state.items():
+            kept += [(n, id(v), id(p), v.clone()) for n, v in values.items() if isinstance(v, Tensor)]
+        kept += [(n, id(m), int(m.training), torch.zeros(())) for n, m in s.model.named_modules()]
+        return [*kept, ("generator", 0, 0, torch.get_rng_state())]
+
+    before = state()
+    s.look(*measure)
+    after = state()
+    assert [row[:3] for row in after] == [row[:3] for row in before]
+    for (name, *_, now), (*_, then) in zip(after, before, strict=True):
+        assert torch.equal(now, then), name
 
 
 def compare_landscape(s: Situation, found: Any) -> None:

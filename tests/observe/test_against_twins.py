@@ -15,6 +15,7 @@ from situations import (
     compare_landscape,
     compare_moments,
     compare_shift,
+    compare_untouched,
     situation,
 )
 
@@ -60,6 +61,13 @@ def _all(s: Situation, update: str) -> None:
 @pytest.mark.parametrize(("network", "norm", "optimizer"), CELLS)
 def test_all_at_once(network: str, norm: str, optimizer: str) -> None:
     _all(situation(network, norm, optimizer), "optimizer")
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("norm", ["batch", "noisy"])
+def test_a_look_leaves_no_trace(network: str, norm: str) -> None:
+    probes = (LandscapeProbe(), ShiftProbe(), ActivationProbe(), HealthProbe(), CriticalProbe())
+    compare_untouched(situation(network, norm, "adam"), *probes)
 
 
 @pytest.mark.parametrize("network", ["mlp", "weird", "sequences"])
