@@ -61,7 +61,8 @@ class CovariateShift:
             text += f"{min(cosines, default=math.nan):.2f}."
         text += " BatchNorm does not lower this number in general; it matters with a falling accuracy only."
         formula = "cos(G_i, G'_i) < 0"
-        return [Verdict("covariate shift", None if turned else True, text, formula, "arXiv 1805.11604, Definition 2.1")]
+        good = True if cosines and not turned else None
+        return [Verdict("covariate shift", good, text, formula, "arXiv 1805.11604, Definition 2.1")]
 
 
 class ShiftProbe:
