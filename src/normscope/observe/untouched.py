@@ -33,7 +33,7 @@ class Lent:
         self.names: list[str] = []
         self.originals: list[nn.Parameter] = []
         self.leaves: list[nn.Parameter] = []
-        self._places: list[tuple[dict[str, Any], str, Tensor]] = []
+        self._places: list[tuple[Any, Any, Tensor]] = []
         self._clones: list[Tensor] = []
         self._sources: list[Tensor] = []
         self._empty: list[Any] = []
@@ -52,6 +52,7 @@ class Lent:
                     self._empty.append(value) if not value else self._kept.append(_Kept(value))
                     if name not in _MODULE_ATTRIBUTES:
                         self._holders.append(value)
+                        self._lend(value, lent)
                 else:
                     owned.append(value)
             self._kept.append(_Kept(attributes))
@@ -67,9 +68,11 @@ class Lent:
                 self.leaves.append(nn.Parameter(parameter.detach().clone()))
         return dict(zip(map(id, self.originals), self.leaves, strict=True))
 
-    def _lend(self, holder: dict[str, Any], lent: dict[int, Tensor]) -> None:
+    def _lend(self, holder: Any, lent: dict[int, Tensor]) -> None:
         """Copies for the tensors of `holder`; not for other parameters, nor for results of the last forward."""
-        for key, held in holder.items():
+        if isinstance(holder, set):
+            return
+        for key, held in holder.items() if isinstance(holder, dict) else enumerate(holder):
             if type(held) in _INERT or not isinstance(held, Tensor):
                 continue
             if id(held) not in lent:
