@@ -99,7 +99,7 @@ class Trace:
             if name in known:
                 outputs.extend((name, t, t._version) for t in tree_leaves(output) if isinstance(t, Tensor))
                 for watcher in self.watchers:
-                    watcher(name, module, args, output)
+                    watcher(name, module, (*args, *kwargs.values()), output)
             return output
 
         def forward_ends() -> None:
