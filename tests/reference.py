@@ -425,9 +425,15 @@ def two_unit_loss(u: np.ndarray, s: np.ndarray, theta: Sequence[float], w1: np.n
 def _copies(
     model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[nn.Module, torch.optim.Optimizer, dict[str, nn.Parameter]]:
-    """Deep copies that belong together, with the present ``.grad``, and the copied parameters by name."""
+    """Deep copies that belong together, with the present ``.grad``, and the copied parameters by name.
+
+    What the optimizer does not hold does not move and is frozen in the copy.
+    """
     twin, stepper = copy.deepcopy((model, optimizer))
     parameters = dict(twin.named_parameters())
+    moving = _rates(model, optimizer)
+    for name, p in parameters.items():
+        p.requires_grad_(name in moving)
     for name, p in model.named_parameters():
         parameters[name].grad = None if p.grad is None else p.grad.detach().clone()
     return twin, stepper, parameters
@@ -451,7 +457,7 @@ def _backward(twin: nn.Module, loss: Loss, state: Tensor) -> tuple[float, dict[s
     value = loss(twin)
     value.backward()
     torch.set_rng_state(state)
-    gradient = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in twin.named_parameters()}
+    gradient = {n: torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for n, p in twin.named_parameters()}
     return float(value.detach()), gradient
 
 
@@ -577,9 +583,9 @@ def covariate_shift(
     found = {}
     for layer in order:
         module = model.get_submodule(layer)
-        if _weight(module) is None or not _weight(module).requires_grad:
-            continue
         twin, _, parameters = _copies(model, optimizer)
+        if _weight(module) is None or not _weight(twin.get_submodule(layer)).requires_grad:
+            continue
         earlier: list[nn.Parameter] = []
         for name, module in twin.named_modules():
             if _start(name, order) < order.index(layer):
@@ -691,7 +697,7 @@ def norm_health(
 
         median_j |running_mean_j - mu_j| / sigma_j,    median_j running_var_j / var_j     nan without running statistics
         share of j with |gamma_j| <= 1e-3 max |gamma|                                     nan without gamma
-        ||dL/dh||, h the output of a weight layer
+        ||dL/dh||, h the output of a weight layer that a gradient passes on its way to a parameter
 
     mu, var, sigma: of the normalizer's input, biased; l_p layers compare their norms, squared.
 
@@ -703,10 +709,10 @@ def norm_health(
     outputs: dict[str, Tensor] = {}
     for name, module in twin.named_modules():
 
-        def look(module: nn.Module, args: tuple[Tensor, ...], name: str = name) -> None:
+        def look(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], name: str = name) -> None:
             gap = ratio = dead = math.nan
             if getattr(module, "running_mean", None) is not None:
-                x = args[0].detach().double().numpy()
+                x = (*args, *kwargs.values())[0].detach().double().numpy()
                 gaps, ratios = [], []
                 for k in range(x.shape[1]):
                     values = [float(x[at]) for at in _sites(x, k)]
@@ -730,14 +736,14 @@ def norm_health(
             norms.setdefault(name, (gap, ratio, dead))
 
         def open_up(module: nn.Module, args: object, output: Any, name: str = name) -> Any:
-            if name in outputs:
-                return output
             h = output if isinstance(output, Tensor) else output[0]
+            if name in outputs or not h.requires_grad:
+                return output
             outputs[name] = torch.zeros_like(h, requires_grad=True)
             return h + outputs[name] if isinstance(output, Tensor) else (h + outputs[name], *output[1:])
 
         if _is_normalizer(module):
-            module.register_forward_pre_hook(look)
+            module.register_forward_pre_hook(look, with_kwargs=True)
         if _weight(module) is not None:
             module.register_forward_hook(open_up)
     torch.set_rng_state(state)

@@ -191,7 +191,9 @@ def compare_untouched(s: Situation, *measure: Any) -> None:
     def state() -> list[tuple[str, int, int, Any]]:
         named = [*s.model.named_parameters(), *s.model.named_buffers()]
         kept: list[tuple[str, int, int, Any]] = [(n, id(t), t._version, t.detach().clone()) for n, t in named]
-        kept += [(n, id(p.grad), 0, p.grad.clone()) for n, p in s.model.named_parameters() if p.grad is not None]
+        kept += [
+            (n, id(p.grad), 0, p.grad.clone().to_dense()) for n, p in s.model.named_parameters() if p.grad is not None
+        ]
         for p, values in s.optimizer.state.items():
             kept += [(n, id(v), id(p), v.clone()) for n, v in values.items() if isinstance(v, Tensor)]
         kept += [(n, id(m), int(m.training), torch.zeros(())) for n, m in s.model.named_modules()]
