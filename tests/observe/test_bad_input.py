@@ -279,11 +279,13 @@ _Sharded.__name__ = "FullyShardedDataParallel"
         (lambda: nn.Sequential(nn.LazyLinear(3)), "lazy layers that have not seen data"),
         (lambda: nn.Sequential(_Sharded(6, 3)), "FullyShardedDataParallel is not supported"),
         (lambda: nn.DataParallel(nn.Linear(6, 3)), "DataParallel is not supported"),
+        (lambda: torch.jit.script(nn.Linear(6, 3)), "TorchScript modules cannot be looked into"),
+        (lambda: nn.Sequential(torch.jit.script(nn.Linear(6, 3))), "TorchScript modules cannot be looked into"),
     ],
 )
 def test_models_that_are_refused(build: Callable[[], nn.Module], message: str) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # lazy modules are announced as experimental
+        warnings.simplefilter("ignore")  # lazy modules are announced as experimental, TorchScript as deprecated
         model = build()
     with pytest.raises((TypeError, ValueError), match=message):
         Monitor(model, half_mse)
