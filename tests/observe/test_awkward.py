@@ -90,6 +90,52 @@ class InPlaceInput(nn.Module):
         return y
 
 
+class OwnAttention(nn.MultiheadAttention):
+    """A subclass; its child `out_proj` is never called, only its weight is used."""
+
+
+class Uncalled(nn.Module):
+    """Takes weights out of modules that it does not call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.attention = nn.Linear(3, 4), OwnAttention(4, 2, batch_first=True)
+        self.inner = nn.ModuleDict({"qkv": nn.Linear(4, 4), "norm": nn.LayerNorm(4)})
+        self.out = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x.unflatten(1, (2, 3)))
+        h = self.attention(h, h, h, need_weights=False)[0]
+        h = self.inner["norm"](F.linear(h, self.inner["qkv"].weight, self.inner["qkv"].bias))
+        y: Tensor = self.out(h.mean(1))
+        return y
+
+
+class Gate(nn.Module):
+    """A leaf that leaves something behind for others, beside its output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(5, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x @ self.weight.T
+        self.size = h.square().mean(1, keepdim=True)
+        return torch.tanh(h)
+
+
+class Gated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.b, self.c = Gate(), nn.Linear(5, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.b(self.gate(x))
+        y: Tensor = self.c(torch.relu(h) * self.gate.size)
+        self.gate.size = None
+        return y
+
+
 class Bidirectional(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -135,8 +181,18 @@ def _compare(s: Situation) -> None:
 
 @pytest.mark.parametrize(
     "build",
-    [ByName, Detached, Holding, Tokens, lambda: Tokens(True, False), Bidirectional, _convolutions],
-    ids=["by-name", "detached", "holding", "tied-tokens", "sparse-tokens", "gru", "instance"],
+    [ByName, Detached, Holding, Tokens, lambda: Tokens(True, False), Uncalled, Gated, Bidirectional, _convolutions],
+    ids=[
+        "by-name",
+        "detached",
+        "holding",
+        "tied-tokens",
+        "sparse-tokens",
+        "uncalled",
+        "left-behind",
+        "gru",
+        "instance",
+    ],
 )
 def test_networks(build: Callable[[], nn.Module]) -> None:
     torch.manual_seed(1)
@@ -193,3 +249,23 @@ def test_a_forward_that_changes_the_batch_is_said_and_the_batch_kept() -> None:
 def test_a_change_that_changes_nothing_more_is_allowed() -> None:
     torch.manual_seed(1)
     _compare(_situation(InPlaceInput(lambda x: x.relu_())))
+
+
+def test_some_layers_are_measured_as_all_of_them_are() -> None:
+    torch.manual_seed(1)
+    s = _situation(nn.Sequential(*(nn.Linear(6, 6) for _ in range(4)), nn.Linear(6, 3)))
+    every = s.look(ShiftProbe()).by_layer()
+    some = s.look(ShiftProbe(layers=["4", "1"])).by_layer()
+    assert list(some) == ["1", "4"]
+    assert some == {name: every[name] for name in some}
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_called_where_gradients_are_off(mode: Callable[[], Any]) -> None:
+    torch.manual_seed(1)
+    s = _situation(_plain())
+    wanted = s.look(*_all())
+    with mode():
+        s.x = s.x.clone()
+        found = s.look(*_all())
+    assert repr(found.results) == repr(wanted.results)
