@@ -136,6 +136,25 @@ class Gated(nn.Module):
         return y
 
 
+class Momentum(nn.Module):
+    """A second encoder that follows the first inside the forward."""
+
+    def __init__(self, rebinds: bool) -> None:
+        super().__init__()
+        self.query, self.key, self.out = nn.Linear(6, 5), nn.Linear(6, 5).requires_grad_(False), nn.Linear(5, 3)
+        self.rebinds = rebinds
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            for q, k in zip(self.query.parameters(), self.key.parameters(), strict=True):
+                if self.rebinds:
+                    k.data = 0.9 * k.data + 0.1 * q.data
+                else:
+                    k.data.mul_(0.9).add_(q, alpha=0.1)
+        y: Tensor = self.out(torch.tanh(self.query(x)) * torch.tanh(self.key(x)))
+        return y
+
+
 class Bidirectional(nn.Module):
     def __init__(self) -> None:
         super().__init__()
