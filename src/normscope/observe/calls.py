@@ -33,7 +33,7 @@ def units(model: nn.Module) -> dict[str, nn.Module]:
     for name, module in model.named_modules():
         if module in inside:
             continue
-        library = type(module).forward.__module__.startswith(("torch.nn.", "normscope.norms."))
+        library = str(type(module).forward.__module__).startswith(("torch.nn.", "normscope.norms."))
         if not any(True for _ in module.children()) or (library and any(True for _ in module.parameters(False))):
             found[name] = module
             inside.update(module.modules())
