@@ -2,6 +2,8 @@ r"""Slow twins: the formulas of the papers as plain float64 loops, NumPy in and 
 
 Written from the papers and not from the package, so that a fast path and its twin can disagree.
 No torch, no autograd, no vectorised reductions: every sum is one correctly rounded ``math.fsum``.
+The measurements of a training run, at the end, are the exception: they take torch modules, and every number
+comes from a deep copy of the whole model and optimizer, moved in place and run from the start with plain autograd.
 
     symbol        meaning
     x[i, k, s]    input: sample i, channel k, site s (none, one or more trailing axes)
@@ -17,10 +19,18 @@ optimization?" (2018) with its supplement; "torch" is the documentation of ``tor
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
+
+from normscope.norms.kinds import Identity as EmptySlot
+
+Loss = Callable[[nn.Module], Tensor]  # the scalar loss of the batch at hand, for a model
 
 
 def _sites(x: np.ndarray, k: int) -> list[tuple[int, ...]]:
@@ -410,3 +420,333 @@ def two_unit_loss(u: np.ndarray, s: np.ndarray, theta: Sequence[float], w1: np.n
     m2 = float(u @ w2) + l21 * x[:, None] + l22 * x[None, :]
     loss = np.logaddexp(0.0, theta[0] * np.tanh(m1) + theta[1] * np.tanh(m2))
     return float(weight @ loss @ weight)
+
+
+def _copies(
+    model: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[nn.Module, torch.optim.Optimizer, dict[str, nn.Parameter]]:
+    """Deep copies that belong together, with the present ``.grad``, and the copied parameters by name.
+
+    What the optimizer does not hold does not move and is frozen in the copy.
+    """
+    twin, stepper = copy.deepcopy((model, optimizer))
+    parameters = dict(twin.named_parameters())
+    moving = _rates(model, optimizer)
+    for name, p in parameters.items():
+        p.requires_grad_(name in moving)
+    for name, p in model.named_parameters():
+        parameters[name].grad = None if p.grad is None else p.grad.detach().clone()
+    return twin, stepper, parameters
+
+
+def _rates(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, float]:
+    """Learning rates by name, of the parameters that the optimizer moves: those it holds that are not frozen."""
+    found = {}
+    for name, p in model.named_parameters():
+        for group in optimizer.param_groups:
+            if p.requires_grad and any(p is q for q in group["params"]):
+                found[name] = float(group["lr"])
+    return found
+
+
+def _backward(twin: nn.Module, loss: Loss, state: Tensor) -> tuple[float, dict[str, Tensor]]:
+    """Loss and gradient of a copy, whose buffers it changes; the pass draws its random numbers from ``state``."""
+    torch.set_rng_state(state)
+    for p in twin.parameters():
+        p.grad = None
+    value = loss(twin)
+    value.backward()
+    torch.set_rng_state(state)
+    gradient = {n: torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for n, p in twin.named_parameters()}
+    return float(value.detach()), gradient
+
+
+def _norm(*tensors: Tensor) -> float:
+    return math.sqrt(math.fsum(value**2 for t in tensors for value in t.detach().double().flatten().tolist()))
+
+
+def _cosine(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
+    both = zip((v for t in a for v in t.flatten().tolist()), (v for t in b for v in t.flatten().tolist()), strict=True)
+    norms = _norm(*a) * _norm(*b)
+    return math.fsum(u * v for u, v in both) / norms if norms else math.nan
+
+
+def landscape(
+    model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, factors: Sequence[float]
+) -> dict[str, float | list[float]]:
+    r"""Loss and gradient along the gradient step.
+
+        theta_c = theta - c lr g,  g = grad L(theta)         lr of each parameter's group
+        change_c = ||grad L(theta_c) - g||,   cosine_c between the two,   beta = max_c change_c / (c ||lr g||)
+
+    Source: Santurkar et al., A.2.2.
+    """
+    state, rates = torch.get_rng_state(), _rates(model, optimizer)
+    twin, _, _ = _copies(model, optimizer)
+    here, gradient = _backward(twin, loss, state)
+    g = {name: gradient[name].clone() for name in rates}
+    losses, changes, cosines, betas = [], [], [], []
+    for c in factors:
+        twin, _, parameters = _copies(model, optimizer)
+        with torch.no_grad():
+            for name, rate in rates.items():
+                parameters[name].sub_(c * rate * g[name])
+        there, moved = _backward(twin, loss, state)
+        losses.append(there)
+        changes.append(_norm(*(moved[name] - g[name] for name in rates)))
+        cosines.append(_cosine([moved[name] for name in rates], [g[name] for name in rates]))
+        step = c * _norm(*(rate * g[name] for name, rate in rates.items()))
+        betas.append(changes[-1] / step if step else math.nan)
+    return {
+        "loss": here,
+        "losses": losses,
+        "grad_norm": _norm(*g.values()),
+        "changes": changes,
+        "cosines": cosines,
+        "betas": betas,
+        "beta": max(betas),
+    }
+
+
+def next_parameters(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, update: str) -> dict[str, Tensor]:
+    r"""All parameters after the coming step: the optimizer's own with the present ``.grad``, or theta - lr grad L."""
+    state = torch.get_rng_state()
+    twin, stepper, parameters = _copies(model, optimizer)
+    if update == "optimizer":
+        stepper.step()
+    else:
+        rates = _rates(model, optimizer)
+        _, gradient = _backward(twin, loss, state)
+        twin, _, parameters = _copies(model, optimizer)
+        with torch.no_grad():
+            for name, rate in rates.items():
+                parameters[name].sub_(rate * gradient[name])
+    torch.set_rng_state(state)
+    return {name: p.detach().clone() for name, p in parameters.items()}
+
+
+def first_calls(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss) -> list[str]:
+    r"""Names of the modules that run, in the order in which their forwards begin for the first time."""
+    state = torch.get_rng_state()
+    twin, _, _ = _copies(model, optimizer)
+    order: list[str] = []
+    for name, module in twin.named_modules():
+
+        def note(module: nn.Module, args: object, name: str = name) -> None:
+            if name not in order:
+                order.append(name)
+
+        module.register_forward_pre_hook(note)
+    loss(twin)
+    torch.set_rng_state(state)
+    return order
+
+
+def _start(name: str, order: list[str]) -> int:
+    """A module that is never called itself runs with the nearest module around it that is; last if there is none."""
+    while name not in order and name:
+        name = name.rpartition(".")[0]
+    return order.index(name) if name in order else len(order)
+
+
+_NORMALIZERS = ("BatchNorm", "LpNorm", "LayerNorm", "GroupNorm", "InstanceNorm", "RMSNorm")
+
+
+def _is_normalizer(module: nn.Module) -> bool:
+    return any(kind in type(module).__name__ for kind in _NORMALIZERS)
+
+
+def _weight(module: nn.Module) -> nn.Parameter | None:
+    """W of a layer: its ``weight``; of those with several (LSTM, attention) the first one that the input meets."""
+    if isinstance(module, (nn.RNNBase, nn.MultiheadAttention)):
+        return module.weight_ih_l0 if isinstance(module, nn.RNNBase) else module.in_proj_weight
+    weight = getattr(module, "weight", None)
+    return weight if isinstance(weight, nn.Parameter) and weight.ndim >= 2 else None
+
+
+def covariate_shift(
+    model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, update: str
+) -> dict[str, tuple[float, float, float]]:
+    r"""Internal covariate shift of every layer with a weight of two or more axes, in the order they run.
+
+        G = grad_{W_i} L(theta),   G' = the same with every parameter of every module that runs before i updated
+        ||G - G'||,  cosine of G and G',  ||G||
+
+    Source: Santurkar et al., Definition 2.1. Weights, biases, gamma and beta of earlier modules are all updated;
+    a parameter that several modules share is updated where one of them runs before.
+    """
+    state = torch.get_rng_state()
+    order = first_calls(model, optimizer, loss)
+    after = next_parameters(model, optimizer, loss, update)
+    twin, _, _ = _copies(model, optimizer)
+    _, before = _backward(twin, loss, state)
+    found = {}
+    for layer in order:
+        module = model.get_submodule(layer)
+        twin, _, parameters = _copies(model, optimizer)
+        if _weight(module) is None or not _weight(twin.get_submodule(layer)).requires_grad:
+            continue
+        earlier: list[nn.Parameter] = []
+        for name, module in twin.named_modules():
+            if _start(name, order) < order.index(layer):
+                earlier += module.parameters(recurse=False)
+        with torch.no_grad():
+            for name, p in parameters.items():
+                if any(p is q for q in earlier):
+                    p.copy_(after[name])
+        weight = next(n for n, p in parameters.items() if p is _weight(twin.get_submodule(layer)))
+        _, moved = _backward(twin, loss, state)
+        g, h = before[weight], moved[weight]
+        found[layer] = (_norm(g - h), _cosine([g], [h]), _norm(g))
+    return found
+
+
+def critical_step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loss: Loss,
+    update: str,
+    stop: float,
+    points: int = 100,
+) -> float:
+    r"""Smallest s > 0 with L(theta + s d) > L(theta), d the coming update: a scan of (0, stop], then bisection."""
+    state = torch.get_rng_state()
+    after = next_parameters(model, optimizer, loss, update)
+    here = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    def value(s: float) -> float:
+        twin, _, parameters = _copies(model, optimizer)
+        with torch.no_grad():
+            for name, p in parameters.items():
+                p.copy_(here[name] + s * (after[name] - here[name]))
+        torch.set_rng_state(state)
+        with torch.no_grad():
+            found = float(loss(twin))
+        torch.set_rng_state(state)
+        return found
+
+    start = value(0.0)
+    low, high = 0.0, math.inf
+    for k in range(1, points + 1):
+        s = stop * k / points
+        if value(s) > start:
+            high = s
+            break
+        low = s
+    while math.isfinite(high) and high - low > 1e-10 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if value(middle) > start else (middle, high)
+    return high
+
+
+def _channels_second(values: Tensor, module: nn.Module) -> np.ndarray:
+    """(N, C, *space); layers that act on the last axis have their channels there."""
+    last = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.RNNBase, nn.MultiheadAttention)
+    array = values.detach().double()
+    return (array.movedim(-1, 1) if isinstance(module, last) and array.ndim > 2 else array).numpy()
+
+
+def activation_moments(
+    model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss
+) -> dict[str, tuple[list[float], list[float]]]:
+    r"""Mean and biased variance of every channel over batch and space, at the output of weight layers and normalizers.
+
+    In the order of the first calls; the slot of a normalizer counts where it is empty. A layer called more than once
+    gives those of its first call. Source: Santurkar et al., Figures 7 and 8.
+    """
+    state = torch.get_rng_state()
+    twin, _, _ = _copies(model, optimizer)
+    found: dict[str, tuple[list[float], list[float]]] = {}
+    for name, module in twin.named_modules():
+
+        def note(module: nn.Module, args: object, output: Any, name: str = name) -> None:
+            values = _channels_second(output if isinstance(output, Tensor) else output[0], module)
+            moments = [
+                _mean_and_variance([float(values[at]) for at in _sites(values, k)]) for k in range(values.shape[1])
+            ]
+            found.setdefault(name, ([mean for mean, _ in moments], [var for _, var in moments]))
+
+        if _weight(module) is not None or _is_normalizer(module) or isinstance(module, EmptySlot):
+            module.register_forward_hook(note)
+    with torch.no_grad():
+        loss(twin)
+    torch.set_rng_state(state)
+    return found
+
+
+def moment_changes(
+    now: tuple[list[float], list[float]], before: tuple[list[float], list[float]]
+) -> tuple[float, float]:
+    r"""mean_j |mu_j - mu'_j| and mean_j |var_j - var'_j|."""
+    mean, var = (
+        math.fsum(abs(a - b) for a, b in zip(x, y, strict=True)) / len(x) for x, y in zip(now, before, strict=True)
+    )
+    return mean, var
+
+
+def _median(values: Sequence[float]) -> float:
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def norm_health(
+    model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss
+) -> tuple[dict[str, tuple[float, float, float]], dict[str, float]]:
+    r"""What the normalizers hold against what this batch has, and the gradient at the outputs of the weight layers.
+
+        median_j |running_mean_j - mu_j| / sigma_j,    median_j running_var_j / var_j     nan without running statistics
+        share of j with |gamma_j| <= 1e-3 max |gamma|                                     nan without gamma
+        ||dL/dh||, h the output of a weight layer that a gradient passes on its way to a parameter
+
+    mu, var, sigma: of the normalizer's input, biased; l_p layers compare their norms, squared.
+
+    Returns: normalizer -> the three; weight layer -> the norm. Both in the order of the first calls.
+    """
+    state = torch.get_rng_state()
+    twin, _, _ = _copies(model, optimizer)
+    norms: dict[str, tuple[float, float, float]] = {}
+    outputs: dict[str, Tensor] = {}
+    for name, module in twin.named_modules():
+
+        def look(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], name: str = name) -> None:
+            gap = ratio = dead = math.nan
+            if getattr(module, "running_mean", None) is not None:
+                x = (*args, *kwargs.values())[0].detach().double().numpy()
+                gaps, ratios = [], []
+                for k in range(x.shape[1]):
+                    values = [float(x[at]) for at in _sites(x, k)]
+                    mean, var = _mean_and_variance(values)
+                    held = getattr(module, "running_var", None)
+                    gaps.append(abs(float(module.running_mean[k]) - mean) / math.sqrt(var))
+                    if held is not None:
+                        ratios.append(float(held[k]) / var)
+                    else:
+                        around = mean if module.centered else 0.0
+                        size = {
+                            1: math.fsum(abs(v - around) for v in values) / len(values),
+                            2: math.sqrt(math.fsum((v - around) ** 2 for v in values) / len(values)),
+                            math.inf: max(abs(v - around) for v in values),
+                        }[module.p]
+                        ratios.append((float(module.running_norm[k]) / size) ** 2)
+                gap, ratio = _median(gaps), _median(ratios)
+            if isinstance(getattr(module, "weight", None), nn.Parameter):
+                gamma = [abs(v) for v in module.weight.flatten().tolist()]
+                dead = sum(v <= 1e-3 * max(gamma) for v in gamma) / len(gamma)
+            norms.setdefault(name, (gap, ratio, dead))
+
+        def open_up(module: nn.Module, args: object, output: Any, name: str = name) -> Any:
+            h = output if isinstance(output, Tensor) else output[0]
+            if name in outputs or not h.requires_grad:
+                return output
+            outputs[name] = torch.zeros_like(h, requires_grad=True)
+            return h + outputs[name] if isinstance(output, Tensor) else (h + outputs[name], *output[1:])
+
+        if _is_normalizer(module):
+            module.register_forward_pre_hook(look, with_kwargs=True)
+        if _weight(module) is not None:
+            module.register_forward_hook(open_up)
+    torch.set_rng_state(state)
+    loss(twin).backward()
+    torch.set_rng_state(state)
+    return norms, {name: _norm(h.grad) for name, h in outputs.items()}

@@ -23,6 +23,7 @@ class Untidy(nn.Module):
         self.calls = 0
         self.log: list[int] = []
         self.by_name: dict[str, int] = {"a": 1}
+        self.listed, self.named = [torch.zeros(2)], {"a": torch.zeros(2)}
         self.seen = {1}
         self.generator = torch.Generator().manual_seed(3)
         self.numpy_generator = np.random.default_rng(5)
@@ -33,6 +34,8 @@ class Untidy(nn.Module):
         self.calls += 1
         self.log.append(self.calls)
         self.by_name["b"] = 2
+        self.listed[0].add_(1)
+        self.named["a"].add_(1)
         self.seen.add(7)
         self.fresh = x
         torch.rand((), generator=self.generator)
@@ -48,6 +51,7 @@ def _state(model: Untidy) -> list[object]:
         [(name, b.clone(), b._version, id(b)) for name, b in model.named_buffers()],
         (model.loose.clone(), id(model.loose), model.calls, list(model.log), dict(model.by_name), set(model.seen)),
         [(name, module.training) for name, module in model.named_modules()],
+        (model.listed[0].clone(), id(model.listed[0]), model.named["a"].clone(), id(model.named["a"])),
         sorted(vars(model)),
         [torch.get_rng_state(), model.generator.get_state(), str(model.numpy_generator.bit_generator.state)],
         [random.getstate(), str(np.random.get_state())],  # noqa: NPY002

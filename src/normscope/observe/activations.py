@@ -4,8 +4,9 @@ r"""Distributions inside the network: their moments, how these move from step to
     change of mu        mean_j |mu_j(t) - mu_j(t-1)|, likewise var; t-1 and t are successive training steps
     drift of mu         mean_j |mu_j(t) - mu_j(t_0)|, likewise var; t_0 is the first look
 
-Taken at the output of every weight layer and every normalizer, on the batch of the step, in train mode. One channel of
-each is drawn once from a seed, and its histogram taken at every look. Source: seed 000, Figures 7 and 8.
+Taken at the output of every weight layer and every normalizer, on the batch of the step, in train mode; of a layer
+called more than once, at its first call. One channel of each is drawn once from a seed, and its histogram taken at
+every look. Source: seed 000, Figures 7 and 8.
 """
 
 import math
@@ -107,6 +108,8 @@ class ActivationProbe:
 
     @torch.no_grad()
     def watch(self, name: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if name in self._seen:
+            return
         weighs = any(p.ndim > 1 for p in module.parameters())
         if not weighs and not isinstance(module, (*NORM_LAYERS, Identity)):
             return

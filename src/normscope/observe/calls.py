@@ -1,9 +1,9 @@
 """The layers of any network in the order they run, and their results used again.
 
-A *unit* is a module that the network calls and that is looked at as a whole: one without children, or a torch or
-normscope layer that owns parameters. No graph is traced: the units' `forward` is wrapped for one pass, so residual
-networks, loops and branches in Python are served alike. A unit called once can be answered from memory in a later pass,
-which then costs what the units after it cost (`Replay`).
+A *unit* is a module that the network calls and that is looked at as a whole: one without children, or one that owns
+parameters and runs the forward of a torch or normscope layer. No graph is traced: the units' `forward` is wrapped for
+one pass, so residual networks, loops and branches in Python are served alike. A unit called once can be answered from
+memory in a later pass, which then costs what the units after it cost (`Replay`).
 """
 
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ def units(model: nn.Module) -> dict[str, nn.Module]:
     for name, module in model.named_modules():
         if module in inside:
             continue
-        library = type(module).__module__.startswith(("torch.nn.", "normscope.norms."))
+        library = str(type(module).forward.__module__).startswith(("torch.nn.", "normscope.norms."))
         if not any(True for _ in module.children()) or (library and any(True for _ in module.parameters(False))):
             found[name] = module
             inside.update(module.modules())
@@ -66,7 +66,7 @@ def in_backward() -> bool:
 
 @dataclass
 class Trace:
-    """What ran in one pass: the units by their first call, and where each parameter was first in use.
+    """What ran in one pass, units and the containers around them.
 
     starts: unit or container -> its number in the order of first calls.
     repeated: units called more than once. changed: those whose result was changed in place afterwards.
@@ -83,23 +83,19 @@ class Trace:
         outputs: list[tuple[str, Tensor, int]] = []
         known = units(model)
         inside = {module for unit in known.values() for module in unit.modules()}
-        containers = {
-            name: module
-            for name, module in model.named_modules()
-            if module not in inside and any(True for _ in module.parameters(False))
-        }
+        containers = {name: module for name, module in model.named_modules() if module not in inside}
 
         def see(name: str, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             if in_backward():
                 return forward(*args, **kwargs)
-            if name in self.starts:
+            if name in self.starts and name in known:
                 self.repeated.add(name)
             self.starts.setdefault(name, len(self.starts))
             output = forward(*args, **kwargs)
             if name in known:
                 outputs.extend((name, t, t._version) for t in tree_leaves(output) if isinstance(t, Tensor))
                 for watcher in self.watchers:
-                    watcher(name, module, args, output)
+                    watcher(name, module, (*args, *kwargs.values()), output)
             return output
 
         def forward_ends() -> None:
@@ -114,7 +110,8 @@ class Replay:
     """Passes in which the units before a given one are answered from memory.
 
     The first pass that a unit precedes runs it, without gradient, and remembers; its parameters must not change
-    after that. A unit that drew random numbers leaves the generators as it left them then.
+    after that. A unit that drew random numbers leaves the generators as it left them then, and one that set attributes
+    of its own sets them again.
     """
 
     def __init__(self, model: nn.Module, trace: Trace, generators: Generators, *, draws: bool) -> None:
@@ -123,7 +120,7 @@ class Replay:
         self._trace = trace
         self._generators = generators
         self._draws = draws
-        self._memory: dict[str, tuple[Any, list[Any] | None]] = {}
+        self._memory: dict[str, tuple[Any, list[Any] | None, dict[str, Any]]] = {}
 
     @contextmanager
     def before(self, start: int) -> Iterator[None]:
@@ -133,19 +130,24 @@ class Replay:
             if self._trace.starts[name] >= start:
                 return forward(*args, **kwargs)
             if name not in self._memory:
-                self._memory[name] = self._run(name, forward, args, kwargs)
-            output, states = self._memory[name]
+                self._memory[name] = self._run(name, module, forward, args, kwargs)
+            output, states, attributes = self._memory[name]
             if states is not None:
                 self._generators.restore(states)
+            vars(module).update(attributes)
             return self._private(name, output)
 
         with answering(self._units, answer):
             yield
 
-    def _run(self, name: str, forward: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, list[Any] | None]:
+    def _run(
+        self, name: str, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any
+    ) -> tuple[Any, list[Any] | None, dict[str, Any]]:
+        before = dict(vars(module))
         with torch.no_grad():
             output = tree_map_only(Tensor, Tensor.detach, forward(*args, **kwargs))
-        return self._private(name, output), self._generators.states() if self._draws else None
+        attributes = {key: value for key, value in vars(module).items() if before.get(key, before) is not value}
+        return self._private(name, output), self._generators.states() if self._draws else None, attributes
 
     def _private(self, name: str, output: Any) -> Any:
         """A copy for those who will write into it."""

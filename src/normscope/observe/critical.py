@@ -24,11 +24,13 @@ from normscope.observe.verdict import CROSS_ENTROPY, NOT_A_LIMIT, SQUARED, Verdi
 
 PASSES = 8
 _TOLERANCE = 1e-3
+_SOURCE = "arXiv 2601.16979"
 
 
 @dataclass(frozen=True)
 class CriticalStep:
-    """step: s_c as a multiple of the update; inf if no rise was found, 0 if the loss rises from the start.
+    """step: s_c as a multiple of the update; inf if no rise was found, 0 if the loss rises from the start; nan where
+    the loss is not finite.
 
     low, high: the loss is at most L(theta) at low and above it at high. eta: s_c times the learning rate.
     """
@@ -47,6 +49,10 @@ class CriticalStep:
         return {}
 
     def verdicts(self, kind: str) -> list[Verdict]:
+        formula = "s_c = min{s: L(theta + s d) > L(theta)}; on a quadratic s_c lr = 2 g'g/g'Hg, not 2/lambda"
+        if math.isnan(self.step):
+            text = "The loss is not finite here, so there is no step to judge."
+            return [Verdict("critical step", None, text, formula, _SOURCE)]
         lowers = self.step > 1
         text = (
             f"The coming {'update' if self.update == 'optimizer' else 'gradient step'} "
@@ -58,10 +64,9 @@ class CriticalStep:
             text += {
                 SQUARED: " The learning rate is beyond what the curvature along the update allows.",
                 CROSS_ENTROPY: " " + NOT_A_LIMIT,
-            }.get(kind, " One such step says little; a run of them says that the learning rate is too large.")
-            good = None if kind == CROSS_ENTROPY else False
-        formula = "s_c = min{s: L(theta + s d) > L(theta)}; on a quadratic s_c lr = 2 g'g/g'Hg, not 2/lambda"
-        return [Verdict("critical step", good, text, formula, "arXiv 2601.16979")]
+            }.get(kind, " One such step says little; whether training survives many of them depends on the loss.")
+            good = False if kind == SQUARED else None
+        return [Verdict("critical step", good, text, formula, _SOURCE)]
 
 
 class CriticalProbe:
@@ -78,6 +83,8 @@ class CriticalProbe:
 
     def measure(self, probe: Probe) -> CriticalStep:
         direction = list(torch._foreach_sub(probe.after(self.update), probe.theta))
+        if not math.isfinite(probe.loss):
+            return CriticalStep(self.update, math.nan, math.nan, math.nan, math.nan, 0)
 
         def rise(s: float) -> float:
             probe.at.move_to(probe.theta, direction, s)

@@ -82,6 +82,9 @@ class Landscape:
         """Does one step lower the loss; does the gradient still point that way; is there a spike of beta."""
         nearest = min(range(len(self.factors)), key=lambda i: abs(math.log(self.factors[i])))
         c, there, cosine = self.factors[nearest], self.losses[nearest], self.cosines[nearest]
+        if not math.isfinite(self.loss):
+            text = f"The loss is {self.loss} here, so there is no step to judge."
+            return [Verdict("step", None, text, _STEP, _SOURCE)]
         falls = there <= self.loss
         text = (
             f"A plain gradient step of {c * self.lr:.3g} takes this batch's loss from {self.loss:.4g} to {there:.4g}."
@@ -91,29 +94,30 @@ class Landscape:
                 SQUARED: " It overshoots: the learning rate is beyond what the curvature along the gradient allows.",
                 CROSS_ENTROPY: " " + NOT_A_LIMIT,
             }.get(kind, " Whether training survives that depends on the loss; watch if it keeps rising.")
-        return [
-            Verdict("step", True if falls else (None if kind == CROSS_ENTROPY else False), text, _STEP, _SOURCE),
-            Verdict(
-                "gradient",
-                cosine > 0,
-                f"After that step the gradient {'still points the same way' if cosine > 0 else 'points back'} "
-                f"(cosine {cosine:.2f}).",
-                "cos(grad L(theta_c), g) > 0",
-                _SOURCE,
-            ),
-            Verdict(
-                "beta",
-                not self.beta > self.beta_limit,
-                f"The gradient changes by {self.beta:.3g} times the distance moved, "
-                + (
-                    f"above 2/lr = {self.beta_limit:.3g}: a spike, the loss is rough here."
-                    if self.beta > self.beta_limit
-                    else f"at most 2/lr = {self.beta_limit:.3g}, which lr alone accounts for."
-                ),
-                "beta = max_c ||grad L(theta_c) - g|| / (c ||lr g||)",
-                _SOURCE,
-            ),
-        ]
+        good = True if falls else (False if kind == SQUARED else None)
+        return [Verdict("step", good, text, _STEP, _SOURCE), _turned(cosine), self._spike()]
+
+    def _spike(self) -> Verdict:
+        formula = "beta = max_c ||grad L(theta_c) - g|| / (c ||lr g||)"
+        if math.isnan(self.beta):
+            text = "The gradient is zero here or not finite at one of the steps: its change has no size."
+            return Verdict("beta", None, text, formula, _SOURCE)
+        spike = self.beta > self.beta_limit
+        text = f"The gradient changes by {self.beta:.3g} times the distance moved, " + (
+            f"above 2/lr = {self.beta_limit:.3g}: a spike, the loss is rough here."
+            if spike
+            else f"at most 2/lr = {self.beta_limit:.3g}, which lr alone accounts for."
+        )
+        return Verdict("beta", not spike, text, formula, _SOURCE)
+
+
+def _turned(cosine: float) -> Verdict:
+    formula = "cos(grad L(theta_c), g) > 0"
+    if math.isnan(cosine):
+        return Verdict("gradient", None, "The gradient is zero or not finite: it has no direction.", formula, _SOURCE)
+    way = "still points the same way" if cosine > 0 else "points back"
+    text = f"After that step the gradient {way} (cosine {cosine:.2f})."
+    return Verdict("gradient", cosine > 0, text, formula, _SOURCE)
 
 
 _STEP = "L(theta - c lr g) <= L(theta)"

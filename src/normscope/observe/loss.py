@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from normscope.observe.processes import Processes
 from normscope.observe.untouched import Lent
@@ -34,7 +34,8 @@ class BatchLoss:
     """L(theta) of one batch at the leaves that `untouched` lent: same modes, buffers and random draws at every call."""
 
     def __init__(self, task: Task, lent: Lent, batch: Any) -> None:
-        self.task, self.lent, self.batch = task, lent, batch
+        self.task, self.lent, self._given = task, lent, batch
+        self.batch = tree_map_only(Tensor, _copy, batch)
         self.device = next((leaf.device for leaf in lent.leaves), torch.device("cpu"))
         self._autocast = task.autocast
         if self._autocast is None and torch.is_autocast_enabled(self.device.type):
@@ -61,8 +62,11 @@ class BatchLoss:
         def local() -> list[Tensor]:
             for i, leaf in enumerate(self.lent.leaves):
                 leaf.requires_grad_(i in chosen)
+            leaves = [self.lent.leaves[i] for i in sorted(chosen)]
             with self._pass(inside) as loss:
-                return [loss.detach(), *self._backward(loss, [self.lent.leaves[i] for i in sorted(chosen)])]
+                if wrt is not None and not loss.requires_grad:
+                    return [loss, *map(torch.zeros_like, leaves)]
+                return [loss.detach(), *self._backward(loss, leaves)]
 
         loss, *grads = self.task.processes.mean(local)
         return loss, grads
@@ -74,15 +78,27 @@ class BatchLoss:
         # The cache of casts would keep this probe's weights for the user's next forward.
         dtype = self._autocast
         cast = torch.autocast(self.device.type, dtype=dtype, cache_enabled=False) if dtype else nullcontext()
+        versions = self._versions()
         with inside or nullcontext() as forward_ends:
             with cast:
                 loss = self.task.forward(self.task.model, self.batch)
             if forward_ends is not None:
                 forward_ends()
+            if self._versions() != versions and not self._as_given():
+                raise ValueError(
+                    "The forward changes the batch in place, so no two passes see the same data. Change a clone of it."
+                )
             if not isinstance(loss, Tensor) or loss.ndim or not loss.is_floating_point():
                 got = f"shape {tuple(loss.shape)}, {loss.dtype}" if isinstance(loss, Tensor) else type(loss).__name__
                 raise ValueError(f"The loss must be a scalar tensor; got {got}. Take its mean or its sum.")
             yield loss
+
+    def _versions(self) -> list[int]:
+        return [t._version for t in tree_leaves(self.batch) if isinstance(t, Tensor)]
+
+    def _as_given(self) -> bool:
+        pairs = zip(tree_leaves(self.batch), tree_leaves(self._given), strict=True)
+        return all(torch.equal(a, b) for a, b in pairs if isinstance(a, Tensor))
 
     def _backward(self, loss: Tensor, leaves: list[nn.Parameter]) -> list[Tensor]:
         if not loss.requires_grad:
@@ -95,7 +111,8 @@ class BatchLoss:
             found = torch.autograd.grad(
                 loss * scale if half else loss, leaves, retain_graph=not last, allow_unused=True
             )
-            grads = [torch.zeros_like(p) if g is None else g for g, p in zip(found, leaves, strict=True)]
+            dense = [g.to_dense() if g is not None and g.is_sparse else g for g in found]
+            grads = [torch.zeros_like(p) if g is None else g for g, p in zip(dense, leaves, strict=True)]
             # Small gradients vanish in float16 unless the loss is scaled up, large ones overflow if it is.
             if last or all(bool(g.isfinite().all()) for g in grads):
                 return grads if not half else list(torch._foreach_div(grads, scale))
@@ -103,6 +120,10 @@ class BatchLoss:
 
     def mean_over_processes(self, tensor: Tensor) -> Tensor:
         return self.task.processes.mean(lambda: [tensor])[0]
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
 def check_devices(batch: Any, device: torch.device) -> None:

@@ -34,7 +34,7 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, Processes, str]:
         raise ValueError(
             "The model has lazy layers that have not seen data. Run one forward before the Monitor is made."
         )
-    if isinstance(model, torch.jit.ScriptModule):
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
         raise TypeError("TorchScript modules cannot be looked into. Hand in the module they were made from.")
     convention = ""
     if group is not None:

@@ -106,6 +106,8 @@ def probing(
     if optimizer is not None:
         check_optimizer(optimizer, task.model)
     with untouched(task.model, only=None if optimizer is None else held(optimizer)) as lent:
+        if not lent.leaves:
+            raise ValueError("No trainable parameter of the model moves, so there is nothing to look along.")
         yield Probe(BatchLoss(task, lent, batch), optimizer=optimizer, **options)
 
 

@@ -5,7 +5,8 @@ r"""Internal covariate shift: how much a layer's gradient changes because the la
 
 on the same batch, with W' the parameters after the step that the optimizer is about to make (or after the paper's plain
 gradient step). W_i is the layer's weight; what runs before it is updated whole, biases, gamma and beta included. Layers
-are taken in the order they run; parameters that a container holds count as running where the container begins.
+are taken in the order they run; parameters that a container holds count as running where the container begins, and so
+do those of modules in it that are never called.
 Source: arXiv 1805.11604, Definition 2.1; seed 000, Section A.2.1 (Figure 6).
 
 Only the units from layer i on are run for G'_i: the results of the updated ones before it are remembered (`Replay`).
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from normscope.choices import check_choice
 from normscope.observe.calls import units
@@ -61,7 +62,8 @@ class CovariateShift:
             text += f"{min(cosines, default=math.nan):.2f}."
         text += " BatchNorm does not lower this number in general; it matters with a falling accuracy only."
         formula = "cos(G_i, G'_i) < 0"
-        return [Verdict("covariate shift", None if turned else True, text, formula, "arXiv 1805.11604, Definition 2.1")]
+        good = True if cosines and not turned else None
+        return [Verdict("covariate shift", good, text, formula, "arXiv 1805.11604, Definition 2.1")]
 
 
 class ShiftProbe:
@@ -86,7 +88,8 @@ class ShiftProbe:
             start = probe.trace.starts[name]
             values = [n if first < start else o for n, o, first in zip(after, probe.theta, starts, strict=True)]
             probe.at.move_to(values)
-            grads += probe.at.gradient([index], replay.before(start))[1]
+            # A weight that is shared with a layer before this one has part of its gradient there.
+            grads += probe.at.gradient([index], replay.before(min(start, starts[index])))[1]
         rows = [_compare(before[index], there) for index, there in zip(chosen.values(), grads, strict=True)]
         shifts, cosines, sizes = zip(*torch.stack(rows).tolist(), strict=True)
         rerun = tuple(sorted(probe.trace.repeated, key=probe.trace.starts.__getitem__))
@@ -110,17 +113,18 @@ class ShiftProbe:
 
 
 def _first_uses(probe: Probe) -> list[int]:
-    """For each leaf, the number of the first call that it takes part in; those never called come last."""
+    """For each leaf, the number of the first call that it takes part in."""
     index = {id(leaf): i for i, leaf in enumerate(probe.at.lent.leaves)}
-    known, last = units(probe.at.task.model), len(probe.trace.starts)
-    uses = [last] * len(index)
-    modules = dict(probe.at.task.model.named_modules())
-    for name, start in probe.trace.starts.items():
-        module: nn.Module = modules[name]
-        for parameter in module.parameters(recurse=name in known):
-            if id(parameter) in index:
+    starts = probe.trace.starts
+    uses = [len(starts)] * len(index)
+    for name, module in probe.at.task.model.named_modules(remove_duplicate=False):
+        around = name
+        while around and around not in starts:
+            around = around.rpartition(".")[0]
+        for parameter in module.parameters(recurse=False):
+            if id(parameter) in index and around in starts:
                 i = index[id(parameter)]
-                uses[i] = min(uses[i], start)
+                uses[i] = min(uses[i], starts[around])
     return uses
 
 

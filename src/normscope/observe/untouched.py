@@ -4,9 +4,10 @@ Nothing is undone by arithmetic (theta - a + a is not theta in floating point). 
 parameter is a new leaf, every buffer and every other tensor a module holds is a clone; at the end the very same objects
 are back in their places, never written: values, `.grad`, hooks, version counters and the autograd nodes that DDP
 listens to. Attributes of modules (modes, counters, lists, dicts) are put back from a shallow copy, random generators to
-their states. Compiled models run eagerly inside, so no new graph is made. What is not watched: things outside the
-model's modules that its forward writes (a hook of yours that appends to a global list), and what lies deeper than one
-level in a list or dict of a module.
+their states. Compiled models run eagerly inside, so no new graph is made. Frozen parameters are cloned too where they
+are no more than the trainable ones: a forward may write them, as that of a momentum encoder does. What is not watched:
+a larger frozen network (a copy would cost too much), things outside the model's modules that its forward writes (a hook
+of yours that appends to a global list), and what lies deeper than one level in a list or dict of a module.
 """
 
 import operator
@@ -33,7 +34,7 @@ class Lent:
         self.names: list[str] = []
         self.originals: list[nn.Parameter] = []
         self.leaves: list[nn.Parameter] = []
-        self._places: list[tuple[dict[str, Any], str, Tensor]] = []
+        self._places: list[tuple[Any, Any, Tensor]] = []
         self._clones: list[Tensor] = []
         self._sources: list[Tensor] = []
         self._empty: list[Any] = []
@@ -42,6 +43,8 @@ class Lent:
         self._holders: list[Any] = []
         owned: list[object] = []
         lent = self._leaves(model, only)
+        frozen = sum(p.numel() for p in model.parameters() if id(p) not in lent)
+        self._copy_frozen = frozen <= sum(leaf.numel() for leaf in self.leaves)
         for module in model.modules():
             attributes = vars(module)
             self._holders += [attributes, module._buffers]
@@ -52,6 +55,7 @@ class Lent:
                     self._empty.append(value) if not value else self._kept.append(_Kept(value))
                     if name not in _MODULE_ATTRIBUTES:
                         self._holders.append(value)
+                        self._lend(value, lent)
                 else:
                     owned.append(value)
             self._kept.append(_Kept(attributes))
@@ -68,15 +72,19 @@ class Lent:
                 self.leaves.append(nn.Parameter(parameter.detach().clone()))
         return dict(zip(map(id, self.originals), self.leaves, strict=True))
 
-    def _lend(self, holder: dict[str, Any], lent: dict[int, Tensor]) -> None:
-        """Copies for the tensors of `holder`; not for other parameters, nor for results of the last forward."""
-        for key, held in holder.items():
+    def _lend(self, holder: Any, lent: dict[int, Tensor]) -> None:
+        """Copies for the tensors of `holder`; not for results of the last forward, nor for a large frozen network."""
+        if isinstance(holder, set):
+            return
+        for key, held in holder.items() if isinstance(holder, dict) else enumerate(holder):
             if type(held) in _INERT or not isinstance(held, Tensor):
                 continue
             if id(held) not in lent:
-                if held.grad_fn is not None or isinstance(held, nn.Parameter):
+                parameter = isinstance(held, nn.Parameter)
+                if held.grad_fn is not None or (parameter and not (self._copy_frozen and type(held) is nn.Parameter)):
                     continue
                 clone = held.detach().clone()
+                clone = nn.Parameter(clone, requires_grad=held.requires_grad) if parameter else clone
                 lent[id(held)] = clone
                 self._clones.append(clone)
                 self._sources.append(held.detach())
