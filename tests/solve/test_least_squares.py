@@ -123,7 +123,7 @@ def test_the_objective_is_the_mean_squared_error_and_the_printed_one_is_not():
     np.testing.assert_allclose(solution.history["objective"][-1], loss, rtol=1e-12)
     ray, gamma = problem.ray(start), solution.gamma
     printed = 2 * gamma * ray.correlation / (1.0 + gamma**2)
-    assert abs(printed - (ray.value(gamma) - np.mean(y**2))) > 0.1
+    assert abs(printed - (ray.at(gamma).value - np.mean(y**2))) > 0.1
 
 
 def test_one_step_from_the_same_point_is_no_worse_than_gradient_descent():
@@ -131,7 +131,7 @@ def test_one_step_from_the_same_point_is_no_worse_than_gradient_descent():
     for seed in range(50):
         problem, start, _, _ = random_problem(seed)
         ray = problem.ray(start)
-        tilde = ray.first_length() * ray.w
+        tilde = -ray.correlation * ray.w
         _, gradient = problem.value_and_gradient(tilde)
         plain, _ = problem.value_and_gradient(tilde - gradient / problem.smoothness)
         ours = gdnp(problem, start, max_iter=1, tol=0.0, safeguard=False).history["objective"][-1]

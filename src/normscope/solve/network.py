@@ -35,19 +35,19 @@ class Network:
         self.design, self.loss, self.theta, self.alpha, self.spectrum = design, loss, theta, alpha, spectrum
         self.weights = np.array(weights, dtype=np.float64)
         self.margins = np.stack([design.forward(w) for w in self.weights])
-        self._penalized = np.ones(design.size)
-        self._penalized[design.x.shape[1] :] = 0.0
 
     def value(self) -> float:
-        data = float(self.design.weights @ self.loss.value(self.theta @ np.tanh(self.margins)))
-        return data + 0.5 * self.alpha * float(np.sum(self._penalized * self.weights**2))
+        each, _, _ = self.loss.evaluate(self.theta @ np.tanh(self.margins))
+        return float(self.design.weights @ each) + 0.5 * self.alpha * float(
+            np.sum(self.design.penalized * self.weights**2)
+        )
 
     def gradient(self) -> Array:
         """Of f in every unit's weights, shape (units, size): one product with Z^T."""
         t = np.tanh(self.margins)
-        outer = self.loss.first(self.theta @ t)
+        _, outer, _ = self.loss.evaluate(self.theta @ t)
         columns = outer * self.theta[:, None] * (1.0 - t * t)
-        return self.design.backward(*columns) + self.alpha * self._penalized * self.weights
+        return self.design.backward(*columns) + self.alpha * self.design.penalized * self.weights
 
     def unit_problem(self, i: int) -> UnitHalfspace:
         """Unit i with the others held."""
@@ -65,7 +65,7 @@ class Network:
     def visit(self, i: int, *, steps: int, search: bool, safeguard: bool = True, tol: float = 0.0) -> Solution | None:
         """`steps` of GDNP on unit i; `search` looks along the whole ray for its length. None where it stands still."""
         problem, w = self.unit_problem(i), self.weights[i]
-        if not np.any(self.margins[i]) or DataRay(problem, w, self.margins[i]).slope(0.0) == 0.0:
+        if not np.any(self.margins[i]) or DataRay(problem, w, self.margins[i].copy()).at(0.0).slope == 0.0:
             return None
         length = None if search else float(np.sqrt(self.design.weights @ self.margins[i] ** 2))
         solution = gdnp(problem, w, length=length, max_iter=steps, tol=tol, safeguard=safeguard)
