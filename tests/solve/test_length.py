@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from normscope.solve import Design, GDNPClassifier, Halfspace, convergence_bound, named_loss
+from normscope.solve import Design, GDNPClassifier, Halfspace, convergence_bound, gdnp, named_loss
 from normscope.solve.length import bisect, lowest_length, next_length
 from normscope.solve.rates import length_bound_printed
 
@@ -84,6 +84,25 @@ def test_the_sigmoids_minimum_by_brute_force():
         ray = problem.ray(rng.standard_normal(3))
         values = [ray.at(g).value for g in np.linspace(-50, 50, 1001)]
         assert lowest_length(ray.at, convex=False).value <= min(values) + 1e-12
+
+
+@pytest.mark.parametrize("seed", [115, 119, 126, 450])
+def test_the_result_has_the_lowest_length_along_its_direction(seed):
+    """Three far outliers: the minimum followed from the start ends above another one on the same ray."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((30, 2))
+    y = np.where(x[:, 0] + 0.5 * rng.standard_normal(30) > 0, 1.0, -1.0)
+    x[:3] *= rng.choice([5, 20, 60])
+    y[:3] *= -1
+    problem = Halfspace(Design(x).signed(-y), named_loss("sigmoid"), alpha=1e-3)
+    found = gdnp(problem, rng.standard_normal(2), max_iter=500, tol=1e-5)
+    assert found.reason == "tol"
+    (moved,) = np.flatnonzero(found.history["step"] == 0.0)
+    assert found.history["objective"][-1] < 0.7 * found.history["objective"][moved - 1]
+    assert found.gamma * found.history["gamma"][0] < 0.0
+    ray = problem.ray(found.direction)
+    values = [ray.at(g).value for g in np.linspace(-300, 300, 3001)]
+    assert found.history["objective"][-1] <= min(values) + 1e-9
 
 
 def test_newtons_point_saves_looks():

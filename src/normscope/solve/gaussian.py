@@ -63,6 +63,7 @@ class GaussianHalfspace:
     """The model problem. S - u u^T must be a covariance: u^T S^-1 u < 1."""
 
     gaussian = True
+    rounding = float(np.finfo(np.float64).eps)
     # Of lengths: beyond, the quadrature's error, about exp(-126/gamma) with 200 nodes, reaches 1e-7.
     reach = 8.0
 

@@ -52,7 +52,7 @@ class Halfspace:
         self, design: Design, loss: Loss, *, alpha: float = 0.0, seed: int = 0, spectrum: Spectrum | None = None
     ) -> None:
         self.design, self.loss, self.alpha = design, loss, alpha
-        self.convex = loss.convex
+        self.convex, self.rounding = loss.convex, float(np.finfo(design.x.dtype).eps)
         self.spectrum = second_moment(design, seed=seed)[1] if spectrum is None else spectrum
         n = len(design.x)
         _, first, _ = loss.evaluate(np.zeros(n))

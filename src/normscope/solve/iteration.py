@@ -16,14 +16,15 @@ eta = ||w||_S^2 / (2 L |rho|).
 **The lowest minimum.** Where f has one along a ray (softplus, least squares) it is downhill from the last length. Where
 it may have several (sigmoid, units) the whole ray is searched at the start and again wherever the gradient is small
 enough to end; between, the minimum downhill from the last length is followed. The result has the lowest length along
-its direction; a search at every step, 40 times the looks, ended no lower on heavy-tailed data. A search that finds a
-lower minimum is an iterate with `step` 0.
+its direction. A search at every step took 16 to 26 times the looks on 400 heavy-tailed problems, and ended higher (36)
+more often than lower (16). A search that finds a lower minimum is an iterate with `step` 0.
 
 **No finite length.** Where d_gamma f never turns (separable data without a ridge; sigmoid under the Gaussian model) the
 directions go on at the last length until the gradient across the ray is small, and `reason` says so.
 
-**L too small.** With a true L rho never rises. Where L is an estimate (d > 128) and it does, L was too small: the step
-is taken again with L doubled, and stays so; `step` in the history is then 1/2, 1/4, ...
+**L too small.** With a true L a step lowers rho by ||u - (u^T w) S w||^2 / L at least (the descent lemma). Where L is
+an estimate (d > 128) and rho falls by less than half of that, L was too small: the step is taken again with L doubled,
+and L stays so; `step` in the history is then 1/2, 1/4, ...
 
 Differs from the source: it prints (u^T w)^2 in the second term of h, without the factor gamma/||w||_S; with that h the
 bound fails (sigmoid: in most steps). Off the Gaussian model h can have the wrong sign or be too small, so that f rises:
@@ -50,8 +51,8 @@ _SATURATED = 8.0
 _LENGTH = 0.3
 _HALVINGS = 40
 _ARMIJO = 1e-4
-# Of |rho|. A step with L too small multiplies an error, so that it soon stands out from float32's rounding.
-_RISE = 1e-5
+# In units of rounding: a smaller fall of rho cannot be told from none.
+_SEEN = 1e3
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def gdnp(
                 break
             ray, before, share = found
         else:
-            ray, share = _descend(problem, ray, direction, share)
+            ray, share = _descend(problem, ray, pull, direction, share)
             before = ray.at(point.gamma)
         small = _LENGTH * left / np.sqrt(problem.spectrum.largest) if safeguard else 0.0
         after = next_length(ray.at, before, small=small, reach=problem.reach)
@@ -167,12 +168,13 @@ def _first_point(problem: Problem, ray: Ray, length: float | None) -> tuple[Poin
 
 
 def _lower(problem: Problem, ray: Ray, point: Point) -> Point | None:
-    """A lower minimum along the ray than the point, where f may have one."""
+    """Another minimum along the ray, lower than the point's own, where f may have one."""
     if problem.convex:
         return None
     found = lowest_length(ray.at, convex=False, reach=problem.reach)
-    floor = 1e-12 * abs(point.value)
-    return found if found is not None and found.value < point.value - floor else None
+    # What is left to fall to the point's own minimum, by Newton, twice over.
+    left = point.slope**2 / point.bend if point.bend > 0.0 else 0.0
+    return found if found is not None and found.value < point.value - left - 1e-9 * abs(point.value) else None
 
 
 def _denominator(pull: Pull, gamma: float, safeguard: bool) -> float:
@@ -181,12 +183,17 @@ def _denominator(pull: Pull, gamma: float, safeguard: bool) -> float:
     return pull.denominator
 
 
-def _descend(problem: Problem, ray: Ray, direction: Array, share: float) -> tuple[Ray, float]:
-    """(the stepped ray, the share of the step taken): halved for good where L is an estimate and rho rises."""
+def _descend(problem: Problem, ray: Ray, pull: Pull, direction: Array, share: float) -> tuple[Ray, float]:
+    """(the stepped ray, the share of the step taken): halved for good where rho shows an estimated L too small."""
     line = ray.line(direction)
     stepped = line(share)
-    while not problem.spectrum.certain and stepped.correlation**2 < (1.0 - _RISE) * ray.correlation**2:
-        share *= 0.5
+    if problem.spectrum.certain:
+        return stepped, share
+    steepness = float(np.sum((problem.u - ray.correlation * pull.s_w) ** 2))
+    floor = _SEEN * problem.rounding * ray.correlation**2
+    promised = share * steepness / problem.spectrum.largest
+    while promised > floor and stepped.correlation**2 - ray.correlation**2 < 0.5 * promised:
+        share, promised = 0.5 * share, 0.5 * promised
         stepped = line(share)
     return stepped, share
 

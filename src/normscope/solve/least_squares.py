@@ -30,6 +30,7 @@ class LeastSquares:
     reach = np.inf
 
     def __init__(self, design: Design, y: Array, *, alpha: float = 0.0, seed: int = 0) -> None:
+        self.rounding = float(np.finfo(design.x.dtype).eps)
         self.u = -design.backward(y)[0]
         self.energy = float(design.weights @ (y * y))
         self.product, self.spectrum = second_moment(design, ridge=alpha, seed=seed)

@@ -68,7 +68,8 @@ class Problem(Protocol):
     """u, the spectrum of S, and rays.
 
     gradient_at_zero: ||grad F(0)||, the unit in which `tol` counts. smoothness: a bound on the Hessian of F.
-    convex: whether f has one minimum along a ray. reach: the largest length looked at.
+    rounding: of products with the data, relative. convex: whether f has one minimum along a ray.
+    reach: the largest length looked at.
     gaussian: whether `c1` is exact, which it is for least squares and under the Gaussian model.
     """
 
@@ -76,6 +77,9 @@ class Problem(Protocol):
     spectrum: Spectrum
     gradient_at_zero: float
     smoothness: float
+
+    @property
+    def rounding(self) -> float: ...
 
     @property
     def convex(self) -> bool: ...

@@ -76,7 +76,7 @@ class GDNPRegressor(RegressorMixin, BaseEstimator):
         start = self.coef_ if warm else None
         if problem.gradient_at_zero > 0.0:
             # Products with float32 data carry its rounding: no smaller gradient can be seen.
-            tol = max(self.tol, 10.0 * float(np.finfo(x.dtype).eps))
+            tol = max(self.tol, 10.0 * problem.rounding)
             solution = gdnp(problem, usable_start(problem, start), max_iter=self.max_iter, tol=tol, safeguard=False)
         else:
             solution = rest(problem)

@@ -65,9 +65,11 @@ def lanczos_spectrum(
 ) -> Spectrum:
     """An estimate of L: the largest Ritz value plus its residual, once that is below `tol`.
 
-    It bounds some eigenvalue from above, in all likelihood the largest. S of an orthogonal design has few different
-    eigenvalues, so that the space closes (beta = 0) after as many steps; a new random vector opens it again, and no
-    fewer than 10 steps are taken. What is missed all the same, the iteration finds: it halves a step where rho rises.
+    It bounds some eigenvalue from above, not always the largest: in a cluster at the top it can be a twentieth too
+    small, which does no harm, since a step with L > lambda_max / 2 still contracts every error. S of an orthogonal
+    design has few different eigenvalues, so that the space closes (beta = 0) after as many steps; a new random vector
+    opens it again, and no fewer than 10 steps are taken. What is missed all the same the iteration finds: it halves
+    steps that do not lower rho as they should.
     Full reorthogonalisation: `steps` vectors of length d, less than the data for every n >= 40.
     """
     basis = np.zeros((steps + 1, size))
