@@ -1,5 +1,7 @@
 """Halfspaces: the theorem on exact Gaussian problems, the slow twin on data, GDNP beside GD and AGD off the model."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from problems import cosine, gaussian_moments
@@ -7,7 +9,16 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 import reference
-from normscope.solve import Design, GaussianHalfspace, Halfspace, convergence_bound, gdnp, identities, named_loss
+from normscope.solve import (
+    Design,
+    GaussianHalfspace,
+    Halfspace,
+    LeastSquares,
+    convergence_bound,
+    gdnp,
+    identities,
+    named_loss,
+)
 from normscope.solve.gaussian import gaussian_expectation
 from normscope.solve.losses import Unit
 
@@ -174,3 +185,30 @@ def test_values_slopes_and_bends_block_by_block_are_those_of_all_rows(loss):
     assert point.slope == pytest.approx(float(design.weights @ (first * ray.p)), rel=1e-10)
     assert point.bend == pytest.approx(float(design.weights @ (second * ray.p**2)), rel=1e-10)
     assert design.weights @ ray.p**2 == pytest.approx(1.0, rel=1e-12)
+
+
+def test_debug_needs_the_inverse_norm_and_says_so():
+    rng = np.random.default_rng(0)
+    x, signs = rng.standard_normal((300, 200)), np.resize([1.0, -1.0], 300)
+    with pytest.raises(ValueError, match=r"at most 128 features.*got 200 of them"):
+        gdnp(Halfspace(Design(x).signed(signs), named_loss("softplus")), debug=True)
+    doubled = np.column_stack([x[:, 0], x[:, 0]])
+    with pytest.raises(ValueError, match="got mu = 0"):
+        gdnp(LeastSquares(Design(doubled), x[:, 1]), debug=True)
+    gdnp(LeastSquares(Design(doubled), x[:, 1], alpha=0.1), debug=True)
+
+
+@pytest.mark.parametrize("part", ["correlation", "gradient", "s_w"])
+def test_debug_sees_a_broken_iterate(part):
+    """Each identity on its own: u^T w, the gradient and S w, a millionth off."""
+    problem = gaussian_problem("softplus", d=4)
+    check = identities(problem)
+    ray = problem.ray(np.ones(4))
+    pull = ray.at(1.0).pull()
+    check(ray, 1.0, pull)
+    if part == "correlation":
+        ray.correlation *= 1 + 1e-6
+    else:
+        pull = replace(pull, **{part: getattr(pull, part) * (1 + 1e-6 * np.array([1, -1, 2, 0]))})
+    with pytest.raises(ArithmeticError, match="The identity of the gradient"):
+        check(ray, 1.0, pull)

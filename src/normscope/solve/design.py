@@ -31,7 +31,7 @@ class Design:
 
     Centring turns a constant feature into zeros. Its mean is rounded, so that rounding error would be left of it; it
     is set to zero instead (`varying`), and its coefficient stays zero. `penalized` is zero in the intercept's place
-    and one elsewhere. Squares of X must not leave the range of its type: see `_check_scale`.
+    and one elsewhere. Squares of X must not leave the range of its type: see `check_range`.
     """
 
     def __init__(self, x: Array, weights: Array | None = None, *, center: bool = False, constant: bool = False) -> None:
@@ -43,7 +43,9 @@ class Design:
         self.weights = self._signed_weights = weights / weights.sum()
         self.signs: Array | None = None
         low, high = x.min(axis=0).astype(np.float64), x.max(axis=0).astype(np.float64)
-        _check_scale(low, high, x.dtype, center)
+        with np.errstate(over="ignore"):
+            largest = high - low if center else np.maximum(np.abs(low), np.abs(high))
+        check_range("spread of a feature" if center else "size of a feature", float(largest.max()), x.dtype)
         self.varying = np.ones(d)
         self.mean = np.zeros(d)
         if center:
@@ -147,17 +149,15 @@ class Design:
         return (slice(start, start + rows) for start in range(0, n, rows))
 
 
-def _check_scale(low: Array, high: Array, dtype: np.dtype, center: bool) -> None:
-    """A ValueError where squares of the features, which S is made of, would overflow, or all of them underflow.
+def check_range(what: str, largest: float, dtype: np.dtype) -> None:
+    """A ValueError where squares, which S and rho are made of, would overflow, or all of them underflow.
 
-    The largest deviation must lie between 1/r and r, r = max^(3/8): 4e115 for float64, 3e14 for float32. A quarter of
-    the exponents is left for sums, for L and for products with a penalty. Constant features have no deviation.
+    `largest` must be zero or lie between 1/r and r, r = max^(3/8): 4e115 for float64, 3e14 for float32. A quarter of
+    the exponents is left for sums, for L and for products with a penalty.
     """
-    with np.errstate(over="ignore"):
-        largest = float(np.max(high - low if center else np.maximum(np.abs(low), np.abs(high))))
     limit = float(np.finfo(dtype).max) ** 0.375
     if largest and not 1.0 / limit <= largest <= limit:
         raise ValueError(
-            f"In {dtype} the largest {'spread' if center else 'size'} of a feature must lie between {1.0 / limit:.0e} "
-            f"and {limit:.0e}, so that squares are numbers too; got {largest:.3g}. Rescale, as StandardScaler does."
+            f"The largest {what} must lie between {1.0 / limit:.0e} and {limit:.0e} in {dtype}, so that squares are "
+            f"numbers too; got {largest:.3g}. Rescale, as StandardScaler does."
         )

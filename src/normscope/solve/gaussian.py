@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.special import roots_hermitenorm
 
 from normscope.solve.losses import Loss
-from normscope.solve.problem import Pull, scale_to_one
+from normscope.solve.problem import Pull, of_size_one, scale_to_one
 from normscope.solve.rates import gradient_history
 from normscope.solve.spectrum import exact_spectrum
 
@@ -89,7 +89,7 @@ class GaussianHalfspace:
         return float(value), float(first), float(second)
 
     def ray(self, w: Array) -> "GaussianRay":
-        return GaussianRay(self, w)
+        return GaussianRay(self, of_size_one(w))
 
     def value_and_gradient(self, coef: Array) -> tuple[float, Array]:
         s_coef = self.s @ coef

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from normscope.solve.design import Design
 from normscope.solve.length import FARTHEST
 from normscope.solve.losses import Loss, Unit
-from normscope.solve.problem import Pull, scale_to_one
+from normscope.solve.problem import Pull, of_size_one, scale_to_one
 from normscope.solve.rates import gradient_history
 from normscope.solve.spectrum import Spectrum, second_moment
 
@@ -61,6 +61,7 @@ class Halfspace:
         self.smoothness = loss.curvature * self.spectrum.largest + alpha
 
     def ray(self, w: Array) -> "DataRay":
+        w = of_size_one(w)
         return DataRay(self, w, self.design.forward(w))
 
     def means(self, p: Array, gamma: float) -> Means:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscope.solve.design import Design
-from normscope.solve.problem import Pull, scale_to_one
+from normscope.solve.problem import Pull, of_size_one, scale_to_one
 from normscope.solve.spectrum import second_moment
 
 Array = NDArray[np.floating]
@@ -39,7 +39,7 @@ class LeastSquares:
         self.best_rho = -self.spectrum.inverse_square(self.u)
 
     def ray(self, w: Array) -> "QuadraticRay":
-        return QuadraticRay(self, w)
+        return QuadraticRay(self, of_size_one(w))
 
     def value_and_gradient(self, coef: Array) -> tuple[float, Array]:
         s_coef = self.product(coef)

@@ -89,7 +89,7 @@ class GDNPMLPClassifier(AgainstRest):
         return (self.n_hidden,)
 
     def _fit_row(self, design: Design, spectrum: Spectrum, start: Array | None, rng: np.random.Generator) -> Row:
-        weights = rng.standard_normal((self.n_hidden, design.size)) if start is None else start
+        weights = self._random_units(design, rng) if start is None else start
         theta = np.full(self.n_hidden, float(self.theta))
         network = Network(design, named_loss(self.loss), theta, weights, alpha=self.alpha, spectrum=spectrum)
         trained = alternate(network, sweeps=self.max_iter, steps=_STEPS, tol=self.tol)
@@ -98,6 +98,12 @@ class GDNPMLPClassifier(AgainstRest):
         units = trained.weights / np.where(lengths > 0.0, lengths, 1.0)[:, None]
         direction, offset = (np.array(part) for part in zip(*map(design.coefficients, units), strict=True))
         return Row(direction, offset, trained.history, trained.reason)
+
+    def _random_units(self, design: Design, rng: np.random.Generator) -> Array:
+        """Random directions with margins of root mean square 1, whatever the scale of the features."""
+        units = rng.standard_normal((self.n_hidden, design.size))
+        squares = np.array([design.mean_square(design.forward(unit)) for unit in units])
+        return units / np.sqrt(np.where(squares > 0.0, squares, 1.0))[:, None]
 
     def _scores(self, x: Array) -> Array:
         hidden = np.tanh(np.einsum("nd,kud->nku", x, self.coef_, optimize=True) + self.intercept_)

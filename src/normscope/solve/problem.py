@@ -97,6 +97,12 @@ class Problem(Protocol):
     def rate_history(self, history: dict[str, Array]) -> dict[str, Array]: ...
 
 
+def of_size_one(w: Array) -> Array:
+    """w over its largest entry: a start such as -u has the data's scale, and w^T S w its fourth power."""
+    largest = float(np.abs(w).max())
+    return w / largest if largest > 0.0 else w
+
+
 def scale_to_one(w: Array, square: float) -> float:
     """1/||w||_S, or a ValueError where ||w||_S = 0."""
     if not square > 0.0:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from normscope.solve.design import Design
+from normscope.solve.design import Design, check_range
 from normscope.solve.fitting import check_settings, check_weights, rest, usable_start, warn_if_unfinished
 from normscope.solve.iteration import gdnp
 from normscope.solve.least_squares import LeastSquares
@@ -70,6 +70,7 @@ class GDNPRegressor(RegressorMixin, BaseEstimator):
         x, y = validate_data(self, X, y, dtype=[np.float64, np.float32], y_numeric=True)
         design = Design(x, check_weights(sample_weight, x), center=self.fit_intercept)
         y = y.astype(np.float64)
+        check_range("size of y", float(np.abs(y).max()), y.dtype)
         y_mean = float(design.weights @ y) if self.fit_intercept else 0.0
         problem = LeastSquares(design, y - y_mean, alpha=self.alpha, seed=seed)
         warm = self.warm_start and hasattr(self, "coef_") and self.coef_.shape == x.shape[1:]
