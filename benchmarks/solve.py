@@ -55,7 +55,7 @@ def median_ms(run: Callable[[], object], rounds: int) -> float:
     return 1e3 * statistics.median(seconds(run) for _ in range(rounds))
 
 
-def step_cost(n: int, d: int, dtype: str, rounds: int = 5, steps: int = 8) -> dict[str, float]:
+def step_cost(n: int, d: int, dtype: str, rounds: int = 3, steps: int = 6) -> dict[str, float]:
     """The bare products in ms, a halfspace and a least-squares step as multiples of them, and the halfspace's parts."""
     x, y, labels = data(n, d, 10.0, dtype)
     v, r = np.ones(d, dtype), np.ones(n, dtype)
@@ -109,8 +109,9 @@ def count_looks(problem: Any) -> list[float]:
 def race_ours(build: Callable[[], Any], methods: list[str], gap: float, cap: int) -> tuple[dict[str, Any], float]:
     problem = build()
     runs = {name: METHODS[name](problem, max_iter=cap, tol=0.0) for name in methods}
+    # L-BFGS, of which 300 iterations are enough everywhere here, says where the minimum is.
+    runs["lbfgs"] = METHODS["lbfgs"](problem, max_iter=300, tol=1e-8)
     best = min(float(found.history["objective"].min()) for found in runs.values())
-    best = min(best, float(METHODS["lbfgs"](problem, max_iter=300, tol=1e-8).history["objective"].min()))
     rows: dict[str, Any] = {}
     for name, found in runs.items():
         count = iterations_to(found.history["objective"], best + gap)
@@ -187,7 +188,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
-    large, every = args.rows, ["gdnp", "gd", "agd", "bngd", "lbfgs"]
+    large, every = args.rows, ["gdnp", "gd", "agd", "bngd"]
     result: dict[str, Any] = {"cost": {}, "race": {}, "memory_mib": {}}
     for n, d, dtype in (
         (large, 1000, "float64"),
@@ -197,12 +198,12 @@ def main() -> None:
     ):
         result["cost"][f"{n}x{d} {dtype}"] = found = step_cost(n, d, dtype)
         print(n, d, dtype, found, flush=True)
-    few = ["gdnp", "gd", "agd", "lbfgs"]
+    few = ["gdnp", "gd", "agd"]
     for n, d, condition, dtype, cap, methods in (
         (large // 10, 100, 10.0, "float64", 1000, every),
         (large // 10, 100, 1e4, "float64", 2000, every),
-        (large, 100, 1e4, "float64", 400, few),
-        (large // 4, 1000, 1e4, "float64", 300, few),
+        (large, 100, 1e4, "float64", 300, few),
+        (large // 4, 1000, 1e4, "float64", 200, few),
         (large, 1000, 10.0, "float64", 60, few),
         (5 * large, 100, 10.0, "float32", 100, few),
     ):
