@@ -42,9 +42,12 @@ def test_every_method_finds_the_minimum(method):
     assert len(found.history["objective"]) == found.n_iter + 1
 
 
-@pytest.mark.parametrize("loss", ["softplus", "sigmoid"])
-def test_fewer_iterations_than_gradient_descent_to_a_small_gap_off_the_gaussian_model(loss):
-    """All tuned over one grid. Verdict, to a gap of 1e-3: softplus GDNP 7, GD 9, AGD 5; sigmoid 3, 4, 4.
+@pytest.mark.parametrize(
+    ("loss", "verdict"),
+    [("softplus", {"gdnp": 7, "gd": 9, "agd": 5}), ("sigmoid", {"gdnp": 3, "gd": 4, "agd": 4})],
+)
+def test_fewer_iterations_than_gradient_descent_to_a_small_gap_off_the_gaussian_model(loss, verdict):
+    """All tuned over one grid, to a gap of 1e-3; one iteration either way is another machine's rounding.
 
     GDNP before GD with both losses; AGD before GDNP with softplus. L-BFGS, not asked for here, is before all three.
     """
@@ -62,7 +65,7 @@ def test_fewer_iterations_than_gradient_descent_to_a_small_gap_off_the_gaussian_
         )
     assert None not in counts.values()
     assert counts["gdnp"] < counts["gd"], counts
-    assert counts["gdnp"] <= 2 * counts["agd"], counts
+    assert all(abs(counts[name] - verdict[name]) <= 1 for name in verdict), counts
 
 
 def test_batch_norm_descent_is_the_plain_loop():

@@ -1,11 +1,13 @@
 """The estimators as scikit-learn and its users meet them."""
 
+import tracemalloc
 import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
 from problems import ESTIMATORS, small
+from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, make_moons
 from sklearn.exceptions import ConvergenceWarning, SkipTestWarning
 from sklearn.linear_model import LinearRegression, LogisticRegression
@@ -143,10 +145,29 @@ def test_a_warm_start_continues():
         assert second[-1] < first[-1]
 
 
-def test_float32_stays_float32_in_the_products():
+def test_float32_data_give_the_same_coefficients_to_its_rounding():
     x, y = small(GDNPRegressor, n=500)
     narrow = GDNPRegressor(tol=1e-5).fit(x.astype(np.float32), y)
     np.testing.assert_allclose(narrow.coef_, LinearRegression().fit(x, y).coef_, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "model", [GDNPRegressor(), GDNPClassifier(), GDNPMLPClassifier(n_hidden=1, max_iter=1, random_state=0)], ids=str
+)
+def test_the_data_are_not_copied_and_not_widened(model, dtype):
+    """Peak memory beside 8 or 16 MB of data: vectors of 10,000 entries and blocks of half a megabyte."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((10_000, 200), dtype=dtype)
+    y = np.where(rng.random(10_000) < 0.5, 1.0, -1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        clone(model).set_params(max_iter=2).fit(x[:500], y[:500])
+        tracemalloc.start()
+        clone(model).set_params(max_iter=2).fit(x, y)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 0.6 * x.nbytes
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)

@@ -31,7 +31,7 @@ def gaussian_problem(loss, *, d=50, condition=10.0, seed=0, **options):
 
 
 def theory_run(problem, start, steps):
-    return gdnp(problem, start, max_iter=steps, tol=0.0, safeguard=False, callback=identities(problem))
+    return gdnp(problem, start, max_iter=steps, tol=0.0, safeguard=False, debug=True)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -66,6 +66,10 @@ def test_the_gradients_bound_holds_in_the_inverse_norm(loss):
         problem = gaussian_problem(loss, d=10, seed=seed)
         history = theory_run(problem, np.random.default_rng(seed).standard_normal(10), 40).history
         assert (history["slack"] >= -1e-13).all()
+        terms = {"mu": problem.spectrum.smallest, "lipschitz": problem.spectrum.largest, "gap": history["gap"][0]}
+        for t, (c1, slope) in enumerate(zip(history["c1"], history["slope"], strict=True)):
+            bound = convergence_bound("halfspace", t, **terms, phi=abs(c1), length=slope**2)
+            assert history["bound"][t] == pytest.approx(bound, rel=1e-10)
         # Sigmoid has no finite length here: the part across the ray vanishes, the part along it cannot.
         across = np.sqrt(history["gradient_norm_S"] ** 2 - history["slope"] ** 2 + 1e-30)
         assert across[-1] < 1e-2 * across[0]

@@ -8,6 +8,7 @@ from scipy.optimize import minimize
 import reference
 from normscope.solve import Design, convergence_bound, gaussian_cloud, named_loss
 from normscope.solve.network import Network, alternate
+from normscope.solve.rates import identities
 from normscope.solve.spectrum import second_moment
 
 # The counterexample: z ~ N(u, S - u u^T) in three dimensions, two units, theta = (1, 0.7), softplus.
@@ -157,3 +158,24 @@ def test_alternating_never_raises_the_loss():
     trained = alternate(net, sweeps=10, steps=3, tol=0.0)
     assert (np.diff(trained.history["objective"]) <= 1e-10).all()
     assert trained.history["objective"][-1] < 0.8 * trained.history["objective"][0]
+
+
+def test_debug_checks_every_unit(monkeypatch):
+    """The identities that hold on all data, on every iterate of every unit: steps + 1 of them a visit."""
+    rng = np.random.default_rng(3)
+    design = Design(rng.standard_normal((100, 3)), center=True, constant=True).signed(np.resize([1.0, -1.0], 100))
+    net = Network(
+        design,
+        named_loss("softplus"),
+        np.ones(2),
+        rng.standard_normal((2, 4)),
+        alpha=1e-3,
+        spectrum=second_moment(design)[1],
+    )
+    seen = []
+    monkeypatch.setattr(
+        "normscope.solve.iteration.identities",
+        lambda problem: lambda ray, gamma, pull: (seen.append(gamma), identities(problem)(ray, gamma, pull)),
+    )
+    alternate(net, sweeps=2, steps=3, tol=0.0, debug=True)
+    assert len(seen) == 2 * 2 * 4

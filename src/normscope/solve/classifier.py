@@ -37,7 +37,8 @@ class GDNPClassifier(AgainstRest):
     `history_` holds one dict per row of coef_, arrays with one entry an iterate, the start included: objective, gap
     (above the best iterate), bound and slack (of the Gaussian theorem on the squared S^-1 norm of the gradient;
     negative slack: the data are not Gaussian), gradient_norm, gradient_norm_S, gamma, rho, c1, slope, step, and the
-    last direction and offset: coef_[k] = gamma[-1] * direction, intercept_[k] = gamma[-1] * offset.
+    last direction and offset: coef_[k] = gamma[-1] * direction, intercept_[k] = gamma[-1] * offset. `step` is the share
+    of the closed-form step that was taken; 0: the ray was searched again, and a lower length found.
 
     Example:
         >>> model = GDNPClassifier().fit([[0.0], [1.0], [3.0], [4.0]], ["a", "a", "b", "b"])

@@ -77,10 +77,6 @@ class Solution:
     def n_iter(self) -> int:
         return len(self.history["objective"]) - 1
 
-    @property
-    def converged(self) -> bool:
-        return self.reason in ("tol", "no decrease", "h = 0")
-
 
 def gdnp(
     problem: Problem,
@@ -134,13 +130,12 @@ def gdnp(
         direction = across * (step / delta)
         if safeguard:
             found = _backtrack(ray.line(direction), point, float(across @ direction), min(1.0, 2.0 * share))
-            if found is None:
-                reason = "no decrease"
-                break
-            ray, before, share = found
         else:
-            ray, share = _descend(problem, ray, pull, direction, share)
-            before = ray.at(point.gamma)
+            found = _descend(problem, ray, point, pull, direction, share)
+        if found is None:
+            reason = "no decrease"
+            break
+        ray, before, share = found
         small = _LENGTH * left / np.sqrt(problem.spectrum.largest) if safeguard else 0.0
         after = next_length(ray.at, before, small=small, reach=problem.reach)
         endless = after is None
@@ -183,19 +178,21 @@ def _denominator(pull: Pull, gamma: float, safeguard: bool) -> float:
     return pull.denominator
 
 
-def _descend(problem: Problem, ray: Ray, pull: Pull, direction: Array, share: float) -> tuple[Ray, float]:
-    """(the stepped ray, the share of the step taken): halved for good where rho shows an estimated L too small."""
+def _descend(
+    problem: Problem, ray: Ray, point: Point, pull: Pull, direction: Array, share: float
+) -> tuple[Ray, Point, float]:
+    """The theory's step, times `share`, which is halved for good where rho shows an estimated L too small."""
     line = ray.line(direction)
     stepped = line(share)
     if problem.spectrum.certain:
-        return stepped, share
+        return stepped, stepped.at(point.gamma), share
     steepness = float(np.sum((problem.u - ray.correlation * pull.s_w) ** 2))
     floor = _SEEN * problem.rounding * ray.correlation**2
     promised = share * steepness / problem.spectrum.largest
     while promised > floor and stepped.correlation**2 - ray.correlation**2 < 0.5 * promised:
         share, promised = 0.5 * share, 0.5 * promised
         stepped = line(share)
-    return stepped, share
+    return stepped, stepped.at(point.gamma), share
 
 
 def _backtrack(
