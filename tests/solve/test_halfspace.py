@@ -216,3 +216,24 @@ def test_debug_sees_a_broken_iterate(part):
         pull = replace(pull, **{part: getattr(pull, part) * (1 + 1e-6 * np.array([1, -1, 2, 0]))})
     with pytest.raises(ArithmeticError, match="The identity of the gradient"):
         check(ray, 1.0, pull)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_slopes_and_bends_of_the_model_are_differences(loss):
+    ray = gaussian_problem(loss, d=4).ray(np.array([1.0, -2.0, 0.5, 1.0]))
+    step = 1e-5
+    for gamma in (-2.0, 0.0, 0.7):
+        up, here, down = ray.at(gamma + step), ray.at(gamma), ray.at(gamma - step)
+        assert here.slope == pytest.approx((up.value - down.value) / (2 * step), abs=1e-9)
+        assert here.bend == pytest.approx((up.slope - down.slope) / (2 * step), abs=1e-9)
+
+
+def test_the_safeguard_takes_no_length_that_raises_the_loss(monkeypatch):
+    """A search that jumps over a hump, or over zero, may come back with a higher minimum."""
+    monkeypatch.setattr("normscope.solve.iteration.next_length", lambda at, start, **_: at(-3.0 * start.gamma))
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((100, 3))
+    y = np.where(x[:, 0] + rng.standard_normal(100) > 0, 1.0, -1.0)
+    found = gdnp(Halfspace(Design(x).signed(-y), named_loss("softplus")), rng.standard_normal(3), max_iter=20)
+    assert found.n_iter > 5
+    assert (np.diff(found.history["objective"]) <= 1e-12).all()
