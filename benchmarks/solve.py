@@ -1,12 +1,14 @@
 """GDNP against the products it consists of, and against other solvers, from one run.
 
     python benchmarks/solve.py [--rows 200000] [--out benchmarks/results/solve-cpu.json]
+    python benchmarks/solve_readme.py benchmarks/results/solve-cpu.json        the README's tables
 
 Cost: the time of one direction step over the time of X w and X^T r alone on the same X, taken in turns, the median over
-rounds. Race: iterations and seconds to a gap of 1e-6 (least squares: of the target's variance) in the loss, counted
-from data in memory, L included; a method that is not there within its cap is given its gap. scikit-learn's solvers run
-at tolerances 1e-3, 1e-4, ... until the gap is met; the first that meets it is timed. Memory: the peak that NumPy
-allocates beside X during `fit`.
+rounds; and what a step is made of: the product with Z, the two columns through Z^T, and looks along the ray (one
+exponential an entry for value, slope, bend and phi'). Race: iterations and seconds to a gap of 1e-6 (least squares: of
+the target's variance) in the loss, counted from data in memory, L included; a method that is not there within its cap
+is given its gap. scikit-learn's solvers run at tolerances 1e-3, 1e-4, ... until the gap is met; the first that meets it
+is timed. Memory: the peak that NumPy allocates beside X during `fit`. About ten minutes on one thread.
 """
 
 import argparse
@@ -49,12 +51,17 @@ def seconds(run: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def step_cost(n: int, d: int, dtype: str, rounds: int = 3, steps: int = 4) -> dict[str, float]:
-    """Seconds of the bare products and ratios of a halfspace step and a least-squares step to them."""
+def median_ms(run: Callable[[], object], rounds: int) -> float:
+    return 1e3 * statistics.median(seconds(run) for _ in range(rounds))
+
+
+def step_cost(n: int, d: int, dtype: str, rounds: int = 3, steps: int = 6) -> dict[str, float]:
+    """The bare products in ms, a halfspace and a least-squares step as multiples of them, and the halfspace's parts."""
     x, y, labels = data(n, d, 10.0, dtype)
     v, r = np.ones(d, dtype), np.ones(n, dtype)
-    half = Halfspace(Design(x, center=True, constant=True).signed(-labels), named_loss("softplus"), alpha=ALPHA)
+    half = logistic_problem(x, labels)
     squares = LeastSquares(Design(x, center=True), y)
+    looks = count_looks(half)
 
     def run(problem: Any, count: int, safeguard: bool) -> float:
         return seconds(lambda: gdnp(problem, max_iter=count, tol=0.0, safeguard=safeguard))
@@ -65,18 +72,46 @@ def step_cost(n: int, d: int, dtype: str, rounds: int = 3, steps: int = 4) -> di
         # The difference of two runs leaves out the start: the first length and the first ray.
         halfspace.append((run(half, 2 + steps, True) - run(half, 2, True)) / steps)
         least.append((run(squares, 2 + steps, False) - run(squares, 2, False)) / steps)
+    looks.clear()
+    run(half, 2, True)
+    first = len(looks)
+    run(half, 2 + steps, True)
+    ray = half.ray(-half.u)
+    point = ray.at(1.0)
     return {
         "products_ms": 1e3 * statistics.median(bare),
         "halfspace_ratio": statistics.median(a / b for a, b in zip(halfspace, bare, strict=True)),
         "least_squares_ratio": statistics.median(a / b for a, b in zip(least, bare, strict=True)),
+        "forward_ms": median_ms(lambda: half.design.forward(ray.w), rounds),
+        "backward_ms": median_ms(lambda: half.design.backward(point.means.each_first, ray.p), rounds),
+        "look_ms": median_ms(lambda: ray.at(1.0), rounds),
+        "looks_per_step": (len(looks) - 2 * first) / steps,
     }
+
+
+def logistic_problem(x: Any, labels: Any) -> Halfspace:
+    return Halfspace(Design(x, center=True, constant=True).signed(-labels), named_loss("softplus"), alpha=ALPHA)
+
+
+def count_looks(problem: Any) -> list[float]:
+    """A list that grows by one with every look along a ray of the problem."""
+    looks: list[float] = []
+    means = problem.means
+
+    def counted(p: Any, gamma: float) -> Any:
+        looks.append(gamma)
+        return means(p, gamma)
+
+    problem.means = counted
+    return looks
 
 
 def race_ours(build: Callable[[], Any], methods: list[str], gap: float, cap: int) -> tuple[dict[str, Any], float]:
     problem = build()
     runs = {name: METHODS[name](problem, max_iter=cap, tol=0.0) for name in methods}
+    # L-BFGS, of which 300 iterations are enough everywhere here, says where the minimum is.
+    runs["lbfgs"] = METHODS["lbfgs"](problem, max_iter=300, tol=1e-8)
     best = min(float(found.history["objective"].min()) for found in runs.values())
-    best = min(best, float(METHODS["lbfgs"](problem, max_iter=300, tol=1e-8).history["objective"].min()))
     rows: dict[str, Any] = {}
     for name, found in runs.items():
         count = iterations_to(found.history["objective"], best + gap)
@@ -102,8 +137,8 @@ def race_theirs(make: Callable[[float], Any], x: Any, y: Any, loss: Callable[[An
     return row
 
 
-def race(n: int, d: int, condition: float, cap: int, methods: list[str]) -> dict[str, Any]:
-    x, y, labels = data(n, d, condition)
+def race(n: int, d: int, condition: float, dtype: str, cap: int, methods: list[str]) -> dict[str, Any]:
+    x, y, labels = data(n, d, condition, dtype)
     y = y - y.mean()
     variance = float(np.mean(y * y))
 
@@ -114,10 +149,7 @@ def race(n: int, d: int, condition: float, cap: int, methods: list[str]) -> dict
     residual = lambda model: float(np.mean((y - model.predict(x)) ** 2) - best)  # noqa: E731
     least["LinearRegression"] = race_theirs(lambda tol: LinearRegression(), x, y, residual, GAP * variance)
 
-    def halfspace() -> Halfspace:
-        return Halfspace(Design(x, center=True, constant=True).signed(-labels), named_loss("softplus"), alpha=ALPHA)
-
-    logistic, best_loss = race_ours(halfspace, methods, GAP, cap)
+    logistic, best_loss = race_ours(lambda: logistic_problem(x, labels), methods, GAP, cap)
 
     def above(model: Any) -> float:
         margin = -labels * model.decision_function(x)
@@ -156,7 +188,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
-    large, every = args.rows, ["gdnp", "gd", "agd", "bngd", "lbfgs"]
+    large, every = args.rows, ["gdnp", "gd", "agd", "bngd"]
     result: dict[str, Any] = {"cost": {}, "race": {}, "memory_mib": {}}
     for n, d, dtype in (
         (large, 1000, "float64"),
@@ -166,15 +198,22 @@ def main() -> None:
     ):
         result["cost"][f"{n}x{d} {dtype}"] = found = step_cost(n, d, dtype)
         print(n, d, dtype, found, flush=True)
-    for n, d, condition, cap, methods in (
-        (large // 10, 100, 10.0, 1000, every),
-        (large // 10, 100, 1e4, 2000, every),
-        (large, 1000, 10.0, 60, ["gdnp", "gd", "agd", "lbfgs"]),
+    few = ["gdnp", "gd", "agd"]
+    for n, d, condition, dtype, cap, methods in (
+        (large // 10, 100, 10.0, "float64", 1000, every),
+        (large // 10, 100, 1e4, "float64", 2000, every),
+        (large, 100, 1e4, "float64", 300, few),
+        (large // 4, 1000, 1e4, "float64", 200, few),
+        (large, 1000, 10.0, "float64", 60, few),
+        (5 * large, 100, 10.0, "float32", 100, few),
     ):
-        result["race"][f"{n}x{d} condition {condition:g}"] = raced = race(n, d, condition, cap, methods)
-        for kind, rows in raced.items():
-            for name, row in rows.items():
-                print(f"{n}x{d} condition {condition:g} {kind} {name}: {row}", flush=True)
+        name = f"{n}x{d} condition {condition:g}" + (" float32" if dtype == "float32" else "")
+        started = time.perf_counter()
+        result["race"][name] = race(n, d, condition, dtype, cap, methods)
+        for kind, rows in result["race"][name].items():
+            for method, row in rows.items():
+                print(name, kind, method, row, flush=True)
+        print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
     for n, d, dtype in ((large // 4, 1000, "float64"), (5 * large, 100, "float32")):
         result["memory_mib"][f"{n}x{d} {dtype}"] = found = memory(n, d, dtype)
         print(n, d, dtype, found, flush=True)

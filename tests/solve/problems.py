@@ -1,6 +1,10 @@
-"""Problems the tests of `solve` share: moments with a given condition number, data with exactly these moments."""
+"""What the tests of `solve` share: moments with a condition number, data with exactly these moments, estimators."""
 
 import numpy as np
+
+from normscope.solve import GDNPClassifier, GDNPMLPClassifier, GDNPRegressor
+
+ESTIMATORS = (GDNPRegressor, GDNPClassifier, GDNPMLPClassifier)
 
 
 def rotation(d, rng):
@@ -31,3 +35,11 @@ def gaussian_moments(d, condition, rng, *, separation=0.6):
 
 def cosine(a, b):
     return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+
+def small(estimator, n=80, seed=0):
+    """(x, y) of three features for an estimator: numbers, or \"yes\" and \"no\"."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, 3))
+    y = x @ np.array([1.0, -2.0, 0.5]) + 0.3 * rng.standard_normal(n) + 1.0
+    return x, y if estimator is GDNPRegressor else np.where(y > 1.0, "yes", "no")

@@ -42,9 +42,12 @@ def test_every_method_finds_the_minimum(method):
     assert len(found.history["objective"]) == found.n_iter + 1
 
 
-@pytest.mark.parametrize("loss", ["softplus", "sigmoid"])
-def test_fewer_iterations_than_gradient_descent_to_a_small_gap_off_the_gaussian_model(loss):
-    """All tuned over one grid. Verdict, to a gap of 1e-3: softplus GDNP 7, GD 9, AGD 5; sigmoid 3, 4, 4.
+@pytest.mark.parametrize(
+    ("loss", "verdict"),
+    [("softplus", {"gdnp": 7, "gd": 9, "agd": 5}), ("sigmoid", {"gdnp": 3, "gd": 4, "agd": 4})],
+)
+def test_fewer_iterations_than_gradient_descent_to_a_small_gap_off_the_gaussian_model(loss, verdict):
+    """All tuned over one grid, to a gap of 1e-3; one iteration either way is another machine's rounding.
 
     GDNP before GD with both losses; AGD before GDNP with softplus. L-BFGS, not asked for here, is before all three.
     """
@@ -62,7 +65,7 @@ def test_fewer_iterations_than_gradient_descent_to_a_small_gap_off_the_gaussian_
         )
     assert None not in counts.values()
     assert counts["gdnp"] < counts["gd"], counts
-    assert counts["gdnp"] <= 2 * counts["agd"], counts
+    assert all(abs(counts[name] - verdict[name]) <= 1 for name in verdict), counts
 
 
 def test_batch_norm_descent_is_the_plain_loop():
@@ -142,18 +145,41 @@ def test_the_verb_prints_a_table_and_draws_the_bound(table, name, target):
         (["holes.csv", "--target", "y"], "1 missing and 0 infinite values"),
         (["words.csv", "--target", "y"], "no numeric column"),
         (["one.csv", "--target", "y"], "one value only"),
+        (["empty.csv", "--target", "y"], "empty.csv is empty"),
+        (["header.csv", "--target", "y"], "has a header and no rows"),
+        (["header.csv", "--target", "z"], "--target must be one of 'a', 'y'"),
+        (["constant.csv", "--target", "y"], "beside 'y' is constant"),
+        (["unrelated.csv", "--target", "y"], "No numeric column correlates with the target"),
+        (["balanced.csv", "--target", "y"], "No numeric column correlates with the target"),
+        (["huge.csv", "--target", "y"], "The largest size of the target 'y' must lie between"),
+        (["ragged.csv", "--target", "y"], "ragged.csv is no CSV table"),
+        (["bytes.csv", "--target", "y"], "bytes.csv is no CSV table"),
+        (["kinds3.csv", "--target", "y"], "3 values that are not numbers"),
+        ([".", "--target", "y"], "directory"),
     ],
 )
 def test_mistakes_are_one_message_and_status_2(table, arguments, words, monkeypatch, capsys):
     (table / "holes.csv").write_text("a,y\n1,2\n,3\n2,4\n")
     (table / "words.csv").write_text("a,y\nu,2\nv,3\n")
     (table / "one.csv").write_text("a,y\n1,2\n3,2\n")
+    (table / "empty.csv").write_text("")
+    (table / "header.csv").write_text("a,y\n")
+    (table / "constant.csv").write_text("a,b,y\n1,0.1,2\n1,0.1,3\n1,0.1,4\n")
+    (table / "unrelated.csv").write_text("a,y\n-1,1\n1,1\n-1,2\n1,2\n-1,3\n1,3\n")
+    (table / "balanced.csv").write_text("a,y\n-1,u\n1,u\n-1,v\n1,v\n")
+    (table / "huge.csv").write_text("a,y\n1,1e200\n2,2e200\n4,3e200\n")
+    (table / "ragged.csv").write_text("a,y\n1,2\n1,2,3,4\n")
+    (table / "bytes.csv").write_bytes(b"a,y\n\xff\xfe,2\n")
+    (table / "kinds3.csv").write_text("a,y\n1,u\n2,v\n3,w\n")
     monkeypatch.chdir(table)
     monkeypatch.setattr(sys, "argv", ["normscope", "solve", *arguments])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    assert words in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.startswith("normscope: ")
+    assert said.count("\n") == 1, "one message"
 
 
 def test_a_singular_table_says_that_no_rate_is_promised(tmp_path):
@@ -167,3 +193,11 @@ def test_a_singular_table_says_that_no_rate_is_promised(tmp_path):
     x, y, _ = read_table(tmp_path / "t.csv", "y")
     assert x.std(axis=0) == pytest.approx(1.0)
     assert y.sum() == pytest.approx(0.0)
+
+
+def test_columns_of_any_scale_are_standardized_and_constant_ones_named(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b,c,y\n1e200,1,0.1,1\n3e200,2,0.1,2\n-1e200,7,0.1,4\n2e200,3,0.1,0\n")
+    x, _, notes = read_table(tmp_path / "t.csv", "y")
+    np.testing.assert_allclose(x.std(axis=0), [1.0, 1.0])
+    np.testing.assert_allclose(x.mean(axis=0), [0.0, 0.0], atol=1e-15)
+    assert notes == ("Constant and left out: c.",)

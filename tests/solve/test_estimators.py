@@ -1,10 +1,13 @@
 """The estimators as scikit-learn and its users meet them."""
 
+import tracemalloc
 import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
+from problems import ESTIMATORS, small
+from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, make_moons
 from sklearn.exceptions import ConvergenceWarning, SkipTestWarning
 from sklearn.linear_model import LinearRegression, LogisticRegression
@@ -15,8 +18,6 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from normscope.solve import GDNPClassifier, GDNPMLPClassifier, GDNPRegressor
-
-ESTIMATORS = (GDNPRegressor, GDNPClassifier, GDNPMLPClassifier)
 
 
 @pytest.mark.parametrize(
@@ -40,13 +41,6 @@ def test_scikit_learns_own_checks_pass_with_no_expected_failure(estimator):
     statuses = {result["check_name"]: result["status"] for result in results}
     assert len(statuses) > 40
     assert {name for name, status in statuses.items() if status != "passed"} <= {"check_array_api_input"}
-
-
-def small(estimator, n=80, seed=0):
-    rng = np.random.default_rng(seed)
-    x = rng.standard_normal((n, 3))
-    y = x @ np.array([1.0, -2.0, 0.5]) + 0.3 * rng.standard_normal(n) + 1.0
-    return x, y if estimator is GDNPRegressor else np.where(y > 1.0, "yes", "no")
 
 
 def test_history_alone_reconstructs_the_coefficients():
@@ -92,7 +86,7 @@ def test_the_classifier_is_logistic_regression():
 @pytest.mark.parametrize("load", [load_breast_cancer, load_digits])
 @pytest.mark.parametrize("alpha", [1e-3, 1e-2])
 def test_accuracy_is_within_a_point_of_logistic_regression(load, alpha):
-    """Standardized, same alpha; digits one against the rest; the mean of three splits."""
+    """Standardized, same alpha; digits one against the rest; each of three splits."""
     x, y = load(return_X_y=True)
     points = []
     for seed in range(3):
@@ -102,7 +96,7 @@ def test_accuracy_is_within_a_point_of_logistic_regression(load, alpha):
         ours = GDNPClassifier(alpha=alpha, tol=1e-3).fit(xa, ya)
         theirs = OneVsRestClassifier(LogisticRegression(C=1 / (alpha * len(xa)), max_iter=2000)).fit(xa, ya)
         points.append(100 * (ours.score(xb, yb) - theirs.score(xb, yb)))
-    assert abs(np.mean(points)) <= 1.0, points
+    assert max(np.abs(points)) <= 1.0, points
 
 
 def test_the_network_learns_what_no_halfspace_can():
@@ -151,99 +145,41 @@ def test_a_warm_start_continues():
         assert second[-1] < first[-1]
 
 
-def test_float32_stays_float32_in_the_products():
+def test_float32_data_give_the_same_coefficients_to_its_rounding():
     x, y = small(GDNPRegressor, n=500)
     narrow = GDNPRegressor(tol=1e-5).fit(x.astype(np.float32), y)
     np.testing.assert_allclose(narrow.coef_, LinearRegression().fit(x, y).coef_, rtol=1e-4)
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_nan_and_infinity_are_refused(estimator, bad):
-    x, y = small(estimator)
-    x[3, 1] = bad
-    with pytest.raises(ValueError, match="NaN|infinity"):
-        estimator().fit(x, y)
-
-
-@pytest.mark.parametrize("estimator", [GDNPClassifier, GDNPMLPClassifier])
-def test_one_class_is_refused(estimator):
-    x, y = small(estimator)
-    with pytest.raises(ValueError, match="at least 2 classes.*only one class"):
-        estimator().fit(x, np.full(len(y), "yes"))
-    with pytest.raises(ValueError, match="only one class"):
-        estimator().fit(x, y, sample_weight=(y == "yes").astype(float))
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_a_target_with_several_columns_is_refused(estimator):
-    x, y = small(estimator)
-    with pytest.raises(ValueError, match="1d array"):
-        estimator().fit(x, np.column_stack([y, y]))
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_fewer_samples_than_features_and_constant_features_are_fitted(estimator):
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "model", [GDNPRegressor(), GDNPClassifier(), GDNPMLPClassifier(n_hidden=1, max_iter=1, random_state=0)], ids=str
+)
+def test_the_data_are_not_copied_and_not_widened(model, dtype):
+    """Peak memory beside 8 or 16 MB of data: vectors of 10,000 entries and blocks of half a megabyte."""
     rng = np.random.default_rng(0)
-    x = np.column_stack([rng.standard_normal((20, 30)), np.full(20, 7.0)])
-    y = x[:, 0] if estimator is GDNPRegressor else x[:, 0] > 0
+    x = rng.standard_normal((10_000, 200), dtype=dtype)
+    y = np.where(rng.random(10_000) < 0.5, 1.0, -1.0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model = estimator(max_iter=2000 if estimator is not GDNPMLPClassifier else 20, random_state=0).fit(x, y)
-    assert model.score(x, y) > 0.99
-    assert np.isfinite(model.coef_).all()
-    if estimator is not GDNPMLPClassifier:
-        assert abs(model.coef_.ravel()[-1]) < 1e-8
+        clone(model).set_params(max_iter=2).fit(x[:500], y[:500])
+        tracemalloc.start()
+        clone(model).set_params(max_iter=2).fit(x, y)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 0.6 * x.nbytes
 
 
-def test_no_correlation_at_all_gives_zero_coefficients():
-    x = np.array([[-1.0], [1.0], [-1.0], [1.0]])
-    model = GDNPRegressor().fit(x, [1.0, 1.0, 2.0, 2.0])
-    assert (model.coef_.item(), model.intercept_, model.n_iter_) == (0.0, 1.5, 0)
-    model = GDNPClassifier().fit(x, [0, 0, 1, 1])
-    assert model.coef_.item() == 0.0
-    # A warm start from zero (rho = 0) begins again at -u.
-    model = GDNPRegressor(warm_start=True).fit(x, [1.0, 1.0, 2.0, 2.0]).fit(x, [0.0, 1.0, 0.0, 1.0])
-    assert model.coef_.item() == pytest.approx(0.5)
-
-
-def test_separable_data_without_a_penalty_are_told_to_take_one():
-    with pytest.warns(ConvergenceWarning, match="Take alpha > 0"):
-        GDNPClassifier(alpha=0.0).fit([[-2.0], [-1.0], [1.0], [2.0]], [0, 0, 1, 1])
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [({"alpha": -1.0}, "alpha must be"), ({"max_iter": 0}, "max_iter must be"), ({"tol": np.nan}, "tol must be")],
-)
-def test_settings_without_sense_are_refused(settings, words):
-    for estimator in ESTIMATORS:
-        x, y = small(estimator)
-        with pytest.raises(ValueError, match=words):
-            estimator(**settings).fit(x, y)
-    with pytest.raises(ValueError, match="Did you mean 'softplus'"):
-        GDNPClassifier(loss="softmax_plus").fit(*small(GDNPClassifier))
-    with pytest.raises(ValueError, match="non-negative"):
-        GDNPRegressor().fit(*small(GDNPRegressor), sample_weight=np.r_[-1.0, np.ones(79)])
-
-
-@pytest.mark.parametrize("value", [0.1, 7.0, 1000.1])
-@pytest.mark.parametrize("n", [10, 37])
-def test_constant_features_have_no_coefficient_and_do_no_harm(n, value):
-    """Their rounded mean leaves rounding error behind, which must not become a feature."""
-    rng = np.random.default_rng(0)
-    only = np.full((n, 1), value)
-    y, labels = rng.standard_normal(n), np.arange(n) % 3 == 0
-    model = GDNPRegressor().fit(only, y)
-    assert model.coef_.tolist() == [0.0]
-    np.testing.assert_allclose(model.predict(only), y.mean())
-    assert set(model.history_) == set(GDNPRegressor().fit(rng.standard_normal((n, 1)), y).history_)
-    classifier = GDNPClassifier().fit(only, labels)
-    assert classifier.coef_.tolist() == [[0.0]]
-    assert classifier.intercept_[0] == pytest.approx(np.log(labels.mean() / (1 - labels.mean())), rel=1e-3)
-    beside = np.column_stack([1e-9 * rng.standard_normal(n), only])
-    model = GDNPRegressor().fit(beside, y)
-    assert model.coef_[1] == 0.0
-    np.testing.assert_allclose(model.coef_[0], LinearRegression().fit(beside[:, :1], y).coef_[0], rtol=1e-6)
-    network = GDNPMLPClassifier(n_hidden=2, tol=0.5, random_state=0).fit(np.column_stack([y, only]), labels)
-    assert (network.coef_[:, :, 1] == 0.0).all()
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_warm_start_with_other_features_or_classes_begins_anew(estimator):
+    x, y = small(estimator)
+    model = estimator(warm_start=True, tol=0.05, random_state=0).fit(x, y)
+    wide, labels = np.column_stack([x, x[:, 0] ** 2]), y
+    for data, target in ((wide, labels), (wide[:, :2], labels)):
+        again = model.fit(data, target)
+        anew = estimator(tol=0.05, random_state=0).fit(data, target)
+        assert again.n_features_in_ == data.shape[1]
+        np.testing.assert_allclose(again.coef_, anew.coef_, rtol=1e-10)
+    if estimator is not GDNPRegressor:
+        three = np.where(x[:, 0] > 1.0, "maybe", y)
+        assert model.fit(x, three).coef_.shape[0] == 3

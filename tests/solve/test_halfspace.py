@@ -1,5 +1,7 @@
 """Halfspaces: the theorem on exact Gaussian problems, the slow twin on data, GDNP beside GD and AGD off the model."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from problems import cosine, gaussian_moments
@@ -7,7 +9,16 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 import reference
-from normscope.solve import Design, GaussianHalfspace, Halfspace, convergence_bound, gdnp, identities, named_loss
+from normscope.solve import (
+    Design,
+    GaussianHalfspace,
+    Halfspace,
+    LeastSquares,
+    convergence_bound,
+    gdnp,
+    identities,
+    named_loss,
+)
 from normscope.solve.gaussian import gaussian_expectation
 from normscope.solve.losses import Unit
 
@@ -20,16 +31,17 @@ def gaussian_problem(loss, *, d=50, condition=10.0, seed=0, **options):
 
 
 def theory_run(problem, start, steps):
-    return gdnp(problem, start, max_iter=steps, tol=0.0, safeguard=False, callback=identities(problem))
+    return gdnp(problem, start, max_iter=steps, tol=0.0, safeguard=False, debug=True)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_quadrature_is_the_twins(loss):
     phi = named_loss(loss)
     for mean, sd in ((0.3, 0.5), (-2.0, 1.5), (1.0, 3.0)):
-        for function in (phi.value, phi.first, lambda m: phi.derivatives(m)[1]):
-            exact = reference.gaussian_mean(lambda m: float(function(np.array(m))), mean, sd)  # noqa: B023
-            assert gaussian_expectation(function, mean, sd) == pytest.approx(exact, rel=1e-7, abs=1e-9)
+        for k in range(3):
+            exact = reference.gaussian_mean(lambda m: float(phi.evaluate(np.array(m))[k]), mean, sd)  # noqa: B023
+            found = gaussian_expectation(lambda m: phi.evaluate(m)[k], mean, sd)  # noqa: B023
+            assert found == pytest.approx(exact, rel=1e-7, abs=1e-9)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -54,6 +66,10 @@ def test_the_gradients_bound_holds_in_the_inverse_norm(loss):
         problem = gaussian_problem(loss, d=10, seed=seed)
         history = theory_run(problem, np.random.default_rng(seed).standard_normal(10), 40).history
         assert (history["slack"] >= -1e-13).all()
+        terms = {"mu": problem.spectrum.smallest, "lipschitz": problem.spectrum.largest, "gap": history["gap"][0]}
+        for t, (c1, slope) in enumerate(zip(history["c1"], history["slope"], strict=True)):
+            bound = convergence_bound("halfspace", t, **terms, phi=abs(c1), length=slope**2)
+            assert history["bound"][t] == pytest.approx(bound, rel=1e-10)
         # Sigmoid has no finite length here: the part across the ray vanishes, the part along it cannot.
         across = np.sqrt(history["gradient_norm_S"] ** 2 - history["slope"] ** 2 + 1e-30)
         assert across[-1] < 1e-2 * across[0]
@@ -111,7 +127,7 @@ def test_a_step_on_data_is_the_twins(loss):
     problem = Halfspace(Design(x, omega).signed(signs), named_loss(loss))
     ray = problem.ray(rng.standard_normal(4))
     w, gamma = ray.w, 0.7
-    pull = ray.pull(gamma)
+    pull = ray.at(gamma).pull()
     stepped = w + (pull.gradient - (w @ pull.gradient) * pull.s_w) / pull.denominator
     first, second = {
         "softplus": (expit, lambda m: expit(m) * expit(-m)),
@@ -141,8 +157,10 @@ def test_identities_name_what_fails_off_the_model():
     problem = Halfspace(
         Design(rng.exponential(size=(50, 3))).signed(np.resize([1.0, -1.0], 50)), named_loss("softplus")
     )
-    with pytest.raises(ArithmeticError, match="identity of the gradient"):
-        gdnp(problem, max_iter=5, callback=identities(problem))
+    gdnp(problem, max_iter=5, debug=True)
+    problem.gaussian = True
+    with pytest.raises(ArithmeticError, match="identity of the gradient in w fails"):
+        gdnp(problem, max_iter=5, debug=True)
 
 
 def test_the_safeguard_keeps_the_loss_falling_on_heavy_tails():
@@ -158,13 +176,64 @@ def test_the_safeguard_keeps_the_loss_falling_on_heavy_tails():
 
 
 @pytest.mark.parametrize("loss", ["softplus", "sigmoid", "unit"])
-def test_values_and_slopes_block_by_block_are_those_of_all_rows(loss):
+def test_values_slopes_and_bends_block_by_block_are_those_of_all_rows(loss):
     rng = np.random.default_rng(0)
     n = 2 * 16_384 + 5
     offset = rng.standard_normal(n)
     phi = Unit(named_loss("softplus"), offset, 0.7) if loss == "unit" else named_loss(loss)
     design = Design(rng.standard_normal((n, 3)), rng.random(n))
     ray = Halfspace(design, phi).ray(np.array([1.0, -2.0, 0.5]))
-    margin = 1.3 * ray.p
-    assert ray.value(1.3) == pytest.approx(float(design.weights @ phi.value(margin)), rel=1e-12)
-    assert ray.slope(1.3) == pytest.approx(float(design.weights @ (phi.first(margin) * ray.p)), rel=1e-10)
+    value, first, second = phi.evaluate(1.3 * ray.p)
+    point = ray.at(1.3)
+    assert point.value == pytest.approx(float(design.weights @ value), rel=1e-12)
+    assert point.slope == pytest.approx(float(design.weights @ (first * ray.p)), rel=1e-10)
+    assert point.bend == pytest.approx(float(design.weights @ (second * ray.p**2)), rel=1e-10)
+    assert design.weights @ ray.p**2 == pytest.approx(1.0, rel=1e-12)
+
+
+def test_debug_needs_the_inverse_norm_and_says_so():
+    rng = np.random.default_rng(0)
+    x, signs = rng.standard_normal((300, 200)), np.resize([1.0, -1.0], 300)
+    with pytest.raises(ValueError, match=r"at most 128 features.*got 200 of them"):
+        gdnp(Halfspace(Design(x).signed(signs), named_loss("softplus")), debug=True)
+    doubled = np.column_stack([x[:, 0], x[:, 0]])
+    with pytest.raises(ValueError, match="got mu = 0"):
+        gdnp(LeastSquares(Design(doubled), x[:, 1]), debug=True)
+    gdnp(LeastSquares(Design(doubled), x[:, 1], alpha=0.1), debug=True)
+
+
+@pytest.mark.parametrize("part", ["correlation", "gradient", "s_w"])
+def test_debug_sees_a_broken_iterate(part):
+    """Each identity on its own: u^T w, the gradient and S w, a millionth off."""
+    problem = gaussian_problem("softplus", d=4)
+    check = identities(problem)
+    ray = problem.ray(np.ones(4))
+    pull = ray.at(1.0).pull()
+    check(ray, 1.0, pull)
+    if part == "correlation":
+        ray.correlation *= 1 + 1e-6
+    else:
+        pull = replace(pull, **{part: getattr(pull, part) * (1 + 1e-6 * np.array([1, -1, 2, 0]))})
+    with pytest.raises(ArithmeticError, match="The identity of the gradient"):
+        check(ray, 1.0, pull)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_slopes_and_bends_of_the_model_are_differences(loss):
+    ray = gaussian_problem(loss, d=4).ray(np.array([1.0, -2.0, 0.5, 1.0]))
+    step = 1e-5
+    for gamma in (-2.0, 0.0, 0.7):
+        up, here, down = ray.at(gamma + step), ray.at(gamma), ray.at(gamma - step)
+        assert here.slope == pytest.approx((up.value - down.value) / (2 * step), abs=1e-9)
+        assert here.bend == pytest.approx((up.slope - down.slope) / (2 * step), abs=1e-9)
+
+
+def test_the_safeguard_takes_no_length_that_raises_the_loss(monkeypatch):
+    """A search that jumps over a hump, or over zero, may come back with a higher minimum."""
+    monkeypatch.setattr("normscope.solve.iteration.next_length", lambda at, start, **_: at(-3.0 * start.gamma))
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((100, 3))
+    y = np.where(x[:, 0] + rng.standard_normal(100) > 0, 1.0, -1.0)
+    found = gdnp(Halfspace(Design(x).signed(-y), named_loss("softplus")), rng.standard_normal(3), max_iter=20)
+    assert found.n_iter > 5
+    assert (np.diff(found.history["objective"]) <= 1e-12).all()

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 from problems import cosine, data_with, second_moment
-from scipy.linalg import eigh
+from scipy.linalg import eigh, hadamard
 from sklearn.linear_model import LinearRegression, Ridge
 
 import reference
 from normscope.solve import Design, GDNPRegressor, LeastSquares, convergence_bound, gdnp, identities
 from normscope.solve.baselines import gradient_descent
 from normscope.solve.rates import rayleigh_rate
+from normscope.solve.spectrum import Spectrum
 
 # In units of |rho*|: sums of up to 400 products of numbers of that size round to about this.
 FLOOR = 1e-13
@@ -61,7 +62,7 @@ def test_directions_are_those_of_rayleigh_descent(seed):
         np.testing.assert_allclose(ours / np.linalg.norm(ours), theirs / np.linalg.norm(theirs), atol=1e-10)
 
 
-@pytest.mark.parametrize("condition", [1.0, 10.0, 1e2, pytest.param(1e3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("condition", [1.0, 10.0, 1e2, 1e3])
 def test_the_solution_is_linear_regression(condition):
     rng = np.random.default_rng(1)
     x = data_with(second_moment(12, condition, rng), 300, rng) + 3.0
@@ -123,7 +124,7 @@ def test_the_objective_is_the_mean_squared_error_and_the_printed_one_is_not():
     np.testing.assert_allclose(solution.history["objective"][-1], loss, rtol=1e-12)
     ray, gamma = problem.ray(start), solution.gamma
     printed = 2 * gamma * ray.correlation / (1.0 + gamma**2)
-    assert abs(printed - (ray.value(gamma) - np.mean(y**2))) > 0.1
+    assert abs(printed - (ray.at(gamma).value - np.mean(y**2))) > 0.1
 
 
 def test_one_step_from_the_same_point_is_no_worse_than_gradient_descent():
@@ -131,7 +132,7 @@ def test_one_step_from_the_same_point_is_no_worse_than_gradient_descent():
     for seed in range(50):
         problem, start, _, _ = random_problem(seed)
         ray = problem.ray(start)
-        tilde = ray.first_length() * ray.w
+        tilde = -ray.correlation * ray.w
         _, gradient = problem.value_and_gradient(tilde)
         plain, _ = problem.value_and_gradient(tilde - gradient / problem.smoothness)
         ours = gdnp(problem, start, max_iter=1, tol=0.0, safeguard=False).history["objective"][-1]
@@ -144,6 +145,39 @@ def test_plain_gradient_descent_has_the_same_linear_rate():
     gap = gradient_descent(problem, max_iter=100, tol=0.0).history["objective"] - problem.energy - problem.best_rho
     bound = convergence_bound("least_squares", np.arange(101), mu=0.1, lipschitz=1.0, gap=gap[0])
     assert (gap <= bound * (1 + 1e-9) + FLOOR * abs(problem.best_rho)).all()
+
+
+@pytest.mark.parametrize("too_small", [1.5, 4.0, 100.0])
+def test_a_step_with_too_small_an_l_is_halved(monkeypatch, too_small):
+    """A Hadamard design with three longer columns, d > 128, and an L that has missed them: 100/too_small, not 100."""
+    x = hadamard(256).astype(float)
+    x[:, 7:10] *= 10.0
+    y = x @ np.linspace(-1.0, 1.0, 256) + np.random.default_rng(0).standard_normal(256)
+    problem = LeastSquares(Design(x), y)
+    assert problem.spectrum.largest == pytest.approx(100.0)
+    problem.spectrum = Spectrum(100.0 / too_small, np.nan)
+    start = np.random.default_rng(1).standard_normal(256)
+    found = gdnp(problem, start, max_iter=5000, tol=1e-9, safeguard=False)
+    assert found.reason == "tol"
+    np.testing.assert_allclose(found.coef, np.linalg.solve(x, y), atol=1e-6)
+    # Above half of the true L, from where every error shrinks, and never past twice it.
+    assert 0.5 < 1.0 / too_small / found.history["step"][-1] <= 2.0
+    rho = found.history["rho"]
+    assert (np.diff(rho) <= 1e-13 * np.abs(rho[:-1])).all()
+    monkeypatch.setattr(
+        "normscope.solve.least_squares.second_moment",
+        lambda design, **_: (design.product, Spectrum(100.0 / too_small, np.nan)),
+    )
+    model = GDNPRegressor(fit_intercept=False, max_iter=5000).fit(x, y)
+    assert model.lipschitz_ == 100.0 / too_small / model.history_["step"][-1]
+    np.testing.assert_allclose(model.coef_, np.linalg.solve(x, y), atol=1e-5)
+
+
+def test_an_exact_l_is_never_doubled():
+    """Theory runs, d <= 128, take the theorem's step whatever happens."""
+    for seed in range(10):
+        problem, start, _, _ = random_problem(seed)
+        assert (gdnp(problem, start, max_iter=200, tol=0.0, safeguard=False).history["step"] == 1.0).all()
 
 
 def test_a_singular_second_moment_promises_no_rate_and_still_converges():

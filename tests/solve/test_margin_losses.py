@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.special import expit, log_expit
 
 from normscope.solve.losses import Sigmoid, Softplus, Unit
 
@@ -17,24 +18,31 @@ LOSSES = [
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
 def test_derivatives_are_differences(loss):
     step = 1e-5
-    first, second = loss.derivatives(MARGINS)
-    np.testing.assert_array_equal(loss.first(MARGINS), first)
-    difference = (loss.value(MARGINS + step) - loss.value(MARGINS - step)) / (2 * step)
-    np.testing.assert_allclose(first, difference, atol=1e-9)
-    difference = (loss.first(MARGINS + step) - loss.first(MARGINS - step)) / (2 * step)
-    np.testing.assert_allclose(second, difference, atol=1e-9)
+    _, first, second = loss.evaluate(MARGINS)
+    above, below = loss.evaluate(MARGINS + step), loss.evaluate(MARGINS - step)
+    np.testing.assert_allclose(first, (above[0] - below[0]) / (2 * step), atol=1e-9)
+    np.testing.assert_allclose(second, (above[1] - below[1]) / (2 * step), atol=1e-9)
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
 def test_the_curvature_is_a_bound(loss):
-    _, second = loss.derivatives(MARGINS)
+    _, _, second = loss.evaluate(MARGINS)
     assert np.abs(second).max() <= loss.curvature * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("loss", [Softplus(), Sigmoid()])
-def test_far_margins_do_not_overflow(loss):
-    far = np.array([-1e4, -800.0, -40.0, 40.0, 800.0, 1e4])
-    assert np.isfinite(loss.value(far)).all()
-    assert np.isfinite(loss.derivatives(far)).all()
-    assert loss.first(np.array([-700.0]))[0] > 0.0
-    assert Softplus().value(np.array([40.0]))[0] == pytest.approx(40.0)
+def test_losses_and_derivatives_are_scipys_to_full_relative_precision():
+    """Far margins too: nothing overflows, and 1 - s keeps its digits where s is 1."""
+    margins = np.concatenate([MARGINS, [-1e4, -800.0, -700.0, -40.0, 40.0, 300.0]])
+    s, rest = expit(margins), expit(-margins)
+    value, first, second = Softplus().evaluate(margins)
+    np.testing.assert_allclose(value, -log_expit(-margins), rtol=1e-14)
+    np.testing.assert_allclose(first, s, rtol=1e-14)
+    np.testing.assert_allclose(second, s * rest, rtol=1e-14)
+    value, first, second = Sigmoid().evaluate(margins)
+    np.testing.assert_allclose(value, s, rtol=1e-14)
+    np.testing.assert_allclose(first, s * rest, rtol=1e-14)
+    np.testing.assert_allclose(second, s * rest * (rest - s), rtol=1e-12, atol=1e-17)
+    far = Softplus().evaluate(np.array([800.0, 1e4]))
+    assert far[0].tolist() == [800.0, 1e4]
+    assert far[1].tolist() == [1.0, 1.0]
+    assert max(far[2]) < 1e-300

@@ -7,8 +7,9 @@ from scipy.optimize import minimize
 
 import reference
 from normscope.solve import Design, convergence_bound, gaussian_cloud, named_loss
-from normscope.solve.halfspace import design_spectrum
 from normscope.solve.network import Network, alternate
+from normscope.solve.rates import identities
+from normscope.solve.spectrum import second_moment
 
 # The counterexample: z ~ N(u, S - u u^T) in three dimensions, two units, theta = (1, 0.7), softplus.
 U = np.array([0.6, 0.3, -0.2])
@@ -23,7 +24,7 @@ COSINES, BELOW = [0.993, 0.987], 4.13e-5
 def cloud():
     z, weights = gaussian_cloud(U, S, nodes=20)
     design = Design(z, weights)
-    return design, design_spectrum(design)
+    return design, second_moment(design)[1]
 
 
 def network(cloud, weights, theta=THETA):
@@ -129,7 +130,7 @@ def test_counterexample_joint_minima_lie_off_the_line_and_below_it(cloud):
 def bends(design, w1, w2):
     t = np.tanh(np.stack([design.x @ w1, design.x @ w2]))
     dt, output = 1 - t * t, THETA @ t
-    slope, bend = named_loss("softplus").derivatives(output)
+    _, slope, bend = named_loss("softplus").evaluate(output)
     b = np.einsum("n,in,jn->ij", design.weights * bend, THETA[:, None] * dt, THETA[:, None] * dt)
     return b + np.diag((design.weights * slope) @ (THETA[:, None] * -2 * t * dt).T)
 
@@ -152,8 +153,29 @@ def test_alternating_never_raises_the_loss():
         np.ones(5),
         rng.standard_normal((5, 5)),
         alpha=1e-3,
-        spectrum=design_spectrum(design),
+        spectrum=second_moment(design)[1],
     )
     trained = alternate(net, sweeps=10, steps=3, tol=0.0)
     assert (np.diff(trained.history["objective"]) <= 1e-10).all()
     assert trained.history["objective"][-1] < 0.8 * trained.history["objective"][0]
+
+
+def test_debug_checks_every_unit(monkeypatch):
+    """The identities that hold on all data, on every iterate of every unit: steps + 1 of them a visit."""
+    rng = np.random.default_rng(3)
+    design = Design(rng.standard_normal((100, 3)), center=True, constant=True).signed(np.resize([1.0, -1.0], 100))
+    net = Network(
+        design,
+        named_loss("softplus"),
+        np.ones(2),
+        rng.standard_normal((2, 4)),
+        alpha=1e-3,
+        spectrum=second_moment(design)[1],
+    )
+    seen = []
+    monkeypatch.setattr(
+        "normscope.solve.iteration.identities",
+        lambda problem: lambda ray, gamma, pull: (seen.append(gamma), identities(problem)(ray, gamma, pull)),
+    )
+    alternate(net, sweeps=2, steps=3, tol=0.0, debug=True)
+    assert len(seen) == 2 * 2 * 4

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from normscope.solve.iteration import Solution, gdnp
+from normscope.solve.length import lowest_length
 from normscope.solve.problem import Problem
 
 Array = NDArray[np.floating]
@@ -80,12 +81,14 @@ def accelerated(problem: Problem, *, max_iter: int, tol: float, step: float = 1.
 def batch_norm_descent(problem: Problem, *, max_iter: int, tol: float, step: float = 1.0) -> Solution:
     """w and gamma descend together; nothing is solved exactly along the ray but the first length."""
     ray = problem.ray(-problem.u)
-    gamma = ray.first_length() or 1.0
+    found = lowest_length(ray.at, convex=problem.convex, reach=problem.reach)
+    gamma = found.gamma if found is not None and found.gamma else 1.0
     eta_w = step / (problem.smoothness * gamma**2)
     eta_gamma = step * problem.spectrum.largest / problem.smoothness
     log, finished, size, lengths = _Log(problem, tol), False, 1.0, []
     for t in range(max_iter + 1):
-        pull, value = ray.pull(gamma), ray.value(gamma)
+        point = ray.at(gamma)
+        pull, value = point.pull(), point.value
         finished = log.add(value, pull.gradient)
         lengths.append(gamma)
         if finished or t == max_iter or not np.isfinite(value):

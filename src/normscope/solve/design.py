@@ -20,60 +20,63 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.floating]
 
-# Of X per block: half of a usual second-level cache; 128 KiB to 1 MiB measured within a tenth of each other.
-_BLOCK_BYTES = 1 << 18
+# Of X per block: fits a usual second-level cache. At half of it, with d = 100, the calls themselves take a tenth more.
+_BLOCK_BYTES = 1 << 19
+# Of a vector per block: temporaries stay in the cache, and are not large enough for the allocator to ask for new pages.
+_ENTRIES = 8192
 
 
 class Design:
     """Z and its products. `center=False` leaves m = 0; `constant=False` has no column.
 
     Centring turns a constant feature into zeros. Its mean is rounded, so that rounding error would be left of it; it
-    is set to zero instead (`varying`), and its coefficient stays zero.
+    is set to zero instead (`varying`), and its coefficient stays zero. `penalized` is zero in the intercept's place
+    and one elsewhere. Squares of X must not leave the range of its type: see `check_range`.
     """
 
-    def __init__(
-        self,
-        x: Array,
-        weights: Array | None = None,
-        *,
-        center: bool = False,
-        constant: bool = False,
-    ) -> None:
+    def __init__(self, x: Array, weights: Array | None = None, *, center: bool = False, constant: bool = False) -> None:
         self.x = x
         n, d = x.shape
         weights = np.ones(n) if weights is None else np.asarray(weights, dtype=np.float64)
-        self.weights = weights / weights.sum()
+        # By the largest first: a sum of large weights may overflow.
+        weights = weights / weights.max()
+        self.weights = self._signed_weights = weights / weights.sum()
         self.signs: Array | None = None
+        low, high = x.min(axis=0).astype(np.float64), x.max(axis=0).astype(np.float64)
+        with np.errstate(over="ignore"):
+            largest = high - low if center else np.maximum(np.abs(low), np.abs(high))
+        check_range("spread of a feature" if center else "size of a feature", float(largest.max()), x.dtype)
         self.varying = np.ones(d)
         self.mean = np.zeros(d)
         if center:
-            fixed = x.min(axis=0) == x.max(axis=0)
-            self.mean = np.where(fixed, x[0], self._transposed(self.weights[None])[0])
-            self.varying = np.where(fixed, 0.0, 1.0)
+            self.mean = np.where(low == high, low, self._transposed(np.ones(n))[0])
+            self.varying = np.where(low == high, 0.0, 1.0)
         self.constant = 0.0
         if constant:
             # An intercept column of the features' own size: with c = 1 it alone could set L, or mu.
             self.constant = float(np.sqrt(self._total_variance() / d)) or 1.0
         self.size = d + constant
+        self.penalized = np.append(np.ones(d), np.zeros(self.size - d))
 
     def signed(self, signs: Array) -> "Design":
         """The same rows with other signs; nothing is computed again."""
         other = copy(self)
-        other.signs = signs
+        other.signs, other._signed_weights = signs, signs * self.weights
         return other
 
     def forward(self, w: Array) -> Array:
         """Z w, shape (n,): one product with X."""
         d = self.x.shape[1]
         v = self.varying * w[:d]
-        p = (self.x @ v.astype(self.x.dtype)).astype(np.float64)
+        p = (self.x @ v.astype(self.x.dtype)).astype(np.float64, copy=False)
         p += self.constant * w[d:].sum() - self.mean @ v
-        return p if self.signs is None else p * self.signs
+        if self.signs is not None:
+            p *= self.signs
+        return p
 
     def backward(self, *columns: Array) -> Array:
         """Z^T diag(omega) a for each column a, shape (columns, size): X is read once for all of them."""
-        weighted = np.stack(columns) * (self.weights if self.signs is None else self.weights * self.signs)
-        return self._with_constant(self._transposed(weighted), weighted.sum(axis=1))
+        return self._with_constant(self._transposed(*columns), np.array([self._signed_weights @ a for a in columns]))
 
     def product(self, v: Array) -> Array:
         """S v, shape (size,): X is read once."""
@@ -96,8 +99,14 @@ class Design:
             s[:d, :d] += (block * self.weights[rows, None]).T @ block
         if self.constant:
             s[d, d] = self.constant**2
-            s[:d, d] = s[d, :d] = self.varying * self.constant * (self._transposed(self.weights[None])[0] - self.mean)
+            left = self._transposed(np.ones(len(self.x)) if self.signs is None else self.signs)[0] - self.mean
+            s[:d, d] = s[d, :d] = self.varying * self.constant * left
         return s
+
+    def mean_square(self, p: Array) -> float:
+        """sum_i omega_i p_i^2, in blocks, so that the squares never leave the cache."""
+        blocks = (slice(start, start + _ENTRIES) for start in range(0, len(p), _ENTRIES))
+        return sum(float(self.weights[rows] @ (p[rows] * p[rows])) for rows in blocks)
 
     def coefficients(self, w: Array) -> tuple[Array, float]:
         """(coef, intercept) on the caller's own features: z^T w = s (x^T coef + intercept)."""
@@ -105,17 +114,22 @@ class Design:
         coef = self.varying * w[:d]
         return coef, float(self.constant * w[d:].sum() - self.mean @ coef)
 
-    def direction(self, coef: Array, intercept: float) -> Array:
-        """The inverse of `coefficients`."""
+    def direction(self, coef: Array, intercept: Array | float) -> Array:
+        """The inverse of `coefficients`; coef (..., d) and intercept (...) may be those of several directions."""
         if not self.constant:
             return np.array(coef, dtype=np.float64)
-        return np.append(coef, (intercept + self.mean @ coef) / self.constant)
+        column = (intercept + coef @ self.mean) / self.constant
+        return np.concatenate([coef, np.asarray(column)[..., None]], axis=-1)
 
-    def _transposed(self, columns: Array) -> Array:
+    def _transposed(self, *columns: Array) -> Array:
+        """X^T of each column with weights and signs, in X's type block by block."""
         total = np.zeros((len(columns), self.x.shape[1]))
-        narrow = columns.astype(self.x.dtype)
         for rows in self._blocks():
-            total += narrow[:, rows] @ self.x[rows]
+            block = self.x[rows]
+            weighted = np.empty((len(columns), len(block)), self.x.dtype)
+            for column, narrow in zip(columns, weighted, strict=True):
+                np.multiply(column[rows], self._signed_weights[rows], out=narrow, casting="same_kind")
+            total += weighted @ block
         return total
 
     def _with_constant(self, products: Array, sums: Array) -> Array:
@@ -133,3 +147,17 @@ class Design:
         n, d = self.x.shape
         rows = max(16, _BLOCK_BYTES // (d * self.x.itemsize))
         return (slice(start, start + rows) for start in range(0, n, rows))
+
+
+def check_range(what: str, largest: float, dtype: np.dtype) -> None:
+    """A ValueError where squares, which S and rho are made of, would overflow, or all of them underflow.
+
+    `largest` must be zero or lie between 1/r and r, r = max^(3/8): 4e115 for float64, 3e14 for float32. A quarter of
+    the exponents is left for sums, for L and for products with a penalty.
+    """
+    limit = float(np.finfo(dtype).max) ** 0.375
+    if largest and not 1.0 / limit <= largest <= limit:
+        raise ValueError(
+            f"The largest {what} must lie between {1.0 / limit:.0e} and {limit:.0e} in {dtype}, so that squares are "
+            f"numbers too; got {largest:.3g}. Rescale, as StandardScaler does."
+        )

@@ -1,6 +1,7 @@
 """What the three estimators share: arguments checked, weights checked, and word of an iteration that did not end."""
 
 import warnings
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -30,10 +31,10 @@ def check_settings(estimator: Any) -> int:
 def check_weights(sample_weight: Any, x: Array) -> Array:
     """float64, non-negative, not all zero; ones where None."""
     weights = _check_sample_weight(sample_weight, x, dtype=np.float64)
-    if weights.min() < 0 or not weights.sum() > 0:
+    if weights.min() < 0 or not weights.max() > 0:
         raise ValueError(
-            "sample_weight must be non-negative with a positive sum; "
-            f"got a smallest weight of {weights.min():.3g} and a sum of {weights.sum():.3g}."
+            "sample_weight must be non-negative and not all zero; "
+            f"got weights from {weights.min():.3g} to {weights.max():.3g}."
         )
     return weights
 
@@ -53,13 +54,15 @@ def usable_start(problem: Problem, start: Array | None) -> Array | None:
     return start
 
 
-def warn_if_unfinished(reason: str, gradient_norm: Array, estimator: Any) -> None:
-    """A ConvergenceWarning for "max_iter" and "no finite length"; nothing for the other reasons."""
-    if reason == "max_iter":
-        passage = f"gradient norm {gradient_norm[0]:.2g} -> {gradient_norm[-1]:.2g}"
-        said = f"max_iter={estimator.max_iter} reached ({passage}). Scale the features, or raise max_iter or tol."
-    elif reason == "no finite length":
-        said = "The loss falls for ever along the direction found: there is no finite minimiser. Take alpha > 0."
-    else:
+def warn_if_unfinished(ends: Sequence[tuple[str, Array]], estimator: Any) -> None:
+    """A ConvergenceWarning for the first (reason, gradient norms) with "max_iter" or "no finite length"."""
+    for reason, norms in ends:
+        if reason == "max_iter":
+            passage = f"gradient norm {norms[0]:.2g} -> {norms[-1]:.2g}"
+            said = f"max_iter={estimator.max_iter} reached ({passage}). Scale the features, or raise max_iter or tol."
+        elif reason == "no finite length":
+            said = "The loss falls for ever along the direction found: there is no finite minimiser. Take alpha > 0."
+        else:
+            continue
+        warnings.warn(f"{type(estimator).__name__}: {said}", ConvergenceWarning, stacklevel=3)
         return
-    warnings.warn(f"{type(estimator).__name__}: {said}", ConvergenceWarning, stacklevel=3)

@@ -12,22 +12,20 @@ Source: seed 003, learning halfspaces.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import roots_hermitenorm
 
-from normscope.solve.length import lowest_length, next_length
 from normscope.solve.losses import Loss
-from normscope.solve.problem import Pull, scale_to_one
+from normscope.solve.problem import Pull, of_size_one, scale_to_one
 from normscope.solve.rates import gradient_history
 from normscope.solve.spectrum import exact_spectrum
 
 Array = NDArray[np.floating]
-
-# Lengths beyond this are not looked at: the quadrature's error, about exp(-126/gamma) with 200 nodes, reaches 1e-7.
-_REACH = 8.0
 
 
 @lru_cache
@@ -36,17 +34,17 @@ def _nodes(count: int) -> tuple[Array, Array]:
     return x, weights / weights.sum()
 
 
-def gaussian_expectation(function: Callable[[Array], Array], mean: float, sd: float, *, nodes: int = 200) -> float:
-    r"""E function(mean + sd xi), xi ~ N(0, 1), by Gauss-Hermite quadrature.
+def gaussian_expectation(function: Callable[[Array], Array], mean: float, sd: float, *, nodes: int = 200) -> Any:
+    r"""E function(mean + sd xi), xi ~ N(0, 1), by Gauss-Hermite quadrature; `function` may return columns.
 
     Exact for polynomials of degree below 2 `nodes`; for softplus and sigmoid the error falls as exp(-c sqrt(nodes)/sd).
 
     Example:
-        >>> round(gaussian_expectation(np.square, 1.0, 2.0), 12)
+        >>> round(float(gaussian_expectation(np.square, 1.0, 2.0)), 12)
         5.0
     """
     x, weights = _nodes(nodes)
-    return float(weights @ function(mean + sd * x))
+    return weights @ function(mean + sd * x)
 
 
 def gaussian_cloud(u: Array, s: Array, *, nodes: int = 32) -> tuple[Array, Array]:
@@ -64,8 +62,14 @@ def gaussian_cloud(u: Array, s: Array, *, nodes: int = 32) -> tuple[Array, Array
 class GaussianHalfspace:
     """The model problem. S - u u^T must be a covariance: u^T S^-1 u < 1."""
 
+    gaussian = True
+    rounding = float(np.finfo(np.float64).eps)
+    # Of lengths: beyond, the quadrature's error, about exp(-126/gamma) with 200 nodes, reaches 1e-7.
+    reach = 8.0
+
     def __init__(self, u: Array, s: Array, loss: Loss, *, nodes: int = 200, printed: bool = False) -> None:
         self.u, self.s, self.loss, self.nodes, self.printed = u, s, loss, nodes, printed
+        self.convex = loss.convex
         self.spectrum = exact_spectrum(s)
         self.best_rho = -self.spectrum.inverse_square(u)
         if not -self.best_rho < 1.0:
@@ -73,27 +77,25 @@ class GaussianHalfspace:
                 "S is the second moment E z z^T, so that S - u u^T is a covariance and u^T S^-1 u < 1; "
                 f"got u^T S^-1 u = {-self.best_rho:.6g}. Add u u^T to a covariance."
             )
-        self.gradient_at_zero = abs(self.expect(loss.first, 0.0, 0.0)) * float(np.linalg.norm(u))
+        self.gradient_at_zero = abs(self.expect(0.0, 0.0)[1]) * float(np.linalg.norm(u))
         self.smoothness = loss.curvature * self.spectrum.largest
 
-    def expect(self, function: Callable[[Array], Array], mean: float, square: float) -> float:
-        """E function(z^T w~) from u^T w~ and ||w~||_S^2."""
-        return gaussian_expectation(function, mean, np.sqrt(max(square - mean**2, 0.0)), nodes=self.nodes)
+    def expect(self, mean: float, square: float) -> tuple[float, float, float]:
+        """E phi, E phi' and E phi'' of z^T w~ from u^T w~ and ||w~||_S^2."""
+        sd = np.sqrt(max(square - mean**2, 0.0))
+        value, first, second = gaussian_expectation(
+            lambda m: np.stack(self.loss.evaluate(m), axis=-1), mean, sd, nodes=self.nodes
+        )
+        return float(value), float(first), float(second)
 
     def ray(self, w: Array) -> "GaussianRay":
-        return GaussianRay(self, w)
-
-    def coefficients(self, mean: float, square: float) -> tuple[float, float, float]:
-        """E phi', c1 and c2."""
-        slope = self.expect(self.loss.first, mean, square)
-        c2 = self.expect(lambda m: self.loss.derivatives(m)[1], mean, square)
-        return slope, slope - c2 * mean, c2
+        return GaussianRay(self, of_size_one(w))
 
     def value_and_gradient(self, coef: Array) -> tuple[float, Array]:
         s_coef = self.s @ coef
-        mean, square = float(self.u @ coef), float(coef @ s_coef)
-        _, c1, c2 = self.coefficients(mean, square)
-        return self.expect(self.loss.value, mean, square), c1 * self.u + c2 * s_coef
+        mean = float(self.u @ coef)
+        value, first, c2 = self.expect(mean, float(coef @ s_coef))
+        return value, (first - c2 * mean) * self.u + c2 * s_coef
 
     def rate_history(self, history: dict[str, Array]) -> dict[str, Array]:
         """gap = rho - rho*; bound and slack of the squared S^-1 norm of the gradient."""
@@ -110,26 +112,45 @@ class GaussianRay:
         self.problem, self.w, self.s_w = problem, w * scale, s_w * scale
         self.correlation = float(problem.u @ self.w)
 
-    def value(self, gamma: float) -> float:
-        return self.problem.expect(self.problem.loss.value, gamma * self.correlation, gamma**2)
-
-    def slope(self, gamma: float) -> float:
-        _, c1, c2 = self.problem.coefficients(gamma * self.correlation, gamma**2)
-        return c1 * self.correlation + c2 * gamma
-
-    def first_length(self) -> float | None:
-        return lowest_length(self.slope, self.value, convex=self.problem.loss.convex, reach=_REACH)
-
-    def next_length(self, start: float, width: float, small: float) -> float | None:
-        return next_length(self.slope, start, width, small=small, reach=_REACH)
-
-    def pull(self, gamma: float) -> Pull:
-        mean = gamma * self.correlation
-        slope, c1, c2 = self.problem.coefficients(mean, gamma**2)
-        h = slope * self.correlation - c2 * self.correlation**2 if self.problem.printed else c1 * self.correlation
-        largest = self.problem.spectrum.largest
-        fallback = -gamma * largest * (c2 if c2 > 0.0 else self.problem.loss.curvature)
-        return Pull(c1 * self.problem.u + c2 * gamma * self.s_w, self.s_w, c1, largest * h, fallback)
+    def at(self, gamma: float) -> "GaussianPoint":
+        return GaussianPoint(self, gamma, *self.problem.expect(gamma * self.correlation, gamma**2))
 
     def line(self, direction: Array) -> Callable[[float], "GaussianRay"]:
         return lambda length: GaussianRay(self.problem, self.w + length * direction)
+
+
+@dataclass(frozen=True)
+class GaussianPoint:
+    """A length on a ray, with E phi, E phi' and c2 = E phi''."""
+
+    ray: GaussianRay
+    gamma: float
+    value: float
+    first: float
+    c2: float
+
+    @property
+    def c1(self) -> float:
+        return self.first - self.c2 * self.gamma * self.ray.correlation
+
+    @property
+    def slope(self) -> float:
+        return self.c1 * self.ray.correlation + self.c2 * self.gamma
+
+    @property
+    def bend(self) -> float:
+        """E phi''(gamma t) t^2, t = z^T w ~ N(u^T w, 1 - (u^T w)^2)."""
+        mean, problem = self.ray.correlation, self.ray.problem
+        sd = np.sqrt(max(1.0 - mean**2, 0.0))
+        along = gaussian_expectation(
+            lambda t: problem.loss.evaluate(self.gamma * t)[2] * t * t, mean, sd, nodes=problem.nodes
+        )
+        return float(along)
+
+    def pull(self) -> Pull:
+        ray, problem, along = self.ray, self.ray.problem, self.c2
+        h = self.first - self.c2 * ray.correlation if problem.printed else self.c1
+        largest = problem.spectrum.largest
+        fallback = -self.gamma * largest * (along if along > 0.0 else problem.loss.curvature)
+        gradient = self.c1 * problem.u + self.c2 * self.gamma * ray.s_w
+        return Pull(gradient, ray.s_w, self.c1, largest * h * ray.correlation, fallback)

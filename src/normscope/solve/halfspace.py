@@ -5,65 +5,85 @@ r"""Halfspaces on data: E phi(z^T w~) + (alpha/2)||w~||^2, z = -y x, as a proble
     c1       = E phi'(gamma p) - E phi''(gamma p) gamma u^T w
 
 p is kept beside w: `pull` sends phi'(gamma p) and p through Z^T together (that is the gradient and S w in one reading),
-`line` sends the direction through Z once, and every length, value and halved step after that costs O(n).
+`line` sends the direction through Z once, and every length, value and halved step after that costs O(n): one
+exponential an entry for value, slope, bend and the gradient's phi' together.
 Differs from the source: it has no ridge; separable data have no finite minimiser without one.
 Source: seed 003, learning halfspaces.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normscope.solve.design import Design
-from normscope.solve.length import lowest_length, next_length
+from normscope.solve.length import FARTHEST
 from normscope.solve.losses import Loss, Unit
-from normscope.solve.problem import Pull, scale_to_one
+from normscope.solve.problem import Pull, of_size_one, scale_to_one
 from normscope.solve.rates import gradient_history
-from normscope.solve.spectrum import SMALL, Spectrum, exact_spectrum, lanczos_spectrum
+from normscope.solve.spectrum import Spectrum, second_moment
 
 Array = NDArray[np.floating]
 
 # Rows whose temporaries stay in the cache: at a million rows twice as fast as all at once.
-_BLOCK = 16_384
+_BLOCK = 8_192
 
 
-def design_spectrum(design: Design, seed: int = 0) -> Spectrum:
-    """Exact for d <= SMALL, else L by Lanczos."""
-    if design.size <= SMALL:
-        return exact_spectrum(design.gram())
-    return lanczos_spectrum(design.product, design.size, np.random.default_rng(seed))
+@dataclass(frozen=True)
+class Means:
+    """The phi' at margins gamma p, and E phi, E phi', E phi' p, E phi'', E phi'' p^2."""
+
+    each_first: Array
+    value: float
+    first: float
+    first_p: float
+    second: float
+    second_pp: float
 
 
 class Halfspace:
     """The problem on data; `spectrum` is given where several problems share one S."""
 
+    gaussian = False
+    reach = FARTHEST
+
     def __init__(
         self, design: Design, loss: Loss, *, alpha: float = 0.0, seed: int = 0, spectrum: Spectrum | None = None
     ) -> None:
         self.design, self.loss, self.alpha = design, loss, alpha
-        n, d = design.x.shape
-        self.penalized = np.ones(design.size)
-        self.penalized[d:] = 0.0
-        self.spectrum = design_spectrum(design, seed) if spectrum is None else spectrum
-        first = np.broadcast_to(loss.first(np.zeros(n)), (n,))
+        self.convex, self.rounding = loss.convex, float(np.finfo(design.x.dtype).eps)
+        self.spectrum = second_moment(design, seed=seed)[1] if spectrum is None else spectrum
+        n = len(design.x)
+        _, first, _ = loss.evaluate(np.zeros(n))
         self.u, at_zero = design.backward(np.ones(n), first)
         self.gradient_at_zero = float(np.linalg.norm(at_zero))
         self.smoothness = loss.curvature * self.spectrum.largest + alpha
 
     def ray(self, w: Array) -> "DataRay":
+        w = of_size_one(w)
         return DataRay(self, w, self.design.forward(w))
 
-    def value_and_gradient(self, coef: Array) -> tuple[float, Array]:
-        p = self.design.forward(coef)
-        shrunk = self.penalized * coef
-        value = float(self.design.weights @ self.loss.value(p)) + 0.5 * self.alpha * float(shrunk @ coef)
-        return value, self.design.backward(self.loss.first(p))[0] + self.alpha * shrunk
+    def means(self, p: Array, gamma: float) -> Means:
+        """Block by block, so that what is needed once never leaves the cache."""
+        each, totals = np.empty(len(p)), np.zeros(5)
+        for start in range(0, len(p), _BLOCK):
+            rows = slice(start, start + _BLOCK)
+            here, omega = p[rows], self.design.weights[rows]
+            value, first, second = self.loss.rows(rows).evaluate(gamma * here)
+            each[rows] = first
+            weighted = omega * here
+            totals += (omega @ value, omega @ first, weighted @ first, omega @ second, (weighted * here) @ second)
+        return Means(each, *totals.tolist())
 
-    def c1(self, margin: Array, slope: Array, bend: Array, correlation: float) -> float:
-        """The coefficient of u under the Gaussian model; `correlation` is u^T w~."""
-        weights = self.design.weights
-        return float(weights @ slope - (weights @ bend) * correlation)
+    def value_and_gradient(self, coef: Array) -> tuple[float, Array]:
+        found = self.means(self.design.forward(coef), 1.0)
+        shrunk = self.alpha * self.design.penalized * coef
+        return found.value + 0.5 * float(shrunk @ coef), self.design.backward(found.each_first)[0] + shrunk
+
+    def c1(self, ray: "DataRay", gamma: float, means: Means) -> float:
+        """The coefficient of u under the Gaussian model."""
+        return means.first - means.second * gamma * ray.correlation
 
     def rate_history(self, history: dict[str, Array]) -> dict[str, Array]:
         """gap above the best iterate; the Gaussian bound on the squared S^-1 norm of the gradient, and its slack.
@@ -88,58 +108,57 @@ class UnitHalfspace(Halfspace):
         super().__init__(design, unit, alpha=alpha, spectrum=spectrum)
         self.unit, self.others = unit, others
 
-    def c1(self, margin: Array, slope: Array, bend: Array, correlation: float) -> float:
-        t = np.tanh(margin)
-        _, outer = self.unit.loss.derivatives(self.unit.offset + self.unit.theta * t)
+    def c1(self, ray: "DataRay", gamma: float, means: Means) -> float:
+        t = np.tanh(gamma * ray.p)
+        _, _, outer = self.unit.loss.evaluate(self.unit.offset + self.unit.theta * t)
         cross = float(self.design.weights @ (outer * self.unit.theta * (1.0 - t * t) * self.others))
-        return super().c1(margin, slope, bend, correlation) + cross
+        return super().c1(ray, gamma, means) + cross
 
 
 class DataRay:
-    """A direction and its margins p, both scaled so that E p^2 = 1."""
+    """A direction and its margins p, both scaled so that E p^2 = 1; p, which it keeps, in place."""
 
     def __init__(self, problem: Halfspace, w: Array, p: Array) -> None:
-        scale = scale_to_one(w, float(problem.design.weights @ (p * p)))
-        self.problem, self.w, self.p = problem, w * scale, p * scale
+        scale = scale_to_one(w, problem.design.mean_square(p))
+        p *= scale
+        self.problem, self.w, self.p = problem, w * scale, p
         self.correlation = float(problem.design.weights @ self.p)
-        self._square = float(problem.penalized @ self.w**2)
+        self.penalty = problem.alpha * float(problem.design.penalized @ self.w**2)
 
-    def value(self, gamma: float) -> float:
-        data = self._average(lambda loss, p: loss.value(gamma * p))
-        return data + 0.5 * self.problem.alpha * gamma**2 * self._square
-
-    def slope(self, gamma: float) -> float:
-        """d f(w, gamma) / d gamma = w^T grad F(w~)."""
-        data = self._average(lambda loss, p: loss.first(gamma * p) * p)
-        return data + self.problem.alpha * gamma * self._square
-
-    def _average(self, of: Callable[[Loss, Array], Array]) -> float:
-        """E of(loss, p), block by block."""
-        weights, loss, total = self.problem.design.weights, self.problem.loss, 0.0
-        for start in range(0, len(self.p), _BLOCK):
-            rows = slice(start, start + _BLOCK)
-            total += float(weights[rows] @ of(loss.rows(rows), self.p[rows]))
-        return total
-
-    def first_length(self) -> float | None:
-        return lowest_length(self.slope, self.value, convex=self.problem.loss.convex)
-
-    def next_length(self, start: float, width: float, small: float) -> float | None:
-        return next_length(self.slope, start, width, small=small)
-
-    def pull(self, gamma: float) -> Pull:
-        problem, alpha = self.problem, self.problem.alpha
-        margin = gamma * self.p
-        slope, bend = problem.loss.derivatives(margin)
-        gradient, s_w = problem.design.backward(slope, self.p)
-        gradient += alpha * gamma * problem.penalized * self.w
-        c1 = problem.c1(margin, slope, bend, gamma * self.correlation)
-        largest = problem.spectrum.largest
-        denominator = largest * (c1 * self.correlation + alpha * gamma * self._square) - alpha * gamma
-        along = float(problem.design.weights @ (bend * self.p**2))
-        along = along if along > 0.0 else problem.loss.curvature
-        return Pull(gradient, s_w, c1, denominator, -gamma * (largest * along + alpha))
+    def at(self, gamma: float) -> "DataPoint":
+        means, penalty = self.problem.means(self.p, gamma), self.penalty
+        value = means.value + 0.5 * penalty * gamma**2
+        slope = means.first_p + penalty * gamma
+        return DataPoint(self, gamma, value, slope, means.second_pp + penalty, means)
 
     def line(self, direction: Array) -> Callable[[float], "DataRay"]:
         q = self.problem.design.forward(direction)
-        return lambda length: DataRay(self.problem, self.w + length * direction, self.p + length * q)
+
+        def stepped(length: float) -> DataRay:
+            moved = length * q
+            moved += self.p
+            return DataRay(self.problem, self.w + length * direction, moved)
+
+        return stepped
+
+
+@dataclass(frozen=True)
+class DataPoint:
+    """A length on a ray; keeps phi', so that `pull` is products alone."""
+
+    ray: DataRay
+    gamma: float
+    value: float
+    slope: float
+    bend: float
+    means: Means
+
+    def pull(self) -> Pull:
+        ray, gamma, problem = self.ray, self.gamma, self.ray.problem
+        gradient, s_w = problem.design.backward(self.means.each_first, ray.p)
+        gradient += problem.alpha * gamma * problem.design.penalized * ray.w
+        c1 = problem.c1(ray, gamma, self.means)
+        largest = problem.spectrum.largest
+        denominator = largest * (c1 * ray.correlation + ray.penalty * gamma) - problem.alpha * gamma
+        along = self.means.second_pp if self.means.second_pp > 0.0 else problem.loss.curvature
+        return Pull(gradient, s_w, c1, denominator, -gamma * (largest * along + problem.alpha))

@@ -11,36 +11,35 @@ Source: seed 003, least-square problem.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normscope.solve.design import Design
-from normscope.solve.problem import Pull, scale_to_one
-from normscope.solve.spectrum import SMALL, exact_spectrum, lanczos_spectrum
+from normscope.solve.problem import Pull, of_size_one, scale_to_one
+from normscope.solve.spectrum import second_moment
 
 Array = NDArray[np.floating]
 
 
 class LeastSquares:
-    """The problem on data. For d <= SMALL, S is a matrix and an iteration costs d^2; above, one pass over X."""
+    """The problem on data. For d <= 128, S is a matrix and an iteration costs d^2; above, one reading of X."""
+
+    gaussian = convex = True
+    reach = np.inf
 
     def __init__(self, design: Design, y: Array, *, alpha: float = 0.0, seed: int = 0) -> None:
+        self.rounding = float(np.finfo(design.x.dtype).eps)
         self.u = -design.backward(y)[0]
         self.energy = float(design.weights @ (y * y))
-        if design.size <= SMALL:
-            s = design.gram() + alpha * np.eye(design.size)
-            self.product: Callable[[Array], Array] = lambda v: s @ v
-            self.spectrum = exact_spectrum(s)
-        else:
-            self.product = lambda v: design.product(v) + alpha * v
-            self.spectrum = lanczos_spectrum(self.product, design.size, np.random.default_rng(seed))
+        self.product, self.spectrum = second_moment(design, ridge=alpha, seed=seed)
         self.gradient_at_zero = 2.0 * float(np.linalg.norm(self.u))
         self.smoothness = 2.0 * self.spectrum.largest
         self.best_rho = -self.spectrum.inverse_square(self.u)
 
     def ray(self, w: Array) -> "QuadraticRay":
-        return QuadraticRay(self, w)
+        return QuadraticRay(self, of_size_one(w))
 
     def value_and_gradient(self, coef: Array) -> tuple[float, Array]:
         s_coef = self.product(coef)
@@ -62,22 +61,31 @@ class QuadraticRay:
         self.problem, self.w, self.s_w = problem, w * scale, s_w * scale
         self.correlation = float(problem.u @ self.w)
 
-    def value(self, gamma: float) -> float:
-        return self.problem.energy + gamma * (2.0 * self.correlation + gamma)
-
-    def slope(self, gamma: float) -> float:
-        return 2.0 * (self.correlation + gamma)
-
-    def first_length(self) -> float:
-        return -self.correlation
-
-    def next_length(self, start: float, width: float, small: float) -> float:
-        return -self.correlation
-
-    def pull(self, gamma: float) -> Pull:
-        gradient = 2.0 * (self.problem.u + gamma * self.s_w)
-        largest = self.problem.spectrum.largest
-        return Pull(gradient, self.s_w, 2.0, 2.0 * largest * self.correlation, -2.0 * largest * gamma)
+    def at(self, gamma: float) -> "QuadraticPoint":
+        return QuadraticPoint(self, gamma)
 
     def line(self, direction: Array) -> Callable[[float], "QuadraticRay"]:
         return lambda length: QuadraticRay(self.problem, self.w + length * direction)
+
+
+@dataclass(frozen=True)
+class QuadraticPoint:
+    """A length on a ray of the parabola E y^2 + 2 gamma u^T w + gamma^2; Newton's first move is its minimum."""
+
+    ray: QuadraticRay
+    gamma: float
+
+    bend = 2.0
+
+    @property
+    def value(self) -> float:
+        return self.ray.problem.energy + self.gamma * (2.0 * self.ray.correlation + self.gamma)
+
+    @property
+    def slope(self) -> float:
+        return 2.0 * (self.ray.correlation + self.gamma)
+
+    def pull(self) -> Pull:
+        gradient = 2.0 * (self.ray.problem.u + self.gamma * self.ray.s_w)
+        largest = self.ray.problem.spectrum.largest
+        return Pull(gradient, self.ray.s_w, 2.0, 2.0 * largest * self.ray.correlation, -2.0 * largest * self.gamma)

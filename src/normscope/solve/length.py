@@ -1,8 +1,11 @@
-r"""The length gamma of a direction: bisection on the slope d f(w, .)/d gamma.
+r"""The length gamma of a direction: a root of the slope d f(w, .)/d gamma where it goes from minus to plus.
 
-    the root taken   the lowest (in f) of those where the slope goes from minus to plus; plus-to-minus is a maximum
+    the root taken   the lowest (in f) of those from minus to plus; a plus-to-minus root is a maximum
     the bracket      expanded until the signs differ; the source gives no rule
-    after T_s steps  (d_gamma f)^2 <= (zeta/mu)^2 4^-T_s |b - a|^2
+    after T_s steps  (d_gamma f)^2 <= (zeta/mu)^2 4^-T_s |b - a|^2          of bisection
+
+Newton's point, which the same exponential gives, takes the middle's place where it lies in the bracket and at least
+halves the last move: about two looks a length where bisection takes eight, and bisection where f is not convex.
 
 Differs from the source: it prints 2^-T_s zeta |b - a| / mu^2, which changes by c^2 on the left and c on the right when
 the loss is multiplied by c. It assumes that a finite length exists; for the sigmoid loss under the Gaussian model none
@@ -11,69 +14,79 @@ Source: seed 003, Bisection(T_s, f, w).
 """
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 
-Slope = Callable[[float], float]
+from normscope.solve.problem import Point
+
+P = TypeVar("P", bound=Point)
 
 # In units of the margins' root mean square, which is 1 for ||w||_S = 1.
 _LADDER = 2.0 ** np.arange(-10, 31)
+FARTHEST = float(_LADDER[-1])
+# Two lengths nearer than this are one: the slope between them is rounding.
+_SAME = 4.0 * np.finfo(np.float64).eps
 
 
-def bisect(slope: Slope, low: float, high: float, *, steps: int = 200, small: float = 0.0) -> float:
-    """A root between `low` (slope < 0) and `high` (slope >= 0): `steps` halvings, or until |slope| <= `small`.
+def bisect(at: Callable[[float], P], low: P, high: P, *, steps: int = 200, small: float = 0.0) -> P:
+    """A root between `low` (slope < 0) and `high` (slope > 0): `steps` looks, or until |slope| <= `small`.
 
-    Halving ends by itself when low and high are neighbours in floating point.
-
-    Example:
-        >>> bisect(lambda g: g - 1.0, 0.0, 4.0)
-        1.0
+    Pure bisection where the points' bend is not positive.
     """
-    middle = 0.5 * (low + high)
+    here = low if abs(low.slope) < abs(high.slope) else high
+    move = high.gamma - low.gamma
     for _ in range(steps):
-        middle = 0.5 * (low + high)
-        at_middle = slope(middle)
-        if abs(at_middle) <= small or middle in (low, high):
+        newton = -here.slope / here.bend if here.bend > 0.0 else np.inf
+        inside = low.gamma < here.gamma + newton < high.gamma and abs(newton) <= 0.5 * abs(move)
+        move = newton if inside else 0.5 * (low.gamma + high.gamma) - here.gamma
+        # Newton's own move too: at the root it is rounding, and points out of the bracket as often as into it.
+        if min(abs(move), abs(newton)) <= _SAME * abs(here.gamma):
             break
-        low, high = (middle, high) if at_middle < 0 else (low, middle)
-    return middle
+        here = at(here.gamma + move)
+        if _settled(here, small):
+            break
+        low, high = (here, high) if here.slope < 0.0 else (low, here)
+    return here
 
 
-def lowest_length(
-    slope: Slope, value: Callable[[float], float], *, convex: bool, reach: float = _LADDER[-1]
-) -> float | None:
-    """The first length: the lowest minimum on a ladder of lengths up to +-`reach`; None where the slope never turns.
+def lowest_length(at: Callable[[float], P], *, convex: bool, reach: float = FARTHEST) -> P | None:
+    """The lowest minimum on a ladder of lengths up to +-`reach`; None where the slope never turns.
 
-    A convex f has one minimum, downhill from zero, and the ladder stops at it.
+    A convex f has one minimum, and it is downhill from zero.
     """
+    origin = at(0.0)
+    if convex:
+        return next_length(at, origin, reach=reach)
     found = []
     for side in (-1.0, 1.0):
-        previous, before = 0.0, side * slope(0.0)
-        if convex and before >= 0:
-            continue
+        last = origin
         for rung in _LADDER[reach >= _LADDER]:
-            here = side * slope(side * rung)
+            here = at(float(side * rung))
             # Strictly: a slope that underflows to zero has not turned.
-            if before < 0 < here:
-                low, high = sorted((side * previous, side * rung))
-                found.append(bisect(slope, low, high))
-                if convex:
-                    break
-            previous, before = rung, here
-    return min(found, key=value) if found else None
+            if side * last.slope < 0.0 < side * here.slope:
+                found.append(bisect(at, *sorted((last, here), key=lambda point: point.gamma)))
+            last = here
+    return min(found, key=lambda point: point.value) if found else None
 
 
-def next_length(slope: Slope, start: float, width: float, *, small: float, reach: float = _LADDER[-1]) -> float | None:
-    """The minimum downhill from `start`: the bracket doubles from `width`; None where the slope never turns."""
-    here = slope(start)
-    if abs(here) <= small:
-        return start
-    side = -1.0 if here > 0 else 1.0
-    previous, width = start, max(width, 1e-12 * abs(start), 1e-300)
-    while abs(previous) < reach:
-        edge = min(max(start + side * width, -reach), reach)
-        if side * slope(edge) > 0:
-            low, high = sorted((previous, edge))
-            return bisect(slope, low, high, small=small)
-        previous, width = edge, 2.0 * width
-    return None
+def next_length(at: Callable[[float], P], start: P, *, small: float = 0.0, reach: float = FARTHEST) -> P | None:
+    """The minimum downhill from `start`: Newton's point, then moves that double; None where the slope never turns."""
+    here = start
+    side = -1.0 if start.slope > 0.0 else 1.0
+    move = 0.1 * abs(start.gamma) or float(_LADDER[0])
+    while not _settled(here, small):
+        if here is not start and abs(here.gamma) >= reach:
+            return None
+        newton = abs(here.slope) / here.bend if here.bend > 0.0 else 0.0
+        move = newton if here is start and newton > 0.0 else max(2.0 * move, newton)
+        edge = at(float(np.clip(here.gamma + side * move, -reach, reach)))
+        if side * edge.slope > 0.0 and not _settled(edge, small):
+            return bisect(at, *sorted((here, edge), key=lambda point: point.gamma), small=small)
+        here = edge
+    return here
+
+
+def _settled(point: Point, small: float) -> bool:
+    """A small slope is a minimum's where f bends upwards; a slope and a bend of zero are a flat tail's."""
+    return abs(point.slope) <= small and point.bend > 0.0

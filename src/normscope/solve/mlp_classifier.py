@@ -6,11 +6,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from normscope.solve.against_rest import AgainstRest
-from normscope.solve.fitting import check_settings, warn_if_unfinished
-from normscope.solve.halfspace import design_spectrum
+from normscope.solve.against_rest import AgainstRest, Row
+from normscope.solve.design import Design
 from normscope.solve.losses import named_loss
 from normscope.solve.network import Network, alternate
+from normscope.solve.spectrum import Spectrum
 
 Array = NDArray[np.floating]
 
@@ -34,7 +34,8 @@ class GDNPMLPClassifier(AgainstRest):
         fit_intercept: centre x and give each unit a b_i.
         tol: ends when ||grad|| <= tol ||grad at the start||.
         max_iter: sweeps over all units; a visit is 3 direction steps.
-        warm_start: start from the weights of the last fit, if classes and n_hidden are the same.
+        warm_start: start from the weights of the last fit, if classes, n_hidden and the number of features are the
+            same; else anew.
         random_state: of the initial directions, and of the Lanczos iteration where d >= 128.
 
     Attributes: classes_, coef_ (rows, n_hidden, d), intercept_ (rows, n_hidden), n_iter_ (sweeps of the slowest
@@ -62,53 +63,47 @@ class GDNPMLPClassifier(AgainstRest):
         warm_start: bool = False,
         random_state: Any = None,
     ) -> None:
+        super().__init__(
+            loss=loss,
+            alpha=alpha,
+            fit_intercept=fit_intercept,
+            tol=tol,
+            max_iter=max_iter,
+            warm_start=warm_start,
+            random_state=random_state,
+        )
         self.n_hidden = n_hidden
         self.theta = theta
-        self.loss = loss
-        self.alpha = alpha
-        self.fit_intercept = fit_intercept
-        self.tol = tol
-        self.max_iter = max_iter
-        self.warm_start = warm_start
-        self.random_state = random_state
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """X (n, d), y (n,) of two or more classes, sample_weight (n,) or None."""
-        seed, loss = check_settings(self), named_loss(self.loss)
         number = isinstance(self.theta, Real) and np.isfinite(self.theta) and self.theta != 0
         if not isinstance(self.n_hidden, Integral) or self.n_hidden < 1 or not number:
             raise ValueError(
                 "n_hidden must be an integer, at least 1, and theta a finite number other than zero; "
                 f"got n_hidden={self.n_hidden!r}, theta={self.theta!r}."
             )
-        rng = np.random.default_rng(seed)
-        old = self._last_fit()
-        whole, labels = self._read(X, y, sample_weight)
-        usable = self.warm_start and old and np.array_equal(old[0], self.classes_) and old[1].shape[1] == self.n_hidden
-        spectrum = design_spectrum(whole, seed)
+        return super().fit(X, y, sample_weight)
+
+    def _units(self) -> tuple[int, ...]:
+        return (self.n_hidden,)
+
+    def _fit_row(self, design: Design, spectrum: Spectrum, start: Array | None, rng: np.random.Generator) -> Row:
+        weights = self._random_units(design, rng) if start is None else start
         theta = np.full(self.n_hidden, float(self.theta))
-        rows, intercepts, unfinished = [], [], []
-        self.history_: list[dict[str, Any]] = []
-        for k, design in enumerate(self._signed(whole, labels)):
-            start = rng.standard_normal((self.n_hidden, design.size))
-            if usable:
-                for i in range(self.n_hidden):
-                    start[i] = design.direction(old[1][k, i], old[2][k, i])
-            network = Network(design, loss, theta, start, alpha=self.alpha, spectrum=spectrum)
-            trained = alternate(network, sweeps=self.max_iter, steps=_STEPS, tol=self.tol)
-            units = [design.coefficients(w) for w in trained.weights]
-            rows.append(np.stack([coef for coef, _ in units]))
-            intercepts.append(np.array([intercept for _, intercept in units]))
-            lengths = trained.history["gamma"][-1]
-            lengths = np.where(lengths > 0.0, lengths, 1.0)
-            last = {"direction": rows[-1] / lengths[:, None], "offset": intercepts[-1] / lengths}
-            self.history_.append(trained.history | last)
-            unfinished += [] if trained.converged else [trained]
-        self.coef_, self.intercept_ = np.array(rows), np.array(intercepts)
-        self.n_iter_ = max(len(history["objective"]) - 1 for history in self.history_)
-        if unfinished:
-            warn_if_unfinished(unfinished[0].reason, unfinished[0].history["gradient_norm"], self)
-        return self
+        network = Network(design, named_loss(self.loss), theta, weights, alpha=self.alpha, spectrum=spectrum)
+        trained = alternate(network, sweeps=self.max_iter, steps=_STEPS, tol=self.tol)
+        lengths = trained.history["gamma"][-1]
+        # A unit of length zero has zero weights, whatever they are divided by.
+        units = trained.weights / np.where(lengths > 0.0, lengths, 1.0)[:, None]
+        direction, offset = (np.array(part) for part in zip(*map(design.coefficients, units), strict=True))
+        return Row(direction, offset, trained.history, trained.reason)
+
+    def _random_units(self, design: Design, rng: np.random.Generator) -> Array:
+        """Random directions with margins of root mean square 1, whatever the scale of the features."""
+        units = rng.standard_normal((self.n_hidden, design.size))
+        squares = np.array([design.mean_square(design.forward(unit)) for unit in units])
+        return units / np.sqrt(np.where(squares > 0.0, squares, 1.0))[:, None]
 
     def _scores(self, x: Array) -> Array:
         hidden = np.tanh(np.einsum("nd,kud->nku", x, self.coef_, optimize=True) + self.intercept_)

@@ -35,19 +35,19 @@ class Network:
         self.design, self.loss, self.theta, self.alpha, self.spectrum = design, loss, theta, alpha, spectrum
         self.weights = np.array(weights, dtype=np.float64)
         self.margins = np.stack([design.forward(w) for w in self.weights])
-        self._penalized = np.ones(design.size)
-        self._penalized[design.x.shape[1] :] = 0.0
 
     def value(self) -> float:
-        data = float(self.design.weights @ self.loss.value(self.theta @ np.tanh(self.margins)))
-        return data + 0.5 * self.alpha * float(np.sum(self._penalized * self.weights**2))
+        each, _, _ = self.loss.evaluate(self.theta @ np.tanh(self.margins))
+        return float(self.design.weights @ each) + 0.5 * self.alpha * float(
+            np.sum(self.design.penalized * self.weights**2)
+        )
 
     def gradient(self) -> Array:
         """Of f in every unit's weights, shape (units, size): one product with Z^T."""
         t = np.tanh(self.margins)
-        outer = self.loss.first(self.theta @ t)
+        _, outer, _ = self.loss.evaluate(self.theta @ t)
         columns = outer * self.theta[:, None] * (1.0 - t * t)
-        return self.design.backward(*columns) + self.alpha * self._penalized * self.weights
+        return self.design.backward(*columns) + self.alpha * self.design.penalized * self.weights
 
     def unit_problem(self, i: int) -> UnitHalfspace:
         """Unit i with the others held."""
@@ -62,13 +62,15 @@ class Network:
         unit = Unit(self.loss, self.theta @ t, float(self.theta[i]))
         return UnitHalfspace(self.design, unit, shares @ (1.0 - t * t), alpha=self.alpha, spectrum=self.spectrum)
 
-    def visit(self, i: int, *, steps: int, search: bool, safeguard: bool = True, tol: float = 0.0) -> Solution | None:
+    def visit(
+        self, i: int, *, steps: int, search: bool, safeguard: bool = True, tol: float = 0.0, debug: bool = False
+    ) -> Solution | None:
         """`steps` of GDNP on unit i; `search` looks along the whole ray for its length. None where it stands still."""
         problem, w = self.unit_problem(i), self.weights[i]
-        if not np.any(self.margins[i]) or DataRay(problem, w, self.margins[i]).slope(0.0) == 0.0:
+        if not np.any(self.margins[i]) or DataRay(problem, w, self.margins[i].copy()).at(0.0).slope == 0.0:
             return None
         length = None if search else float(np.sqrt(self.design.weights @ self.margins[i] ** 2))
-        solution = gdnp(problem, w, length=length, max_iter=steps, tol=tol, safeguard=safeguard)
+        solution = gdnp(problem, w, length=length, max_iter=steps, tol=tol, safeguard=safeguard, debug=debug)
         if solution.reason == "no finite length":
             return None
         self.weights[i] = solution.coef
@@ -89,13 +91,12 @@ class Trained:
     history: dict[str, Array]
     reason: str
 
-    @property
-    def converged(self) -> bool:
-        return self.reason == "tol"
 
+def alternate(network: Network, *, sweeps: int, steps: int, tol: float, debug: bool = False) -> Trained:
+    """Visits every unit in turn, `steps` direction steps each, until ||grad f|| <= tol ||grad f at the start||.
 
-def alternate(network: Network, *, sweeps: int, steps: int, tol: float) -> Trained:
-    """Visits every unit in turn, `steps` direction steps each, until ||grad f|| <= tol ||grad f at the start||."""
+    debug: check the identities of `rates.identities` on every iterate of every unit.
+    """
     rows: list[tuple[Any, ...]] = []
     reason = "max_iter"
     promised = np.full((2, len(network.theta)), np.nan)
@@ -110,7 +111,7 @@ def alternate(network: Network, *, sweeps: int, steps: int, tol: float) -> Train
         if sweep == sweeps or reason == "tol":
             break
         for i in range(len(network.theta)):
-            found = network.visit(i, steps=steps, search=sweep == 0)
+            found = network.visit(i, steps=steps, search=sweep == 0, debug=debug)
             promised[:, i] = np.nan if found is None else (found.history["bound"][-1], found.history["slack"][-1])
     names = ("objective", "gradient_norm", "gradient_norm_S", "gamma", "bound", "slack")
     history = {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}

@@ -1,10 +1,10 @@
-r"""What the iteration knows of a problem: rays, and what it costs to look along and across one.
+r"""What the iteration knows of a problem: rays, points on them, and what it costs to look along and across one.
 
     F(w~) = E phi(z^T w~) + (alpha/2) ||w~||^2,    w~ = gamma w / ||w||_S,    ||w||_S^2 = w^T S w
 
-A ray is a direction w scaled to ||w||_S = 1. Along it (values, slopes, lengths) nothing touches the data matrix;
-`pull` is one product with Z^T, `line` one product with Z. Problems: `LeastSquares`, `Halfspace` (data), `Gaussian`
-(exact expectations), each in its file.
+A ray is a direction w scaled to ||w||_S = 1, a point a length gamma on it. Going along a ray touches no data matrix;
+`pull` is one product with Z^T, `line` one product with Z. Problems: `LeastSquares`, `Halfspace` (data),
+`GaussianHalfspace` (exact expectations), each in its file.
 """
 
 from collections.abc import Callable
@@ -35,21 +35,31 @@ class Pull:
     fallback: float
 
 
+class Point(Protocol):
+    """f(w, gamma) with its first and second derivative in gamma."""
+
+    @property
+    def gamma(self) -> float: ...
+
+    @property
+    def value(self) -> float: ...
+
+    @property
+    def slope(self) -> float: ...
+
+    @property
+    def bend(self) -> float: ...
+
+    def pull(self) -> Pull: ...
+
+
 class Ray(Protocol):
     """A direction, ||w||_S = 1; `correlation` is u^T w."""
 
     w: Array
     correlation: float
 
-    def value(self, gamma: float) -> float: ...
-
-    def slope(self, gamma: float) -> float: ...
-
-    def first_length(self) -> float | None: ...
-
-    def next_length(self, start: float, width: float, small: float) -> float | None: ...
-
-    def pull(self, gamma: float) -> Pull: ...
+    def at(self, gamma: float) -> Point: ...
 
     def line(self, direction: Array) -> Callable[[float], "Ray"]: ...
 
@@ -58,6 +68,9 @@ class Problem(Protocol):
     """u, the spectrum of S, and rays.
 
     gradient_at_zero: ||grad F(0)||, the unit in which `tol` counts. smoothness: a bound on the Hessian of F.
+    rounding: of products with the data, relative. convex: whether f has one minimum along a ray.
+    reach: the largest length looked at.
+    gaussian: whether `c1` is exact, which it is for least squares and under the Gaussian model.
     """
 
     u: Array
@@ -65,11 +78,29 @@ class Problem(Protocol):
     gradient_at_zero: float
     smoothness: float
 
+    @property
+    def rounding(self) -> float: ...
+
+    @property
+    def convex(self) -> bool: ...
+
+    @property
+    def reach(self) -> float: ...
+
+    @property
+    def gaussian(self) -> bool: ...
+
     def ray(self, w: Array) -> Ray: ...
 
     def value_and_gradient(self, coef: Array) -> tuple[float, Array]: ...
 
     def rate_history(self, history: dict[str, Array]) -> dict[str, Array]: ...
+
+
+def of_size_one(w: Array) -> Array:
+    """w over its largest entry: a start such as -u has the data's scale, and w^T S w its fourth power."""
+    largest = float(np.abs(w).max())
+    return w / largest if largest > 0.0 else w
 
 
 def scale_to_one(w: Array, square: float) -> float:

@@ -28,25 +28,53 @@ from normscope.solve.spectrum import Spectrum
 
 Array = NDArray[np.floating]
 
-THEOREMS = ("least_squares", "direction", "length", "halfspace", "unit")
+# What each theorem's right-hand side is made of, beside mu and L.
+TERMS = {
+    "least_squares": ("gap",),
+    "direction": ("gap", "phi", "gamma"),
+    "length": ("zeta", "width"),
+    "halfspace": ("gap", "phi"),
+    "unit": ("gap", "phi"),
+}
 
 
-def convergence_bound(theorem: str, t: Any, *, mu: float, lipschitz: float, gap: float, **terms: float) -> Array:
+def convergence_bound(
+    theorem: str,
+    t: Any,
+    *,
+    mu: float,
+    lipschitz: float,
+    gap: float | None = None,
+    phi: float | None = None,
+    gamma: float | None = None,
+    zeta: float | None = None,
+    width: float | None = None,
+    length: float = 0.0,
+) -> Array:
     """The right-hand side of a theorem after t steps.
 
     Args:
         theorem: "least_squares", "direction", "length", "halfspace" or "unit".
         t: number or array; direction steps, or halvings for "length".
         mu, lipschitz: ends of the spectrum of S, 0 < mu <= lipschitz.
-        gap: rho(w_0) - rho*; not used by "length".
-        terms: `phi` >= |c1| ("direction", "halfspace", "unit"); `gamma` ("direction"); `zeta`, the smoothness, and
-            `width` = |b - a| ("length"); `length`, the length's own bound, ("halfspace", "unit"; 0 if left out).
+        gap: rho(w_0) - rho*; all but "length".
+        phi: at least |c1|; "direction", "halfspace", "unit".
+        gamma: the length; "direction".
+        zeta, width: the smoothness and |b - a|; "length".
+        length: the length's own bound; "halfspace", "unit".
 
     Example:
         >>> float(convergence_bound("least_squares", 2, mu=1.0, lipschitz=2.0, gap=16.0))
         1.0
     """
-    check_choice("theorem", theorem, THEOREMS)
+    check_choice("theorem", theorem, TERMS)
+    given = {"gap": gap, "phi": phi, "gamma": gamma, "zeta": zeta, "width": width}
+    found = {name: value for name, value in given.items() if value is not None}
+    if set(found) != set(TERMS[theorem]):
+        raise ValueError(
+            f"The bound of {theorem!r} is made of mu, lipschitz, {', '.join(TERMS[theorem])}; "
+            f"got {', '.join(found) or 'none'} beside mu and lipschitz."
+        )
     if not 0.0 < mu <= lipschitz:
         raise ValueError(
             f"The linear rate needs 0 < mu <= L; got mu = {mu:.3g}, L = {lipschitz:.3g}. "
@@ -54,13 +82,9 @@ def convergence_bound(theorem: str, t: Any, *, mu: float, lipschitz: float, gap:
         )
     t = np.asarray(t, dtype=np.float64)
     if theorem == "length":
-        return (terms["zeta"] / mu) ** 2 * 4.0**-t * terms["width"] ** 2
-    shrunk = (1.0 - mu / lipschitz) ** (2.0 * t) * gap
-    if theorem == "least_squares":
-        return shrunk
-    if theorem == "direction":
-        return shrunk * terms["phi"] ** 2 * terms["gamma"] ** 2
-    return shrunk * terms["phi"] ** 2 + terms.get("length", 0.0)
+        return (found["zeta"] / mu) ** 2 * 4.0**-t * found["width"] ** 2
+    shrunk = (1.0 - mu / lipschitz) ** (2.0 * t) * found["gap"]
+    return shrunk * found.get("phi", 1.0) ** 2 * found.get("gamma", 1.0) ** 2 + length
 
 
 def length_bound_printed(halvings: int, *, mu: float, zeta: float, width: float) -> float:
@@ -86,33 +110,38 @@ def identities(problem: Problem, *, rtol: float = 1e-8) -> Callable[[Ray, float,
     r"""A callback for `gdnp` that checks, on every iterate,
 
         ||w||_S^2 ||grad rho||^2_{S^-1}   = 4 |rho| (rho - rho*)
-        ||w||_S^2 ||grad_w f||^2_{S^-1}   = gamma^2 c1^2 (rho - rho*)
-        ||grad f(w~)||^2_{S^-1}           = c1^2 (rho - rho*) + (d_gamma f)^2
+        ||grad f(w~)||^2_{S^-1}           = ||w||_S^2 ||grad_w f||^2_{S^-1} / gamma^2 + (d_gamma f)^2
+        ||w||_S^2 ||grad_w f||^2_{S^-1}   = gamma^2 c1^2 (rho - rho*)            least squares, Gaussian model
 
-    Exact for least squares (c1 = 2) and under the Gaussian model; an ArithmeticError names the one that fails, relative
-    to its value at rho = 0. Needs S formed (d <= 128) and no ridge in a halfspace problem.
+    The first two hold on all data, the third where c1 is exact (`problem.gaussian`); the last two together give
+    ||grad f(w~)||^2_{S^-1} = c1^2 (rho - rho*) + (d_gamma f)^2. Relative to their values at rho = 0.
+    Source: seed 003, linear convergence; `gdnp(debug=True)` runs it.
     """
-    best = -problem.spectrum.inverse_square(problem.u)
+    spectrum = problem.spectrum
+    if not spectrum.certain or not spectrum.smallest > 0.0:
+        found = "mu = 0" if spectrum.certain else f"{len(problem.u)} of them"
+        raise ValueError(
+            "The identities are in the S^-1 norm: they need S as a matrix (at most 128 features, the intercept's "
+            f"included) and regular (mu > 0); got {found}. Take fewer features, or a ridge alpha > 0 in least squares."
+        )
+    best = -spectrum.inverse_square(problem.u)
 
     def check(ray: Ray, gamma: float, pull: Pull) -> None:
         rho, slope = -(ray.correlation**2), float(ray.w @ pull.gradient)
-        inverse = problem.spectrum.inverse_square
         grad_rho = -2.0 * ray.correlation * (problem.u - ray.correlation * pull.s_w)
-        grad_w = gamma * (pull.gradient - slope * pull.s_w)
+        whole = spectrum.inverse_square(pull.gradient)
+        across = spectrum.inverse_square(pull.gradient - slope * pull.s_w)
         sides = {
-            "gradient of rho": (inverse(grad_rho), 4.0 * abs(rho) * (rho - best), 4.0 * best**2),
-            "gradient in w": (inverse(grad_w), (gamma * pull.c1) ** 2 * (rho - best), -((gamma * pull.c1) ** 2) * best),
-            "gradient in w~": (
-                inverse(pull.gradient),
-                pull.c1**2 * (rho - best) + slope**2,
-                -(pull.c1**2) * best + slope**2,
-            ),
+            "gradient of rho": (spectrum.inverse_square(grad_rho), 4.0 * abs(rho) * (rho - best), 4.0 * best**2),
+            "gradient's two parts": (whole, across + slope**2, whole),
         }
+        if problem.gaussian:
+            square = pull.c1**2
+            sides["gradient in w"] = (across, square * (rho - best), -square * best)
         for name, (left, right, scale) in sides.items():
             if not abs(left - right) <= rtol * scale:
                 raise ArithmeticError(
-                    f"The identity of the {name} fails: {left:.12g} against {right:.12g} (rtol {rtol:g}). "
-                    "It is exact for least squares and for Gaussian z without a ridge."
+                    f"The identity of the {name} fails: {left:.12g} against {right:.12g} (rtol {rtol:g})."
                 )
 
     return check

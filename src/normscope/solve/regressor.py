@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from normscope.solve.design import Design
+from normscope.solve.design import Design, check_range
 from normscope.solve.fitting import check_settings, check_weights, rest, usable_start, warn_if_unfinished
 from normscope.solve.iteration import gdnp
 from normscope.solve.least_squares import LeastSquares
@@ -30,13 +30,14 @@ class GDNPRegressor(RegressorMixin, BaseEstimator):
         fit_intercept: centre x and y.
         tol: ends when ||grad|| <= tol ||grad at zero||; at least ten times the rounding of X's type.
         max_iter: direction steps; each costs one reading of X, or d^2 where d <= 128.
-        warm_start: start from the direction of the last fit.
+        warm_start: start from the direction of the last fit, if it had as many features; else anew.
         random_state: of the Lanczos iteration that finds L where d > 128.
 
     Attributes: coef_ (d,), intercept_, n_iter_, n_features_in_, mu_ (nan where d > 128), lipschitz_ (L), history_.
     `history_` is a dict of arrays, one entry an iterate, the start included: objective, gap (rho - rho*), bound, slack
     (bound - gap), gradient_norm, gradient_norm_S (in the S^-1 norm), gamma, rho, c1, slope, step, and the last
-    direction: coef_ = gamma[-1] * direction. gap, bound, slack and gradient_norm_S are nan where d > 128.
+    direction: coef_ = gamma[-1] * direction. gap, bound, slack and gradient_norm_S are nan where d > 128; there L is an
+    estimate, and `step` below 1 says that it was too small and has been doubled.
 
     Example:
         >>> model = GDNPRegressor().fit([[0.0], [1.0], [2.0]], [1.0, 3.0, 5.0])
@@ -69,21 +70,25 @@ class GDNPRegressor(RegressorMixin, BaseEstimator):
         x, y = validate_data(self, X, y, dtype=[np.float64, np.float32], y_numeric=True)
         design = Design(x, check_weights(sample_weight, x), center=self.fit_intercept)
         y = y.astype(np.float64)
+        check_range("size of y", float(np.abs(y).max()), y.dtype)
         y_mean = float(design.weights @ y) if self.fit_intercept else 0.0
         problem = LeastSquares(design, y - y_mean, alpha=self.alpha, seed=seed)
-        start = self.coef_.astype(np.float64) if self.warm_start and hasattr(self, "coef_") else None
+        warm = self.warm_start and hasattr(self, "coef_") and self.coef_.shape == x.shape[1:]
+        start = self.coef_ if warm else None
         if problem.gradient_at_zero > 0.0:
             # Products with float32 data carry its rounding: no smaller gradient can be seen.
-            tol = max(self.tol, 10.0 * float(np.finfo(x.dtype).eps))
+            tol = max(self.tol, 10.0 * problem.rounding)
             solution = gdnp(problem, usable_start(problem, start), max_iter=self.max_iter, tol=tol, safeguard=False)
         else:
             solution = rest(problem)
         coef, shift = design.coefficients(solution.coef)
         self.coef_, self.intercept_ = coef, y_mean + shift
         self.n_iter_ = solution.n_iter
-        self.mu_, self.lipschitz_ = problem.spectrum.smallest, problem.spectrum.largest
+        self.mu_ = problem.spectrum.smallest
+        # A halved step is a doubled L.
+        self.lipschitz_ = problem.spectrum.largest / float(solution.history["step"][-1])
         self.history_ = solution.history | {"direction": solution.direction}
-        warn_if_unfinished(solution.reason, solution.history["gradient_norm"], self)
+        warn_if_unfinished([(solution.reason, solution.history["gradient_norm"])], self)
         return self
 
     def predict(self, X: Any) -> Array:

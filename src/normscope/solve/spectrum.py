@@ -2,7 +2,7 @@ r"""The spectrum of S that the rates need: L = lambda_max, mu = lambda_min, and 
 
 For d <= SMALL the matrix S is formed once (it costs about d/40 passes over the data) and everything is exact. Above, L
 comes from a Lanczos iteration on products with S and mu stays unknown (nan): a lower end of a spectrum is as dear as
-the problem itself. Nothing here enters the iteration but L.
+the problem itself. Nothing here enters the iteration but L. Where L is an estimate, `certain` is False.
 """
 
 from collections.abc import Callable
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from normscope.solve.design import Design
 
 Array = NDArray[np.floating]
 
@@ -24,6 +26,11 @@ class Spectrum:
     smallest: float
     values: Array | None = None
     vectors: Array | None = None
+
+    @property
+    def certain(self) -> bool:
+        """Whether S was formed, so that L is no estimate and the S^-1 norm is at hand."""
+        return self.values is not None
 
     @property
     def rate(self) -> float:
@@ -53,35 +60,61 @@ def exact_spectrum(s: Array) -> Spectrum:
     return Spectrum(largest, float(values[0]), values, vectors)
 
 
-_AT_LEAST = 10
-
-
 def lanczos_spectrum(
     product: Callable[[Array], Array], size: int, rng: np.random.Generator, *, tol: float = 1e-2, steps: int = 40
 ) -> Spectrum:
     """An estimate of L: the largest Ritz value plus its residual, once that is below `tol`.
 
-    It bounds some eigenvalue from above, in all likelihood the largest: a start nearly orthogonal to its vector could
-    stop early, hence at least 10 steps.
+    It bounds some eigenvalue from above, not always the largest: in a cluster at the top it can be a twentieth too
+    small, which does no harm, since a step with L > lambda_max / 2 still contracts every error. S of an orthogonal
+    design has few different eigenvalues, so that the space closes (beta = 0) after as many steps; a new random vector
+    opens it again, and no fewer than 10 steps are taken. What is missed all the same the iteration finds: it halves
+    steps that do not lower rho as they should.
     Full reorthogonalisation: `steps` vectors of length d, less than the data for every n >= 40.
     """
     basis = np.zeros((steps + 1, size))
-    start = rng.standard_normal(size)
-    basis[0] = start / np.linalg.norm(start)
-    diagonal: list[float] = []
-    off: list[float] = []
+    t = np.zeros((steps + 1, steps + 1))
+    basis[0] = _new_direction(basis[:0], rng)
     top = residual = 0.0
     for k in range(min(steps, size)):
         v = product(basis[k])
-        diagonal.append(float(v @ basis[k]))
-        for _ in range(2):
-            v -= basis[: k + 1].T @ (basis[: k + 1] @ v)
+        t[k, k] = v @ basis[k]
+        v = _orthogonal(v, basis[: k + 1])
         beta = float(np.linalg.norm(v))
-        t = np.diag(diagonal) + np.diag(off, 1) + np.diag(off, -1)
-        values, vectors = np.linalg.eigh(t)
+        values, vectors = np.linalg.eigh(t[: k + 1, : k + 1])
         top, residual = float(values[-1]), beta * abs(float(vectors[-1, -1]))
-        if (residual <= tol * top and k + 1 >= _AT_LEAST) or beta == 0.0:
+        if (residual <= tol * top and k + 1 >= _AT_LEAST) or k + 1 == size:
             break
-        off.append(beta)
-        basis[k + 1] = v / beta
+        if beta > _CLOSED * top:
+            t[k, k + 1] = t[k + 1, k] = beta
+            basis[k + 1] = v / beta
+        else:
+            basis[k + 1] = _new_direction(basis[: k + 1], rng)
     return Spectrum(top + residual, np.nan)
+
+
+_AT_LEAST = 10
+_CLOSED = 1e-12
+
+
+def _orthogonal(v: Array, basis: Array) -> Array:
+    for _ in range(2):
+        v = v - basis.T @ (basis @ v)
+    return v
+
+
+def _new_direction(basis: Array, rng: np.random.Generator) -> Array:
+    v = _orthogonal(rng.standard_normal((basis.shape[1],)), basis)
+    return v / np.linalg.norm(v)
+
+
+def second_moment(design: Design, *, ridge: float = 0.0, seed: int = 0) -> tuple[Callable[[Array], Array], Spectrum]:
+    """(v -> (S + ridge I) v, its spectrum): from a matrix for d <= SMALL, else by readings of X and Lanczos."""
+    if design.size <= SMALL:
+        s = design.gram() + ridge * np.eye(design.size)
+        return s.__matmul__, exact_spectrum(s)
+
+    def product(v: Array) -> Array:
+        return design.product(v) + ridge * v
+
+    return product, lanczos_spectrum(product, design.size, np.random.default_rng(seed))

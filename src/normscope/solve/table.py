@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from normscope.choices import check_choice
 from normscope.solve.comparison import Comparison, Promise, compare
-from normscope.solve.design import Design
+from normscope.solve.design import Design, check_range
 from normscope.solve.halfspace import Halfspace
 from normscope.solve.iteration import Solution
 from normscope.solve.least_squares import LeastSquares
@@ -22,36 +22,59 @@ Array = NDArray[np.floating]
 def read_table(path: Path, target: str) -> tuple[Array, Array, tuple[str, ...]]:
     """(x, y, notes): numeric columns as features, standardized; y centred numbers, or -1 and 1 for two values.
 
-    Raises a ValueError for a missing column, no feature, a missing value or a target with one value.
+    Columns that are not numeric, and constant ones, are left out and named in the notes.
+    Raises a ValueError for what is no table, a missing column, no feature, a missing value or a target with one value.
     """
-    table = pd.read_csv(path)
+    table = _read_csv(path)
     check_choice("--target", target, [str(name) for name in table.columns])
-    features = table.drop(columns=target).select_dtypes(["number", "bool"])
-    left_out = [str(name) for name in table.columns if name != target and name not in features.columns]
-    if not len(features.columns) or not len(features):
+    if not len(table):
+        raise ValueError(f"{path} has a header and no rows; there is nothing to learn.")
+    numeric = table.drop(columns=target).select_dtypes(["number", "bool"])
+    words = [str(name) for name in table.columns if name != target and name not in numeric.columns]
+    if not len(numeric.columns):
         raise ValueError(f"{path} has no numeric column beside {target!r}; encode the others as numbers first.")
-    numbers = pd.concat([features, table[[target]].select_dtypes("number")], axis=1).to_numpy(dtype=np.float64)
-    holes = int(features.isna().to_numpy().sum() + table[target].isna().sum())
+    numbers = pd.concat([numeric, table[[target]].select_dtypes("number")], axis=1).to_numpy(dtype=np.float64)
+    holes = int(numeric.isna().to_numpy().sum() + table[target].isna().sum())
     infinite = int(np.isinf(numbers).sum())
     if holes or infinite:
         raise ValueError(f"{path} has {holes} missing and {infinite} infinite values; fill them or drop their rows.")
-    labels = np.unique(table[target].to_numpy())
+    constant = [str(name) for name in numeric.columns if numeric[name].nunique() == 1]
+    if len(constant) == len(numeric.columns):
+        raise ValueError(
+            f"Every numeric column of {path} beside {target!r} is constant; there is nothing to learn from."
+        )
+    notes = [f"Not numeric and left out: {', '.join(words)}."] if words else []
+    notes += [f"Constant and left out: {', '.join(constant)}."] if constant else []
+    x = _standardized(numeric.drop(columns=constant).to_numpy(dtype=np.float64))
+    return x, _target(table[target], target), tuple(notes)
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    try:
+        return pd.read_csv(path)
+    except pd.errors.EmptyDataError:
+        raise ValueError(f"{path} is empty; a table has a header line and rows.") from None
+    except (pd.errors.ParserError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no CSV table: {str(error).strip()}") from None
+
+
+def _standardized(x: Array) -> Array:
+    """Mean zero, standard deviation one; by the largest entry first, whose square may overflow."""
+    x = x / np.abs(x).max(axis=0)
+    return (x - x.mean(axis=0)) / x.std(axis=0)
+
+
+def _target(column: Any, name: str) -> Array:
+    labels = np.unique(column.to_numpy())
     if len(labels) < 2:
-        raise ValueError(
-            f"The target {target!r} has one value only, {labels.tolist()[0]!r}; there is nothing to learn."
-        )
-    x = features.to_numpy(dtype=np.float64)
-    spread = x.std(axis=0)
-    x = (x - x.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
-    notes = [f"Not numeric and left out: {', '.join(left_out)}."] if left_out else []
+        raise ValueError(f"The target {name!r} has one value only, {labels.tolist()[0]!r}; there is nothing to learn.")
     if len(labels) == 2:
-        return x, np.where(table[target].to_numpy() == labels[1], 1.0, -1.0), tuple(notes)
-    if not pd.api.types.is_numeric_dtype(table[target]):
-        raise ValueError(
-            f"The target {target!r} has {len(labels)} values that are not numbers; two classes, or numbers."
-        )
-    y = table[target].to_numpy(dtype=np.float64)
-    return x, y - y.mean(), tuple(notes)
+        return np.where(column.to_numpy() == labels[1], 1.0, -1.0)
+    if not pd.api.types.is_numeric_dtype(column):
+        raise ValueError(f"The target {name!r} has {len(labels)} values that are not numbers; two classes, or numbers.")
+    y = column.to_numpy(dtype=np.float64)
+    check_range(f"size of the target {name!r}", float(np.abs(y).max()), y.dtype)
+    return y - y.mean()
 
 
 def compare_on_table(
@@ -73,6 +96,7 @@ def _least_squares(
     x: Array, y: Array, alpha: float, methods: list[str], gap: float, notes: tuple[str, ...], limits: dict[str, Any]
 ) -> tuple[Comparison, str]:
     problem = LeastSquares(Design(x), y, alpha=alpha)
+    _check_correlation(problem.u, np.sqrt(problem.energy))
     spectrum = problem.spectrum
     exact = problem.energy + problem.best_rho if spectrum.values is not None else None
 
@@ -97,6 +121,7 @@ def _halfspace(
     limits: dict[str, Any],
 ) -> tuple[Comparison, str]:
     problem = Halfspace(Design(x, center=True, constant=True).signed(-y), named_loss(loss), alpha=alpha)
+    _check_correlation(problem.u, 1.0)
 
     def promise(found: Solution) -> Promise | None:
         if not problem.spectrum.smallest > 0:
@@ -115,3 +140,11 @@ def _no_rate(spectrum: Spectrum) -> list[str]:
         return []
     why = "S is singular, mu = 0" if spectrum.smallest == 0 else "S is too large to factor, mu is unknown"
     return [f"{why}: no linear rate is promised, and no bound is drawn."]
+
+
+def _check_correlation(u: Array, scale: float) -> None:
+    if np.linalg.norm(u) <= 1e-13 * scale:
+        raise ValueError(
+            "No numeric column correlates with the target (u = E[-y x] = 0): zero solves the problem already, and no "
+            "direction is better than another. Add columns."
+        )
