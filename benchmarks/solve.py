@@ -190,6 +190,14 @@ def main() -> None:
     warnings.simplefilter("ignore", ConvergenceWarning)
     large, every = args.rows, ["gdnp", "gd", "agd", "bngd"]
     result: dict[str, Any] = {"cost": {}, "race": {}, "memory_mib": {}}
+    result["environment"] = environment() | {"blas_threads": max(pool["num_threads"] for pool in threadpool_info())}
+
+    def keep() -> None:
+        """After every part: what is done is not lost to an end by force."""
+        result["load"] = os.getloadavg()[0]
+        if args.out:
+            args.out.write_text(json.dumps(result, indent=1) + "\n")
+
     for n, d, dtype in (
         (large, 1000, "float64"),
         (large, 100, "float64"),
@@ -198,6 +206,7 @@ def main() -> None:
     ):
         result["cost"][f"{n}x{d} {dtype}"] = found = step_cost(n, d, dtype)
         print(n, d, dtype, found, flush=True)
+        keep()
     few = ["gdnp", "gd", "agd"]
     for n, d, condition, dtype, cap, methods in (
         (large // 10, 100, 10.0, "float64", 1000, every),
@@ -214,13 +223,11 @@ def main() -> None:
             for method, row in rows.items():
                 print(name, kind, method, row, flush=True)
         print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
+        keep()
     for n, d, dtype in ((large // 4, 1000, "float64"), (5 * large, 100, "float32")):
         result["memory_mib"][f"{n}x{d} {dtype}"] = found = memory(n, d, dtype)
         print(n, d, dtype, found, flush=True)
-    result["environment"] = environment() | {"blas_threads": max(pool["num_threads"] for pool in threadpool_info())}
-    result["load"] = os.getloadavg()[0]
-    if args.out:
-        args.out.write_text(json.dumps(result, indent=1) + "\n")
+        keep()
 
 
 if __name__ == "__main__":
