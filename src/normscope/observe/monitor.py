@@ -193,7 +193,7 @@ class Monitor:
                 loss = together(lambda: probe.loss)
                 notes += [_FIXED_DRAWS] if probe.drew else []
             except Exception as error:
-                errors["look"] = self._said("nothing was measured", number, error)
+                errors["look"] = self._said("look was not measured", number, error)
                 chosen = ()
             for measurement in chosen:
                 try:
