@@ -23,7 +23,7 @@ def load(reference: str) -> Callable[..., Any]:
         if callable(value) and getattr(value, "__module__", None) == module.__name__
     ]
     if not hasattr(module, name) and not own:
-        raise ValueError(f"{where} has no function.")
+        raise ValueError(f"{where} has no function of that name, nor any of its own.")
     if not hasattr(module, name):
         check_choice(f"the function of {where}", name, own)
     found = getattr(module, name)

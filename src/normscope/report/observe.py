@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from normscope.observe.activations import Activations
 from normscope.observe.record import Record
@@ -49,6 +50,7 @@ def _landscape(records: Sequence[Record]) -> Figure | None:
         ax.grid(alpha=0.3)
         ax.legend(fontsize="small", framealpha=0.9)
     axes[-1].set_xlabel("step")
+    axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
 
 
@@ -69,7 +71,7 @@ def _change(ax: Axes, seen: dict[str, Any]) -> None:
 
 def _beta(ax: Axes, seen: dict[str, Any]) -> None:
     _line(ax, seen["step"], seen["beta"], "effective beta", _BLUE, "-")
-    _line(ax, seen["step"], seen["beta_limit"], BETA_LIMIT, _ORANGE, "--", marker="")
+    _line(ax, seen["step"], seen["beta_limit"], BETA_LIMIT, _ORANGE, "--", marker="_")
     _scale(ax, seen["beta"], seen["beta_limit"])
     ax.set_ylabel("effective beta")
 
@@ -129,8 +131,8 @@ def _shift(records: Sequence[Record]) -> Figure | None:
 
 
 def _grid(figure: Figure, ax: Axes, values: Any, colors: str, label: str, **options: Any) -> None:
+    ax.set_facecolor("0.75")
     mesh = ax.imshow(values, cmap=colors, aspect="auto", interpolation="nearest", **options)
-    mesh.cmap.set_bad("0.75")
     figure.colorbar(mesh, ax=ax, label=label)
 
 
