@@ -41,8 +41,8 @@ def test_importing_takes_no_extra_and_no_torch():
     code = (
         "import sys, normscope; assert not {'torch', 'sklearn'} & set(sys.modules);"
         "import normscope.solve; assert 'torch' not in sys.modules;"
-        "import normscope.norms, normscope.training, normscope.data, normscope.models;"
-        "extras = {'ray', 'lightning', 'tensorboard', 'wandb', 'transformers'} & set(sys.modules);"
+        "import normscope.norms, normscope.training, normscope.data, normscope.models, normscope.observe.homes;"
+        "extras = {'ray', 'lightning', 'tensorboard', 'wandb', 'transformers', 'accelerate'} & set(sys.modules);"
         "assert not extras, extras"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

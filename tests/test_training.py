@@ -369,3 +369,33 @@ def test_what_an_evaluation_draws_does_not_move_the_training():
         ).losses
 
     assert run(lambda model: {"drawn": torch.rand(3).sum().item()}) == run(None)
+
+
+def test_forward_takes_any_batch_and_gives_the_same_run():
+    expected, _ = run(3)
+    model = network()
+    stream = [{"x": x, "y": y} for x, y in batches(3)]
+    found = train(model, None, stream, sgd(model), forward=lambda m, batch: cross_entropy(m(batch["x"]), batch["y"]))
+    assert found.losses == expected.losses
+    with pytest.raises(ValueError, match="loss_fn .* or forward"):
+        train(model, cross_entropy, batches(1), sgd(model), forward=lambda m, batch: m(batch))
+
+
+def test_autocast_is_on_in_forward_and_loss_alone():
+    seen = []
+
+    def loss(output, target):
+        seen.append((output.dtype, torch.is_autocast_enabled("cpu")))
+        return cross_entropy(output, target)
+
+    model = network()
+    found = train(
+        model,
+        loss,
+        batches(2),
+        sgd(model),
+        autocast=torch.bfloat16,
+        on_step=lambda step: seen.append(torch.is_autocast_enabled("cpu")),
+    )
+    assert seen == [(torch.bfloat16, True), False] * 2
+    assert found.steps == 2

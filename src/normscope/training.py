@@ -4,7 +4,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,7 +21,7 @@ from normscope.results import plain
 class Monitors(Protocol):
     """What `train` asks of a monitor."""
 
-    def step(self, x: Tensor, y: Tensor, optimizer: torch.optim.Optimizer) -> object: ...
+    def step(self, x: Any, y: Any = None, optimizer: Any = None) -> object: ...
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,12 @@ class Training:
 
 def train(
     model: nn.Module,
-    loss_fn: Callable[[Tensor, Tensor], Tensor],
-    batches: Iterable[tuple[Tensor, Tensor]],
+    loss_fn: Callable[[Tensor, Tensor], Tensor] | None,
+    batches: Iterable[Any],
     optimizer: torch.optim.Optimizer,
     *,
+    forward: Callable[[nn.Module, Any], Tensor] | None = None,
+    autocast: torch.dtype | None = None,
     steps: int | None = None,
     seed: int = 0,
     evaluate: Callable[[nn.Module], dict[str, float]] | None = None,
@@ -84,7 +86,9 @@ def train(
 
     Args:
         model, loss_fn, optimizer: any; loss_fn(output, target) is a scalar.
-        batches: pairs (x, y) on the model's device, e.g. from `normscope.data.batches`.
+        batches: pairs (x, y) on the model's device, as from `normscope.data.batches`; with `forward` what it takes.
+        forward: forward(model, batch) is the loss; then loss_fn is None.
+        autocast: the dtype of mixed precision, for forward and loss.
         steps: at most so many; None takes all batches.
         evaluate: called in eval mode every `every` steps and at the end.
         explode: a loss above this multiple of the first, if that is positive, counts as divergence (1e6: seed 002's
@@ -104,26 +108,36 @@ def train(
     if every < 1 or check_every < 1:
         raise ValueError(f"every and check_every count steps, from 1 on; got {every} and {check_every}.")
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    if (loss_fn is None) == (forward is None):
+        raise ValueError("Hand in loss_fn (called as loss_fn(model(x), y)) or forward (forward(model, batch) -> loss).")
+
+    def loss_of(batch: Any) -> Tensor:
+        with nullcontext() if autocast is None else torch.autocast(device.type, autocast):
+            if forward is not None:
+                return forward(model, batch)
+            x, y = batch
+            return loss_fn(model(x), y)  # type: ignore[misc]
+
     history = _History(explode)
     evaluations: list[dict[str, float]] = []
-    settings = _settings(loss_fn, optimizer, steps=steps, seed=seed, explode=explode)
+    settings = _settings(loss_fn or forward, optimizer, steps=steps, seed=seed, explode=explode)
     started = time.perf_counter()
     with _seeded(seed, device), _modes_kept(model):
         model.train()
         step = -1
-        for step, (x, y) in enumerate(islice(batches, steps)):
+        for step, batch in enumerate(islice(batches, steps)):
             if evaluate is not None and step % every == 0:
                 evaluations.append({"step": step} | _evaluated(model, evaluate, device))
             optimizer.zero_grad()
-            loss = loss_fn(model(x), y)
+            loss = loss_of(batch)
             history.add(loss)
             loss.backward()
             if (step + 1) % check_every == 0 and history.diverged_at() is not None:
                 break
             if monitor is not None:
-                monitor.step(x, y, optimizer)
+                monitor.step(batch, optimizer=optimizer)
             if isinstance(optimizer, torch.optim.LBFGS):
-                optimizer.step(lambda x=x, y=y: _closure(model, loss_fn, optimizer, x, y))
+                optimizer.step(lambda batch=batch: _closure(loss_of, optimizer, batch))
             else:
                 optimizer.step()
             if on_step is not None:
@@ -193,15 +207,9 @@ class _History:
         return None
 
 
-def _closure(
-    model: nn.Module,
-    loss_fn: Callable[[Tensor, Tensor], Tensor],
-    optimizer: torch.optim.Optimizer,
-    x: Tensor,
-    y: Tensor,
-) -> float:
+def _closure(loss_of: Callable[[Any], Tensor], optimizer: torch.optim.Optimizer, batch: Any) -> float:
     optimizer.zero_grad()
-    loss = loss_fn(model(x), y)
+    loss = loss_of(batch)
     loss.backward()
     return float(loss.detach())
 
@@ -218,7 +226,7 @@ def _evaluated(
     return found
 
 
-def _settings(loss_fn: Callable[..., Any], optimizer: torch.optim.Optimizer, **rest: Any) -> dict[str, Any]:
+def _settings(loss_fn: Callable[..., Any] | None, optimizer: torch.optim.Optimizer, **rest: Any) -> dict[str, Any]:
     """Numbers of the parameter groups as they are now; a list where the groups differ."""
     numbers: dict[str, Any] = {}
     for key in optimizer.defaults:

@@ -3,11 +3,12 @@
 from normscope.observe.activations import ActivationProbe, Activations
 from normscope.observe.critical import CriticalProbe, CriticalStep
 from normscope.observe.health import HealthProbe, NormHealth
+from normscope.observe.jsonl import JSONL, read_jsonl, records_of
 from normscope.observe.landscape import DLN_FACTORS, VGG_FACTORS, Landscape, LandscapeProbe
 from normscope.observe.monitor import MEASUREMENTS, PRESETS, Monitor
-from normscope.observe.record import Record
+from normscope.observe.record import Record, frame_of, layers_of
 from normscope.observe.shift import CovariateShift, ShiftProbe
-from normscope.observe.sinks import JSONL, TensorBoard, WandB, read_jsonl
+from normscope.observe.sinks import TensorBoard, WandB
 from normscope.observe.untouched import untouched
 from normscope.observe.verdict import Verdict
 
@@ -32,6 +33,9 @@ __all__ = [
     "TensorBoard",
     "Verdict",
     "WandB",
+    "frame_of",
+    "layers_of",
     "read_jsonl",
+    "records_of",
     "untouched",
 ]

@@ -43,6 +43,8 @@ def units(model: nn.Module) -> dict[str, nn.Module]:
 @contextmanager
 def answering(modules: dict[str, nn.Module], answer: Answer) -> Iterator[None]:
     """Inside, a call of one of `modules` is `answer(name, module, forward, args, kwargs)`."""
+    # Accelerate and others put a forward of their own on the module itself.
+    own = {module: vars(module)["forward"] for module in modules.values() if "forward" in vars(module)}
     try:
         for name, module in modules.items():
             vars(module)["forward"] = _wrapped(name, module, module.forward, answer)
@@ -50,6 +52,8 @@ def answering(modules: dict[str, nn.Module], answer: Answer) -> Iterator[None]:
     finally:
         for module in modules.values():
             vars(module).pop("forward", None)
+            if module in own:
+                vars(module)["forward"] = own[module]
 
 
 def _wrapped(name: str, module: nn.Module, forward: Callable[..., Any], answer: Answer) -> Callable[..., Any]:

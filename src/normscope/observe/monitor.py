@@ -19,7 +19,7 @@ from normscope.observe.landscape import LandscapeProbe
 from normscope.observe.loss import Task
 from normscope.observe.model import loss_of, unwrapped
 from normscope.observe.probe import Probe, probing
-from normscope.observe.record import Record, Result
+from normscope.observe.record import Record, Result, frame_of, latest_verdicts, layers_of
 from normscope.observe.schedule import Budget, schedule
 from normscope.observe.shift import ShiftProbe
 from normscope.observe.sinks import Sink
@@ -64,7 +64,7 @@ class Monitor:
         measure: "light" (critical step: forward passes alone), "standard" (and landscape, health), "full" (and
             activations, covariate shift); or names and measurement objects such as LandscapeProbe(DLN_FACTORS).
         budget: share of the time that looking may take; looks are put off to keep it. None: no limit.
-        sinks: where records go besides memory: JSONL, TensorBoard, WandB or your own.
+        sinks: where records go besides memory: JSONL, TensorBoard, WandB or your own. Opened here, with `settings()`.
         on_error: "warn" says what failed and lets the run go on; "raise" is for tests.
         autocast: the dtype of mixed precision, where step is called outside its region.
         first_step: number of the next step, for a run that is resumed.
@@ -91,7 +91,7 @@ class Monitor:
         self._due = schedule(every)
         self._measurements = _measurements(measure)
         self._budget = Budget(budget)
-        self._sinks = list(sinks)
+        self._sinks = list(sinks) if processes.first else []
         self._on_error = on_error
         self._notes = (convention,) if convention else ()
         self._warned: set[str] = set()
@@ -99,6 +99,8 @@ class Monitor:
         self._next = first_step
         self._follow: list[Any] = []
         self.records: list[Record] = []
+        for sink in self._sinks:
+            sink.open(self.settings())
 
     def step(
         self,
@@ -126,13 +128,19 @@ class Monitor:
         started = self._now()
         batch = x if y is None else (x, y)
         record = self._look(chosen, number, batch, optimizer, lr, scale, started)
-        self._budget.pay(record.seconds)
         if chosen is self._measurements:
             self._follow = [m for m in chosen if getattr(m, "follow_up", False) and m.name in record.results]
         self.records.append(record)
-        for sink in self._sinks:
-            sink.write(record)
+        self._write(record)
+        self._budget.pay(self._now() - started)
         return record
+
+    def _write(self, record: Record) -> None:
+        for sink in self._sinks:
+            try:
+                sink.write(record)
+            except Exception as error:
+                self._said(f"{type(sink).__name__} did not take what was measured", record.step, error)
 
     def _allowed(self) -> bool:
         allowed = self._task.processes.decided(self._budget.allows())
@@ -185,13 +193,13 @@ class Monitor:
                 loss = together(lambda: probe.loss)
                 notes += [_FIXED_DRAWS] if probe.drew else []
             except Exception as error:
-                errors["look"] = self._said("look", number, error)
+                errors["look"] = self._said("look was not measured", number, error)
                 chosen = ()
             for measurement in chosen:
                 try:
                     results[measurement.name] = together(lambda: measurement.measure(probe))  # noqa: B023
                 except Exception as error:
-                    errors[measurement.name] = self._said(measurement.name, number, error)
+                    errors[measurement.name] = self._said(f"{measurement.name} was not measured", number, error)
         verdicts = tuple(verdict for result in results.values() for verdict in result.verdicts(self._kind))
         seconds = self._now() - started
         return Record(number, seconds, loss, results, verdicts, tuple(notes), errors)
@@ -202,31 +210,21 @@ class Monitor:
         text = f"{type(error).__name__}: {error}"
         if text not in self._warned:
             self._warned.add(text)
-            warnings.warn(
-                f"normscope: {what} was not measured at step {number}, and the run goes on. {text}", stacklevel=4
-            )
+            warnings.warn(f"normscope: {what} at step {number}, and the run goes on. {text}", stacklevel=4)
         return text
 
     def frame(self) -> pd.DataFrame:
         """One row a look: step, seconds, loss, and the summary of every measurement."""
-        return pd.DataFrame([record.summary() for record in self.records])
+        return frame_of(self.records)
 
     def layers(self) -> pd.DataFrame:
         """One row a look and layer, with the layer's numbers of every measurement."""
-        rows = [
-            {"step": record.step, "layer": layer} | row
-            for record in self.records
-            for layer, row in record.by_layer().items()
-        ]
-        return pd.DataFrame(rows, columns=None if rows else ["step", "layer"])
+        return layers_of(self.records)
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
         """The latest of each measurement."""
-        latest: dict[str, Verdict] = {}
-        for record in self.records:
-            latest |= {verdict.about: verdict for verdict in record.verdicts}
-        return tuple(latest.values())
+        return latest_verdicts(self.records)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -27,6 +27,11 @@ class Processes:
             self._device = torch.device("cuda", torch.cuda.current_device())
         self._told = False
 
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that writes."""
+        return self._group is None or dist.get_rank(self._group) == 0
+
     def mean(self, local: Callable[[], list[Tensor]]) -> list[Tensor]:
         """Means over the processes of what `local` finds in each."""
         if self._group is None:

@@ -1,8 +1,10 @@
 """What one look found."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
+
+import pandas as pd
 
 from normscope.observe.activations import Activations
 from normscope.observe.verdict import Verdict
@@ -59,3 +61,24 @@ class Record:
         """For JSON: every number of every result."""
         found: dict[str, Any] = plain(asdict(self))
         return found
+
+
+def frame_of(records: Iterable[Record]) -> pd.DataFrame:
+    """One row a look: step, seconds, loss, and the summary of every measurement."""
+    return pd.DataFrame([record.summary() for record in records])
+
+
+def layers_of(records: Iterable[Record]) -> pd.DataFrame:
+    """One row a look and layer, with the layer's numbers of every measurement."""
+    rows = [
+        {"step": record.step, "layer": layer} | row for record in records for layer, row in record.by_layer().items()
+    ]
+    return pd.DataFrame(rows, columns=None if rows else ["step", "layer"])
+
+
+def latest_verdicts(records: Iterable[Record]) -> tuple[Verdict, ...]:
+    """The latest of each measurement."""
+    latest: dict[str, Verdict] = {}
+    for record in records:
+        latest |= {verdict.about: verdict for verdict in record.verdicts}
+    return tuple(latest.values())

@@ -1,71 +1,37 @@
-"""Where records go while the run goes on: a file of lines, TensorBoard, Weights & Biases."""
+"""Where records go while the run goes on: TensorBoard, Weights & Biases; a file of lines is `jsonl.JSONL`."""
 
-import json
-import warnings
 from pathlib import Path
 from typing import Any, Protocol
 
+from normscope.extras import need
 from normscope.observe.record import Record
 
 PREFIX = "normscope"
 
 
 class Sink(Protocol):
-    """Takes every record as soon as it is made."""
+    """Takes every record as soon as it is made; opened with the Monitor's settings, in the first process alone."""
+
+    def open(self, settings: dict[str, Any]) -> None: ...
 
     def write(self, record: Record) -> None: ...
 
     def close(self) -> None: ...
 
 
-class JSONL:
-    """One JSON object a line: first what is watched, then each look. A killed run keeps every finished look.
-
-    An existing file is continued. Read it back with `read_jsonl`.
-    """
-
-    def __init__(self, path: str | Path, header: dict[str, Any] | None = None) -> None:
-        self.path = Path(path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        torn = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
-        self._file = self.path.open("a", encoding="utf-8")
-        if torn and self.path.stat().st_size:
-            self._file.write("\n")
-        self._line({"kind": "run", "schema": 1} | (header or {}))
-
-    def write(self, record: Record) -> None:
-        self._line({"kind": "look"} | record.plain())
-
-    def close(self) -> None:
-        self._file.close()
-
-    def _line(self, value: dict[str, Any]) -> None:
-        self._file.write(json.dumps(value, allow_nan=False) + "\n")
-        self._file.flush()
-
-
-def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
-    """The lines of a `JSONL` file; one that a kill cut short is left out, and said."""
-    rows: list[dict[str, Any]] = []
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            warnings.warn(f"{path}: line {number} was cut short and is left out.", stacklevel=2)
-            continue
-        if not isinstance(row, dict) or row.get("kind") not in ("run", "look"):
-            raise ValueError(f"{path} is not a file of a Monitor's JSONL sink: line {number} is of no known kind.")
-        rows.append(row)
-    return rows
-
-
 class TensorBoard:
     """Scalars, scalars by layer and histograms as TensorBoard events; needs `pip install normscope[tensorboard]`."""
 
     def __init__(self, folder: str | Path) -> None:
+        need("tensorboard", "tensorboard")
+        self._folder = folder
+
+    def open(self, settings: dict[str, Any]) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder))
+        self._writer = SummaryWriter(str(self._folder))
+        table = "\n".join(f"    {name}: {value}" for name, value in settings.items())
+        self._writer.add_text(f"{PREFIX}/settings", table)
 
     def write(self, record: Record) -> None:
         for name, value in _scalars(record).items():
@@ -92,17 +58,19 @@ class TensorBoard:
 
 
 class WandB:
-    """Scalars into a Weights & Biases run, the one in force unless given; they join your next `log` call.
+    """Scalars into a Weights & Biases run, the one in force unless given; needs `pip install normscope[wandb]`.
 
-    They have their own axis, normscope/step, and do not move the run's step counter.
+    They have their own axis, normscope/step, and do not move the run's step counter: they join your next `log` call, so
+    of several looks between two of your calls the last one is kept.
     """
 
     def __init__(self, run: Any = None) -> None:
-        import wandb
-
-        self._run: Any = run or wandb.run
+        self._run = run or need("wandb", "wandb").run
         if self._run is None:
             raise ValueError("There is no Weights & Biases run to write to. Call wandb.init() first, or hand one in.")
+
+    def open(self, settings: dict[str, Any]) -> None:
+        self._run.config.update({PREFIX: settings}, allow_val_change=True)
         self._run.define_metric(f"{PREFIX}/*", step_metric=f"{PREFIX}/step")
 
     def write(self, record: Record) -> None:

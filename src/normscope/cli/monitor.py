@@ -1,0 +1,107 @@
+"""`normscope monitor`: train what a function of yours sets up, and look on."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from normscope.choices import check_choice
+from normscope.cli.loading import load
+
+_PARTS = ("model", "loss_fn", "batches", "optimizer")
+_MORE = ("forward", "autocast")
+
+
+def monitor(
+    setup: Annotated[str, typer.Argument(help="path/to/file.py:name or package.module:name of a function.")],
+    steps: Annotated[int | None, typer.Option(min=1, help="At most so many; all batches if not given.")] = None,
+    every: Annotated[str, typer.Option(help="Look every so many steps, at 'log' spaced ones, or at 0,10,50.")] = "10",
+    measure: Annotated[str, typer.Option(help="light, standard or full.")] = "standard",
+    budget: Annotated[str, typer.Option(help="Share of the time that looking may take; 'none' for no limit.")] = "0.05",
+    out: Annotated[Path, typer.Option(help="New folder for looks, figures and summary.")] = Path("normscope-monitor"),
+) -> None:
+    """Train what your function sets up, measure on the way without a trace, and say what it means.
+
+    The function returns (model, loss_fn, batches, optimizer), or a dict of these; in a dict forward(model, batch) may
+    give the loss, and autocast the dtype of mixed precision.
+
+    Example: normscope monitor train.py:setup --steps 200 --measure full --budget none
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from normscope.observe import JSONL, Monitor
+    from normscope.report.monitor import write_monitor
+    from normscope.training import train
+
+    lines = out / "monitor.jsonl"
+    if lines.exists():
+        raise ValueError(f"{out} holds a run already. Choose another --out.")
+    options: dict[str, Any] = {"every": _steps(every), "measure": measure, "budget": _share(budget)}
+    parts = _parts(load(setup)(), setup)
+    watching = {name: parts[name] for name in ("loss_fn", "forward", "autocast") if name in parts}
+    done, diverged_at, interrupted = 0, None, False
+    with (
+        Monitor(parts["model"], sinks=[JSONL(lines)], **watching, **options) as monitor,
+        Progress(console=Console(stderr=True), transient=True) as progress,
+    ):
+        task = progress.add_task("training", total=steps or _length(parts["batches"]))
+
+        def on_step(step: int) -> None:
+            nonlocal done
+            done = step + 1
+            progress.update(task, completed=done, description=f"training, {len(monitor.records)} looks")
+
+        try:
+            diverged_at = train(**parts, steps=steps, on_step=on_step, monitor=monitor).diverged_at
+        except KeyboardInterrupt:
+            interrupted = True
+    outcome = f"{done} steps, {len(monitor.records)} looks"
+    if diverged_at is not None:
+        outcome += f"; the run diverged at step {diverged_at}"
+    outcome += "; interrupted." if interrupted else "."
+    written = write_monitor(monitor.records, monitor.notes, outcome, monitor.settings(), out)
+    console = Console()
+    for sentence in (outcome, *map(str, monitor.verdicts), *monitor.notes):
+        console.print(f"- {sentence}", soft_wrap=True, highlight=False, markup=False)
+    console.print("Written: " + ", ".join(map(str, [lines, *written])), soft_wrap=True, highlight=False, markup=False)
+    if interrupted:
+        typer.echo(f"normscope: interrupted after {done} steps; what was measured until then is in {out}.", err=True)
+        raise typer.Exit(1)
+
+
+def _steps(every: str) -> int | str | list[int]:
+    numbers = every.split(",")
+    if every == "log" or not all(number.strip().isdecimal() for number in numbers):
+        return every
+    return int(every) if len(numbers) == 1 else [int(number) for number in numbers]
+
+
+def _share(budget: str) -> float | None:
+    try:
+        return None if budget == "none" else float(budget)
+    except ValueError:
+        raise ValueError(f"budget is a share of the time such as 0.05, or 'none'; got {budget!r}.") from None
+
+
+def _length(batches: Any) -> int | None:
+    return len(batches) if hasattr(batches, "__len__") else None
+
+
+def _parts(found: Any, setup: str) -> dict[str, Any]:
+    from torch import nn, optim
+
+    expected = f"{setup} must return (model, loss_fn, batches, optimizer) or a dict of these"
+    if isinstance(found, (tuple, list)) and len(found) == len(_PARTS):
+        found = dict(zip(_PARTS, found, strict=True))
+    if not isinstance(found, dict):
+        size = f" of {len(found)}" if isinstance(found, (tuple, list)) else ""
+        raise ValueError(f"{expected}; got {type(found).__name__}{size}.")
+    for name in found:
+        check_choice(f"a key of what {setup} returns", name, (*_PARTS, *_MORE))
+    found = {"loss_fn": None} | found
+    for name, kind in (("model", nn.Module), ("optimizer", optim.Optimizer), ("batches", Iterable)):
+        if not isinstance(found.get(name), kind):
+            raise ValueError(f"{expected}; its {name} is {type(found.get(name)).__name__}, not {kind.__name__}.")
+    return found

@@ -1,0 +1,20 @@
+"""Libraries that come with an extra: asked for on use, never on import."""
+
+from importlib import import_module
+from typing import Any
+
+
+def need(module: str, extra: str) -> Any:
+    """The module, or one message that names the `pip install` which brings it.
+
+    Example:
+        >>> need("no_such_library", "ray")
+        Traceback (most recent call last):
+            ...
+        ImportError: no_such_library is not installed. Bring it with: pip install 'normscope[ray]'
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        library = module.partition(".")[0]
+        raise ImportError(f"{library} is not installed. Bring it with: pip install 'normscope[{extra}]'") from error

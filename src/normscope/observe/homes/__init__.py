@@ -1,0 +1,1 @@
+"""The Monitor where people already train: import `homes.lightning` or `homes.transformers`."""

@@ -1,0 +1,59 @@
+"""What `normscope monitor` leaves behind: verdicts first, then notes, numbers and figures."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from normscope.observe.record import Record, frame_of, latest_verdicts
+from normscope.report.observe import figures
+
+
+def write_monitor(
+    records: Sequence[Record], notes: Sequence[str], outcome: str, settings: dict[str, Any], folder: Path
+) -> list[Path]:
+    """Writes looks.csv, the figures and summary.md; returns their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    table = frame_of(records)
+    written = [folder / "summary.md", folder / "looks.csv"]
+    table.to_csv(written[1], index=False)
+    drawn = figures(records)
+    for name, figure in drawn.items():
+        written.append(folder / name)
+        figure.savefig(written[-1], dpi=150)
+    errors = dict.fromkeys(f"{name}: {text}" for record in records for name, text in record.errors.items())
+    parts = [
+        "# What the Monitor saw",
+        outcome,
+        "## What it means",
+        _list([str(verdict) for verdict in latest_verdicts(records)]) or "Nothing was measured.",
+        *(["## Not measured", _list(errors)] if errors else []),
+        *(["## Notes", _list(notes)] if notes else []),
+        "## Numbers",
+        _numbers(table),
+        *[f"![{name}]({name})" for name in drawn],
+        f"Verdicts are those of the last look; all looks are in looks.csv and monitor.jsonl. {_made(settings)}",
+    ]
+    written[0].write_text("\n\n".join(parts) + "\n")
+    return written
+
+
+def _list(items: Any) -> str:
+    return "\n".join(f"- {item}" for item in items)
+
+
+def _numbers(table: pd.DataFrame) -> str:
+    """One row a column of the table: at the first and last look that has it, and its range."""
+    lines = ["| | first | last | smallest | largest |", "| --- | --- | --- | --- | --- |"]
+    for name in table.columns:
+        values = table[name].dropna()
+        if len(values):
+            shown = (values.iloc[0], values.iloc[-1], values.min(), values.max())
+            lines.append(f"| {name} | " + " | ".join(f"{value:.4g}" for value in shown) + " |")
+    return "\n".join(lines)
+
+
+def _made(settings: dict[str, Any]) -> str:
+    made = ", ".join(f"{key} {value}" for key, value in settings["environment"].items())
+    return f"Model {settings['model']}, loss {settings['loss']}; {made}."

@@ -1,0 +1,187 @@
+"""`normscope monitor` as a person meets it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from normscope.cli import main
+from normscope.observe import frame_of, records_of
+from test_cli import run
+
+SETUP = """
+import torch
+import normscope as ns
+import helper
+
+def setup(lr=0.5, norm="batch", steps=40):
+    digits = ns.data.digits(seed=0)
+    model = ns.models.MLP(64, 10, width=20, depth=4, norm=norm, init="glorot")
+    batches = ns.data.batches(digits.x_train, digits.y_train, batch_size=64, seed=0, steps=steps)
+    return model, helper.loss, batches, torch.optim.SGD(model.parameters(), lr=lr)
+
+def diverging():
+    return setup(lr=1e4, norm="none")
+
+def in_a_dict():
+    model, loss, batches, optimizer = setup()
+    pairs = [{"x": x, "y": y} for x, y in batches]
+    forward = lambda model, batch: loss(model(batch["x"]), batch["y"])
+    return {"model": model, "batches": pairs, "optimizer": optimizer, "forward": forward, "autocast": torch.bfloat16}
+
+def endless():
+    return setup(steps=None)
+
+def nothing():
+    pass
+
+def three():
+    return 1, 2, 3
+
+def unknown_key():
+    return {"model": None, "lossfn": None}
+
+def swapped():
+    model, loss, batches, optimizer = setup()
+    return model, loss, optimizer, batches
+
+def breaks():
+    raise KeyError("a mistake in the user's own code")
+
+number = 3
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/train.py").write_text(SETUP)
+    (tmp_path / "work/helper.py").write_text("from torch.nn.functional import cross_entropy as loss\n")
+    return tmp_path
+
+
+@pytest.fixture
+def here(folder, monkeypatch, capsys):
+    """The command in this process, which has torch already: gives exit status and what was said."""
+
+    def command(*arguments):
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "argv", ["normscope", "monitor", *arguments])
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        for name in ("train", "helper"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return ended.value.code, said.out, said.err
+
+    return command
+
+
+def test_it_trains_measures_writes_and_says_what_it_means(folder, here):
+    options = ["--steps", "30", "--every", "10", "--measure", "full", "--budget", "none", "--out", "seen"]
+    status, said, errors = here("work/train.py:setup", *options)
+    assert status == 0, errors
+    written = sorted(path.name for path in (folder / "seen").iterdir())
+    figures = ["activations.png", "landscape.png", "shift.png"]
+    assert written == sorted(["looks.csv", "monitor.jsonl", "summary.md", *figures])
+    frame = frame_of(records_of(folder / "seen/monitor.jsonl"))
+    assert list(frame.dropna(subset="beta")["step"]) == [0, 10, 20]
+    assert said.startswith("- 30 steps, 6 looks.\n")
+    assert "The coming update lowers this batch's loss" in said
+    status, said, errors = here("work/train.py:setup", "--out", "seen")
+    assert (status, said, errors) == (2, "", "normscope: seen holds a run already. Choose another --out.\n")
+
+
+@pytest.mark.slow
+def test_a_module_a_dict_a_forward_and_mixed_precision(folder):
+    options = ["--every", "0,5", "--measure", "light", "--out", "../seen"]
+    found = run("monitor", "train:in_a_dict", *options, cwd=folder / "work")
+    assert found.returncode == 0, found.stderr
+    assert records_of(folder / "seen/monitor.jsonl")[0].step == 0
+    assert "40 steps" in found.stdout
+
+
+@pytest.mark.slow
+def test_divergence_is_a_result(folder):
+    found = run("monitor", "work/train.py:diverging", "--every", "1", "--budget", "none", cwd=folder)
+    assert found.returncode == 0, found.stderr
+    assert "; the run diverged at step " in found.stdout.splitlines()[0]
+    assert "; the run diverged at step " in (folder / "normscope-monitor/summary.md").read_text()
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_what_was_measured_and_says_so(folder):
+    command = [
+        sys.executable,
+        "-m",
+        "normscope",
+        "monitor",
+        "work/train.py:endless",
+        "--every",
+        "1",
+        "--budget",
+        "none",
+    ]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    lines = folder / "normscope-monitor/monitor.jsonl"
+    deadline = time.monotonic() + 120
+    while not (lines.exists() and lines.read_bytes().count(b"\n") > 3):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    said, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "Traceback" not in errors
+    assert "interrupted after" in errors.splitlines()[-1]
+    assert errors.splitlines()[-1].endswith("is in normscope-monitor.")
+    assert "; interrupted." in said.splitlines()[0]
+    looks = len(records_of(lines))
+    assert looks >= 3
+    assert f", {looks} looks;" in said
+    assert (folder / "normscope-monitor/landscape.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["work/trian.py:setup"], "There is no file work/trian.py."),
+        (["work/train.py:setpu"], "got 'setpu'. Did you mean 'setup'?"),
+        (["work/train.py:number"], "work/train.py:number is not a function but of type int."),
+        (["work/helper.py:losses"], "work/helper.py has no function of that name, nor any of its own."),
+        (["work/train.py"], "Name a function as path/to/file.py:name or package.module:name; got 'work/train.py'."),
+        (["no.such.module:setup"], "There is no module no.such.module here or installed."),
+        (
+            ["work/train.py:nothing"],
+            "return (model, loss_fn, batches, optimizer) or a dict of these; got NoneType.",
+        ),
+        (["work/train.py:three"], "got tuple of 3."),
+        (["work/train.py:unknown_key"], "got 'lossfn'. Did you mean 'loss_fn'?"),
+        (["work/train.py:swapped"], "its optimizer is islice, not Optimizer."),
+        (["work/train.py:setup", "--every", "often"], "every is a number of steps"),
+        (
+            ["work/train.py:setup", "--budget", "much"],
+            "is a share of the time such as 0.05, or 'none'; got 'much'.",
+        ),
+        (["work/train.py:setup", "--measure", "ful"], "Did you mean 'full'?"),
+    ],
+)
+def test_mistakes_are_one_message(folder, here, arguments, message):
+    status, said, errors = here(*arguments)
+    assert (status, said) == (2, "")
+    assert message in errors
+    assert errors.startswith("normscope: ")
+    assert errors.count("\n") == 1
+    assert not (folder / "normscope-monitor").exists()
+
+
+@pytest.mark.slow
+def test_a_mistake_in_ones_own_code_keeps_its_traceback(folder):
+    found = run("monitor", "work/train.py:breaks", cwd=folder)
+    assert found.returncode == 1
+    assert 'KeyError: "a mistake in the user\'s own code"' in found.stderr

@@ -1,0 +1,50 @@
+"""The examples run as they stand, each in a process of its own, and leave behind what they say."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from normscope.observe import frame_of, records_of
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+pytestmark = pytest.mark.slow
+
+
+def _output(name, folder):
+    command = [sys.executable, EXAMPLES / name]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    found = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+def test_plain_loop(tmp_path):
+    said = _output("monitor_plain.py", tmp_path)
+    frame = frame_of(records_of(tmp_path / "monitor.jsonl"))
+    assert list(frame["step"]) == list(range(0, 200, 10))
+    assert frame["loss"].iloc[-1] < 0.1 * frame["loss"].iloc[0]
+    assert (frame["loss_min"] <= frame["loss_max"]).all()
+    assert "critical_step" in said
+    assert "- [good] No scale of a normalizer is dead." in said
+
+
+def test_lightning_into_tensorboard(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    said = _output("monitor_lightning.py", tmp_path)
+    events = EventAccumulator(str(tmp_path / "runs/lightning")).Reload()
+    assert [event.step for event in events.Scalars("normscope/beta")] == list(range(0, 46, 5))
+    assert "normscope/network.2/activation" in events.Tags()["histograms"]
+    assert "The coming update" in said
+
+
+def test_transformers_into_a_file(tmp_path):
+    said = _output("monitor_transformers.py", tmp_path)
+    records = records_of(tmp_path / "monitor-bert.jsonl")
+    assert [record.step for record in records if "landscape" in record.results] == [0, 10, 20, 30, 40, 50]
+    assert "bert.encoder.layer.0.attention.self.query" in records[0].by_layer()
+    assert "The coming update" in said
