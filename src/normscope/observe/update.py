@@ -1,7 +1,7 @@
 """The step that the optimizer is about to make, taken on copies."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -41,7 +41,8 @@ def updated(
 ) -> list[Tensor]:
     """Values of `parameters` after the optimizer's next step with their present `.grad` / scale.
 
-    The optimizer and its state are copied, with fresh leaves in the place of the parameters; its own hooks do not run.
+    The optimizer and its state are copied, with fresh leaves in the place of the parameters; no hook runs, neither its
+    own nor those of all optimizers.
     """
     if all(p.grad is None for p in parameters):
         raise ValueError(
@@ -53,14 +54,22 @@ def updated(
         leaf.grad = None if p.grad is None else p.grad.detach() / scale
     twin = _twin(optimizer, {id(p): leaf for p, leaf in zip(parameters, leaves, strict=True)})
     try:
-        # An LR scheduler replaces `step` on the instance by one that holds the user's optimizer: take the class's.
-        type(optimizer).step(twin)
+        _step(type(optimizer))(twin)
     except TypeError as error:
         raise ValueError(
             f"{type(optimizer).__name__} needs a closure, so the step it is about to make is not known here. Ask for "
             "update='gradient'."
         ) from error
     return [leaf.detach() for leaf in leaves]
+
+
+def _step(kind: type[torch.optim.Optimizer]) -> Callable[[torch.optim.Optimizer], Any]:
+    """The class's, without the wrapper in which torch calls the hooks of all optimizers.
+
+    An LR scheduler replaces `step` on the instance by one that holds the user's optimizer.
+    """
+    step = kind.step
+    return getattr(step, "__wrapped__", step) if getattr(step, "hooked", False) else step
 
 
 def _twin(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> torch.optim.Optimizer:
