@@ -131,7 +131,10 @@ class Monitor:
             self._follow = [m for m in chosen if getattr(m, "follow_up", False) and m.name in record.results]
         self.records.append(record)
         for sink in self._sinks:
-            sink.write(record)
+            try:
+                sink.write(record)
+            except Exception as error:
+                self._said(f"{type(sink).__name__} did not take the look", number, error)
         return record
 
     def _allowed(self) -> bool:
@@ -160,12 +163,12 @@ class Monitor:
         errors: dict[str, str] = {}
         loss, notes = float("nan"), list(self._notes)
         watchers = [m.watch for m in chosen if hasattr(m, "watch")]
-        for measurement in chosen:
-            if hasattr(measurement, "start"):
-                measurement.start()
         with ExitStack() as stack:
 
             def enter() -> Probe:
+                for measurement in chosen:
+                    if hasattr(measurement, "start"):
+                        measurement.start()
                 return stack.enter_context(
                     probing(
                         self._task,
@@ -184,16 +187,21 @@ class Monitor:
                 loss = together(lambda: probe.loss)
                 notes += [_FIXED_DRAWS] if probe.drew else []
             except Exception as error:
-                errors["look"] = self._said("look", number, error)
+                errors["look"] = self._said("nothing was measured", number, error)
                 chosen = ()
             for measurement in chosen:
                 try:
                     results[measurement.name] = together(lambda: measurement.measure(probe))  # noqa: B023
                 except Exception as error:
-                    errors[measurement.name] = self._said(measurement.name, number, error)
-        verdicts = tuple(verdict for result in results.values() for verdict in result.verdicts(self._kind))
+                    errors[measurement.name] = self._said(f"{measurement.name} was not measured", number, error)
+        verdicts: list[Verdict] = []
+        for name, result in results.items():
+            try:
+                verdicts += result.verdicts(self._kind)
+            except Exception as error:
+                errors[name] = self._said(f"{name} has no verdict", number, error)
         seconds = self._now() - started
-        return Record(number, seconds, loss, results, verdicts, tuple(notes), errors)
+        return Record(number, seconds, loss, results, tuple(verdicts), tuple(notes), errors)
 
     def _said(self, what: str, number: int, error: Exception) -> str:
         if self._on_error == "raise":
@@ -201,9 +209,7 @@ class Monitor:
         text = f"{type(error).__name__}: {error}"
         if text not in self._warned:
             self._warned.add(text)
-            warnings.warn(
-                f"normscope: {what} was not measured at step {number}, and the run goes on. {text}", stacklevel=4
-            )
+            warnings.warn(f"normscope: {what} at step {number}, and the run goes on. {text}", stacklevel=4)
         return text
 
     def frame(self) -> pd.DataFrame:
