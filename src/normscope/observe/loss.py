@@ -62,6 +62,7 @@ class BatchLoss:
             for i, leaf in enumerate(self.lent.leaves):
                 leaf.requires_grad_(i in chosen)
             with self._pass(inside) as loss:
+                self.task.processes.meet()
                 return [loss.detach(), *self._backward(loss, [self.lent.leaves[i] for i in sorted(chosen)])]
 
         loss, *grads = self.task.processes.mean(local)
