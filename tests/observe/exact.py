@@ -32,7 +32,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normscope.models import VGG, PreActResNet18
+from normscope.models import VGG, PreActResNet18, initialize
+from normscope.norms import make_norm
 from normscope.observe import Monitor
 
 NETWORKS = ("vgg", "resnet")
@@ -40,7 +41,7 @@ NETWORKS = ("vgg", "resnet")
 
 @dataclass(frozen=True)
 class Cell:
-    """What is trained, and how. tidy: nothing that the compiler cannot trace."""
+    """What is trained, and how. network: "tiny" is for what does not depend on it. tidy: as a compiler needs it."""
 
     network: str = "vgg"
     norm: str = "batch"
@@ -96,6 +97,11 @@ class Watched(nn.Module):
             self.body = VGG(11, width=1 / 32, norm=cell.norm, d_out=12)
             layers = list(self.body)
             self.body = nn.Sequential(*layers[:7], *middle, *layers[7:])
+        elif cell.network == "tiny":
+            first = (nn.Conv2d(3, 4, 3, stride=4, padding=1), make_norm(cell.norm, 4, dim=2), nn.ReLU())
+            second = (nn.Conv2d(4, 6, 3, stride=2), make_norm(cell.norm, 6, dim=2), nn.ReLU())
+            self.body = nn.Sequential(*first, *middle, *second, nn.Flatten(), nn.Linear(54, 12))
+            initialize(self.body, "glorot", seed=0)
         else:
             self.body = PreActResNet18(width=4, norm=cell.norm, d_out=12)
             blocks = list(self.body.blocks)
@@ -116,7 +122,7 @@ class Watched(nn.Module):
 def batches(cell: Cell, rank: int = 0) -> Iterator[list[tuple[Tensor, Tensor]]]:
     """Micro-batches of each step."""
     generator = torch.Generator().manual_seed(100 + rank)
-    size = 32 if cell.network == "vgg" else 16
+    size = 16 if cell.network == "resnet" else 32
     for _ in range(cell.steps):
         x = torch.randn(cell.accumulate, 4, 3, size, size, generator=generator).to(cell.device)
         y = torch.randint(10, (cell.accumulate, 4), generator=generator).to(cell.device)
