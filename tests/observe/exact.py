@@ -50,13 +50,13 @@ class Cell:
     accumulate: int = 1
     clip: bool = False
     steps: int = 50
-    every: int = 10
+    every: int = 16
     device: str = "cpu"
     tidy: bool = False
 
     def short(self) -> "Cell":
         """The same in as many steps as the default suite has time for."""
-        return replace(self, steps=8, every=3)
+        return replace(self, steps=5, every=3)
 
 
 class Jitter(nn.Module):

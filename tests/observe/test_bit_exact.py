@@ -19,20 +19,18 @@ from normscope.compiling import why_not_compiled
 from normscope.norms import NORM_NAMES, make_norm
 from normscope.observe import MEASUREMENTS
 
-QUICK = {("vgg", "noisy"), ("resnet", "batch")}
-QUICKEST = "batch"  # to compile
-CELLS = [
-    pytest.param(network, norm, marks=() if (network, norm) in QUICK else pytest.mark.slow, id=f"{network}-{norm}")
-    for network in NETWORKS
-    for norm in NORM_NAMES
-]
+ALL = [(network, norm) for network in NETWORKS for norm in NORM_NAMES]
 
 
-def cells(network: str, norm: str, **options: object) -> Cell:
-    """The whole length where it is slow anyway; SGD and AdamW take turns."""
-    kind = "sgd" if (NETWORKS.index(network) + NORM_NAMES.index(norm)) % 2 else "adamw"
-    cell = Cell(network, norm, kind, **options)
-    return cell.short() if (network, norm) in QUICK else cell
+def matrix(*quick: tuple[str, str]) -> pytest.MarkDecorator:
+    """All cells; those in `quick` are in the default suite, in fewer steps. SGD and AdamW take turns."""
+    marked = []
+    for i, (network, norm) in enumerate(ALL):
+        cell = Cell(network, norm, ("sgd", "adamw")[i % 2])
+        marked.append(pytest.param(cell, marks=pytest.mark.slow, id=f"{network}-{norm}"))
+        if (network, norm) in quick:
+            marked.append(pytest.param(cell.short(), id=f"{network}-{norm}-short"))
+    return pytest.mark.parametrize("cell", marked)
 
 
 class Breaks:
@@ -53,9 +51,8 @@ class Breaks:
         raise RuntimeError(f"planted {len(draws)}")
 
 
-@pytest.mark.parametrize(("network", "norm"), CELLS)
-def test_float32_and_a_measurement_that_raises(network, norm):
-    cell = cells(network, norm)
+@matrix(("vgg", "noisy"), ("resnet", "batch"))
+def test_float32_and_a_measurement_that_raises(cell):
     alone, watched = Run(cell), Run(cell, full(cell))
     assert found_wrong(alone, watched) == []
     broken = ["critical", "landscape", Breaks(), "health", "activations", "shift"]
@@ -71,9 +68,9 @@ def test_float32_and_a_measurement_that_raises(network, norm):
         assert differences(ours.plain()["results"], theirs.plain()["results"]) == []
 
 
-@pytest.mark.parametrize(("network", "norm"), CELLS)
-def test_bfloat16_inside_the_region_and_outside(network, norm):
-    cell = cells(network, norm, autocast=torch.bfloat16)
+@matrix(("vgg", "batch"))
+def test_bfloat16_inside_the_region_and_outside(cell):
+    cell = replace(cell, autocast=torch.bfloat16)
     alone = Run(cell)
     inside, outside = Run(cell, full(cell), inside=True), Run(cell, full(cell, autocast=torch.bfloat16))
     assert found_wrong(alone, inside) == []
@@ -85,9 +82,9 @@ def test_bfloat16_inside_the_region_and_outside(network, norm):
         assert differences(ours.plain()["results"], theirs.plain()["results"]) == []
 
 
-@pytest.mark.parametrize(("network", "norm"), CELLS)
-def test_accumulated_and_clipped(network, norm):
-    cell = cells(network, norm, accumulate=2, clip=True)
+@matrix(("vgg", "layer"))
+def test_accumulated_and_clipped(cell):
+    cell = replace(cell, accumulate=2, clip=True)
     assert found_wrong(Run(cell), Run(cell, full(cell))) == []
 
 
@@ -122,34 +119,37 @@ def compiled_alone_and_watched(model, trained, cell):
 
 
 @pytest.fixture
-def fresh_compiler():
+def machine_code():
     if why_not_compiled():
         pytest.skip(why_not_compiled())
+
+
+@pytest.fixture
+def fresh_compiler():
     torch._dynamo.reset()
     counters.clear()
     yield
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize(("network", "norm"), CELLS)
-def test_compiled_networks(network, norm, fresh_compiler):
+@matrix(("vgg", "batch"))
+def test_compiled_networks(cell, fresh_compiler):
     """Traced, differentiated and guarded as ever; the last stage, the machine code of a big graph, takes minutes."""
-    cell = cells(network, norm, tidy=True)
+    cell = replace(cell, tidy=True)
     model = Watched(cell)
     assert compiled_alone_and_watched(model, torch.compile(model, backend="aot_eager"), cell) == []
 
 
-@pytest.mark.parametrize(
-    "norm", [pytest.param(name, marks=() if name == QUICKEST else pytest.mark.slow) for name in NORM_NAMES]
-)
-def test_compiled_to_machine_code(norm, fresh_compiler):
-    cell = Cell("vgg", norm, steps=50 if norm != QUICKEST else 8, every=3)
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", NORM_NAMES)
+def test_compiled_to_machine_code(norm, fresh_compiler, machine_code):
+    cell = Cell("vgg", norm)
     model = Small(norm)
     assert compiled_alone_and_watched(model, torch.compile(model), cell) == []
 
 
 @pytest.mark.slow
-def test_a_whole_network_compiled_to_machine_code(fresh_compiler):
+def test_a_whole_network_compiled_to_machine_code(fresh_compiler, machine_code):
     cell = Cell("vgg", "batch", tidy=True)
     model = Watched(cell)
     assert compiled_alone_and_watched(model, torch.compile(model), cell) == []

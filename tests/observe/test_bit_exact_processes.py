@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from normscope.norms import NORM_NAMES
 
-SHORT = Cell("tiny", "batch", steps=5, every=2)
+SHORT = Cell("tiny", "batch", steps=4, every=2)
 
 
 @pytest.mark.slow
@@ -47,7 +47,7 @@ def together(tmp_path_factory):
         for name, options in OPTIONS.items()
     }
     jobs |= {
-        "noisy": ("bit_exact", {"cell": replace(SHORT, norm="noisy", network="vgg")}),
+        "noisy": ("bit_exact", {"cell": replace(SHORT, norm="noisy")}),
         "accumulated": ("bit_exact", {"cell": replace(SHORT, accumulate=2, clip=True, optimizer="adamw")}),
         "synced": ("bit_exact_with_synced_norms", {"cell": SHORT}),
         "one raises": ("one_raises", {"cell": SHORT, "sync": False}),

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from normscope import Monitor
 from normscope.norms import make_norm
 
-SHORT = Cell(steps=6, every=2)
+SHORT = Cell(steps=4, every=2)
 
 
 class Tiny(nn.Module):
@@ -310,6 +310,7 @@ def test_other_batch_sizes_in_the_looks_make_no_graph(fresh_compiler):  # noqa: 
     assert dict(counters["stats"]) == graphs
 
 
+@pytest.mark.slow
 def test_looking_does_not_load_the_compiler():
     """Importing it takes a second and warns of things of its own."""
     code = (
