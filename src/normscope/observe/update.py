@@ -1,11 +1,13 @@
 """The step that the optimizer is about to make, taken on copies."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import optimizer as optimizers
 
 
 def plain_optimizer(optimizer: Any) -> torch.optim.Optimizer:
@@ -54,7 +56,9 @@ def updated(
         leaf.grad = None if p.grad is None else p.grad.detach() / scale
     twin = _twin(optimizer, {id(p): leaf for p, leaf in zip(parameters, leaves, strict=True)})
     try:
-        _step(type(optimizer))(twin)
+        # An LR scheduler replaces `step` on the instance by one that holds the user's optimizer: take the class's.
+        with _without_hooks_of_all():
+            type(optimizer).step(twin)
     except TypeError as error:
         raise ValueError(
             f"{type(optimizer).__name__} needs a closure, so the step it is about to make is not known here. Ask for "
@@ -63,13 +67,18 @@ def updated(
     return [leaf.detach() for leaf in leaves]
 
 
-def _step(kind: type[torch.optim.Optimizer]) -> Callable[[torch.optim.Optimizer], Any]:
-    """The class's, without the wrapper in which torch calls the hooks of all optimizers.
-
-    An LR scheduler replaces `step` on the instance by one that holds the user's optimizer.
-    """
-    step = kind.step
-    return getattr(step, "__wrapped__", step) if getattr(step, "hooked", False) else step
+@contextmanager
+def _without_hooks_of_all() -> Iterator[None]:
+    """Inside, the hooks registered for every optimizer's step are not there."""
+    registered: list[Any] = [optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks]
+    kept = [dict(hooks) for hooks in registered]
+    try:
+        for hooks in registered:
+            hooks.clear()
+        yield
+    finally:
+        for hooks, before in zip(registered, kept, strict=True):
+            hooks.update(before)
 
 
 def _twin(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> torch.optim.Optimizer:
