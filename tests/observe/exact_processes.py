@@ -141,14 +141,16 @@ def one_raises(rank: int, cell: Cell, sync: bool) -> Any:
 
 
 def with_a_budget(rank: int, cell: Cell) -> Any:
-    """The second process is slow between its steps, so that alone it would look at all of them."""
+    """The second process keeps no books: alone it would look at every step."""
 
-    def slow(run: Run) -> None:
+    def watch(model: nn.Module) -> Monitor:
+        monitor = full(cell, every=1, budget=0.3, measure="standard")(model)
         if rank:
-            run.optimizer.register_step_post_hook(lambda *_: time.sleep(0.05))
+            monitor._budget.allows = lambda: True  # type: ignore[method-assign]
+        return monitor
 
     alone = Run(cell, rank=rank, **wrapped(cell))
-    watched = Run(cell, full(cell, every=1, budget=0.3, measure="standard"), rank=rank, adjust=slow, **wrapped(cell))
+    watched = Run(cell, watch, rank=rank, **wrapped(cell))
     return found_wrong(alone, watched), [r.step for r in watched.monitor.records], watched.monitor._put_off
 
 

@@ -355,3 +355,26 @@ def test_between_the_users_forward_and_backward():
         loss.backward()
         grads.append({name: p.grad for name, p in model.named_parameters()})
     assert differences(*grads) == []
+
+
+def test_what_a_forward_collects_and_the_loop_has_emptied():
+    class Collects(Tiny):
+        def __init__(self):
+            super().__init__()
+            self.collected, self.by_name, self.seen = [], {}, set()
+
+        def forward(self, x):
+            self.collected.append(x.mean())
+            self.by_name["x"] = x
+            self.seen.add(len(self.collected))
+            return super().forward(x)
+
+    model, x, y = Collects(), torch.randn(4, 3, 32, 32), torch.arange(4)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    F.cross_entropy(model(x), y).backward()
+    held = (model.collected, model.by_name, model.seen)
+    for container in held:
+        container.clear()
+    Monitor(model, F.cross_entropy, measure="full", budget=None, on_error="raise").step(x, y, sgd)
+    assert [model.collected, model.by_name, model.seen] == [[], {}, set()]
+    assert all(map(lambda a, b: a is b, held, (model.collected, model.by_name, model.seen)))
