@@ -37,12 +37,12 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, Processes, str]:
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
         raise TypeError("TorchScript modules cannot be looked into. Hand in the module they were made from.")
     convention = ""
+    synced = any(isinstance(m, nn.SyncBatchNorm) or getattr(m, "sync", False) for m in model.modules())
     if group is not None:
-        synced = any(isinstance(m, nn.SyncBatchNorm) or getattr(m, "sync", False) for m in model.modules())
         convention = "Several processes: losses and gradients are averaged over them, with " + (
             "batch statistics synchronized." if synced else "each process's own batch statistics."
         )
-    return model, Processes(group), convention
+    return model, Processes(group, synced=synced), convention
 
 
 def loss_of(

@@ -168,12 +168,12 @@ class Monitor:
         errors: dict[str, str] = {}
         loss, notes = float("nan"), list(self._notes)
         watchers = [m.watch for m in chosen if hasattr(m, "watch")]
-        for measurement in chosen:
-            if hasattr(measurement, "start"):
-                measurement.start()
         with ExitStack() as stack:
 
             def enter() -> Probe:
+                for measurement in chosen:
+                    if hasattr(measurement, "start"):
+                        measurement.start()
                 return stack.enter_context(
                     probing(
                         self._task,
@@ -193,16 +193,21 @@ class Monitor:
                 loss = together(lambda: probe.loss)
                 notes += [_FIXED_DRAWS] if probe.drew else []
             except Exception as error:
-                errors["look"] = self._said("look was not measured", number, error)
+                errors["look"] = self._said("nothing was measured", number, error)
                 chosen = ()
             for measurement in chosen:
                 try:
                     results[measurement.name] = together(lambda: measurement.measure(probe))  # noqa: B023
                 except Exception as error:
                     errors[measurement.name] = self._said(f"{measurement.name} was not measured", number, error)
-        verdicts = tuple(verdict for result in results.values() for verdict in result.verdicts(self._kind))
+        verdicts: list[Verdict] = []
+        for name, result in results.items():
+            try:
+                verdicts += result.verdicts(self._kind)
+            except Exception as error:
+                errors[name] = self._said(f"{name} has no verdict", number, error)
         seconds = self._now() - started
-        return Record(number, seconds, loss, results, verdicts, tuple(notes), errors)
+        return Record(number, seconds, loss, results, tuple(verdicts), tuple(notes), errors)
 
     def _said(self, what: str, number: int, error: Exception) -> str:
         if self._on_error == "raise":

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 T = TypeVar("T")
+_ELSEWHERE = "The measurement failed in another process, which says why."
 
 
 class FailedElsewhere(RuntimeError):
@@ -18,10 +19,13 @@ class Processes:
     """The group over which DDP averages; without one, everything here is local and free.
 
     Every exchange begins with a flag that says whether some process has failed: then all raise, and none waits on.
+    synced: forward and backward exchange batch statistics of their own, so the flag is asked for before each of them.
+    One that fails within such a forward leaves the others waiting there, as it does in training.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(self, group: dist.ProcessGroup | None = None, *, synced: bool = False) -> None:
         self._group = group
+        self._synced = synced and group is not None
         self._device = torch.device("cpu")
         if group is not None and dist.get_backend(group) == "nccl":
             self._device = torch.device("cuda", torch.cuda.current_device())
@@ -36,6 +40,7 @@ class Processes:
         """Means over the processes of what `local` finds in each."""
         if self._group is None:
             return local()
+        self.meet()
         found = self._tried(lambda: [tensor.contiguous() for tensor in local()])
         waits = [dist.all_reduce(tensor, group=self._group, async_op=True) for tensor in found]
         for wait in waits:
@@ -48,6 +53,11 @@ class Processes:
             return work()
         self._told = False
         return self._tried(work)
+
+    def meet(self) -> None:
+        """Where statistics are synchronized: all processes have come here, or all raise."""
+        if self._synced and self._exchange(failed=False):
+            raise FailedElsewhere(_ELSEWHERE)
 
     def decided(self, choice: bool) -> bool:
         """The choice of the group's first process."""
@@ -65,7 +75,7 @@ class Processes:
                 self._exchange(failed=True)
             raise
         if self._exchange(failed=False):
-            raise FailedElsewhere("The measurement failed in another process, which says why.")
+            raise FailedElsewhere(_ELSEWHERE)
         return found
 
     def _exchange(self, *, failed: bool) -> bool:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normscope.observe.checkpointing import without_reentrant_checkpoints
 from normscope.observe.generators import Generators
 
 _CONTAINERS = (list, dict, set, deque)
@@ -162,6 +163,7 @@ def untouched(model: nn.Module, *, only: Container[int] | None = None) -> Iterat
         stack.enter_context(torch.enable_grad())
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(without_reentrant_checkpoints())
         lent = Lent(model, only)
         lent.generators.save()
         stack.callback(lent.close)

@@ -1,11 +1,13 @@
 """The step that the optimizer is about to make, taken on copies."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import optimizer as optimizers
 
 
 def plain_optimizer(optimizer: Any) -> torch.optim.Optimizer:
@@ -41,7 +43,8 @@ def updated(
 ) -> list[Tensor]:
     """Values of `parameters` after the optimizer's next step with their present `.grad` / scale.
 
-    The optimizer and its state are copied, with fresh leaves in the place of the parameters; its own hooks do not run.
+    The optimizer and its state are copied, with fresh leaves in the place of the parameters; no hook runs, neither its
+    own nor those of all optimizers.
     """
     if all(p.grad is None for p in parameters):
         raise ValueError(
@@ -54,13 +57,28 @@ def updated(
     twin = _twin(optimizer, {id(p): leaf for p, leaf in zip(parameters, leaves, strict=True)})
     try:
         # An LR scheduler replaces `step` on the instance by one that holds the user's optimizer: take the class's.
-        type(optimizer).step(twin)
+        with _without_hooks_of_all():
+            type(optimizer).step(twin)
     except TypeError as error:
         raise ValueError(
             f"{type(optimizer).__name__} needs a closure, so the step it is about to make is not known here. Ask for "
             "update='gradient'."
         ) from error
     return [leaf.detach() for leaf in leaves]
+
+
+@contextmanager
+def _without_hooks_of_all() -> Iterator[None]:
+    """Inside, the hooks registered for every optimizer's step are not there."""
+    registered: list[Any] = [optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks]
+    kept = [dict(hooks) for hooks in registered]
+    try:
+        for hooks in registered:
+            hooks.clear()
+        yield
+    finally:
+        for hooks, before in zip(registered, kept, strict=True):
+            hooks.update(before)
 
 
 def _twin(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> torch.optim.Optimizer:
