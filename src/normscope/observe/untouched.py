@@ -36,8 +36,7 @@ class Lent:
         self.originals: list[nn.Parameter] = []
         self.leaves: list[nn.Parameter] = []
         self._places: list[tuple[Any, Any, Tensor]] = []
-        self._clones: list[Tensor] = []
-        self._sources: list[Tensor] = []
+        self._copies = _Copies()
         self._empty: list[Any] = []
         self._kept: list[_Kept] = []
         self._in_use: list[_Kept] = []
@@ -64,13 +63,16 @@ class Lent:
                 self._lend(holder, lent)
         self.generators = Generators(owned)
         self.draws = True
+        self._copies.refresh()
 
     def _leaves(self, model: nn.Module, only: Container[int] | None) -> dict[int, Tensor]:
+        copies = _Copies()
         for name, parameter in model.named_parameters():
             if parameter.requires_grad and (only is None or id(parameter) in only):
                 self.names.append(name)
                 self.originals.append(parameter)
-                self.leaves.append(nn.Parameter(parameter.detach().clone()))
+                self.leaves.append(nn.Parameter(copies.of(parameter)))
+        copies.refresh()
         return dict(zip(map(id, self.originals), self.leaves, strict=True))
 
     def _lend(self, holder: Any, lent: dict[int, Tensor]) -> None:
@@ -84,11 +86,8 @@ class Lent:
                 parameter = isinstance(held, nn.Parameter)
                 if held.grad_fn is not None or (parameter and not (self._copy_frozen and type(held) is nn.Parameter)):
                     continue
-                clone = held.detach().clone()
-                clone = nn.Parameter(clone, requires_grad=held.requires_grad) if parameter else clone
-                lent[id(held)] = clone
-                self._clones.append(clone)
-                self._sources.append(held.detach())
+                copy = self._copies.of(held)
+                lent[id(held)] = nn.Parameter(copy, requires_grad=held.requires_grad) if parameter else copy
             self._places.append((holder, key, lent[id(held)]))
 
     def place(self) -> None:
@@ -103,9 +102,7 @@ class Lent:
         """
         for kept in self._in_use:
             kept.put_back()
-        if self._clones:
-            with torch.no_grad():
-                torch._foreach_copy_(self._clones, self._sources)
+        self._copies.refresh()
         if self.draws:
             self.generators.restore()
 
@@ -115,6 +112,28 @@ class Lent:
         for container in self._empty:
             container.clear()
         self.generators.restore()
+
+
+class _Copies:
+    """Copies of tensors, filled together: a kernel for each dtype and device, not for each tensor."""
+
+    def __init__(self) -> None:
+        self._groups: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
+
+    def of(self, source: Tensor) -> Tensor:
+        """A copy of `source`, without its values until `refresh`."""
+        source = source.detach()
+        copy = torch.empty_like(source) if source.layout == torch.strided else source.clone()
+        copies, sources = self._groups.setdefault((source.dtype, source.device), ([], []))
+        # By `.data`, so that filling it again does not count as a change of what a kept graph has saved.
+        copies.append(copy.data)
+        sources.append(source)
+        return copy
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        for copies, sources in self._groups.values():
+            torch._foreach_copy_(copies, sources)
 
 
 class _Kept:
