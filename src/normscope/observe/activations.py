@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normscope.norms._inputs import wide
 from normscope.norms.kinds import Identity
 from normscope.norms.swap import NORM_LAYERS
 from normscope.observe.probe import Probe
@@ -117,12 +118,11 @@ class ActivationProbe:
         if not isinstance(output, Tensor) or output.ndim < 2 or not output.numel():
             return
         with torch.autocast(output.device.type, enabled=False):
-            x = output.detach().movedim(-1 if isinstance(module, _CHANNELS_LAST) else 1, 0).flatten(1)
-            x = x.double() if x.dtype == torch.float64 else x.float()
+            x = wide(output.detach()).movedim(-1 if isinstance(module, _CHANNELS_LAST) else 1, 0)
             if name not in self._channels:
                 self._channels[name] = int(torch.randint(len(x), (), generator=self._generator))
-            variance, mean = torch.var_mean(x, dim=1, correction=0)
-            self._seen[name] = (mean, variance, *_histogram(x[self._channels[name]]))
+            variance, mean = torch.var_mean(x, dim=list(range(1, x.ndim)), correction=0)
+            self._seen[name] = (mean, variance, *_histogram(x[self._channels[name]].flatten()))
 
     def measure(self, probe: Probe) -> Activations:
         _ = probe.loss

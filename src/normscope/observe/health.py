@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normscope.norms._inputs import stat_dims
 from normscope.norms.lp import _LpLayer, lp_statistics
 from normscope.norms.swap import NORM_LAYERS
-from normscope.observe.probe import Probe
+from normscope.observe.probe import Probe, norm
 from normscope.observe.verdict import Verdict
 
 DEAD = 1e-3
@@ -135,7 +136,7 @@ class HealthProbe:
             tensor = output[0] if isinstance(output, tuple) else output
             if isinstance(tensor, Tensor) and tensor.requires_grad and name not in self._depth:
                 self._depth.append(name)
-                tensor.register_hook(lambda grad: self._grads.__setitem__(name, grad.detach().double().norm()))
+                tensor.register_hook(lambda grad: self._grads.__setitem__(name, norm(grad.detach())))
 
     @torch.no_grad()
     def measure(self, probe: Probe) -> NormHealth:
@@ -162,23 +163,28 @@ def _moments(module: nn.Module, x: Tensor) -> Moments:
     if running is None or not x.numel():
         return None
     x = x.to(running.dtype)
-    variance, mean = torch.var_mean(x.movedim(1, 0).flatten(1), dim=1, correction=0)
+    variance, mean = torch.var_mean(x, dim=stat_dims(x), correction=0)
     if isinstance(module, _LpLayer):
         return mean, variance, lp_statistics(x, module.p, module.centered, False)[1].square()
     return mean, variance, variance
 
 
 def _row(module: nn.Module, moments: Moments) -> Tensor:
-    """Mean gap, variance ratio, dead share; nan for what the layer does not have."""
+    """Mean gap, variance ratio, dead share; nan for what the layer does not have.
+
+    On the host: a handful of small vectors, of which a GPU would load sorting kernels to take medians.
+    """
+    gap = ratio = dead = torch.tensor(math.nan, dtype=torch.float64)
     gamma = getattr(module, "weight", None)
-    reference = gamma if gamma is not None else next(module.buffers(), torch.zeros(()))
-    gap = ratio = dead = reference.new_tensor(math.nan, dtype=torch.float64)
     if gamma is not None:
-        dead = (gamma.abs() <= DEAD * gamma.abs().max()).double().mean()
+        size = gamma.abs().double().cpu()
+        dead = (size <= DEAD * size.max()).double().mean()
     if moments is not None:
-        mean, variance, divisor = (m.double() for m in moments)
         buffers = dict(module.named_buffers())
-        running = module.running_norm.square() if isinstance(module, _LpLayer) else buffers["running_var"]
-        gap = ((buffers["running_mean"] - mean).abs() / variance.sqrt()).quantile(0.5)
+        spread = module.running_norm.square() if isinstance(module, _LpLayer) else buffers["running_var"]
+        mean, variance, divisor, running_mean, running = torch.stack(
+            [m.double() for m in (*moments, buffers["running_mean"], spread)]
+        ).cpu()
+        gap = ((running_mean - mean).abs() / variance.sqrt()).quantile(0.5)
         ratio = (running / divisor).quantile(0.5)
     return torch.stack([gap, ratio, dead])

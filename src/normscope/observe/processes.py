@@ -41,11 +41,15 @@ class Processes:
         if self._group is None:
             return local()
         self.meet()
-        found = self._tried(lambda: [tensor.contiguous() for tensor in local()])
+        found = self._tried(lambda: [self._sendable(tensor) for tensor in local()])
         waits = [dist.all_reduce(tensor, group=self._group, async_op=True) for tensor in found]
         for wait in waits:
             wait.wait()
         return list(torch._foreach_div(found, float(dist.get_world_size(self._group))))
+
+    def _sendable(self, tensor: Tensor) -> Tensor:
+        tensor = tensor.contiguous()
+        return tensor if self._device.type == "cpu" else tensor.to(self._device)
 
     def together(self, work: Callable[[], T]) -> T:
         """`work()`, or an exception in all processes if it fails in one; `work` may call `mean`."""
