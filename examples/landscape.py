@@ -1,7 +1,8 @@
 """Loss bands, gradient changes and effective beta over training, with and without BatchNorm.
 
     python examples/landscape.py dln --seeds 0 1 2 --out results/landscape-dln.json
-    python examples/landscape.py vgg --seeds 0 1 2 --out results/landscape-vgg16-cifar10.json
+    python examples/landscape.py vgg --seeds 0 1 --out results/landscape-vgg16-cifar10.json
+    python examples/landscape.py table --out results/landscape-dln.json     # what docs/landscapes.md shows
 
 The settings of "How Does Batch Normalization Help Optimization?": the 25-layer deep linear network, full batch, lr
 1e-6, 10,000 steps, looked at every 25; VGG-16 on CIFAR-10 (`normscope data fetch cifar10`), lr 0.1, batch 128, 15,000
@@ -71,14 +72,32 @@ def summary(looks: pd.DataFrame, first: int, last: int) -> dict[str, float]:
     }
 
 
+def table(path: Path) -> str:
+    """The windows of a stored result as Markdown, a row a seed and normalizer."""
+    columns = ("band_mean", "band_ratio_geometric_mean", "loss_max_largest", "grad_change_p95", "beta_median")
+    head = "| steps | seed | norm | mean band | geom. mean max/min | largest loss | p95 gradient change | median beta "
+    lines = [head + "| largest beta | above 2/lr |", "|---|---|---|---|---|---|---|---|---|---|"]
+    runs = json.loads(path.read_text())
+    for number in range(len(runs[0]["windows"])):
+        for run in runs:
+            window = run["windows"][number]
+            cells = [f"{window['first']} to {window['last']}", str(run["seed"]), run["norm"]]
+            cells += [f"{window[name]:.3g}" for name in (*columns, "beta_largest")]
+            lines.append("| " + " | ".join([*cells, f"{window['spikes']:.0%}"]) + " |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("network", choices=WINDOWS)
+    parser.add_argument("network", choices=(*WINDOWS, "table"))
     parser.add_argument("--steps", type=int)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--data-root", default=None)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
+    if args.network == "table":
+        print(table(args.out))
+        return
     torch.set_float32_matmul_precision("high")
     run: Callable[..., tuple[ns.Monitor, Any]] = {"dln": dln, "vgg": vgg}[args.network]
     device = "cuda" if torch.cuda.is_available() else "cpu"

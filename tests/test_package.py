@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 import venv
@@ -120,3 +121,10 @@ def test_wheel_installs_into_an_empty_environment(tmp_path):
     lines = "import torch, normscope as ns\nprint(ns.norms.BatchNorm2d(3)(torch.randn(4, 3, 2, 2)).mean().abs() < 1e-6)"
     assert output(*python, lines) == "tensor(True)\n"
     assert str(home) in output(*python, "import normscope; print(normscope.__file__)")
+
+
+def test_docs_show_the_landscapes_that_are_stored():
+    shown = (ROOT / "docs" / "landscapes.md").read_text()
+    table = runpy.run_path(str(ROOT / "examples" / "landscape.py"))["table"]
+    for name in ("landscape-dln", "landscape-vgg16-cifar10"):
+        assert table(ROOT / "results" / f"{name}.json") in shown
