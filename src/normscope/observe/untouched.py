@@ -12,7 +12,7 @@ level in a list or dict of a module.
 import operator
 import sys
 from collections import deque
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -78,7 +78,8 @@ class Lent:
                     continue
                 clone = held.detach().clone()
                 lent[id(held)] = clone
-                self._clones.append(clone)
+                # By `.data`, so that a reset does not count as a change of what a kept graph has saved.
+                self._clones.append(clone.data)
                 self._sources.append(held.detach())
             self._places.append((holder, key, lent[id(held)]))
 
@@ -86,6 +87,19 @@ class Lent:
         for holder, key, tensor in self._places:
             holder[key] = tensor
         self._in_use = [_Kept(holder) for holder in self._holders]
+
+    @contextmanager
+    def holding(self, leaves: Sequence[Tensor], others: Sequence[Tensor]) -> Iterator[None]:
+        """Inside, the model has `others` in the places of some of its leaves."""
+        instead = {id(leaf): other for leaf, other in zip(leaves, others, strict=True)}
+        places = [place for place in self._places if id(place[2]) in instead]
+        try:
+            for holder, key, leaf in places:
+                holder[key] = instead[id(leaf)]
+            yield
+        finally:
+            for holder, key, leaf in places:
+                holder[key] = leaf
 
     def reset(self) -> None:
         """The state of the first moment for another forward: buffers, attributes, generators; the leaves stay.
