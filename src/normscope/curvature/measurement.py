@@ -7,24 +7,27 @@ beside it, through the batch statistics as they are trained ("batch"), with them
 ("running"). eta* marks where the local quadratic turns unstable; with cross-entropy that is not where training breaks.
 """
 
+import copy
 import math
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from normscope.choices import check_choice
 from normscope.curvature.lanczos import Ritz, lanczos
 from normscope.curvature.limits import Limit, momentum_limit, optimizer_limit
 from normscope.curvature.network import Network
-from normscope.curvature.statistics import STATISTICS, over_the_batch
+from normscope.curvature.statistics import STATISTICS, over_the_batch, reading
 from normscope.environment import environment
+from normscope.observe.calls import Trace
 from normscope.observe.model import unwrapped
-from normscope.observe.untouched import untouched
+from normscope.observe.untouched import Lent, untouched
 from normscope.observe.verdict import CROSS_ENTROPY, NOT_A_LIMIT, SQUARED, Verdict, loss_kind
+from normscope.results import plain
 
 MATRICES = ("ggn", "hessian")
 
@@ -122,7 +125,124 @@ def measure(
     inner, _, _ = unwrapped(model)
     if dtype is not None:
         inner, batch = _converted(inner, batch, dtype)
-    solve = _Solver(loss_fn, batch, tol, most, seed)
     with untouched(inner) as lent:
         limit = optimizer_limit(optimizer, lent.originals) if optimizer else momentum_limit(momentum, nesterov=nesterov)
-        ...
+        look = _Look(lent, inner, loss_fn, batch, limit, tol, most, seed)
+        loss = look.loss(stats)
+        notes = _notes(lent, inner, stats)
+        found = look.top(stats, matrix)
+        ends = look.top(stats, "hessian", smallest=True) if hessian else None
+        others = {name: look.top(name, matrix).values[0] + limit.decay for name in compare if name != stats}
+        blocks = {
+            name: look.top(stats, matrix, chosen).values[0] + limit.decay
+            for name, chosen in (_blocks(lent, inner) if layers else {}).items()
+        }
+    top = found.values[0] + limit.decay
+    return Measurement(
+        lambda_max=top,
+        residual=found.residuals[0],
+        converged=found.converged,
+        eta_star=limit.factor / top if top > 0 else math.inf,
+        rule=limit.rule,
+        loss=loss,
+        loss_kind=loss_kind(loss_fn),
+        matrix=matrix,
+        stats=stats,
+        products=found.products,
+        hessian_max=ends.values[0] + limit.decay if ends else math.nan,
+        hessian_min=ends.values[-1] + limit.decay if ends else math.nan,
+        by_statistics={stats: top} | others,
+        by_layer=blocks,
+        notes=notes,
+        settings={"momentum": momentum, "nesterov": nesterov, "tol": tol, "most": most, "seed": seed}
+        | ({"optimizer": type(optimizer).__name__} if optimizer else {}),
+        environment=environment(next((p.device for p in inner.parameters()), "cpu")),
+    )
+
+
+class _Look:
+    """Top eigenvalues of one network on one batch, by kind of statistics, matrix and parameters."""
+
+    def __init__(
+        self,
+        lent: Lent,
+        model: nn.Module,
+        loss_fn: Callable[[Any, Any], Tensor],
+        batch: tuple[Any, Any],
+        limit: Limit,
+        tol: float,
+        most: int,
+        seed: int,
+    ) -> None:
+        self._lent, self._model, self._loss_fn, self._batch = lent, model, loss_fn, batch
+        self._limit, self._tol, self._most, self._seed = limit, tol, most, seed
+
+    def network(self, stats: str, chosen: Sequence[int] | None = None) -> Network:
+        return Network(self._lent, self._model, self._loss_fn, self._batch, stats=stats, chosen=chosen)
+
+    def loss(self, stats: str) -> float:
+        network = self.network(stats)
+        with torch.no_grad():
+            loss = float(network.loss(network.output()))
+        if not math.isfinite(loss):
+            raise ValueError(f"The loss is {loss} here, so it has no curvature. {self._first_bad(stats)}")
+        return loss
+
+    def _first_bad(self, stats: str) -> str:
+        seen: list[str] = []
+
+        def watch(name: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            bad = any(isinstance(t, Tensor) and not t.isfinite().all() for t in tree_leaves(output))
+            if bad and not seen:
+                seen.append(f"{name} ({type(module).__name__})")
+
+        self._lent.reset()
+        with torch.no_grad(), reading(self._model, stats), Trace((watch,)).following(self._model):
+            self._model(self._batch[0])
+        return f"It first became so in the output of {seen[0]}." if seen else "The outputs are finite; the loss is not."
+
+    def top(self, stats: str, matrix: str, chosen: Sequence[int] | None = None, *, smallest: bool = False) -> Ritz:
+        network = self.network(stats, chosen)
+        gradient = network.gradient()
+        product = network.gauss_newton() if matrix == "ggn" else network.hessian()
+        if self._limit.preconditioner is not None:
+            picked = self._limit.preconditioner if chosen is None else [self._limit.preconditioner[i] for i in chosen]
+            half = torch.cat([p.reshape(-1) for p in picked]).to(gradient.dtype).rsqrt()
+            bare = product
+            product = lambda v: half * bare(half * v)  # noqa: E731
+        generator = torch.Generator().manual_seed(self._seed)
+        start = torch.randn(network.size, generator=generator, dtype=torch.float64).to(gradient)
+        size = gradient.norm()
+        if size > 0:
+            # The gradient has a large part in the top eigenvectors; the random part keeps any of them from being missed.
+            start = start / start.norm() + gradient / size
+        return lanczos(product, start, smallest=smallest, tol=self._tol, most=self._most)
+
+
+def _blocks(lent: Lent, model: nn.Module) -> dict[str, list[int]]:
+    """For each module that owns lent parameters, their numbers."""
+    index = {id(leaf): i for i, leaf in enumerate(lent.leaves)}
+    found = {
+        name: [index[id(p)] for p in module.parameters(recurse=False) if id(p) in index]
+        for name, module in model.named_modules()
+    }
+    return {name: chosen for name, chosen in found.items() if chosen}
+
+
+def _notes(lent: Lent, model: nn.Module, stats: str) -> tuple[str, ...]:
+    notes = []
+    if stats != "running" and lent.generators.moved():
+        notes.append("The forward draws random numbers (dropout, noise); every product was made with the same ones.")
+    if (
+        stats != "running"
+        and not over_the_batch(model)
+        and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
+    ):
+        notes.append("The model's BatchNorm layers are in eval mode: their running statistics were used.")
+    return tuple(notes)
+
+
+def _converted(model: nn.Module, batch: tuple[Any, Any], dtype: torch.dtype) -> tuple[nn.Module, tuple[Any, Any]]:
+    """Deep copies in another dtype."""
+    x, y = (t.to(dtype) if isinstance(t, Tensor) and t.is_floating_point() else t for t in batch)
+    return copy.deepcopy(model).to(dtype), (x, y)

@@ -49,7 +49,9 @@ class Network:
         with reading(self._model, self._stats):
             found = self._model(self._x)
         if not isinstance(found, Tensor):
-            raise TypeError(f"The outputs must be one tensor to take curvature by them; the model returns {type(found)}.")
+            raise TypeError(
+                f"The outputs must be one tensor to take curvature by them; the model returns {type(found)}."
+            )
         return found
 
     def loss(self, output: Tensor) -> Tensor:
@@ -85,9 +87,7 @@ class Network:
 
         def product(v: Tensor) -> Tensor:
             u = bend(push(split(v, self.leaves)))
-            return flat(
-                torch.autograd.grad(output, self.leaves, u, retain_graph=True, allow_unused=True), self.leaves
-            )
+            return flat(torch.autograd.grad(output, self.leaves, u, retain_graph=True, allow_unused=True), self.leaves)
 
         return product
 
@@ -113,7 +113,9 @@ class Network:
 
 def flat(tensors: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
     """One vector; zeros where there is none."""
-    parts = [torch.zeros_like(b).reshape(-1) if a is None else a.reshape(-1) for a, b in zip(tensors, like, strict=True)]
+    parts = [
+        torch.zeros_like(b).reshape(-1) if a is None else a.reshape(-1) for a, b in zip(tensors, like, strict=True)
+    ]
     return torch.cat(parts)
 
 

@@ -1,0 +1,19 @@
+"""Curvature of the loss as it is trained: products, eigenvalues, stable learning rates."""
+
+from normscope.curvature.lanczos import Ritz, lanczos
+from normscope.curvature.limits import Limit, momentum_limit, optimizer_limit
+from normscope.curvature.measurement import Measurement, measure
+from normscope.curvature.network import Network
+from normscope.curvature.statistics import STATISTICS
+
+__all__ = [
+    "STATISTICS",
+    "Limit",
+    "Measurement",
+    "Network",
+    "Ritz",
+    "lanczos",
+    "measure",
+    "momentum_limit",
+    "optimizer_limit",
+]
