@@ -10,13 +10,14 @@ eigenvalues nearly coincide; a stop by the residual, unlike one by a small chang
 Knows no network: A is a function from a vector to a vector.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 Product = Callable[[Tensor], Tensor]
+_INVARIANT = 1e-12
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,57 @@ class Ritz:
     products: int
 
 
+class Krylov:
+    """An orthonormal basis of span{z, A z, A^2 z, ...} and the operator in it."""
+
+    def __init__(self, start: Tensor, most: int) -> None:
+        self._rows = start.new_empty(min(most, 32), start.numel())
+        self._most = most
+        self.alphas: list[float] = []
+        self.betas: list[float] = []
+
+    @property
+    def basis(self) -> Tensor:
+        return self._rows[: len(self.alphas)]
+
+    @property
+    def beta(self) -> float:
+        """Length of what the last product added outside the space; 0 where it is invariant."""
+        return self.betas[-1]
+
+    def add(self, q: Tensor, product: Product) -> Tensor:
+        """One product; gives the next basis vector, not yet of length one."""
+        j = len(self.alphas)
+        if j == len(self._rows):
+            self._rows = torch.cat([self._rows, q.new_empty(min(j, self._most - j), q.numel())])
+        self._rows[j] = q
+        w = product(q)
+        self.alphas.append(float(w @ q))
+        # Twice is enough: what the first pass leaves is of the size of rounding.
+        for _ in range(2):
+            w = w - self.basis.T @ (self.basis @ w)
+        self.betas.append(float(w.norm()))
+        return w
+
+    def tridiagonal(self) -> Tensor:
+        off = torch.diag(torch.tensor(self.betas[:-1], dtype=torch.float64), 1)
+        return torch.diag(torch.tensor(self.alphas, dtype=torch.float64)) + off + off.T
+
+
+def krylov(product: Product, start: Tensor, *, most: int) -> Iterator[Krylov]:
+    """The space after each product, until `most` of them or until it is invariant."""
+    most = min(most, start.numel())
+    space = Krylov(start, most)
+    q = start / start.norm()
+    while len(space.alphas) < most:
+        w = space.add(q, product)
+        yield space
+        scale = max(map(abs, space.alphas + space.betas), default=1.0)
+        if space.beta <= _INVARIANT * scale:
+            return
+        q = w / space.beta
+
+
 def lanczos(
     product: Product,
     start: Tensor,
@@ -48,49 +100,31 @@ def lanczos(
 
     Args:
         product: v -> A v, A symmetric.
-        start: any nonzero vector; its entries' dtype is the one worked in.
+        start: any nonzero vector; the work is done in its dtype.
         least, most: products at least and at most; a Krylov space that ends before is exact.
+
+    Example:
+        >>> a = torch.diag(torch.arange(5.0))
+        >>> found = lanczos(lambda v: a @ v, torch.ones(5), smallest=True)
+        >>> round(found.values[0], 4), abs(round(found.values[-1], 4)), found.converged
+        (4.0, 0.0, True)
     """
-    n = start.numel()
-    most = min(most, n)
-    basis = start.new_empty(min(most, 32), n)
-    alphas: list[float] = []
-    betas: list[float] = []
-    q = start / start.norm()
-    while True:
-        j = len(alphas)
-        if j == len(basis):
-            basis = torch.cat([basis, start.new_empty(min(len(basis), most - j), n)])
-        basis[j] = q
-        w = product(q)
-        alphas.append(float(w @ q))
-        known = basis[: j + 1]
-        for _ in range(2):
-            w = w - known.T @ (known @ w)
-        beta = float(w.norm())
-        theta, s = torch.linalg.eigh(_tridiagonal(alphas, betas))
+    for space in krylov(product, start, most=most):
+        done = len(space.alphas)
+        theta, s = torch.linalg.eigh(space.tridiagonal())
         scale = float(theta.abs().max()) or 1.0
-        residuals = beta * s[-1].abs() / scale
-        wanted = residuals[-min(k, j + 1) :].tolist() + (residuals[:1].tolist() if smallest else [])
-        ended = beta <= 1e-12 * scale
-        converged = ended or (j + 1 >= max(least, k) and max(wanted) <= tol)
-        if converged or j + 1 >= most:
-            top = s[:, -min(k, j + 1) :].flip(1).to(start.dtype).to(start.device)
-            return Ritz(
-                values=tuple(theta.flip(0).tolist()),
-                residuals=tuple(residuals.flip(0).tolist()),
-                vectors=top.T @ known,
-                smallest_vector=s[:, 0].to(start.dtype).to(start.device) @ known,
-                converged=converged,
-                products=j + 1,
-            )
-        betas.append(beta)
-        q = w / beta
-
-
-def _tridiagonal(alphas: list[float], betas: list[float]) -> Tensor:
-    diagonal = torch.diag(torch.tensor(alphas, dtype=torch.float64))
-    if not betas:
-        return diagonal
-    off = torch.diag(torch.tensor(betas, dtype=torch.float64), 1)
-    return diagonal + off + off.T
+        residuals = space.beta * s[-1].abs() / scale
+        wanted = residuals[-min(k, done) :].tolist() + (residuals[:1].tolist() if smallest else [])
+        converged = max(wanted) <= tol and done >= min(max(least, k), start.numel())
+        if converged or max(residuals) <= _INVARIANT:
+            converged = True
+            break
+    chosen = s[:, -min(k, done) :].flip(1).to(start)
+    return Ritz(
+        values=tuple(theta.flip(0).tolist()),
+        residuals=tuple(residuals.flip(0).tolist()),
+        vectors=chosen.T @ space.basis,
+        smallest_vector=s[:, 0].to(start) @ space.basis,
+        converged=converged,
+        products=done,
+    )

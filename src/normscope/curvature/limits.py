@@ -5,8 +5,9 @@ r"""The largest stable learning rate of an optimizer on a quadratic, from its la
     Adam, AdamW (beta_1)                             eta* = 2 (1 + beta_1) / ((1 - beta_1) lambda_P)
     RMSprop (momentum mu)                            eta* = 2 (1 + mu) / lambda_P
 
-lambda is the top eigenvalue of H + wd (weight decay as the optimizer adds it); lambda_P that of P^-1/2 H P^-1/2 with the
-optimizer's own diagonal P = sqrt(v_hat) + eps, held constant. Beyond eta* the iteration grows along the top eigenvector.
+lambda is the top eigenvalue of H + wd (weight decay as the optimizer adds it); lambda_P that of P^-1/2 H P^-1/2 with
+the optimizer's own diagonal P = sqrt(v_hat) + eps, held constant. Beyond eta* the iteration grows along the top
+eigenvector.
 Sources: seed 002, Eq. (7) for momentum; the others from the same two-term recursion x_{t+1} = (1 + a) x_t - a x_{t-1}
 - eta (...), whose characteristic root passes -1 at eta* (checked by running it); for Adam this is arXiv 2207.14484.
 """
@@ -65,8 +66,8 @@ def optimizer_limit(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Pa
         rule = "eta* = 2 (1 + mu) / lambda_P, P = sqrt(v) + eps held constant"
         return Limit(2 * (1 + momentum), rule, 0.0, _second_moments(optimizer, parameters))
     raise ValueError(
-        f"No stability bound is known here for {kind.__name__}. There is one for SGD, Adam, AdamW and RMSprop; for another "
-        "pass momentum= to get gradient descent's."
+        f"No stability bound is known here for {kind.__name__}. There is one for SGD, Adam, AdamW and RMSprop; for "
+        "another pass momentum= to get gradient descent's."
     )
 
 

@@ -3,8 +3,9 @@ r"""`measure`: the largest stable learning rate of this network on this batch, f
     eta* = factor / lambda_max,   factor = 2 (1 + mu) for gradient descent with momentum (`limits.py`)
 
 lambda_max is that of the generalized Gauss-Newton matrix by default, with the Hessian's largest and smallest eigenvalue
-beside it, through the batch statistics as they are trained ("batch"), with them held constant ("frozen") or in eval mode
-("running"). eta* marks where the local quadratic turns unstable; with cross-entropy that is not where training breaks.
+beside it, through the batch statistics as they are trained ("batch"), with them held constant ("frozen") or in eval
+mode ("running"). eta* marks where the local quadratic turns unstable; with cross-entropy that is not where training
+breaks.
 """
 
 import copy
@@ -214,8 +215,9 @@ class _Look:
         start = torch.randn(network.size, generator=generator, dtype=torch.float64).to(gradient)
         size = gradient.norm()
         if size > 0:
-            # The gradient has a large part in the top eigenvectors; the random part keeps any of them from being missed.
-            start = start / start.norm() + gradient / size
+            # The gradient has a large part in the top eigenvectors; the random part misses none of them.
+            start = start / start.norm()
+            start = start + gradient / size * (1.0 if start @ gradient >= 0 else -1.0)
         return lanczos(product, start, smallest=smallest, tol=self._tol, most=self._most)
 
 

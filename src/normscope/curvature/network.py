@@ -1,11 +1,11 @@
 r"""Curvature of a network's loss as products with vectors, on copies.
 
     H v = d/de grad L(theta + e v)                    Hessian: reverse over reverse, the graph of the gradient kept
-    G v = J^T (d^2 l / df^2) (J v)                    generalized Gauss-Newton: J v by forward mode, J^T u by a kept graph
+    G v = J^T (d^2 l / df^2) (J v)                    generalized Gauss-Newton: J v forward, J^T u by a kept graph
 
 f are the outputs, l(f) the loss of the batch, J = df/dtheta; derivatives go through the statistics as `stats` says
-(`statistics.py`). Torch's nested forward mode is wrong for BatchNorm (both Hessian paths here avoid it). For 1/2 squared
-error and for cross-entropy G is the Fisher matrix of the model's own distribution.
+(`statistics.py`). Torch's nested forward mode is wrong for BatchNorm and not used. For 1/2 squared error and for
+cross-entropy G is the Fisher matrix of the model's own distribution.
 """
 
 from collections.abc import Callable, Sequence
