@@ -82,12 +82,29 @@ class Network:
 
     def gauss_newton(self) -> Callable[[Tensor], Tensor]:
         output = self.output()
-        bend = self._output_hessian(output)
-        push = self._forward_mode()
+        bend, pull, push = self._output_hessian(output), self.pull(output), self.push()
+        return lambda v: pull(bend(push(v)))
+
+    def pull(self, output: Tensor) -> Callable[[Tensor], Tensor]:
+        """u -> J^T u, by the kept graph of `output`."""
+
+        def product(u: Tensor) -> Tensor:
+            found = torch.autograd.grad(output, self.leaves, u, retain_graph=True, allow_unused=True)
+            return flat(found, self.leaves)
+
+        return product
+
+    def push(self) -> Callable[[Tensor], Tensor]:
+        """v -> J v, in the shape of the outputs, by forward mode."""
 
         def product(v: Tensor) -> Tensor:
-            u = bend(push(split(v, self.leaves)))
-            return flat(torch.autograd.grad(output, self.leaves, u, retain_graph=True, allow_unused=True), self.leaves)
+            parts = split(v, self.leaves)
+            self._lent.reset()
+            with torch.no_grad(), forward_ad.dual_level():
+                duals = [forward_ad.make_dual(leaf, part) for leaf, part in zip(self.leaves, parts, strict=True)]
+                with self._lent.holding(self.leaves, duals), reading(self._model, self._stats):
+                    output, tangent = forward_ad.unpack_dual(self._model(self._x))
+            return torch.zeros_like(output) if tangent is None else tangent
 
         return product
 
@@ -97,18 +114,6 @@ class Network:
         if not slope.requires_grad:
             return torch.zeros_like
         return lambda u: torch.autograd.grad(slope, z, u, retain_graph=True)[0]
-
-    def _forward_mode(self) -> Callable[[Sequence[Tensor]], Tensor]:
-        def push(parts: Sequence[Tensor]) -> Tensor:
-            self._lent.reset()
-            with torch.no_grad(), forward_ad.dual_level():
-                duals = [forward_ad.make_dual(leaf, part) for leaf, part in zip(self.leaves, parts, strict=True)]
-                with self._lent.holding(self.leaves, duals), reading(self._model, self._stats):
-                    tangent = forward_ad.unpack_dual(self._model(self._x)).tangent
-            assert tangent is not None
-            return tangent
-
-        return push
 
 
 def flat(tensors: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
