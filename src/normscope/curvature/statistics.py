@@ -35,11 +35,16 @@ def over_the_batch(model: nn.Module) -> dict[str, nn.Module]:
 
 @contextmanager
 def reading(model: nn.Module, statistics: str) -> Iterator[None]:
-    """Inside, the forwards of `model` read their statistics so. Modes are left as they are found inside `untouched`."""
+    """Inside, the forwards of `model` read their statistics so."""
     check_choice("stats", statistics, STATISTICS)
     if statistics == "running":
+        training = [module for module in model.modules() if module.training]
         model.eval()
-        yield
+        try:
+            yield
+        finally:
+            for module in training:
+                module.training = True
     elif statistics == "frozen":
         with answering(over_the_batch(model), _frozen):
             yield

@@ -29,7 +29,8 @@ _MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 class Lent:
     """What the model works with inside `untouched`: leaves for its trainable parameters, clones of its buffers."""
 
-    def __init__(self, model: nn.Module, only: Container[int] | None) -> None:
+    def __init__(self, model: nn.Module, only: Container[int] | None, dtype: torch.dtype | None) -> None:
+        self._dtype = dtype
         self.names: list[str] = []
         self.originals: list[nn.Parameter] = []
         self.leaves: list[nn.Parameter] = []
@@ -65,7 +66,7 @@ class Lent:
             if parameter.requires_grad and (only is None or id(parameter) in only):
                 self.names.append(name)
                 self.originals.append(parameter)
-                self.leaves.append(nn.Parameter(parameter.detach().clone()))
+                self.leaves.append(nn.Parameter(self._copied(parameter)))
         return dict(zip(map(id, self.originals), self.leaves, strict=True))
 
     def _lend(self, holder: dict[str, Any], lent: dict[int, Tensor]) -> None:
@@ -74,14 +75,24 @@ class Lent:
             if type(held) in _INERT or not isinstance(held, Tensor):
                 continue
             if id(held) not in lent:
+                if isinstance(held, nn.Parameter) and self._cast(held):
+                    lent[id(held)] = nn.Parameter(self._copied(held), requires_grad=False)
+                    self._places.append((holder, key, lent[id(held)]))
+                    continue
                 if held.grad_fn is not None or isinstance(held, nn.Parameter):
                     continue
-                clone = held.detach().clone()
+                clone = self._copied(held)
                 lent[id(held)] = clone
                 # By `.data`, so that a reset does not count as a change of what a kept graph has saved.
                 self._clones.append(clone.data)
                 self._sources.append(held.detach())
             self._places.append((holder, key, lent[id(held)]))
+
+    def _cast(self, held: Tensor) -> bool:
+        return self._dtype is not None and held.is_floating_point() and held.dtype != self._dtype
+
+    def _copied(self, held: Tensor) -> Tensor:
+        return held.detach().to(self._dtype) if self._cast(held) else held.detach().clone()
 
     def place(self) -> None:
         for holder, key, tensor in self._places:
@@ -145,10 +156,13 @@ class _Kept:
 
 
 @contextmanager
-def untouched(model: nn.Module, *, only: Container[int] | None = None) -> Iterator[Lent]:
+def untouched(
+    model: nn.Module, *, only: Container[int] | None = None, dtype: torch.dtype | None = None
+) -> Iterator[Lent]:
     """Lends `model` copies of all it could write; whatever happens inside, it leaves as it came.
 
-    Leaves are lent for the trainable parameters, or for those of them whose id is in `only`.
+    Leaves are lent for the trainable parameters, or for those of them whose id is in `only`. With `dtype` the copies,
+    also of the other parameters, are of that dtype: a model that trains in half precision is measured in a wider one.
 
     Re-entrant: inside another `untouched` it lends copies of the copies. Gradients are on inside, whatever the mode
     outside, and a compiled model runs eagerly.
@@ -168,7 +182,7 @@ def untouched(model: nn.Module, *, only: Container[int] | None = None) -> Iterat
         stack.enter_context(torch.enable_grad())
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        lent = Lent(model, only)
+        lent = Lent(model, only, dtype)
         lent.generators.save()
         stack.callback(lent.close)
         lent.place()
