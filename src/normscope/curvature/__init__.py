@@ -6,10 +6,13 @@ from normscope.curvature.limits import Limit, momentum_limit, optimizer_limit
 from normscope.curvature.measurement import Measurement
 from normscope.curvature.measuring import measure
 from normscope.curvature.network import Network
+from normscope.curvature.probe import Curvature, CurvatureProbe
 from normscope.curvature.statistics import STATISTICS
 
 __all__ = [
     "STATISTICS",
+    "Curvature",
+    "CurvatureProbe",
     "Limit",
     "Measurement",
     "Network",

@@ -10,7 +10,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from normscope.observe.verdict import CROSS_ENTROPY, NOT_A_LIMIT, SQUARED, Verdict
+from normscope.curvature.wording import stability_verdict
+from normscope.observe.verdict import Verdict
 from normscope.results import plain
 
 SCHEMA = 1
@@ -57,20 +58,15 @@ class Measurement:
 
     def verdict(self, lr: float) -> Verdict:
         """What a learning rate of `lr` means here, worded for the loss."""
-        below = lr < self.eta_star
-        share = f"lr = {lr:.3g} is {lr / self.eta_star:.2g} times eta* = {self.eta_star:.3g}"
-        text = f"{share}: the local quadratic is {'stable' if below else 'unstable'}."
-        good: bool | None = below
-        if self.loss_kind == CROSS_ENTROPY:
-            text += " " + NOT_A_LIMIT
-            good = True if below else None
-        elif not below and self.loss_kind == SQUARED:
-            text += " Expect the loss to rise along the top eigenvector before the network adapts, if it does."
-        elif not below:
-            text += " Whether training survives that depends on the loss; near a minimum it does not."
-        if not self.converged:
-            text += f" (Not converged: the residual is {self.residual:.1e}.)"
-        return Verdict("learning rate", good, text, self.rule, f"curvature of this batch, {self.matrix}, {self.stats}")
+        return stability_verdict(
+            lr,
+            self.eta_star,
+            kind=self.loss_kind,
+            rule=self.rule,
+            source=f"curvature of this batch, {self.matrix}, {self.stats}",
+            residual=self.residual,
+            converged=self.converged,
+        )
 
     def frame(self) -> pd.DataFrame:
         """One row a layer: lambda_max of its own block, its residual, and eta* if it alone were trained.
