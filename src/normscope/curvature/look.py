@@ -126,6 +126,19 @@ class Look:
         Args:
             warm: (b, n), vectors to start from. gradient: where it is known already.
         """
+        # The solver's products of vectors too would be rounded to half precision inside a region of the user's.
+        with torch.autocast(self._lent.leaves[0].device.type, enabled=False):
+            return self._top(stats, matrix, chosen, smallest, warm, gradient)
+
+    def _top(
+        self,
+        stats: str,
+        matrix: str,
+        chosen: Sequence[int] | None,
+        smallest: bool,
+        warm: Tensor | None,
+        gradient: Tensor | None,
+    ) -> tuple[Ritz, float]:
         network = self.network(stats, chosen)
         half = self._half(chosen, network.leaves)
         if gradient is None:
