@@ -20,7 +20,9 @@ def test_version(tmp_path):
     assert (found.returncode, found.stdout) == (0, f"normscope {normscope.__version__}\n")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["data", "--help"], ["demo", "--help"], ["solve", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["data", "--help"], ["demo", "--help"], ["measure", "--help"], ["solve", "--help"]]
+)
 def test_help_does_not_import_torch(arguments):
     code = (
         "import sys; from normscope.cli import app\n"

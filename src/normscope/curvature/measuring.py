@@ -101,6 +101,8 @@ def measure(
     if cast is not None:
         batches = [tree_map_only(Tensor, lambda t: t.to(cast) if t.is_floating_point() else t, b) for b in batches]
         notes.append(f"Products in {cast}, to which parameters and inputs were converted.")
+    if "running" in (stats, *compare) and _unseen(inner):
+        notes.append("The running statistics are those of initialization: no batch has been seen in train mode.")
     with untouched(inner, dtype=cast) as lent:
         if not lent.leaves:
             raise ValueError("The model has no trainable parameter, so its loss has no curvature by any.")
@@ -122,7 +124,7 @@ def measure(
         unused = look.unused(stats)
         if len(unused) == len(lent.leaves):
             raise ValueError("The loss does not depend on any trainable parameter, so it has no curvature by them.")
-        notes += _notes(inner, stats, (stats, *compare), look.drew, unused, loss_fn, matrix, batches, over)
+        notes += _notes(inner, stats, look.drew, unused, loss_fn, matrix, batches, over)
         ends = hessian or matrix == "hessian"
         found, error = look.top(
             stats, matrix, smallest=matrix == "hessian", warm=None if start is None else start.vector[None]
@@ -199,10 +201,14 @@ def _optimizer_name(optimizer: torch.optim.Optimizer | None, momentum: float, ne
     return type(optimizer).__name__ + (f" ({', '.join(f'{k}={v}' for k, v in set_to.items())})" if set_to else "")
 
 
+def _unseen(model: nn.Module) -> bool:
+    counts = [m.num_batches_tracked for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    return any(count is not None and not int(count) for count in counts)
+
+
 def _notes(
     model: nn.Module,
     stats: str,
-    readings: Sequence[str],
     drew: bool,
     unused: Sequence[str],
     loss_fn: Callable[..., Any],
@@ -216,9 +222,6 @@ def _notes(
     normed = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     if stats != "running" and normed and not over_the_batch(model):
         notes.append("The model's BatchNorm layers are in eval mode: their running statistics were used.")
-    unseen = [m for m in normed if m.num_batches_tracked is not None and not int(m.num_batches_tracked)]
-    if "running" in readings and unseen:
-        notes.append("The running statistics are those of initialization: no batch has been seen in train mode.")
     if unused:
         notes.append(f"No part in the loss, and no curvature: {', '.join(unused)}.")
     if matrix == "fisher" and distribution(loss_fn) is None:
