@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from normscope.curvature.block import block_lanczos
 from normscope.curvature.lanczos import Product, Ritz, lanczos
 from normscope.curvature.limits import Limit
-from normscope.curvature.network import Network, call_model
+from normscope.curvature.network import Network, call_model, flat
 from normscope.curvature.several import Several, reduction_of, weights
 from normscope.curvature.statistics import reading
 from normscope.observe.calls import Trace
@@ -78,25 +78,24 @@ class Look:
         shares = weights(self._batches, self._over, stats, self._model, lambda: reduction_of(networks[0]))
         return Several(networks, shares)
 
-    def loss(self, stats: str) -> float:
-        """Mean or sum over the batches, as the curvature's; raises where it is not finite."""
+    def first(self, stats: str) -> tuple[float, Tensor, list[str]]:
+        """The loss and its gradient, as the curvature's mean or sum over the batches; names of parameters without any.
+
+        Raises where the loss is not finite.
+        """
         networks = self._networks(stats)
         shares = weights(self._batches, self._over, stats, self._model, lambda: reduction_of(networks[0]))
-        total = torch.zeros(())
+        total, slope, unused = torch.zeros(()), torch.zeros(()), set(self._lent.names)
         for network, share, batch in zip(networks, shares, self._batches, strict=True):
-            with torch.no_grad():
-                loss = network.loss(network.output())
+            loss, found = network.value_and_gradients()
             self.drew = self.drew or self._lent.draws
             if not loss.isfinite():
                 where = self._first_bad(batch, stats)
                 raise ValueError(f"The loss is {float(loss)} here, so it has no curvature. {where}")
-            total = total + share * loss.cpu()
-        return float(self._processes.mean(lambda: [total])[0])
-
-    def unused(self, stats: str) -> list[str]:
-        """Names of the parameters that have no part in the loss."""
-        found = self._networks(stats)[0].gradients()
-        return [name for name, gradient in zip(self._lent.names, found, strict=True) if gradient is None]
+            unused -= {name for name, g in zip(self._lent.names, found, strict=True) if g is not None}
+            total, slope = total + share * loss.cpu(), slope.to(loss.device) + share * flat(found, network.leaves)
+        loss, gradient = self._processes.mean(lambda: [total, slope])
+        return float(loss), gradient, [name for name in self._lent.names if name in unused]
 
     def _first_bad(self, batch: tuple[Any, Any], stats: str) -> str:
         seen: list[str] = []

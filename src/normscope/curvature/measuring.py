@@ -66,7 +66,7 @@ def measure(
         matrix: "ggn" (generalized Gauss-Newton), "hessian" or "fisher".
         stats: how normalizers' batch statistics are read: "batch", "frozen" or "running"; compare= names others
             to give beside it.
-        hessian: the Hessian's ends too, beside another matrix; most of the cost. False for lambda_max alone.
+        hessian: both ends of the Hessian's spectrum too; most of the cost. False for lambda_max alone.
         layers: lambda_max of every parameterized layer's own block too.
         draws: sample the Fisher matrix with so many labels for each output; 0 is exact.
         over, micro_batch: "data" for the loss of all batches together, and parts to cut one batch into, both where
@@ -120,19 +120,17 @@ def measure(
         )
         if start is not None and start.vector.numel() != sum(leaf.numel() for leaf in lent.leaves):
             raise ValueError("start= was measured with other parameters. Hand in a result of this network.")
-        loss = look.loss(stats)
-        unused = look.unused(stats)
+        loss, gradient, unused = look.first(stats)
         if len(unused) == len(lent.leaves):
             raise ValueError("The loss does not depend on any trainable parameter, so it has no curvature by them.")
         notes += _notes(inner, stats, look.drew, unused, loss_fn, matrix, batches, over)
-        ends = hessian or matrix == "hessian"
-        found, error = look.top(
-            stats, matrix, smallest=matrix == "hessian", warm=None if start is None else start.vector[None]
-        )
-        bent = found if matrix == "hessian" else None
-        if ends and bent is None:
+        both_ends = hessian and matrix == "hessian"
+        warm = None if start is None else start.vector[None]
+        found, error = look.top(stats, matrix, smallest=both_ends, warm=warm, gradient=gradient)
+        bent = found if both_ends else None
+        if hessian and bent is None:
             try:
-                bent, _ = look.top(stats, "hessian", smallest=True)
+                bent, _ = look.top(stats, "hessian", smallest=True, gradient=gradient)
             except (NotImplementedError, RuntimeError) as problem:
                 notes.append(f"The Hessian was not measured: {str(problem).splitlines()[0]}")
         others = {name: look.top(name, matrix)[0] for name in compare if name != stats}

@@ -98,15 +98,15 @@ class Network:
         twice = [torch.cat([t, t]) if isinstance(t, Tensor) else t for t in (output, self._y)]
         return self._loss_fn(*twice)
 
-    def gradients(self) -> list[Tensor | None]:
-        """By each leaf; None where it has no part in the loss."""
+    def value_and_gradients(self) -> tuple[Tensor, list[Tensor | None]]:
+        """The loss, and its gradient by each leaf; None where it has no part in the loss."""
         loss = self.loss(self.output())
         if not loss.requires_grad:
-            return [None] * len(self.leaves)
-        return self._grad([loss], self.leaves, None, keep=False)
+            return loss, [None] * len(self.leaves)
+        return loss.detach(), self._grad([loss], self.leaves, None, keep=False)
 
     def gradient(self) -> Tensor:
-        return flat(self.gradients(), self.leaves)
+        return flat(self.value_and_gradients()[1], self.leaves)
 
     def product(self, matrix: str) -> Product:
         """v -> A v for A "ggn", "hessian" or "fisher"; graphs are kept as long as it is."""
