@@ -18,6 +18,7 @@ from torch import Tensor
 
 Product = Callable[[Tensor], Tensor]
 _INVARIANT = 1e-12
+_MIXED = 0.1
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def lanczos(
 
     Args:
         product: v -> A v, A symmetric.
-        start: any nonzero vector; the work is done in its dtype.
+        start: any nonzero vector, a random one of a tenth of its length is added; the work is done in its dtype.
         least, most: products at least and at most; a Krylov space that ends before is exact.
 
     Example:
@@ -109,7 +110,7 @@ def lanczos(
         >>> round(found.values[0], 4), abs(round(found.values[-1], 4)), found.converged
         (4.0, 0.0, True)
     """
-    for space in krylov(product, start, most=most):
+    for space in krylov(product, _mixed(start), most=most):
         done = len(space.alphas)
         theta, s = torch.linalg.eigh(space.tridiagonal())
         scale = float(theta.abs().max()) or 1.0
@@ -128,3 +129,10 @@ def lanczos(
         converged=converged,
         products=done,
     )
+
+
+def _mixed(start: Tensor) -> Tensor:
+    """Not orthogonal to any eigenvector, and near `start`; no generator but its own is moved."""
+    generator = torch.Generator().manual_seed(0)
+    other = torch.randn(start.numel(), generator=generator, dtype=torch.float64).to(start)
+    return start / start.norm() + _MIXED * other / other.norm()
