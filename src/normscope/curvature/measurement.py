@@ -124,10 +124,11 @@ def measure(
     for name in (stats, *compare):
         check_choice("stats", name, STATISTICS)
     inner, _, _ = unwrapped(model)
+    trained = [p for p in inner.parameters() if p.requires_grad]
+    limit = optimizer_limit(optimizer, trained) if optimizer else momentum_limit(momentum, nesterov=nesterov)
     if dtype is not None:
         inner, batch = _converted(inner, batch, dtype)
     with untouched(inner) as lent:
-        limit = optimizer_limit(optimizer, lent.originals) if optimizer else momentum_limit(momentum, nesterov=nesterov)
         look = _Look(lent, inner, loss_fn, batch, limit, tol, most, seed)
         loss = look.loss(stats)
         notes = _notes(lent, inner, stats)
@@ -209,8 +210,8 @@ class _Look:
         if self._limit.preconditioner is not None:
             picked = self._limit.preconditioner if chosen is None else [self._limit.preconditioner[i] for i in chosen]
             half = torch.cat([p.reshape(-1) for p in picked]).to(gradient.dtype).rsqrt()
-            bare = product
-            product = lambda v: half * bare(half * v)  # noqa: E731
+            bare, ridge = product, self._limit.ridge
+            product = lambda v: half * (bare(half * v) + ridge * half * v)  # noqa: E731
         generator = torch.Generator().manual_seed(self._seed)
         start = torch.randn(network.size, generator=generator, dtype=torch.float64).to(gradient)
         size = gradient.norm()
