@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from normscope.choices import check_choice
 from normscope.curvature.lanczos import Ritz, lanczos
 from normscope.curvature.limits import Limit, momentum_limit, optimizer_limit
-from normscope.curvature.network import Network
+from normscope.curvature.network import Network, flat
 from normscope.curvature.statistics import STATISTICS, over_the_batch, reading
 from normscope.environment import environment
 from normscope.observe.calls import Trace
@@ -92,6 +92,7 @@ def measure(
     compare: Sequence[str] = (),
     hessian: bool = False,
     layers: bool = False,
+    parameters: Callable[[str, nn.Parameter], bool] | None = None,
     dtype: torch.dtype | None = None,
     tol: float = 1e-3,
     most: int = 100,
@@ -108,6 +109,7 @@ def measure(
         stats: how normalizers' batch statistics are read: "batch", "frozen" or "running"; compare= names others
             to give beside it.
         layers: lambda_max of every parameterized layer's own block too.
+        parameters: (name, parameter) -> whether it is one to take curvature by; all trainable ones by default.
         dtype: of the products; the model's own by default.
         tol, most: relative residual to reach, in at most so many products; not reached is converged=False.
         seed: of the start vector.
@@ -129,15 +131,18 @@ def measure(
     if dtype is not None:
         inner, batch = _converted(inner, batch, dtype)
     with untouched(inner) as lent:
+        chosen = _chosen(lent, parameters)
         look = _Look(lent, inner, loss_fn, batch, limit, tol, most, seed)
         loss = look.loss(stats)
         notes = _notes(lent, inner, stats)
-        found = look.top(stats, matrix)
-        ends = look.top(stats, "hessian", smallest=True) if hessian else None
-        others = {name: look.top(name, matrix).values[0] + limit.decay for name in compare if name != stats}
+        found = look.top(stats, matrix, chosen)
+        if look.idle:
+            notes += (f"No gradient reaches {', '.join(look.idle)}: their rows of the matrix are zero.",)
+        ends = look.top(stats, "hessian", chosen, smallest=True) if hessian else None
+        others = {name: look.top(name, matrix, chosen).values[0] + limit.decay for name in compare if name != stats}
         blocks = {
-            name: look.top(stats, matrix, chosen).values[0] + limit.decay
-            for name, chosen in (_blocks(lent, inner) if layers else {}).items()
+            name: look.top(stats, matrix, block).values[0] + limit.decay
+            for name, block in (_blocks(lent, inner, chosen) if layers else {}).items()
         }
     top = found.values[0] + limit.decay
     return Measurement(
@@ -178,6 +183,7 @@ class _Look:
     ) -> None:
         self._lent, self._model, self._loss_fn, self._batch = lent, model, loss_fn, batch
         self._limit, self._tol, self._most, self._seed = limit, tol, most, seed
+        self.idle: list[str] = []
 
     def network(self, stats: str, chosen: Sequence[int] | None = None) -> Network:
         return Network(self._lent, self._model, self._loss_fn, self._batch, stats=stats, chosen=chosen)
@@ -203,12 +209,18 @@ class _Look:
             self._model(self._batch[0])
         return f"It first became so in the output of {seen[0]}." if seen else "The outputs are finite; the loss is not."
 
-    def top(self, stats: str, matrix: str, chosen: Sequence[int] | None = None, *, smallest: bool = False) -> Ritz:
+    def top(self, stats: str, matrix: str, chosen: Sequence[int], *, smallest: bool = False) -> Ritz:
         network = self.network(stats, chosen)
-        gradient = network.gradient()
+        gradients = network.gradients()
+        names = [self._lent.names[i] for i in chosen]
+        self.idle = [name for name, g in zip(names, gradients, strict=True) if g is None]
+        gradient = flat(gradients, network.leaves)
+        if not gradient.isfinite().all():
+            bad = (name for name, g in zip(names, gradients, strict=True) if g is not None and not g.isfinite().all())
+            raise ValueError(f"The loss is finite here, but its gradient is not finite at {next(bad)}: no curvature.")
         product = network.gauss_newton() if matrix == "ggn" else network.hessian()
         if self._limit.preconditioner is not None:
-            picked = self._limit.preconditioner if chosen is None else [self._limit.preconditioner[i] for i in chosen]
+            picked = [self._limit.preconditioner[i] for i in chosen]
             half = torch.cat([p.reshape(-1) for p in picked]).to(gradient.dtype).rsqrt()
             bare, ridge = product, self._limit.ridge
             product = lambda v: half * (bare(half * v) + ridge * half * v)  # noqa: E731
@@ -222,14 +234,24 @@ class _Look:
         return lanczos(product, start, smallest=smallest, tol=self._tol, most=self._most)
 
 
-def _blocks(lent: Lent, model: nn.Module) -> dict[str, list[int]]:
-    """For each module that owns lent parameters, their numbers."""
-    index = {id(leaf): i for i, leaf in enumerate(lent.leaves)}
+def _chosen(lent: Lent, wanted: Callable[[str, nn.Parameter], bool] | None) -> list[int]:
+    """Numbers of the parameters to take curvature by."""
+    named = zip(lent.names, lent.originals, strict=True)
+    chosen = [i for i, (name, p) in enumerate(named) if wanted is None or wanted(name, p)]
+    if not chosen:
+        left = "parameters= chose none of them" if lent.names else "none of the model's requires a gradient"
+        raise ValueError(f"There is no parameter to take curvature by: {left}.")
+    return chosen
+
+
+def _blocks(lent: Lent, model: nn.Module, chosen: Sequence[int]) -> dict[str, list[int]]:
+    """For each module that owns chosen parameters, their numbers."""
+    index = {id(lent.leaves[i]): i for i in chosen}
     found = {
         name: [index[id(p)] for p in module.parameters(recurse=False) if id(p) in index]
         for name, module in model.named_modules()
     }
-    return {name: chosen for name, chosen in found.items() if chosen}
+    return {name: block for name, block in found.items() if block}
 
 
 def _notes(lent: Lent, model: nn.Module, stats: str) -> tuple[str, ...]:

@@ -61,12 +61,18 @@ class Network:
             raise ValueError(f"loss_fn must return a scalar; got {got}. Take its mean or its sum.")
         return loss
 
+    def gradients(self, *, create_graph: bool = False) -> tuple[Tensor | None, ...]:
+        """One for each leaf, None where the loss does not depend on it."""
+        loss = self.loss(self.output())
+        if not loss.requires_grad:
+            return (None,) * len(self.leaves)
+        return torch.autograd.grad(loss, self.leaves, create_graph=create_graph, allow_unused=True)
+
     def gradient(self) -> Tensor:
-        return flat(torch.autograd.grad(self.loss(self.output()), self.leaves, allow_unused=True), self.leaves)
+        return flat(self.gradients(), self.leaves)
 
     def hessian(self) -> Callable[[Tensor], Tensor]:
-        loss = self.loss(self.output())
-        found = torch.autograd.grad(loss, self.leaves, create_graph=True, allow_unused=True)
+        found = self.gradients(create_graph=True)
         grads = [g for g in found if g is not None and g.requires_grad]
 
         def product(v: Tensor) -> Tensor:
@@ -89,6 +95,8 @@ class Network:
         """u -> J^T u, by the kept graph of `output`."""
 
         def product(u: Tensor) -> Tensor:
+            if not output.requires_grad:
+                return flat((None,) * len(self.leaves), self.leaves)
             found = torch.autograd.grad(output, self.leaves, u, retain_graph=True, allow_unused=True)
             return flat(found, self.leaves)
 
