@@ -95,12 +95,14 @@ def lanczos(
     tol: float = 1e-3,
     least: int = 8,
     most: int = 100,
+    mix: float = 0.1,
 ) -> Ritz:
     """The k largest eigenvalues (and the smallest, if asked) to a relative residual of `tol`.
 
     Args:
         product: v -> A v, A symmetric.
         start: any nonzero vector; the work is done in its dtype.
+        mix: length of the random vector that is added, in the start's; 0 for a start that has one in it.
         least, most: products at least and at most; a Krylov space that ends before is exact.
 
     Example:
@@ -109,7 +111,7 @@ def lanczos(
         >>> round(found.values[0], 4), abs(round(found.values[-1], 4)), found.converged
         (4.0, 0.0, True)
     """
-    for space in krylov(product, start, most=most):
+    for space in krylov(product, _mixed(start, mix), most=most):
         done = len(space.alphas)
         theta, s = torch.linalg.eigh(space.tridiagonal())
         scale = float(theta.abs().max()) or 1.0
@@ -128,3 +130,10 @@ def lanczos(
         converged=converged,
         products=done,
     )
+
+
+def _mixed(start: Tensor, length: float) -> Tensor:
+    """Not orthogonal to any eigenvector, and near `start`; no generator but its own is moved."""
+    generator = torch.Generator().manual_seed(0)
+    other = torch.randn(start.numel(), generator=generator, dtype=torch.float64).to(start)
+    return start / start.norm() + length * other / other.norm()

@@ -2,8 +2,8 @@ r"""The ends of the spectrum of one network, by statistics, matrix and parameter
 
 The start vector is the gradient, which lies to a large part in the top eigenvectors, with a random vector of the same
 length, which misses none; or the vectors of an earlier look with a part of it (`WARM`). With a preconditioner P the
-operator is P^-1/2 A P^-1/2. Several processes average gradients and products, as DDP averages gradients; all of them
-then take the same steps.
+operator is P^-1/2 (A + wd) P^-1/2. Several processes average gradients and products, as DDP averages gradients; all of
+them then take the same steps.
 """
 
 import math
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from normscope.curvature.block import block_lanczos
+from normscope.curvature.fisher import LOG_LABELS, distribution
 from normscope.curvature.lanczos import Product, Ritz, lanczos
 from normscope.curvature.limits import Limit
 from normscope.curvature.network import Network, call_model, flat
@@ -78,24 +79,33 @@ class Look:
         shares = weights(self._batches, self._over, stats, self._model, lambda: reduction_of(networks[0]))
         return Several(networks, shares)
 
-    def first(self, stats: str) -> tuple[float, Tensor, list[str]]:
+    def first(self, stats: str, chosen: Sequence[int]) -> tuple[float, Tensor, list[str]]:
         """The loss and its gradient, as the curvature's mean or sum over the batches; names of parameters without any.
 
-        Raises where the loss is not finite.
+        Raises where one of them is not finite.
         """
-        networks = self._networks(stats)
+        networks = self._networks(stats, chosen)
         shares = weights(self._batches, self._over, stats, self._model, lambda: reduction_of(networks[0]))
-        total, slope, unused = torch.zeros(()), torch.zeros(()), set(self._lent.names)
+        names = [self._lent.names[i] for i in chosen]
+        total, slope, unused = torch.zeros(()), torch.zeros(()), set(names)
         for network, share, batch in zip(networks, shares, self._batches, strict=True):
             loss, found = network.value_and_gradients()
             self.drew = self.drew or self._lent.draws
             if not loss.isfinite():
                 where = self._first_bad(batch, stats)
                 raise ValueError(f"The loss is {float(loss)} here, so it has no curvature. {where}")
-            unused -= {name for name, g in zip(self._lent.names, found, strict=True) if g is not None}
-            total, slope = total + share * loss.cpu(), slope.to(loss.device) + share * flat(found, network.leaves)
-        loss, gradient = self._processes.mean(lambda: [total, slope])
-        return float(loss), gradient, [name for name in self._lent.names if name in unused]
+            for name, gradient in zip(names, found, strict=True):
+                if gradient is not None and not gradient.isfinite().all():
+                    raise ValueError(
+                        f"The loss is finite here, but its gradient is not finite at {name}: no curvature."
+                    )
+            unused -= {name for name, g in zip(names, found, strict=True) if g is not None}
+            total, slope = (
+                total + share * loss.detach().cpu(),
+                slope.to(loss.device) + share * flat(found, network.leaves),
+            )
+        mean = self._processes.mean(lambda: [total, slope])
+        return float(mean[0]), mean[1], [name for name in names if name in unused]
 
     def _first_bad(self, batch: tuple[Any, Any], stats: str) -> str:
         seen: list[str] = []
@@ -147,11 +157,20 @@ class Look:
         solver = self._solver
         least = LEAST if warm is None else LEAST_WARM
         options: dict[str, Any] = {"smallest": smallest, "tol": solver.tol, "most": solver.most, "least": least}
-        found = lanczos(product, start[0], **options) if len(start) == 1 else block_lanczos(product, start, **options)
+        alone = len(start) == 1
+        found = lanczos(product, start[0], mix=0.0, **options) if alone else block_lanczos(product, start, **options)
         self.forward_mode = self.forward_mode and network.forward_mode
         top = found.vectors[0]
         error = network.fisher_error(top if half is None else half * top) if matrix == "fisher" else 0.0
         return found, error
+
+    def refuse_linear(self, found: Ritz, matrix: str) -> None:
+        """Raises where a zero is that of a loss without second derivative by the outputs; other zeros are true."""
+        if matrix != "hessian" and not found.values[0] and distribution(self._loss_fn) in (None, LOG_LABELS):
+            raise ValueError(
+                "The loss is linear in the outputs, so its Gauss-Newton matrix is zero. For log-probabilities and "
+                "nll_loss ask for matrix='fisher', or hand in logits and cross_entropy; else matrix='hessian'."
+            )
 
     def _half(self, chosen: Sequence[int] | None, leaves: Sequence[Tensor]) -> Tensor | None:
         """P^-1/2 as a vector."""
@@ -165,7 +184,8 @@ class Look:
         def averaged(v: Tensor) -> Tensor:
             return self._processes.mean(lambda: [product(v)])[0]
 
-        return averaged if half is None else lambda v: half * averaged(half * v)
+        ridge = self._limit.ridge
+        return averaged if half is None else lambda v: half * (averaged(half * v) + ridge * half * v)
 
     def _start(self, gradient: Tensor, warm: Tensor | None) -> Tensor:
         generator = torch.Generator().manual_seed(self._solver.seed)
@@ -182,11 +202,21 @@ class Look:
         return rows
 
 
-def blocks(lent: Lent, model: nn.Module) -> dict[str, list[int]]:
-    """For each module that owns lent parameters, their numbers."""
-    index = {id(leaf): i for i, leaf in enumerate(lent.leaves)}
+def chosen_parameters(lent: Lent, wanted: Callable[[str, nn.Parameter], bool] | None) -> list[int]:
+    """Numbers of the parameters to take curvature by."""
+    named = zip(lent.names, lent.originals, strict=True)
+    chosen = [i for i, (name, p) in enumerate(named) if wanted is None or wanted(name, p)]
+    if not chosen:
+        left = "parameters= chose none of them" if lent.names else "none of the model's requires a gradient"
+        raise ValueError(f"There is no parameter to take curvature by: {left}.")
+    return chosen
+
+
+def blocks(lent: Lent, model: nn.Module, chosen: Sequence[int]) -> dict[str, list[int]]:
+    """For each module that owns chosen parameters, their numbers."""
+    index = {id(lent.leaves[i]): i for i in chosen}
     found = {
         name: [index[id(p)] for p in module.parameters(recurse=False) if id(p) in index]
         for name, module in model.named_modules()
     }
-    return {name: chosen for name, chosen in found.items() if chosen}
+    return {name: block for name, block in found.items() if block}

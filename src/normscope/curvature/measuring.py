@@ -21,7 +21,7 @@ from normscope.curvature.derivatives import working_dtype
 from normscope.curvature.fisher import distribution
 from normscope.curvature.lanczos import Ritz
 from normscope.curvature.limits import momentum_limit, optimizer_limit
-from normscope.curvature.look import Look, Solver, blocks
+from normscope.curvature.look import Look, Solver, blocks, chosen_parameters
 from normscope.curvature.measurement import Measurement
 from normscope.curvature.network import MATRICES
 from normscope.curvature.several import as_batches, is_one_batch, samples
@@ -46,6 +46,7 @@ def measure(
     compare: Sequence[str] = (),
     hessian: bool = True,
     layers: bool = False,
+    parameters: Callable[[str, nn.Parameter], bool] | None = None,
     draws: int = 0,
     over: str = "batches",
     micro_batch: int | None = None,
@@ -68,6 +69,7 @@ def measure(
             to give beside it.
         hessian: both ends of the Hessian's spectrum too; most of the cost. False for lambda_max alone.
         layers: lambda_max of every parameterized layer's own block too.
+        parameters: (name, parameter) -> whether it is one to take curvature by; all trainable ones by default.
         draws: sample the Fisher matrix with so many labels for each output; 0 is exact.
         over, micro_batch: "data" for the loss of all batches together, and parts to cut one batch into, both where
             no statistics go over the batch.
@@ -104,8 +106,7 @@ def measure(
     if "running" in (stats, *compare) and _unseen(inner):
         notes.append("The running statistics are those of initialization: no batch has been seen in train mode.")
     with untouched(inner, dtype=cast) as lent:
-        if not lent.leaves:
-            raise ValueError("The model has no trainable parameter, so its loss has no curvature by any.")
+        chosen = chosen_parameters(lent, parameters)
         limit = optimizer_limit(optimizer, lent.originals) if optimizer else momentum_limit(momentum, nesterov=nesterov)
         look = Look(
             lent,
@@ -118,23 +119,25 @@ def measure(
             over="data" if micro_batch is not None else over,
             draws=draws,
         )
-        if start is not None and start.vector.numel() != sum(leaf.numel() for leaf in lent.leaves):
+        if start is not None and start.vector.numel() != sum(lent.leaves[i].numel() for i in chosen):
             raise ValueError("start= was measured with other parameters. Hand in a result of this network.")
-        loss, gradient, unused = look.first(stats)
-        if len(unused) == len(lent.leaves):
+        loss, gradient, unused = look.first(stats, chosen)
+        if len(unused) == len(chosen):
             raise ValueError("The loss does not depend on any trainable parameter, so it has no curvature by them.")
         notes += _notes(inner, stats, look.drew, unused, loss_fn, matrix, batches, over)
         both_ends = hessian and matrix == "hessian"
         warm = None if start is None else start.vector[None]
-        found, error = look.top(stats, matrix, smallest=both_ends, warm=warm, gradient=gradient)
+        found, error = look.top(stats, matrix, chosen, smallest=both_ends, warm=warm, gradient=gradient)
+        look.refuse_linear(found, matrix)
         bent = found if both_ends else None
         if hessian and bent is None:
             try:
-                bent, _ = look.top(stats, "hessian", smallest=True, gradient=gradient)
+                bent, _ = look.top(stats, "hessian", chosen, smallest=True, gradient=gradient)
             except (NotImplementedError, RuntimeError) as problem:
                 notes.append(f"The Hessian was not measured: {str(problem).splitlines()[0]}")
-        others = {name: look.top(name, matrix)[0] for name in compare if name != stats}
-        parts = {name: look.top(stats, matrix, chosen)[0] for name, chosen in blocks(lent, inner).items() if layers}
+        others = {name: look.top(name, matrix, chosen)[0] for name in compare if name != stats}
+        own = blocks(lent, inner, chosen) if layers else {}
+        parts = {name: look.top(stats, matrix, numbers)[0] for name, numbers in own.items()}
     if not look.forward_mode:
         notes.append("The model has no forward-mode derivative; reverse mode was used twice in its place.")
     measured = {"lambda_max": found, "the Hessian": bent} | {f"statistics {k!r}": v for k, v in others.items()}
@@ -221,7 +224,7 @@ def _notes(
     if stats != "running" and normed and not over_the_batch(model):
         notes.append("The model's BatchNorm layers are in eval mode: their running statistics were used.")
     if unused:
-        notes.append(f"No part in the loss, and no curvature: {', '.join(unused)}.")
+        notes.append(f"No gradient reaches {', '.join(unused)}: their rows of the matrix are zero.")
     if matrix == "fisher" and distribution(loss_fn) is None:
         notes.append(
             "This loss is not the -log p of a distribution known here: through its own second derivative by the "

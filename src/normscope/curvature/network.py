@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from normscope.curvature.derivatives import derivable
-from normscope.curvature.fisher import BINARY, LABELS, FisherOfOutputs, distribution, fisher_of_outputs
+from normscope.curvature.fisher import FisherOfOutputs, fisher_of_outputs
 from normscope.curvature.statistics import reading
 from normscope.observe.untouched import Lent
 
@@ -114,6 +114,8 @@ class Network:
 
     def hessian(self) -> Product:
         loss = self.loss(self.output())
+        if not loss.requires_grad:
+            return torch.zeros_like
         with self._reading():
             found = torch.autograd.grad(loss, self.leaves, create_graph=True, allow_unused=True)
         curved = [i for i, g in enumerate(found) if g is not None and g.requires_grad]
@@ -145,6 +147,8 @@ class Network:
 
     def pull(self, output: Tensor) -> Product:
         """u -> J^T u, by the kept graph of `output`."""
+        if not output.requires_grad:
+            return lambda u: flat([None] * len(self.leaves), self.leaves)
         return lambda u: flat(self._grad([output], self.leaves, [u]), self.leaves)
 
     def push(self) -> Product:
@@ -190,19 +194,9 @@ class Network:
     def _output_hessian(self, output: Tensor) -> Product:
         z = output.detach().requires_grad_()
         (slope,) = torch.autograd.grad(self.loss(z), z, create_graph=True)
-
-        def product(u: Tensor) -> Tensor:
-            return torch.autograd.grad(slope, z, u, retain_graph=True)[0]
-
-        probe = torch.linspace(-1, 1, z.numel(), dtype=z.dtype, device=z.device).view(z.shape)
-        # A cross-entropy that is fitted to the last digit is flat, and its curvature truly zero.
-        flat_is_true = distribution(self._loss_fn) in (LABELS, BINARY)
-        if not slope.requires_grad or not (flat_is_true or product(probe).any()):
-            raise ValueError(
-                "The loss is linear in the outputs, so its Gauss-Newton matrix is zero. For log-probabilities and "
-                "nll_loss ask for matrix='fisher', or hand in logits and cross_entropy; else matrix='hessian'."
-            )
-        return product
+        if not slope.requires_grad:
+            return torch.zeros_like
+        return lambda u: torch.autograd.grad(slope, z, u, retain_graph=True)[0]
 
     def _grad(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], along: Sequence[Tensor] | None, keep: bool = True

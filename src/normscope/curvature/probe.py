@@ -95,6 +95,7 @@ class CurvatureProbe:
             look = Look(lent, task.model, loss_fn, [batch], call=call, **settings)
             warm = self._last if self._last is not None and self._last.shape[1] == gradient.numel() else None
             found, _ = look.top("batch", matrix, warm=warm, gradient=gradient.to(lent.leaves[0].dtype))
+        look.refuse_linear(found, matrix)
         self._last = found.vectors
         top = found.values[0] + limit.decay
         return Curvature(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.choices import check_choice
-from normscope.norms._inputs import per_channel, standardize, wide
+from normscope.norms._inputs import check_input, per_channel, standardize, wide
 from normscope.norms.lp import _LpLayer, lp_statistics
 from normscope.norms.noisy import _NoisyLayer
 from normscope.observe.calls import answering
@@ -54,6 +54,7 @@ def reading(model: nn.Module, statistics: str) -> Iterator[None]:
 
 def _frozen(name: str, layer: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Tensor:
     (x,) = args
+    check_input(x, type(layer).__name__, None, (2, 3, 4, 5), batch_stats=True)
     with torch.no_grad():
         mean, rate = _statistics(layer, x)
     y = standardize(x, mean, rate, layer.weight, layer.bias)  # type: ignore[arg-type]
