@@ -134,6 +134,8 @@ def lanczos(
 
 def _mixed(start: Tensor, length: float) -> Tensor:
     """Not orthogonal to any eigenvector, and near `start`; no generator but its own is moved."""
+    if not length:
+        return start
     generator = torch.Generator().manual_seed(0)
     other = torch.randn(start.numel(), generator=generator, dtype=torch.float64).to(start)
     return start / start.norm() + length * other / other.norm()

@@ -188,8 +188,9 @@ class Look:
         return averaged if half is None else lambda v: half * (averaged(half * v) + ridge * half * v)
 
     def _start(self, gradient: Tensor, warm: Tensor | None) -> Tensor:
-        generator = torch.Generator().manual_seed(self._solver.seed)
-        rows = torch.randn(self._solver.block, gradient.numel(), generator=generator, dtype=torch.float64).to(gradient)
+        # Drawn where it is used: for a large network on a GPU the host would take longer than some products.
+        generator = torch.Generator(gradient.device).manual_seed(self._solver.seed)
+        rows = gradient.new_empty(self._solver.block, gradient.numel()).normal_(generator=generator)
         rows = rows / rows.norm(dim=1, keepdim=True)
         size = gradient.norm()
         if size > 0 and math.isfinite(float(size)):
