@@ -68,7 +68,9 @@ def test_it_is_what_measure_finds_and_warm_after_the_first_look():
     model = models.MLP(6, 3, width=12, norm="batch")
     opt = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=0.5)
     x, y = next(_batches(1))
-    monitor = Monitor(model, losses.half_mse, every=1, measure=["curvature"], budget=None, on_error="raise")
+    # The landscape's points lie elsewhere: curvature is to be that of where the run stands.
+    chosen = ["landscape", "curvature"]
+    monitor = Monitor(model, losses.half_mse, every=1, measure=chosen, budget=None, on_error="raise")
     for _ in range(3):
         opt.zero_grad()
         losses.half_mse(model(x), y).backward()
@@ -81,9 +83,23 @@ def test_it_is_what_measure_finds_and_warm_after_the_first_look():
         opt.step()
     products = [record.results["curvature"].products for record in monitor.records]
     assert max(products[1:]) < products[0]
-    (verdict,) = monitor.verdicts
+    (verdict,) = (v for v in monitor.verdicts if v.about == "learning rate")
     assert verdict.good
     assert "times eta*" in verdict.text
+
+
+def test_other_measurements_of_the_look_change_nothing():
+    """They move the leaves, draw masks and switch gradients off: curvature is the same after them as alone."""
+    model = _net()
+    x, y = next(_batches(1))
+    opt = torch.optim.SGD(model.parameters(), lr=0.5)
+    F.cross_entropy(model(x), y).backward()
+    found = []
+    for chosen in (["curvature"], ["landscape", "critical", "shift", "curvature"]):
+        torch.manual_seed(7)
+        record = Monitor(model, F.cross_entropy, measure=chosen, on_error="raise").step(x, y, opt)
+        found.append(record.results["curvature"])
+    assert found[0] == found[1]
 
 
 def test_an_optimizer_without_a_bound_is_named_and_curvature_given_all_the_same():
