@@ -4,6 +4,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # One thread per process: with more, a busy neighbour slows small networks by up to 600 times.
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+# Libraries that tests compare with; without their dependencies, which would pull torchvision. Absent, the tests skip.
+PEERS := curvlinops-for-pytorch backpack-for-pytorch einconv einops jaxtyping linear_operator opt_einsum unfoldNd \
+	hessian-eigenthings
 
 .PHONY: demo test test-all lint clean
 
@@ -32,4 +35,5 @@ $(VENV)/.run: pyproject.toml constraints.txt
 
 $(VENV)/.test: $(VENV)/.run
 	$(PIP) -e ".[test]"
+	-$(PIP) --no-deps $(PEERS)
 	touch $@

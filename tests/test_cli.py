@@ -21,7 +21,15 @@ def test_version(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["data", "--help"], ["demo", "--help"], ["monitor", "--help"], ["solve", "--help"]]
+    "arguments",
+    [
+        ["--help"],
+        ["data", "--help"],
+        ["demo", "--help"],
+        ["measure", "--help"],
+        ["monitor", "--help"],
+        ["solve", "--help"],
+    ],
 )
 def test_help_does_not_import_torch(arguments):
     code = (

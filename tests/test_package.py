@@ -27,7 +27,8 @@ def test_no_module_hides_a_function_of_the_door():
         "import pkgutil, importlib, normscope\n"
         "for m in pkgutil.walk_packages(normscope.__path__, 'normscope.'):\n"
         "    m.name.endswith('__main__') or importlib.import_module(m.name)\n"
-        "assert callable(normscope.train) and callable(normscope.swap_norms) and callable(normscope.fold_norms)"
+        "assert all(callable(getattr(normscope, name)) for name in ('train', 'swap_norms', 'fold_norms', 'measure'))\n"
+        "assert callable(normscope.curvature.measure) and callable(normscope.curvature.lanczos)"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert found.returncode == 0, found.stderr

@@ -9,20 +9,29 @@ from typing import TYPE_CHECKING, Any
 from normscope._version import __version__
 
 if TYPE_CHECKING:
-    from normscope import data, losses, models, norms, observe, solve
+    from normscope import curvature, data, losses, models, norms, observe, solve
+    from normscope.curvature import measure
     from normscope.norms import fold_norms, swap_norms
     from normscope.observe import Monitor
     from normscope.training import train
 
-_MODULES = ("data", "losses", "models", "norms", "observe", "solve")
-_NAMES = {"Monitor": "observe", "fold_norms": "norms", "swap_norms": "norms", "train": "training"}
+_MODULES = ("curvature", "data", "losses", "models", "norms", "observe", "solve")
+_NAMES = {
+    "Monitor": "observe",
+    "fold_norms": "norms",
+    "measure": "curvature",
+    "swap_norms": "norms",
+    "train": "training",
+}
 
 __all__ = [
     "Monitor",
     "__version__",
+    "curvature",
     "data",
     "fold_norms",
     "losses",
+    "measure",
     "models",
     "norms",
     "observe",

@@ -8,6 +8,8 @@ r"""The losses of the sources; class labels, integers of shape (N,), are compare
 5 times those of half_mse.
 """
 
+from collections.abc import Callable
+
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
@@ -42,5 +44,5 @@ def half_sse(output: Tensor, target: Tensor) -> Tensor:
     return 0.5 * (output - target).square().sum()
 
 
-LOSSES = {"half_mse": half_mse, "half_sse": half_sse, "cross_entropy": cross_entropy}
+LOSSES: dict[str, Callable[..., Tensor]] = {"half_mse": half_mse, "half_sse": half_sse, "cross_entropy": cross_entropy}
 __all__ = ["LOSSES", "cross_entropy", "half_mse", "half_sse"]

@@ -11,6 +11,7 @@ import typer
 from normscope._version import __version__
 from normscope.cli.data import app as data_app
 from normscope.cli.demo import demo
+from normscope.cli.measure import measure
 from normscope.cli.monitor import monitor
 from normscope.cli.solve import solve
 
@@ -21,6 +22,7 @@ app = typer.Typer(
     add_completion=True,
 )
 app.command()(demo)
+app.command()(measure)
 app.command()(monitor)
 app.command()(solve)
 app.add_typer(data_app, name="data")

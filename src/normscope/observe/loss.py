@@ -22,12 +22,14 @@ class Task:
 
     autocast: the dtype that training runs in; None takes the one in force where the measurement is called.
     processes: those over which losses and gradients are averaged, as DDP averages them.
+    loss_fn: where forward is loss_fn(model(x), y), for what needs the outputs.
     """
 
     model: nn.Module
     forward: Callable[[nn.Module, Any], Tensor]
     autocast: torch.dtype | None = None
     processes: Processes = field(default_factory=Processes)
+    loss_fn: Callable[..., Tensor] | None = None
 
 
 class BatchLoss:

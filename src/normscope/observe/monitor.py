@@ -26,17 +26,26 @@ from normscope.observe.sinks import Sink
 from normscope.observe.update import plain_optimizer
 from normscope.observe.verdict import Verdict, loss_kind
 
+
+def _curvature() -> Any:
+    # Curvature stands on this folder; importing it here would close a circle.
+    from normscope.curvature.probe import CurvatureProbe
+
+    return CurvatureProbe()
+
+
 MEASUREMENTS: dict[str, Callable[[], Any]] = {
     "critical": CriticalProbe,
     "landscape": LandscapeProbe,
     "health": HealthProbe,
     "activations": ActivationProbe,
     "shift": ShiftProbe,
+    "curvature": _curvature,
 }
 PRESETS = {
     "light": ("critical",),
     "standard": ("landscape", "critical", "health"),
-    "full": tuple(MEASUREMENTS),
+    "full": ("critical", "landscape", "health", "activations", "shift"),
 }
 
 
@@ -62,7 +71,8 @@ class Monitor:
         forward: forward(model, batch) gives the loss, for everything else; then call step(batch, optimizer=...).
         every: look every so many steps, at "log" spaced ones, or at the steps of a list.
         measure: "light" (critical step: forward passes alone), "standard" (and landscape, health), "full" (and
-            activations, covariate shift); or names and measurement objects such as LandscapeProbe(DLN_FACTORS).
+            activations, covariate shift); or names, "curvature" among them, and measurement objects such as
+            LandscapeProbe(DLN_FACTORS).
         budget: share of the time that looking may take; looks are put off to keep it. None: no limit.
         sinks: where records go besides memory: JSONL, TensorBoard, WandB or your own. Opened here, with `settings()`.
         on_error: "warn" says what failed and lets the run go on; "raise" is for tests.
@@ -86,7 +96,7 @@ class Monitor:
     ) -> None:
         check_choice("on_error", on_error, ("warn", "raise"))
         inner, processes, convention = unwrapped(model)
-        self._task = Task(inner, loss_of(loss_fn, forward), autocast, processes)
+        self._task = Task(inner, loss_of(loss_fn, forward), autocast, processes, loss_fn)
         self._kind = loss_kind(loss_fn)
         self._due = schedule(every)
         self._measurements = _measurements(measure)

@@ -13,7 +13,7 @@ of yours that appends to a global list), and what lies deeper than one level in 
 import operator
 import sys
 from collections import deque
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -31,18 +31,18 @@ _MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 class Lent:
     """What the model works with inside `untouched`: leaves for its trainable parameters, clones of its buffers."""
 
-    def __init__(self, model: nn.Module, only: Container[int] | None) -> None:
+    def __init__(self, model: nn.Module, only: Container[int] | None, dtype: torch.dtype | None) -> None:
         self.names: list[str] = []
         self.originals: list[nn.Parameter] = []
         self.leaves: list[nn.Parameter] = []
         self._places: list[tuple[Any, Any, Tensor]] = []
-        self._copies = _Copies()
+        self._copies = _Copies(dtype)
         self._empty: list[Any] = []
         self._kept: list[_Kept] = []
         self._in_use: list[_Kept] = []
         self._holders: list[Any] = []
         owned: list[object] = []
-        lent = self._leaves(model, only)
+        lent = self._leaves(model, only, dtype)
         frozen = sum(p.numel() for p in model.parameters() if id(p) not in lent)
         self._copy_frozen = frozen <= sum(leaf.numel() for leaf in self.leaves)
         for module in model.modules():
@@ -65,8 +65,8 @@ class Lent:
         self.draws = True
         self._copies.refresh()
 
-    def _leaves(self, model: nn.Module, only: Container[int] | None) -> dict[int, Tensor]:
-        copies = _Copies()
+    def _leaves(self, model: nn.Module, only: Container[int] | None, dtype: torch.dtype | None) -> dict[int, Tensor]:
+        copies = _Copies(dtype)
         for name, parameter in model.named_parameters():
             if parameter.requires_grad and (only is None or id(parameter) in only):
                 self.names.append(name)
@@ -84,7 +84,8 @@ class Lent:
                 continue
             if id(held) not in lent:
                 parameter = isinstance(held, nn.Parameter)
-                if held.grad_fn is not None or (parameter and not (self._copy_frozen and type(held) is nn.Parameter)):
+                wanted = self._copies.casts(held) or (self._copy_frozen and type(held) is nn.Parameter)
+                if held.grad_fn is not None or (parameter and not wanted):
                     continue
                 copy = self._copies.of(held)
                 lent[id(held)] = nn.Parameter(copy, requires_grad=held.requires_grad) if parameter else copy
@@ -94,6 +95,19 @@ class Lent:
         for holder, key, tensor in self._places:
             holder[key] = tensor
         self._in_use = [_Kept(holder) for holder in self._holders]
+
+    @contextmanager
+    def holding(self, leaves: Sequence[Tensor], others: Sequence[Tensor]) -> Iterator[None]:
+        """Inside, the model has `others` in the places of some of its leaves."""
+        instead = {id(leaf): other for leaf, other in zip(leaves, others, strict=True)}
+        places = [place for place in self._places if id(place[2]) in instead]
+        try:
+            for holder, key, leaf in places:
+                holder[key] = instead[id(leaf)]
+            yield
+        finally:
+            for holder, key, leaf in places:
+                holder[key] = leaf
 
     def reset(self) -> None:
         """The state of the first moment for another forward: buffers, attributes, generators; the leaves stay.
@@ -115,15 +129,23 @@ class Lent:
 
 
 class _Copies:
-    """Copies of tensors, filled together: a kernel for each dtype and device, not for each tensor."""
+    """Copies of tensors, filled together: a kernel for each dtype and device, not for each tensor.
 
-    def __init__(self) -> None:
+    dtype: that of the copies of floating-point tensors, if not their own.
+    """
+
+    def __init__(self, dtype: torch.dtype | None) -> None:
+        self._dtype = dtype
         self._groups: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
+
+    def casts(self, source: Tensor) -> bool:
+        return self._dtype is not None and source.is_floating_point() and source.dtype != self._dtype
 
     def of(self, source: Tensor) -> Tensor:
         """A copy of `source`, without its values until `refresh`."""
+        dtype = self._dtype if self.casts(source) else source.dtype
         source = source.detach()
-        copy = torch.empty_like(source) if source.layout == torch.strided else source.clone()
+        copy = torch.empty_like(source, dtype=dtype) if source.layout == torch.strided else source.clone()
         copies, sources = self._groups.setdefault((source.dtype, source.device), ([], []))
         # By `.data`, so that filling it again does not count as a change of what a kept graph has saved.
         copies.append(copy.data)
@@ -159,10 +181,13 @@ class _Kept:
 
 
 @contextmanager
-def untouched(model: nn.Module, *, only: Container[int] | None = None) -> Iterator[Lent]:
+def untouched(
+    model: nn.Module, *, only: Container[int] | None = None, dtype: torch.dtype | None = None
+) -> Iterator[Lent]:
     """Lends `model` copies of all it could write; whatever happens inside, it leaves as it came.
 
-    Leaves are lent for the trainable parameters, or for those of them whose id is in `only`.
+    Leaves are lent for the trainable parameters, or for those of them whose id is in `only`. With `dtype` the copies,
+    also of the other parameters, are of that dtype: a model that trains in half precision is measured in a wider one.
 
     Re-entrant: inside another `untouched` it lends copies of the copies. Gradients are on inside, whatever the mode
     outside, and a compiled model runs eagerly.
@@ -183,7 +208,7 @@ def untouched(model: nn.Module, *, only: Container[int] | None = None) -> Iterat
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(without_reentrant_checkpoints())
-        lent = Lent(model, only)
+        lent = Lent(model, only, dtype)
         lent.generators.save()
         stack.callback(lent.close)
         lent.place()

@@ -1,0 +1,352 @@
+"""Time to lambda_max at a certified relative residual of 1e-3, against other tools, from one run.
+
+    OMP_NUM_THREADS=2 python benchmarks/curvature.py [--device cuda] [--out benchmarks/results/curvature-cpu.json]
+
+Batch 256, BatchNorm, cross-entropy, 32x32x3: the CNN of `normscope.models`, and on a GPU VGG-16 and PreActResNet-18; at
+initialization and after training steps. Modes: "eval" (running statistics), where all tools can be compared, and
+"train" (as trained), where they raise, change the mode or move the buffers, which is recorded for each.
+
+- seconds of each tool to the top eigenvalue, median over rounds in which all take turns; its residual is recomputed
+  with normscope's operator. curvlinops (with scipy's eigsh), hessian-eigenthings (its iteration limit raised until its
+  own residual passes) and PyHessian (as it stops, and with its tolerance lowered until the residual passes) are
+  optional: what is not installed is said.
+- warm: seconds and products after one more training step, starting from the last vector and fresh, on the same batch
+  and on another.
+- product: a GGN and a Hessian product over a gradient (forward and backward).
+- memory: peak of a measurement over the peak of a training step, each in a process of its own.
+"""
+
+import argparse
+import copy
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import normscope as ns
+from normscope.curvature import Network
+from normscope.environment import environment
+from normscope.observe import untouched
+
+TOL = 1e-3
+LOSS = nn.CrossEntropyLoss()
+Found = tuple[float, Tensor]
+
+
+def networks(device: str) -> dict[str, Callable[[], nn.Module]]:
+    found: dict[str, Callable[[], nn.Module]] = {"CNN": lambda: ns.models.CNN(norm="batch")}
+    if device == "cuda":
+        found["VGG-16"] = lambda: ns.models.VGG(16, norm="batch")
+        found["PreActResNet-18"] = lambda: ns.models.PreActResNet18(norm="batch")
+    return found
+
+
+class Case:
+    """One network at one point of its training, and a batch."""
+
+    def __init__(self, name: str, device: str, batch: int, steps: int) -> None:
+        self.device = device
+        self.model = networks(device)[name]().to(device)
+        generator = torch.Generator().manual_seed(0)
+        self.batches = [
+            (torch.randn(batch, 3, 32, 32, generator=generator), torch.randint(10, (batch,), generator=generator))
+            for _ in range(4)
+        ]
+        self.batches = [(x.to(device), y.to(device)) for x, y in self.batches]
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        for i in range(max(steps, 1)):
+            # The first pass without a step gives the running statistics a value.
+            self.train_pass(i)
+            if steps:
+                self.optimizer.step()
+
+    @property
+    def batch(self) -> tuple[Tensor, Tensor]:
+        return self.batches[0]
+
+    def train_pass(self, i: int = 0) -> None:
+        self.optimizer.zero_grad()
+        x, y = self.batches[i % len(self.batches)]
+        LOSS(self.model(x), y).backward()
+
+    def residual(self, matrix: str, mode: str, found: Found) -> float:
+        """||A v - lambda v|| / |lambda| with normscope's products."""
+        value, v = found
+        v = v.detach().to(self.device, torch.float32)
+        v = v / v.norm()
+        with untouched(self.model) as lent:
+            network = Network(lent, self.model, LOSS, self.batch, stats=STATS[mode])
+            image = network.product(matrix)(v)
+        return float((image - value * v).norm()) / abs(value)
+
+
+STATS = {"eval": "running", "train": "batch"}
+
+
+def normscope(case: Case, model: nn.Module, matrix: str, mode: str) -> Found:
+    found = ns.measure(model, LOSS, case.batch, matrix=matrix, stats=STATS[mode], hessian=False, tol=TOL)
+    assert found.converged, found
+    return found.lambda_max, found.vector
+
+
+def curvlinops(case: Case, model: nn.Module, matrix: str, mode: str) -> Found:
+    from curvlinops import GGNLinearOperator, HessianLinearOperator
+    from scipy.sparse.linalg import eigsh
+
+    kind = {"ggn": GGNLinearOperator, "hessian": HessianLinearOperator}[matrix]
+    operator = kind(model, LOSS, list(model.parameters()), [case.batch], check_deterministic=False)
+    values, vectors = eigsh(operator.to_scipy(), k=1, which="LA", tol=TOL)
+    return float(values[0]), torch.from_numpy(vectors[:, 0])
+
+
+def hessian_eigenthings(case: Case, model: nn.Module, matrix: str, mode: str) -> Found:
+    import hessian_eigenthings as he
+
+    if matrix == "ggn":
+        operator = he.GGNOperator(model, [case.batch], he.supervised_forward, he.supervised_loss_of_output(LOSS))
+    else:
+        operator = he.HessianOperator(model, [case.batch], he.supervised_loss(LOSS))
+    found = he.lanczos(operator, k=1, max_iter=case.iterations[matrix, mode], tol=TOL, which="LA", seed=0)
+    if not bool(found.converged[0]):
+        raise NotEnough
+    return float(found.eigenvalues[0]), found.eigenvectors[0]
+
+
+class NotEnough(Exception):
+    """More iterations, or a smaller tolerance, are needed."""
+
+
+def pyhessian(tol: float) -> Callable[[Case, nn.Module, str, str], Found]:
+    def run(case: Case, model: nn.Module, matrix: str, mode: str) -> Found:
+        from pyhessian import hessian
+
+        if matrix == "ggn":
+            raise NotImplementedError("PyHessian has no Gauss-Newton products")
+        x, y = case.batch
+        values, vectors = hessian(model, LOSS, data=(x, y), cuda=case.device == "cuda").eigenvalues(1000, tol)
+        return float(values[0]), torch.cat([part.reshape(-1) for part in vectors[0]]).detach()
+
+    return run
+
+
+TOOLS: dict[str, Callable[[Case, nn.Module, str, str], Found]] = {
+    "normscope": normscope,
+    "curvlinops + eigsh": curvlinops,
+    "hessian-eigenthings": hessian_eigenthings,
+    "PyHessian": pyhessian(1e-3),
+    **{f"PyHessian, tolerance {tol:g}": pyhessian(tol) for tol in (1e-4, 1e-5, 1e-6)},
+}
+
+
+def copied(case: Case, mode: str) -> nn.Module:
+    return copy.deepcopy(case.model).train(mode == "train")
+
+
+def trial(case: Case, tool: str, matrix: str, mode: str) -> dict[str, Any]:
+    """One untimed run: the value, its residual, what it did to the model; or why there is none."""
+    model = copied(case, mode)
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    try:
+        raised = tool == "hessian-eigenthings"
+        found = _raised(case, matrix, mode) if raised else TOOLS[tool](case, model, matrix, mode)
+    except ImportError as error:
+        return {"not_run": f"not installed ({error.name})"}
+    except Exception as error:
+        lines = str(error).splitlines() or [""]
+        return {"not_run": f"{type(error).__name__}: {lines[0][:200]}"}
+    if tool == "hessian-eigenthings":
+        TOOLS[tool](case, model, matrix, mode)
+    harm = [name for name, t in model.state_dict().items() if not torch.equal(t, before[name])]
+    row: dict[str, Any] = {"lambda_max": found[0], "residual": case.residual(matrix, mode, found)}
+    row["moved"] = harm
+    row["mode_changed"] = model.training != (mode == "train")
+    row["gradients_left"] = any(p.grad is not None for p in model.parameters())
+    return row
+
+
+def _raised(case: Case, matrix: str, mode: str) -> Found:
+    """With the smallest iteration limit of a doubling row that converges."""
+    for case.iterations[matrix, mode] in (8, 12, 16, 24, 32, 48, 64, 100):
+        try:
+            return hessian_eigenthings(case, copied(case, mode), matrix, mode)
+        except NotEnough:
+            continue
+    raise RuntimeError("not converged in 100 iterations")
+
+
+def seconds(run: Callable[[], Any], device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    started = time.perf_counter()
+    run()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - started
+
+
+def in_turns(runs: dict[str, Callable[[], Any]], device: str, rounds: int) -> dict[str, float]:
+    """Medians over rounds in which all take turns, after one untimed call each."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for run in runs.values():
+        run()
+    for _ in range(rounds):
+        for name, run in runs.items():
+            times[name].append(seconds(run, device))
+    return {name: statistics.median(series) for name, series in times.items()}
+
+
+def race(case: Case, matrix: str, mode: str, rounds: int) -> dict[str, dict[str, Any]]:
+    case.iterations: dict[tuple[str, str], int] = {}
+    found: dict[str, dict[str, Any]] = {}
+    for tool in TOOLS:
+        tolerances = [row for name, row in found.items() if name.startswith("PyHessian") and "residual" in row]
+        if "tolerance" in tool and (not tolerances or tolerances[-1]["residual"] <= TOL):
+            continue
+        found[tool] = trial(case, tool, matrix, mode)
+
+    def run(tool: str) -> Callable[[], Found]:
+        model = copied(case, mode)
+        return lambda: TOOLS[tool](case, model.train(mode == "train"), matrix, mode)
+
+    times = in_turns({tool: run(tool) for tool, row in found.items() if "residual" in row}, case.device, rounds)
+    for tool, spent in times.items():
+        found[tool] |= {"seconds": spent, "over_normscope": spent / times["normscope"]}
+    return found
+
+
+def warm(case: Case, matrix: str, rounds: int) -> dict[str, dict[str, float]]:
+    """One training step on from where the last vector was found."""
+    options: dict[str, Any] = {"matrix": matrix, "hessian": False, "tol": TOL}
+    last = ns.measure(case.model, LOSS, case.batch, **options)
+    twin = copy.deepcopy(case.model)
+    optimizer = torch.optim.SGD(twin.parameters(), lr=0.01)
+    x, y = case.batch
+    LOSS(twin(x), y).backward()
+    optimizer.step()
+    rows = {}
+    for name, batch in (("same batch", case.batch), ("another batch", case.batches[1])):
+
+        def run(start: Any, batch: tuple[Tensor, Tensor] = batch) -> Any:
+            return ns.measure(twin, LOSS, batch, start=start, **options)
+
+        times = in_turns({"fresh": lambda: run(None), "warm": lambda: run(last)}, case.device, rounds)
+        rows[name] = {
+            "fresh_seconds": times["fresh"],
+            "warm_seconds": times["warm"],
+            "speedup": times["fresh"] / times["warm"],
+            "fresh_products": run(None).products,
+            "warm_products": run(last).products,
+        }
+    return rows
+
+
+def products(case: Case, rounds: int) -> dict[str, float]:
+    """Over a gradient of the same network; graphs are kept, as in a measurement."""
+    with untouched(case.model) as lent:
+        network = Network(lent, case.model, LOSS, case.batch, stats="batch")
+        v = torch.randn(network.size, device=case.device)
+        runs: dict[str, Callable[[], Any]] = {"gradient": network.gradient}
+        for matrix in ("ggn", "hessian"):
+            product = network.product(matrix)
+            runs[matrix] = lambda product=product: product(v)
+        times = in_turns(runs, case.device, 3 * rounds)
+    return {"gradient_ms": 1e3 * times["gradient"]} | {m: times[m] / times["gradient"] for m in ("ggn", "hessian")}
+
+
+def resident() -> float:
+    """Peak MiB of this process; getrusage's would count that of the process that started it."""
+    (line,) = (row for row in Path("/proc/self/status").read_text().splitlines() if row.startswith("VmHWM"))
+    return float(line.split()[1]) / 2**10
+
+
+def peak(name: str, device: str, batch: int, what: str) -> float:
+    """MiB; of device memory, or resident in this process beyond what it takes to import torch."""
+    empty = resident() if device == "cpu" else 0.0
+    case = Case(name, device, batch, 0)
+    case.optimizer.zero_grad()
+    runs: dict[str, Callable[[], Any]] = {
+        "step": case.train_pass,
+        "ggn": lambda: normscope(case, case.model, "ggn", "train"),
+        "hessian": lambda: normscope(case, case.model, "hessian", "train"),
+    }
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        runs[what]()
+        return torch.cuda.max_memory_allocated() / 2**20
+    runs[what]()
+    return resident() - empty
+
+
+def peaks(name: str, device: str, batch: int) -> dict[str, float]:
+    found = {}
+    for what in ("step", "ggn", "hessian"):
+        command = [sys.executable, __file__, "--device", device, "--batch", str(batch), "--peak", name, what]
+        found[what] = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return {"step_mib": found["step"]} | {what: found[what] / found["step"] for what in ("ggn", "hessian")}
+
+
+def show(name: str, rows: dict[str, dict[str, Any]]) -> None:
+    print(f"{name}")
+    for tool, row in rows.items():
+        if "not_run" in row:
+            print(f"  {tool:28} {row['not_run']}")
+            continue
+        harm = f"moved {len(row['moved'])} tensors" if row["moved"] else ""
+        harm += " left the mode changed" if row["mode_changed"] else ""
+        print(
+            f"  {tool:28} {row['seconds']:8.3f} s {row['over_normscope']:6.2f}x  lambda {row['lambda_max']:.5g} "
+            f"residual {row['residual']:.1e} {harm}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=60, help="of training, for the second point")
+    parser.add_argument("--peak", nargs=2, metavar=("NETWORK", "WHAT"), help="print one peak and end")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    if args.peak:
+        print(peak(args.peak[0], args.device, args.batch, args.peak[1]))
+        return
+    result: dict[str, Any] = {
+        "environment": environment(args.device),
+        "load": os.getloadavg()[0],
+        "batch": args.batch,
+        "tol": TOL,
+        "race": {},
+        "warm": {},
+        "product": {},
+        "memory": {},
+    }
+    for network in networks(args.device):
+        for steps in (0, args.steps):
+            case = Case(network, args.device, args.batch, steps)
+            point = f"{network}, {f'after {steps} steps' if steps else 'initialization'}"
+            for mode in STATS:
+                for matrix in ("hessian", "ggn"):
+                    rows = race(case, matrix, mode, args.rounds)
+                    result["race"][f"{point}, {mode}, {matrix}"] = rows
+                    show(f"{point}, {mode}, {matrix}", rows)
+            result["warm"][point] = {matrix: warm(case, matrix, args.rounds) for matrix in ("ggn", "hessian")}
+        result["product"][network] = products(case, args.rounds)
+        result["memory"][network] = peaks(network, args.device, args.batch)
+    result["load_at_end"] = os.getloadavg()[0]
+    for key in ("warm", "product", "memory"):
+        print(key, json.dumps(result[key], indent=1))
+    if args.out:
+        args.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

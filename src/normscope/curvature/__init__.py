@@ -1,0 +1,25 @@
+"""Curvature of the loss as it is trained: products, eigenvalues, stable learning rates."""
+
+from normscope.curvature.block import block_lanczos
+from normscope.curvature.lanczos import Ritz, lanczos
+from normscope.curvature.limits import Limit, momentum_limit, optimizer_limit
+from normscope.curvature.measurement import Measurement
+from normscope.curvature.measuring import measure
+from normscope.curvature.network import Network
+from normscope.curvature.probe import Curvature, CurvatureProbe
+from normscope.curvature.statistics import STATISTICS
+
+__all__ = [
+    "STATISTICS",
+    "Curvature",
+    "CurvatureProbe",
+    "Limit",
+    "Measurement",
+    "Network",
+    "Ritz",
+    "block_lanczos",
+    "lanczos",
+    "measure",
+    "momentum_limit",
+    "optimizer_limit",
+]

@@ -1,0 +1,141 @@
+r"""Lanczos with full reorthogonalization: both ends of a symmetric operator's spectrum from products alone.
+
+    A Q_j = Q_j T_j + beta_j q_{j+1} e_j^T,    T_j = S diag(theta) S^T tridiagonal
+    Ritz pairs (theta_i, Q_j s_i),   residual ||A v - theta v|| = beta_j |s_{j,i}|
+
+The residual comes for free with every step; a pair counts as converged when residual <= tol * max |theta|. Then some
+eigenvalue lies within tol of theta: that it is the largest one cannot be proved from products alone, so the start mixes
+random directions into whatever is handed in, and at least `least` products are made. With C outputs the top C
+eigenvalues nearly coincide; a stop by the residual, unlike one by a small change of theta, resolves them.
+Knows no network: A is a function from a vector to a vector.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Product = Callable[[Tensor], Tensor]
+_INVARIANT = 1e-12
+
+
+@dataclass(frozen=True)
+class Ritz:
+    """Eigenvalue estimates from both ends, each with its residual relative to the largest |theta|.
+
+    values: descending, all that the Krylov space has. vectors: of the `k` largest, one a row.
+    """
+
+    values: tuple[float, ...]
+    residuals: tuple[float, ...]
+    vectors: Tensor
+    smallest_vector: Tensor
+    converged: bool
+    products: int
+
+
+class Krylov:
+    """An orthonormal basis of span{z, A z, A^2 z, ...} and the operator in it."""
+
+    def __init__(self, start: Tensor, most: int) -> None:
+        self._rows = start.new_empty(min(most, 32), start.numel())
+        self._most = most
+        self.alphas: list[float] = []
+        self.betas: list[float] = []
+
+    @property
+    def basis(self) -> Tensor:
+        return self._rows[: len(self.alphas)]
+
+    @property
+    def beta(self) -> float:
+        """Length of what the last product added outside the space; 0 where it is invariant."""
+        return self.betas[-1]
+
+    def add(self, q: Tensor, product: Product) -> Tensor:
+        """One product; gives the next basis vector, not yet of length one."""
+        j = len(self.alphas)
+        if j == len(self._rows):
+            self._rows = torch.cat([self._rows, q.new_empty(min(j, self._most - j), q.numel())])
+        self._rows[j] = q
+        w = product(q)
+        self.alphas.append(float(w @ q))
+        # Twice is enough: what the first pass leaves is of the size of rounding.
+        for _ in range(2):
+            w = w - self.basis.T @ (self.basis @ w)
+        self.betas.append(float(w.norm()))
+        return w
+
+    def tridiagonal(self) -> Tensor:
+        off = torch.diag(torch.tensor(self.betas[:-1], dtype=torch.float64), 1)
+        return torch.diag(torch.tensor(self.alphas, dtype=torch.float64)) + off + off.T
+
+
+def krylov(product: Product, start: Tensor, *, most: int) -> Iterator[Krylov]:
+    """The space after each product, until `most` of them or until it is invariant."""
+    most = min(most, start.numel())
+    space = Krylov(start, most)
+    q = start / start.norm()
+    while len(space.alphas) < most:
+        w = space.add(q, product)
+        yield space
+        scale = max(map(abs, space.alphas + space.betas), default=1.0)
+        if space.beta <= _INVARIANT * scale:
+            return
+        q = w / space.beta
+
+
+def lanczos(
+    product: Product,
+    start: Tensor,
+    *,
+    k: int = 1,
+    smallest: bool = False,
+    tol: float = 1e-3,
+    least: int = 8,
+    most: int = 100,
+    mix: float = 0.1,
+) -> Ritz:
+    """The k largest eigenvalues (and the smallest, if asked) to a relative residual of `tol`.
+
+    Args:
+        product: v -> A v, A symmetric.
+        start: any nonzero vector; the work is done in its dtype.
+        mix: length of the random vector that is added, in the start's; 0 for a start that has one in it.
+        least, most: products at least and at most; a Krylov space that ends before is exact.
+
+    Example:
+        >>> a = torch.diag(torch.arange(5.0))
+        >>> found = lanczos(lambda v: a @ v, torch.ones(5), smallest=True)
+        >>> round(found.values[0], 4), abs(round(found.values[-1], 4)), found.converged
+        (4.0, 0.0, True)
+    """
+    for space in krylov(product, _mixed(start, mix), most=most):
+        done = len(space.alphas)
+        theta, s = torch.linalg.eigh(space.tridiagonal())
+        scale = float(theta.abs().max()) or 1.0
+        residuals = space.beta * s[-1].abs() / scale
+        wanted = residuals[-min(k, done) :].tolist() + (residuals[:1].tolist() if smallest else [])
+        converged = max(wanted) <= tol and done >= min(max(least, k), start.numel())
+        if converged or max(residuals) <= _INVARIANT:
+            converged = True
+            break
+    chosen = s[:, -min(k, done) :].flip(1).to(start)
+    return Ritz(
+        values=tuple(theta.flip(0).tolist()),
+        residuals=tuple(residuals.flip(0).tolist()),
+        vectors=chosen.T @ space.basis,
+        smallest_vector=s[:, 0].to(start) @ space.basis,
+        converged=converged,
+        products=done,
+    )
+
+
+def _mixed(start: Tensor, length: float) -> Tensor:
+    """Not orthogonal to any eigenvector, and near `start`; no generator but its own is moved."""
+    if not length:
+        return start
+    generator = torch.Generator().manual_seed(0)
+    other = torch.randn(start.numel(), generator=generator, dtype=torch.float64).to(start)
+    return start / start.norm() + length * other / other.norm()

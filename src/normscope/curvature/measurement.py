@@ -1,0 +1,114 @@
+"""What `measure` found: lambda_max, eta* and all that lies beside them, with their doubts."""
+
+import json
+import math
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from normscope.curvature.wording import stability_verdict
+from normscope.observe.verdict import Verdict
+from normscope.results import plain
+
+SCHEMA = 1
+_NAMES = {"ggn": "generalized Gauss-Newton matrix", "hessian": "Hessian", "fisher": "Fisher matrix"}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """lambda_max of `matrix` with its relative residual, and what follows from it.
+
+    eta_star: the learning rate at which the local quadratic turns unstable, by `rule`, for this `optimizer` and the
+        loss `loss_name`, whose value is `loss`. stderr: of lambda_max where the matrix is sampled, else 0.
+    hessian_max, hessian_min: the Hessian's ends, nan where not asked for; hessian_residual: the larger of theirs.
+    by_statistics: lambda_max read in each of the three ways asked for. by_layer: lambda_max of each layer's own block.
+    statistics_residuals, layer_residuals: theirs. notes: conventions that were used, and what did not converge.
+    vector: the top eigenvector, over the trainable parameters in their order; measure(start=...) takes the result.
+    """
+
+    lambda_max: float
+    residual: float
+    converged: bool
+    stderr: float
+    eta_star: float
+    factor: float
+    rule: str
+    optimizer: str
+    loss: float
+    loss_kind: str
+    loss_name: str
+    matrix: str
+    stats: str
+    products: int
+    hessian_max: float
+    hessian_min: float
+    hessian_residual: float
+    by_statistics: dict[str, float]
+    statistics_residuals: dict[str, float]
+    by_layer: dict[str, float]
+    layer_residuals: dict[str, float]
+    notes: tuple[str, ...]
+    settings: dict[str, Any]
+    environment: dict[str, str | int]
+    vector: Tensor = field(repr=False, compare=False, default_factory=lambda: torch.zeros(0))
+
+    def verdict(self, lr: float) -> Verdict:
+        """What a learning rate of `lr` means here, worded for the loss."""
+        return stability_verdict(
+            lr,
+            self.eta_star,
+            kind=self.loss_kind,
+            rule=self.rule,
+            source=f"curvature of this batch, {self.matrix}, {self.stats}",
+            residual=self.residual,
+            converged=self.converged,
+        )
+
+    def frame(self) -> pd.DataFrame:
+        """One row a layer: lambda_max of its own block, its residual, and eta* if it alone were trained.
+
+        Empty unless layers=True was asked for.
+        """
+        rows = [
+            {
+                "layer": name,
+                "lambda_max": value,
+                "share": value / self.lambda_max if self.lambda_max else float("nan"),
+                "eta_star": self.factor / value if value > 0 else float("inf"),
+                "residual": self.layer_residuals[name],
+            }
+            for name, value in self.by_layer.items()
+        ]
+        return pd.DataFrame(rows, columns=["layer", "lambda_max", "share", "eta_star", "residual"])
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON: everything but the vector."""
+        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "vector"}
+        return {"kind": "measurement", "schema": SCHEMA} | plain(found)
+
+    def save(self, path: str | Path) -> None:
+        """As plain JSON; numbers that JSON has no word for (inf, nan) as strings."""
+        text = json.dumps(self.plain(), indent=1, allow_nan=False)
+        Path(path).write_text(text + "\n", encoding="utf-8")
+
+    def __str__(self) -> str:
+        doubt = f"relative residual {self.residual:.1e} after {self.products} products"
+        doubt += "" if self.converged else ", NOT CONVERGED"
+        doubt += f", standard error {self.stderr:.2g}" if self.stderr else ""
+        lines = [
+            f"lambda_max = {self.lambda_max:.4g} of the {_NAMES[self.matrix]}, statistics {self.stats!r} ({doubt})",
+            f"eta*       = {self.eta_star:.4g} for {self.optimizer} on {self.loss_name} ({self.rule})",
+        ]
+        if not math.isnan(self.hessian_max):
+            lines.append(f"Hessian    from {self.hessian_min:.4g} to {self.hessian_max:.4g}")
+        if len(self.by_statistics) > 1:
+            pairs = ", ".join(f"{name} {value:.4g}" for name, value in self.by_statistics.items())
+            lines.append(f"lambda_max by statistics: {pairs}")
+        if self.by_layer:
+            name = max(self.by_layer, key=self.by_layer.__getitem__)
+            lines.append(f"largest layer: {name} with {self.by_layer[name]:.4g} of its own")
+        return "\n".join(lines + [f"- {note}" for note in self.notes])

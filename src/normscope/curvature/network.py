@@ -1,0 +1,226 @@
+r"""Curvature of a network's loss as products with vectors, on copies.
+
+    H v = d/de grad L(theta + e v)                    Hessian: reverse over reverse, the graph of the gradient kept
+    G v = J^T (d^2 l / df^2) (J v)                    generalized Gauss-Newton: J v forward, J^T u by a kept graph
+    F v = J^T B (J v)                                 Fisher: B the Fisher matrix of the outputs (`fisher.py`)
+
+f are the outputs, l(f) the loss of the batch, J = df/dtheta; derivatives go through the statistics as `stats` says
+(`statistics.py`). Torch's nested forward mode is wrong for BatchNorm and not used. Where a model has no forward mode at
+all (an autograd.Function without jvp), J v is the derivative of u -> J^T u, by reverse mode twice.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+from normscope.curvature.derivatives import derivable
+from normscope.curvature.fisher import FisherOfOutputs, fisher_of_outputs
+from normscope.curvature.statistics import reading
+from normscope.observe.untouched import Lent
+
+Product = Callable[[Tensor], Tensor]
+MATRICES = ("ggn", "hessian", "fisher")
+
+
+def call_model(model: nn.Module, x: Any) -> Any:
+    return model(x)
+
+
+class Network:
+    """The outputs and the loss of one batch as functions of the chosen parameters; every forward draws the same.
+
+    Args:
+        call: call(model, x) gives the outputs.
+        draws, seed: of the sampled Fisher matrix; draws=0 is the exact one.
+    """
+
+    def __init__(
+        self,
+        lent: Lent,
+        model: nn.Module,
+        loss_fn: Callable[[Any, Any], Tensor],
+        batch: tuple[Any, Any],
+        *,
+        stats: str,
+        chosen: Sequence[int] | None = None,
+        call: Callable[[nn.Module, Any], Any] = call_model,
+        draws: int = 0,
+        seed: int = 0,
+    ) -> None:
+        self._lent, self._model, self._loss_fn, self._stats, self._call = lent, model, loss_fn, stats, call
+        self._x, self._y = batch
+        self._draws, self._seed = draws, seed
+        self._drawn: FisherOfOutputs | None = None
+        self._device = next((leaf.device.type for leaf in lent.leaves), "cpu")
+        self._fresh = True
+        self.forward_mode = True
+        self.leaves = [lent.leaves[i] for i in (range(len(lent.leaves)) if chosen is None else chosen)]
+        for leaf in lent.leaves:
+            leaf.requires_grad_(False)
+        for leaf in self.leaves:
+            leaf.requires_grad_(True)
+
+    @property
+    def size(self) -> int:
+        return sum(leaf.numel() for leaf in self.leaves)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Around backward passes too: activation checkpointing calls the layers again there."""
+        with reading(self._model, self._stats), derivable(self._device):
+            yield
+
+    def output(self) -> Any:
+        if self._fresh:
+            self._lent.draws = True
+        self._lent.reset()
+        with self._reading():
+            found = self._call(self._model, self._x)
+        if self._fresh:
+            self._lent.draws = self._lent.generators.moved()
+            self._fresh = False
+        return found
+
+    def loss(self, output: Any) -> Tensor:
+        with derivable(self._device):
+            loss = self._loss_fn(output, self._y)
+        if not isinstance(loss, Tensor) or loss.ndim:
+            got = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise ValueError(f"loss_fn must return a scalar; got {got}. Take its mean or its sum.")
+        return loss
+
+    def loss_twice(self, output: Any) -> Tensor:
+        """Of the outputs and the targets twice over."""
+        twice = [torch.cat([t, t]) if isinstance(t, Tensor) else t for t in (output, self._y)]
+        return self._loss_fn(*twice)
+
+    def value_and_gradients(self) -> tuple[Tensor, list[Tensor | None]]:
+        """The loss, and its gradient by each leaf; None where it has no part in the loss."""
+        loss = self.loss(self.output())
+        if not loss.requires_grad:
+            return loss, [None] * len(self.leaves)
+        return loss.detach(), self._grad([loss], self.leaves, None, keep=False)
+
+    def gradient(self) -> Tensor:
+        return flat(self.value_and_gradients()[1], self.leaves)
+
+    def product(self, matrix: str) -> Product:
+        """v -> A v for A "ggn", "hessian" or "fisher"; graphs are kept as long as it is."""
+        return {"ggn": self.gauss_newton, "hessian": self.hessian, "fisher": self.fisher}[matrix]()
+
+    def hessian(self) -> Product:
+        loss = self.loss(self.output())
+        if not loss.requires_grad:
+            return torch.zeros_like
+        with self._reading():
+            found = torch.autograd.grad(loss, self.leaves, create_graph=True, allow_unused=True)
+        curved = [i for i, g in enumerate(found) if g is not None and g.requires_grad]
+        grads = [g for g in found if g is not None and g.requires_grad]
+
+        def product(v: Tensor) -> Tensor:
+            parts = split(v, self.leaves)
+            if not grads:
+                return torch.zeros_like(v)
+            return flat(self._grad(grads, self.leaves, [parts[i] for i in curved]), self.leaves)
+
+        return product
+
+    def gauss_newton(self) -> Product:
+        output = self._one_tensor(self.output())
+        bend, pull, push = self._output_hessian(output), self.pull(output), self.push()
+        return lambda v: pull(bend(push(v)))
+
+    def fisher(self) -> Product:
+        output = self._one_tensor(self.output())
+        pull, push = self.pull(output), self.push()
+        self._drawn = fisher_of_outputs(self._loss_fn, output.detach(), self._y, draws=self._draws, seed=self._seed)
+        bend = self._output_hessian(output) if self._drawn is None else self._drawn.product
+        return lambda v: pull(bend(push(v)))
+
+    def fisher_error(self, v: Tensor) -> float:
+        """Standard error of v^T F v by the draws; 0 where F is exact. After `fisher`."""
+        return 0.0 if self._drawn is None else self._drawn.error(self.push()(v))
+
+    def pull(self, output: Tensor) -> Product:
+        """u -> J^T u, by the kept graph of `output`."""
+        if not output.requires_grad:
+            return lambda u: flat([None] * len(self.leaves), self.leaves)
+        return lambda u: flat(self._grad([output], self.leaves, [u]), self.leaves)
+
+    def push(self) -> Product:
+        """v -> J v, in the shape of the outputs: by forward mode, or by reverse mode twice where there is none."""
+        twice: list[Product] = []
+
+        def product(v: Tensor) -> Tensor:
+            if self.forward_mode:
+                try:
+                    return self._forward(v)
+                except NotImplementedError:
+                    self.forward_mode = False
+            if not twice:
+                twice.append(self._reverse_twice())
+            return twice[0](v)
+
+        return product
+
+    def _forward(self, v: Tensor) -> Tensor:
+        parts = split(v, self.leaves)
+        self._lent.reset()
+        with torch.no_grad(), forward_ad.dual_level():
+            duals = [forward_ad.make_dual(leaf, part) for leaf, part in zip(self.leaves, parts, strict=True)]
+            with self._lent.holding(self.leaves, duals), self._reading():
+                output, tangent = forward_ad.unpack_dual(self._one_tensor(self._call(self._model, self._x)))
+        return torch.zeros_like(output) if tangent is None else tangent
+
+    def _reverse_twice(self) -> Product:
+        output = self._one_tensor(self.output())
+        u = torch.zeros_like(output, requires_grad=True)
+        with self._reading():
+            found = torch.autograd.grad(output, self.leaves, u, create_graph=True, allow_unused=True)
+        used = [i for i, g in enumerate(found) if g is not None]
+        grads = [g for g in found if g is not None]
+
+        def product(v: Tensor) -> Tensor:
+            parts = split(v, self.leaves)
+            (tangent,) = self._grad(grads, [u], [parts[i] for i in used])
+            return torch.zeros_like(u) if tangent is None else tangent
+
+        return product
+
+    def _output_hessian(self, output: Tensor) -> Product:
+        z = output.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(self.loss(z), z, create_graph=True)
+        if not slope.requires_grad:
+            return torch.zeros_like
+        return lambda u: torch.autograd.grad(slope, z, u, retain_graph=True)[0]
+
+    def _grad(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], along: Sequence[Tensor] | None, keep: bool = True
+    ) -> list[Tensor | None]:
+        with self._reading():
+            return list(torch.autograd.grad(outputs, inputs, along, retain_graph=keep, allow_unused=True))
+
+    def _one_tensor(self, output: Any) -> Tensor:
+        if not isinstance(output, Tensor):
+            raise TypeError(
+                f"The outputs must be one tensor to take curvature by them; the model returns "
+                f"{type(output).__name__}. Have it return the tensor, or ask for matrix='hessian'."
+            )
+        return output
+
+
+def flat(tensors: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
+    """One vector; zeros where there is none."""
+    parts = [
+        torch.zeros_like(b).reshape(-1) if a is None else a.reshape(-1) for a, b in zip(tensors, like, strict=True)
+    ]
+    return torch.cat(parts)
+
+
+def split(v: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    parts = v.split([tensor.numel() for tensor in like])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]

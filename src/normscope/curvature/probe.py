@@ -1,0 +1,133 @@
+r"""Curvature in the `Monitor`: lambda_max as trained, eta* of the optimizer, and what its learning rate means.
+
+Every look after the first starts from the last one's eigenvector, which moves little between steps: 3 to 10 products
+where a fresh start takes 8 to 20. A product costs up to two gradients, so a look costs as much as 5 to 40 training
+steps; the Monitor's budget spaces them.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from normscope.choices import check_choice
+from normscope.curvature.derivatives import working_dtype
+from normscope.curvature.limits import Limit, momentum_limit, optimizer_limit
+from normscope.curvature.look import Look, Solver
+from normscope.curvature.network import call_model
+from normscope.curvature.wording import stability_verdict
+from normscope.observe.probe import Probe, flat
+from normscope.observe.untouched import untouched
+from normscope.observe.verdict import Verdict
+
+_SOURCE = "curvature of this batch, as trained"
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """lambda_max of `matrix` with its relative residual; eta* of the optimizer by `rule`.
+
+    lr: the largest learning rate of its groups, nan without one. reason: why there is no eta*, which is nan then.
+    """
+
+    matrix: str
+    lambda_max: float
+    residual: float
+    converged: bool
+    products: int
+    eta_star: float
+    lr: float
+    rule: str
+    reason: str
+
+    def summary(self) -> dict[str, float]:
+        return {"lambda_max": self.lambda_max, "lambda_residual": self.residual, "eta_star": self.eta_star}
+
+    def by_layer(self) -> dict[str, dict[str, float]]:
+        return {}
+
+    def verdicts(self, kind: str) -> list[Verdict]:
+        if self.reason:
+            return [Verdict("learning rate", None, self.reason, self.rule, _SOURCE)]
+        if math.isnan(self.lr):
+            return []
+        doubt: dict[str, Any] = {"residual": self.residual, "converged": self.converged}
+        return [stability_verdict(self.lr, self.eta_star, kind=kind, rule=self.rule, source=_SOURCE, **doubt)]
+
+
+class CurvatureProbe:
+    """Measures `Curvature` of the batch, as trained; starts from the last look's vector.
+
+    Args:
+        matrix: "ggn" or "hessian". A Monitor with forward= knows no outputs: then it is the Hessian.
+        tol, most: relative residual to reach, in at most so many products.
+    """
+
+    name = "curvature"
+    forward_only = False
+
+    def __init__(self, matrix: str = "ggn", *, tol: float = 1e-3, most: int = 50) -> None:
+        check_choice("matrix", matrix, ("ggn", "hessian"))
+        self.matrix = matrix
+        self._solver = Solver(tol=tol, most=most)
+        self._last: Tensor | None = None
+
+    def measure(self, probe: Probe) -> Curvature:
+        gradient = flat(probe.gradient)
+        limit, reason = self._limit(probe)
+        task, outer = probe.at.task, probe.at.lent
+        probe.at.move_to(probe.theta)
+        outer.reset()
+        for leaf in outer.leaves:
+            leaf.requires_grad_(True)
+        cast = working_dtype(task.model, None)
+        settings: dict[str, Any] = {"limit": limit, "solver": self._solver, "processes": task.processes}
+        with untouched(task.model, only=set(map(id, outer.leaves)), dtype=cast) as lent:
+            if task.loss_fn is None:
+                matrix, loss_fn, batch = "hessian", _itself, (probe.at.batch, None)
+                call = task.forward
+            else:
+                matrix, loss_fn, batch, call = self.matrix, task.loss_fn, tuple(probe.at.batch), call_model
+            if cast is not None:
+                batch = tree_map_only(Tensor, lambda t: t.to(cast) if t.is_floating_point() else t, batch)
+            look = Look(lent, task.model, loss_fn, [batch], call=call, **settings)
+            warm = self._last if self._last is not None and self._last.shape[1] == gradient.numel() else None
+            found, _ = look.top("batch", matrix, warm=warm, gradient=gradient.to(lent.leaves[0].dtype))
+        look.refuse_linear(found, matrix)
+        self._last = found.vectors
+        top = found.values[0] + limit.decay
+        return Curvature(
+            matrix=matrix,
+            lambda_max=top,
+            residual=found.residuals[0],
+            converged=found.converged,
+            products=found.products,
+            eta_star=math.nan if reason else (limit.factor / top if top > 0 else math.inf),
+            lr=_rate(probe),
+            rule=limit.rule,
+            reason=reason,
+        )
+
+    @staticmethod
+    def _limit(probe: Probe) -> tuple[Limit, str]:
+        """The optimizer's; gradient descent's and the reason where there is none for it, or none yet."""
+        if probe.optimizer is None:
+            return momentum_limit(), ""
+        try:
+            return optimizer_limit(probe.optimizer, probe.at.lent.originals), ""
+        except ValueError as error:
+            return momentum_limit(), str(error)
+
+
+def _itself(loss: Any, _: Any) -> Tensor:
+    found: Tensor = loss
+    return found
+
+
+def _rate(probe: Probe) -> float:
+    try:
+        return max(probe.rates)
+    except ValueError:
+        return math.nan

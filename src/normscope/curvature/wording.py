@@ -1,0 +1,32 @@
+"""What a learning rate means beside eta*, worded for the loss at hand."""
+
+import math
+
+from normscope.observe.verdict import CROSS_ENTROPY, NOT_A_LIMIT, SQUARED, Verdict
+
+
+def stability_verdict(
+    lr: float, eta_star: float, *, kind: str, rule: str, source: str, residual: float, converged: bool
+) -> Verdict:
+    """Stable or not for the local quadratic; with cross-entropy being beyond eta* decides nothing.
+
+    Example:
+        >>> options = {"rule": "eta* = 2 / lambda", "source": "", "residual": 1e-4, "converged": True}
+        >>> stability_verdict(0.1, 0.2, kind="squared", **options).text
+        'lr = 0.1 is 0.5 times eta* = 0.2: the local quadratic is stable.'
+    """
+    below = lr < eta_star
+    share = lr / eta_star if eta_star else math.inf
+    text = f"lr = {lr:.3g} is {share:.2g} times eta* = {eta_star:.3g}: the local quadratic is "
+    text += "stable." if below else "unstable."
+    good: bool | None = below
+    if kind == CROSS_ENTROPY:
+        text += " " + NOT_A_LIMIT
+        good = True if below else None
+    elif not below and kind == SQUARED:
+        text += " Expect the loss to rise along the top eigenvector before the network adapts, if it does."
+    elif not below:
+        text += " Whether training survives that depends on the loss; near a minimum it does not."
+    if not converged:
+        text += f" (Not converged: the residual is {residual:.1e}.)"
+    return Verdict("learning rate", good, text, rule, source)

@@ -1,0 +1,121 @@
+"""`normscope measure` as a person meets it: in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from normscope import data, losses, measure, models
+
+NET = """
+import torch
+from torch import nn
+import normscope as ns
+
+def build():
+    return ns.models.MLP(64, 10, width=12, depth=3, norm="batch")
+
+def plain():
+    return nn.Linear(3, 2)
+
+def needs(width):
+    return nn.Linear(width, 2)
+
+def no_model():
+    return 3
+
+def batches():
+    x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+    return [(x[:10], x[:10, :2]), (x[10:], x[10:, :2])]
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("measure")
+    (path / "net.py").write_text(NET)
+    generator = np.random.default_rng(0)
+    np.savez(path / "some.npz", x=generator.standard_normal((30, 3)), y=generator.standard_normal((30, 2)))
+    np.savez(path / "wrong.npz", inputs=np.zeros(3))
+    return path
+
+
+def run(*arguments, cwd):
+    command = [sys.executable, "-m", "normscope", "measure", *arguments]
+    env = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "80", "NO_COLOR": "1"}
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
+
+
+def test_it_says_what_measure_finds(folder):
+    options = ["--data", "digits", "--loss", "half_mse", "--momentum", "0.9", "--batch-size", "128", "--lr", "0.5"]
+    shown = run("net.py:build", *options, "--layers", cwd=folder)
+    assert shown.returncode == 0, shown.stderr
+    found = run("net.py:build", *options, "--json", cwd=folder)
+    assert found.returncode == 0, found.stderr
+    result = json.loads(found.stdout)
+    digits = data.digits(seed=0)
+    x, y = next(data.batches(digits.x_train, digits.y_train, batch_size=128, seed=0))
+    model = models.MLP(64, 10, width=12, depth=3, norm="batch")
+    expected = measure(model, losses.half_mse, (x, y), momentum=0.9, compare=["frozen", "running"])
+    assert result["schema"] == 1
+    assert result["lambda_max"] == pytest.approx(expected.lambda_max, rel=1e-5)
+    assert result["by_statistics"] == pytest.approx(expected.by_statistics, rel=1e-5)
+    assert result["verdict"]["text"] == expected.verdict(0.5).text
+    for text in (f"{expected.lambda_max:.4g}", f"{expected.eta_star:.4g}", "residual", "frozen", "running", "half_mse"):
+        assert text in shown.stdout
+    assert "running statistics are those of initialization" in shown.stdout
+    assert "times eta*" in shown.stdout
+
+
+def test_arrays_and_functions_give_data(folder):
+    for reference, samples in (("some.npz", [16]), ("net.py:batches", [10, 10])):
+        arguments = ["--data", reference, "--loss", "half_mse", "--batch-size", "16", "--json"]
+        found = run("net.py:plain", *arguments, cwd=folder)
+        assert found.returncode == 0, found.stderr
+        result = json.loads(found.stdout)
+        assert result["settings"]["samples"] == samples
+        assert list(result["by_statistics"]) == ["batch"]
+        assert result["verdict"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["net.py:build", "--data", "digitz"], "Did you mean 'digits'"),
+        (["net.py:bild", "--data", "digits"], "Did you mean 'build'"),
+        (["nothere.py:build", "--data", "digits"], "no file"),
+        (["net.py:needs", "--data", "digits"], "without arguments"),
+        (["net.py:no_model", "--data", "digits"], "torch.nn.Module; got int"),
+        (["net.py:plain", "--data", "digits"], "does not take this batch"),
+        (["net.py:plain", "--data", "wrong.npz"], "arrays x and y; it has inputs"),
+        (["net.py:plain", "--data", "nothere.npz"], "nothere.npz"),
+        (["net.py:build", "--data", "digits", "--loss", "mse"], "half_mse"),
+        (["net.py:build", "--data", "digits", "--stats", "evil"], "stats must be one of"),
+        (["net.py:build", "--data", "digits", "--momentum", "1"], "momentum"),
+    ],
+)
+def test_mistakes_are_one_message_and_status_2(folder, arguments, message, monkeypatch, capsys):
+    """In this process, by the command's own entry, to be quick."""
+    from normscope import cli
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["normscope", "measure", *arguments])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(SystemExit) as status:
+        cli.main()
+    said = capsys.readouterr().err
+    assert status.value.code == 2
+    assert message in said
+    assert said.startswith("normscope: ")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_device_that_is_not_there_is_named(folder):
+    found = run("net.py:plain", "--data", "some.npz", "--device", "cuda", cwd=folder)
+    assert found.returncode == 2
+    assert "--device cuda" in found.stderr
+    assert "Traceback" not in found.stderr
