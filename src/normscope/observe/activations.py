@@ -25,7 +25,7 @@ BINS = 40
 # Algorithm 1 of seed 000 moves the mean of a normalized unit by 1/3 of its standard deviation a step, on average, and
 # the network trains all the same.
 NOISY_JUMP = 1 / 3
-_CHANNELS_LAST = (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Embedding, nn.RNNBase, nn.MultiheadAttention)
+_CHANNELS_LAST = (nn.Bilinear, nn.RNNBase, nn.MultiheadAttention)
 
 
 @dataclass(frozen=True)
@@ -114,10 +114,10 @@ class ActivationProbe:
         if not weighs and not isinstance(module, (*NORM_LAYERS, Identity)):
             return
         output = output[0] if isinstance(output, tuple) else output
-        if not isinstance(output, Tensor) or output.ndim < 2 or not output.numel():
+        if not isinstance(output, Tensor) or not output.is_floating_point() or output.ndim < 2 or not output.numel():
             return
         with torch.autocast(output.device.type, enabled=False):
-            x = output.detach().movedim(-1 if isinstance(module, _CHANNELS_LAST) else 1, 0).flatten(1)
+            x = output.detach().movedim(_channel_axis(module, output), 0).flatten(1)
             x = x.double() if x.dtype == torch.float64 else x.float()
             if name not in self._channels:
                 self._channels[name] = int(torch.randint(len(x), (), generator=self._generator))
@@ -162,6 +162,14 @@ def _row(now: Moments, before: Moments | None, first: Moments | None) -> Tensor:
             (a - b).abs().mean() if other else a.new_tensor(math.nan) for a, b in zip(now, other or now, strict=True)
         ]
     return torch.stack(parts).double()
+
+
+def _channel_axis(module: nn.Module, output: Tensor) -> int:
+    """A matrix multiplies the last axis, torch's or your own; a kernel slides over what comes after the second."""
+    if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
+        return -1 if tuple(module.normalized_shape) == output.shape[-1:] else 1
+    matrices = max((p.ndim for p in module.parameters()), default=0) == 2
+    return -1 if matrices or isinstance(module, _CHANNELS_LAST) else 1
 
 
 def _histogram(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from normscope.norms.lp import _LpLayer, lp_statistics
 from normscope.norms.swap import NORM_LAYERS
-from normscope.observe.probe import Probe
+from normscope.observe.probe import Probe, real
 from normscope.observe.verdict import Verdict
 
 DEAD = 1e-3
@@ -135,7 +135,7 @@ class HealthProbe:
             tensor = output[0] if isinstance(output, tuple) else output
             if isinstance(tensor, Tensor) and tensor.requires_grad and name not in self._depth:
                 self._depth.append(name)
-                tensor.register_hook(lambda grad: self._grads.__setitem__(name, grad.detach().double().norm()))
+                tensor.register_hook(lambda grad: self._grads.__setitem__(name, real(grad.detach()).double().norm()))
 
     @torch.no_grad()
     def measure(self, probe: Probe) -> NormHealth:

@@ -112,10 +112,14 @@ def probing(
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:
-    """All entries in one vector, half precision as float32."""
+    """All entries in one vector, half precision as float32, complex numbers as pairs."""
     device = tensors[0].device
-    vector = torch.cat([tensor.reshape(-1).to(device) for tensor in tensors])
+    vector = torch.cat([real(tensor).reshape(-1).to(device) for tensor in tensors])
     return vector.float() if vector.dtype.itemsize < 4 else vector
+
+
+def real(tensor: Tensor) -> Tensor:
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def norm(vector: Tensor) -> Tensor:

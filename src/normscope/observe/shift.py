@@ -21,7 +21,7 @@ from torch import Tensor
 
 from normscope.choices import check_choice
 from normscope.observe.calls import units
-from normscope.observe.probe import UPDATES, Probe
+from normscope.observe.probe import UPDATES, Probe, real
 from normscope.observe.verdict import Verdict
 
 
@@ -103,7 +103,8 @@ class ShiftProbe:
         for name, module in units(probe.at.task.model).items():
             weights = [p for p in module.parameters() if id(p) in index and p.ndim > 1]
             if weights and name in probe.trace.starts:
-                found[name] = index[id(weights[0])]
+                # Weight normalization's lengths are a column beside the matrix of directions.
+                found[name] = index[id(max(weights, key=lambda p: p.numel() > max(p.shape)))]
         for name in self.layers or ():
             check_choice("layer", name, found)
         if not found:
@@ -130,5 +131,5 @@ def _first_uses(probe: Probe) -> list[int]:
 
 def _compare(before: Tensor, after: Tensor) -> Tensor:
     """||a - b||, their cosine, ||a||, in float64."""
-    a, b = before.double(), after.double()
+    a, b = real(before).double(), real(after).double()
     return torch.stack([(a - b).norm(), (a * b).sum() / (a.norm() * b.norm()), a.norm()])
