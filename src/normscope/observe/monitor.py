@@ -12,32 +12,17 @@ from torch import Tensor, nn
 
 from normscope.choices import check_choice
 from normscope.environment import environment
-from normscope.observe.activations import ActivationProbe
-from normscope.observe.critical import CriticalProbe
-from normscope.observe.health import HealthProbe
-from normscope.observe.landscape import LandscapeProbe
 from normscope.observe.loss import Task
+from normscope.observe.measurements import measurements
 from normscope.observe.model import loss_of, unwrapped
 from normscope.observe.probe import Probe, probing
 from normscope.observe.record import Record, Result, frame_of, latest_verdicts, layers_of
 from normscope.observe.schedule import Budget, schedule
-from normscope.observe.shift import ShiftProbe
 from normscope.observe.sinks import Sink
 from normscope.observe.update import plain_optimizer
 from normscope.observe.verdict import Verdict, loss_kind
 
-MEASUREMENTS: dict[str, Callable[[], Any]] = {
-    "critical": CriticalProbe,
-    "landscape": LandscapeProbe,
-    "health": HealthProbe,
-    "activations": ActivationProbe,
-    "shift": ShiftProbe,
-}
-PRESETS = {
-    "light": ("critical",),
-    "standard": ("landscape", "critical", "health"),
-    "full": tuple(MEASUREMENTS),
-}
+_FIXED_DRAWS = "The forward draws random numbers (dropout, noise); every pass of a look draws the same ones."
 
 
 class Monitor:
@@ -89,7 +74,7 @@ class Monitor:
         self._task = Task(inner, loss_of(loss_fn, forward), autocast, processes)
         self._kind = loss_kind(loss_fn)
         self._due = schedule(every)
-        self._measurements = _measurements(measure)
+        self._measurements = measurements(measure)
         self._budget = Budget(budget)
         self._sinks = list(sinks) if processes.first else []
         self._on_error = on_error
@@ -132,7 +117,7 @@ class Monitor:
             self._follow = [m for m in chosen if getattr(m, "follow_up", False) and m.name in record.results]
         self.records.append(record)
         self._write(record)
-        self._budget.pay(self._now() - started)
+        self._budget.pay(self._now() - started, follows=chosen is follow)
         return record
 
     def _write(self, record: Record) -> None:
@@ -254,23 +239,13 @@ class Monitor:
 
     def close(self) -> None:
         for sink in self._sinks:
-            sink.close()
+            try:
+                sink.close()
+            except Exception as error:
+                self._said(f"{type(sink).__name__} was not closed", self._next, error)
 
     def __enter__(self) -> "Monitor":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-_FIXED_DRAWS = "The forward draws random numbers (dropout, noise); every pass of a look draws the same ones."
-
-
-def _measurements(measure: str | Sequence[Any]) -> list[Any]:
-    if isinstance(measure, str):
-        check_choice("measure", measure, PRESETS)
-        measure = PRESETS[measure]
-    for item in measure:
-        if isinstance(item, str):
-            check_choice("measurement", item, MEASUREMENTS)
-    return [MEASUREMENTS[item]() if isinstance(item, str) else item for item in measure]
