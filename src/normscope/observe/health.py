@@ -179,6 +179,7 @@ def _row(module: nn.Module, moments: Moments) -> Tensor:
         mean, variance, divisor = (m.double() for m in moments)
         buffers = dict(module.named_buffers())
         running = module.running_norm.square() if isinstance(module, _LpLayer) else buffers["running_var"]
-        gap = ((buffers["running_mean"] - mean).abs() / variance.sqrt()).quantile(0.5)
-        ratio = (running / divisor).quantile(0.5)
+        # A channel that is constant and was so always has 0/0, and is no reason to be silent on the others.
+        gap = ((buffers["running_mean"] - mean).abs() / variance.sqrt()).nanquantile(0.5)
+        ratio = (running / divisor).nanquantile(0.5)
     return torch.stack([gap, ratio, dead])

@@ -43,8 +43,7 @@ class Landscape:
     @property
     def band(self) -> tuple[float, float]:
         """Smallest and largest loss; nan where one is not finite."""
-        finite = all(map(math.isfinite, self.losses))
-        return (min(self.losses), max(self.losses)) if finite else (math.nan, math.nan)
+        return _range(self.losses)
 
     @property
     def betas(self) -> tuple[float, ...]:
@@ -55,22 +54,23 @@ class Landscape:
 
     @property
     def beta(self) -> float:
-        return max(self.betas) if all(map(math.isfinite, self.betas)) else math.nan
+        return _range(self.betas)[1]
 
     @property
     def beta_limit(self) -> float:
         """2/lr, where beta saturates at the edge of stability; only values above it are spikes."""
-        return 2 / self.lr
+        return 2 / self.lr if self.lr else math.inf
 
     def summary(self) -> dict[str, float]:
         low, high = self.band
+        least, most = _range(self.changes)
         return {
             "loss_min": low,
             "loss_max": high,
             "grad_norm": self.grad_norm,
-            "grad_change_min": min(self.changes),
-            "grad_change_max": max(self.changes),
-            "cosine_min": min(self.cosines),
+            "grad_change_min": least,
+            "grad_change_max": most,
+            "cosine_min": _range(self.cosines)[0],
             "beta": self.beta,
             "beta_limit": self.beta_limit,
         }
@@ -109,6 +109,12 @@ class Landscape:
             else f"at most 2/lr = {self.beta_limit:.3g}, which lr alone accounts for."
         )
         return Verdict("beta", not spike, text, formula, _SOURCE)
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    """Smallest and largest; nan where one is not finite, which `min` and `max` hide or show by its place."""
+    finite = all(map(math.isfinite, values))
+    return (min(values), max(values)) if finite else (math.nan, math.nan)
 
 
 def _turned(cosine: float) -> Verdict:

@@ -37,11 +37,16 @@ class CovariateShift:
     rerun: tuple[str, ...]
 
     def summary(self) -> dict[str, float]:
+        cosines = self._defined()
         return {
-            "shift_max": max(self.shifts),
-            "shift_cosine_min": min(self.cosines),
-            "shift_cosine_mean": sum(self.cosines) / len(self.cosines),
+            "shift_max": max(self.shifts) if all(map(math.isfinite, self.shifts)) else math.nan,
+            "shift_cosine_min": min(cosines, default=math.nan),
+            "shift_cosine_mean": sum(cosines) / len(cosines) if cosines else math.nan,
         }
+
+    def _defined(self) -> list[float]:
+        """Cosines of the layers that have a gradient before and after."""
+        return [c for c in self.cosines if math.isfinite(c)]
 
     def by_layer(self) -> dict[str, dict[str, float]]:
         rows = zip(self.layers, self.shifts, self.cosines, self.grad_norms, strict=True)
@@ -51,7 +56,7 @@ class CovariateShift:
         }
 
     def verdicts(self, kind: str) -> list[Verdict]:
-        cosines = [c for c in self.cosines if math.isfinite(c)]
+        cosines = self._defined()
         turned = [layer for layer, c in zip(self.layers, self.cosines, strict=True) if c < 0]
         if turned:
             named = ", ".join(turned[:3]) + (" ..." if len(turned) > 3 else "")

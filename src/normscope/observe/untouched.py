@@ -71,7 +71,7 @@ class Lent:
             if parameter.requires_grad and (only is None or id(parameter) in only):
                 self.names.append(name)
                 self.originals.append(parameter)
-                self.leaves.append(nn.Parameter(copies.of(parameter)))
+                self.leaves.append(_like(parameter, copies.of(parameter)))
         copies.refresh()
         return dict(zip(map(id, self.originals), self.leaves, strict=True))
 
@@ -83,11 +83,11 @@ class Lent:
             if type(held) in _INERT or not isinstance(held, Tensor):
                 continue
             if id(held) not in lent:
-                parameter = isinstance(held, nn.Parameter)
-                if held.grad_fn is not None or (parameter and not (self._copy_frozen and type(held) is nn.Parameter)):
+                large = isinstance(held, nn.Parameter) and not (self._copy_frozen and type(held) is nn.Parameter)
+                if held.grad_fn is not None or large:
                     continue
                 copy = self._copies.of(held)
-                lent[id(held)] = nn.Parameter(copy, requires_grad=held.requires_grad) if parameter else copy
+                lent[id(held)] = _like(held, copy) if isinstance(held, nn.Parameter) else copy
             self._places.append((holder, key, lent[id(held)]))
 
     def place(self) -> None:
@@ -112,6 +112,13 @@ class Lent:
         for container in self._empty:
             container.clear()
         self.generators.restore()
+
+
+def _like(parameter: nn.Parameter, copy: Tensor) -> nn.Parameter:
+    """`copy` as a parameter, with the attributes that some libraries write on theirs."""
+    lent = nn.Parameter(copy, requires_grad=parameter.requires_grad)
+    vars(lent).update(vars(parameter))
+    return lent
 
 
 class _Copies:

@@ -22,6 +22,12 @@ def plain_optimizer(optimizer: Any) -> torch.optim.Optimizer:
 
 def held(optimizer: torch.optim.Optimizer) -> dict[int, float]:
     """Learning rates by the id of the parameter."""
+    for group in optimizer.param_groups:
+        if group.get("lr") is None:
+            raise ValueError(
+                f"{type(optimizer).__name__} has no learning rate in its param_groups, so its steps have no known "
+                "length. Leave it out, hand in lr= and ask for update='gradient'."
+            )
     return {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
 
 
@@ -54,6 +60,7 @@ def updated(
     leaves = [nn.Parameter(p.detach().clone()) for p in parameters]
     for leaf, p in zip(leaves, parameters, strict=True):
         leaf.grad = None if p.grad is None else p.grad.detach() / scale
+        vars(leaf).update(vars(p))
     twin = _twin(optimizer, {id(p): leaf for p, leaf in zip(parameters, leaves, strict=True)})
     try:
         # An LR scheduler replaces `step` on the instance by one that holds the user's optimizer: take the class's.
