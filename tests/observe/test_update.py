@@ -77,3 +77,34 @@ def test_an_optimizer_that_cannot_be_copied_is_said_and_not_stepped() -> None:
     assert record is not None
     assert set(record.errors) == {"critical"}
     assert all(map(torch.equal, before, model.parameters()))
+
+
+class Noisy(torch.optim.SGD):
+    """Langevin's: the step draws."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        super().__init__(parameters, lr=0.1)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for p in self.param_groups[0]["params"]:
+            p.add_(torch.randn_like(p), alpha=0.01)
+
+
+class After:
+    name, forward_only = "after", False
+
+    def measure(self, probe: Any) -> Any:
+        self.found = [tensor.clone() for tensor in probe.after("optimizer")]
+        raise ValueError("That is all.")
+
+
+def test_a_step_that_draws_is_the_one_that_comes() -> None:
+    torch.manual_seed(0)
+    model, x, y = nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.5)), torch.randn(8, 4), torch.randn(8, 2)
+    optimizer, after = Noisy(model.parameters()), After()
+    half_mse(model(x), y).backward()
+    with pytest.warns(UserWarning, match="That is all"):
+        Monitor(model, half_mse, every=1, measure=[after], budget=None).step(x, y, optimizer)
+    optimizer.step()
+    assert all(map(torch.equal, after.found, model.parameters()))

@@ -86,6 +86,8 @@ class Probe:
     def _optimizers(self) -> list[Tensor]:
         if self.optimizer is None:
             raise ValueError("The optimizer's update was asked for and no optimizer handed in; or ask for 'gradient'.")
+        # The user's step comes next: one that draws noise draws it from where the look began.
+        self.at.lent.generators.restore()
         return updated(self.optimizer, self.at.lent.originals, scale=self.scale)
 
     def after(self, update: str) -> list[Tensor]:
