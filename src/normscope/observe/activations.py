@@ -22,6 +22,7 @@ from normscope.observe.probe import Probe
 from normscope.observe.verdict import Verdict
 
 BINS = 40
+_SOURCE = "Santurkar et al. 2018, Algorithm 1 and Figure 7"
 # Algorithm 1 of seed 000 moves the mean of a normalized unit by 1/3 of its standard deviation a step, on average, and
 # the network trains all the same.
 NOISY_JUMP = 1 / 3
@@ -85,7 +86,7 @@ class Activations:
             f"{'less' if calm else 'more'} than the noise of {NOISY_JUMP:.2f} the paper's network trains under."
         )
         formula = "mean_j |mu_j(t) - mu_j(t-1)| / sqrt(mean_j var_j) <= 1/3"
-        return [Verdict("activations", True if calm else None, text, formula, "seed 000, Algorithm 1 and Figure 7")]
+        return [Verdict("activations", True if calm else None, text, formula, _SOURCE)]
 
 
 class ActivationProbe:

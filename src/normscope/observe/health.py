@@ -24,7 +24,7 @@ from normscope.observe.verdict import Verdict
 DEAD = 1e-3
 MEAN_GAP, VARIANCE_RATIO = 1.0, 4.0
 EXPLODED = 1e3
-_SOURCE = "seed 003"
+_SOURCE = 'the encyclopedia article "Batch normalization"'
 
 
 @dataclass(frozen=True)

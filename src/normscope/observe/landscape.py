@@ -127,7 +127,7 @@ def _turned(cosine: float) -> Verdict:
 
 
 _STEP = "L(theta - c lr g) <= L(theta)"
-_SOURCE = "seed 000, A.2.2"
+_SOURCE = "Santurkar et al. 2018, Appendix A.2.2"
 
 
 class LandscapeProbe:

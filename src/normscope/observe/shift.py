@@ -68,7 +68,7 @@ class CovariateShift:
         text += " BatchNorm does not lower this number in general; it matters with a falling accuracy only."
         formula = "cos(G_i, G'_i) < 0"
         good = True if cosines and not turned else None
-        return [Verdict("covariate shift", good, text, formula, "arXiv 1805.11604, Definition 2.1")]
+        return [Verdict("covariate shift", good, text, formula, "Santurkar et al. 2018, Definition 2.1")]
 
 
 class ShiftProbe:
