@@ -229,6 +229,9 @@ def test_whatever_raises_the_run_goes_on(where):
         setattr(Odd, where, raises)
 
     class Full:
+        def open(self, settings):
+            pass
+
         def write(self, record):
             if where == "sink":
                 raise ValueError("planted")
