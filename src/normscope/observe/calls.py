@@ -53,9 +53,10 @@ def answering(modules: dict[str, nn.Module], answer: Answer) -> Iterator[None]:
         yield
     finally:
         for module in modules.values():
-            vars(module).pop("forward", None)
             if module in own:
                 vars(module)["forward"] = own[module]
+            else:
+                vars(module).pop("forward", None)
 
 
 def _wrapped(name: str, module: nn.Module, forward: Callable[..., Any], answer: Answer) -> Callable[..., Any]:
