@@ -100,3 +100,31 @@ def test_complex_parameters_are_pairs_of_real_ones() -> None:
     (at_output,) = torch.autograd.grad(half_mse(model[1:](output), y), output)
     assert found["health"].grad_norms[0] == pytest.approx(float(at_output.norm()), rel=1e-12)
     assert found["activations"].layers == ("2",)
+
+
+class Late(nn.Module):
+    """Leaves a layer out at first, as schedules of depth do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.whole = nn.Linear(6, 6), nn.Linear(6, 3), False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.a(x) if self.whole else x)  # type: ignore[no-any-return]
+
+
+def test_a_layer_that_joins_later_drifts_from_its_own_first_look() -> None:
+    torch.manual_seed(0)
+    model, x, y = Late(), torch.randn(8, 6), torch.randn(8, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monitor = Monitor(model, half_mse, every=1, measure=["activations"], budget=None, on_error="raise")
+    for _ in range(3):
+        optimizer.zero_grad()
+        half_mse(model(x), y).backward()
+        monitor.step(x, y, optimizer)
+        optimizer.step()
+        model.whole = True
+    drifts = monitor.frame().mean_drift
+    assert drifts[0] == 0.0
+    assert drifts[1] > 0
+    assert drifts[2] > 0

@@ -2,7 +2,7 @@ r"""Distributions inside the network: their moments, how these move from step to
 
     mu_j, var_j         mean and (biased) variance of channel j over the batch, and over space
     change of mu        mean_j |mu_j(t) - mu_j(t-1)|, likewise var; t-1 and t are successive training steps
-    drift of mu         mean_j |mu_j(t) - mu_j(t_0)|, likewise var; t_0 is the first look
+    drift of mu         mean_j |mu_j(t) - mu_j(t_0)|, likewise var; t_0 is the first look at that layer
 
 Taken at the output of every weight layer and every normalizer, on the batch of the step, in train mode; of a layer
 called more than once, at its first call. One channel of each is drawn once from a seed, and its histogram taken at
@@ -131,9 +131,9 @@ class ActivationProbe:
         if not layers:
             raise ValueError("The network has no weight layer or normalizer whose output is a batch of channels.")
         now = {name: (mean, variance) for name, (mean, variance, _, _) in seen.items()}
-        self._first = self._first or now
+        self._first = now | self._first
         before = self._last if probe.step == self._last_step + 1 else {}
-        rows = torch.stack([_row(now[name], before.get(name), self._first.get(name)) for name in layers])
+        rows = torch.stack([_row(now[name], before.get(name), self._first[name]) for name in layers])
         rows_mean = probe.at.mean_over_processes(rows).tolist()
         mean, variance, d_mean, d_variance, drift_mean, drift_variance = zip(*rows_mean, strict=True)
         edges = torch.stack([seen[name][2].double() for name in layers]).tolist()
@@ -156,7 +156,7 @@ class ActivationProbe:
 Moments = tuple[Tensor, Tensor]
 
 
-def _row(now: Moments, before: Moments | None, first: Moments | None) -> Tensor:
+def _row(now: Moments, before: Moments | None, first: Moments) -> Tensor:
     parts = [now[0].mean(), now[1].mean()]
     for other in (before, first):
         parts += [
