@@ -91,7 +91,7 @@ def test_it_trains_measures_writes_and_says_what_it_means(folder, here):
     frame = frame_of(records_of(folder / "seen/monitor.jsonl"))
     assert list(frame.dropna(subset="beta")["step"]) == [0, 10, 20]
     assert said.startswith("- 30 steps, 6 looks.\n")
-    assert "The coming update lowers this batch's loss" in said
+    assert "The coming update does not raise this batch's loss" in said
     status, said, errors = here("work/train.py:setup", "--out", "seen")
     assert (status, said, errors) == (2, "", "normscope: seen holds a run already. Choose another --out.\n")
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normscope.losses import half_mse
-from normscope.observe import ActivationProbe, CriticalProbe, HealthProbe, LandscapeProbe, ShiftProbe
+from normscope.observe import ActivationProbe, CriticalProbe, HealthProbe, LandscapeProbe, Monitor, ShiftProbe
 
 
 def _all() -> list[Any]:
@@ -288,3 +288,49 @@ def test_called_where_gradients_are_off(mode: Callable[[], Any]) -> None:
         s.x = s.x.clone()
         found = s.look(*_all())
     assert repr(found.results) == repr(wanted.results)
+
+
+class Centred(nn.Module):
+    """A loss with a running centre, a counter and a noise of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(3, dtype=torch.float64))
+        self.calls = 0
+
+    def forward(self, output: Tensor, y: Tensor) -> Tensor:
+        self.calls += 1
+        self.centre.mul_(0.5).add_(output.detach().mean(0))
+        return half_mse(output - self.centre + 0.01 * torch.randn_like(output), y)
+
+
+def test_a_loss_that_keeps_state_keeps_it() -> None:
+    x, y = torch.randn(8, 6, dtype=torch.float64), torch.randn(8, 3, dtype=torch.float64)
+    model, loss_fn = ByName().double(), Centred()
+    loss_fn(model(x), y).backward()
+    centre, calls, state = loss_fn.centre.clone(), loss_fn.calls, torch.get_rng_state()
+    monitor = Monitor(model, loss_fn, every=1, measure=_all(), budget=None, on_error="raise")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0625)
+    first, again = (monitor.step(x, y, optimizer) for _ in range(2))
+    assert first is not None
+    assert again is not None
+    assert first.results["landscape"] == again.results["landscape"]
+    assert torch.equal(loss_fn.centre, centre)
+    assert loss_fn.calls == calls
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_forward_that_takes_its_labels_out_of_the_batch() -> None:
+    def forward(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        y = batch.pop("y")
+        return half_mse(model(**batch), y)
+
+    batch = {"x": torch.randn(8, 6), "y": torch.randn(8, 3)}
+    model = ByName()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    forward(model, dict(batch)).backward()
+    monitor = Monitor(model, forward=forward, every=1, measure=_all(), budget=None, on_error="raise")
+    record = monitor.step(batch, optimizer=optimizer)
+    assert record is not None
+    assert len(record.results) == 5
+    assert set(batch) == {"x", "y"}

@@ -14,8 +14,10 @@ from normscope.losses import half_mse
 from normscope.models import MLP
 from normscope.observe import (
     ActivationProbe,
+    CovariateShift,
     CriticalProbe,
     HealthProbe,
+    Landscape,
     LandscapeProbe,
     Monitor,
     Record,
@@ -339,3 +341,120 @@ def test_a_model_without_layers_to_look_at_is_said() -> None:
         _look(Bare(), ActivationProbe())
     health = _look(Bare(), HealthProbe()).results["health"]
     assert health.layers == health.depth == ()
+
+
+@pytest.mark.parametrize(
+    ("measure", "message"),
+    [
+        ([], "measure is one of light, standard, full, or a list"),
+        (LandscapeProbe(), "measure is one of light, standard, full, or a list"),
+        ([LandscapeProbe], "A measurement is a name or an object"),
+        ([LandscapeProbe((0.5,)), LandscapeProbe((2.0,))], "the second would replace the first"),
+    ],
+)
+def test_measurements_that_are_none_are_said(measure: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Monitor(_mlp(), half_mse, measure=measure)
+
+
+class Rateless(torch.optim.Optimizer):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model.parameters(), {})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        pass
+
+
+def test_an_optimizer_without_learning_rate_is_said() -> None:
+    model = _mlp()
+    monitor = Monitor(model, half_mse, every=1, on_error="raise")
+    with pytest.raises(ValueError, match="Rateless has no learning rate in its param_groups"):
+        monitor.step(*_data(), Rateless(model))
+
+
+class Marked(nn.Linear):
+    """Reads what a library wrote on its parameter."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) / self.weight.width  # type: ignore[attr-defined, no-any-return]
+
+
+def test_attributes_of_parameters_are_there_in_a_look() -> None:
+    model = Marked(6, 3)
+    model.weight.width = 2.0  # type: ignore[attr-defined]
+    x, y = _data()
+    half_mse(model(x), y).backward()
+    monitor = Monitor(model, half_mse, every=1, measure=ALL, budget=None, on_error="raise")
+    assert monitor.step(x, y, _sgd(model)) is not None
+
+
+def test_a_rate_of_zero_where_the_gradient_is() -> None:
+    model = _mlp()
+    unused = nn.Parameter(torch.zeros(3))
+    model.register_parameter("unused", unused)
+    groups = [{"params": [p for p in model.parameters() if p is not unused], "lr": 0.0}, {"params": [unused]}]
+    x, y = _data()
+    half_mse(model(x), y).backward()
+    monitor = Monitor(model, half_mse, every=1, measure=["landscape"], budget=None, on_error="raise")
+    monitor.step(x, y, torch.optim.SGD(groups, lr=0.1))
+    row = monitor.frame().iloc[0]
+    assert row.beta_limit == math.inf
+    assert math.isnan(row.beta)
+
+
+def test_a_step_into_nan_is_in_no_smallest_or_largest() -> None:
+    for at in range(3):
+        values = [1.0, 2.0, 3.0]
+        values[at] = math.nan
+        found = Landscape(0.1, (1.0, 2.0, 4.0), 1.0, tuple(values), 1.0, tuple(values), tuple(values)).summary()
+        assert all(math.isnan(found[name]) for name in ("grad_change_min", "grad_change_max", "cosine_min", "beta"))
+        shift = CovariateShift("gradient", ("a", "b", "c"), (1.0, 2.0, 3.0), tuple(values), (1.0,) * 3, ()).summary()
+        rest = [v for v in values if not math.isnan(v)]
+        assert shift["shift_cosine_min"] == min(rest)
+        assert shift["shift_cosine_mean"] == sum(rest) / 2
+
+
+def test_a_constant_channel_does_not_silence_the_statistics_of_the_others() -> None:
+    x, y = _data()
+    x[:, 0] = 0.0
+    model = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3))
+    model[0].running_mean[1:] = 50.0
+    half_mse(model(x), y).backward()
+    monitor = Monitor(model, half_mse, every=1, measure=["health"], budget=None, on_error="raise")
+    record = monitor.step(x, y, _sgd(model))
+    assert record is not None
+    assert record.results["health"].mean_gaps[0] > 20
+    assert next(v for v in record.verdicts if v.about == "statistics").good is False
+
+
+class Stuck:
+    """A sink that cannot be closed."""
+
+    def open(self, settings: dict[str, Any]) -> None: ...
+
+    def write(self, record: Record) -> None: ...
+
+    def close(self) -> None:
+        raise OSError("no space left")
+
+
+def test_a_sink_that_cannot_be_closed_stops_nothing() -> None:
+    with (
+        pytest.warns(UserWarning, match="Stuck was not closed .* and the run goes on"),
+        Monitor(_mlp(), half_mse, sinks=[Stuck()]),
+    ):
+        pass
+
+
+def test_a_step_that_rounds_away_in_half_precision_is_no_good_news() -> None:
+    model = nn.Linear(4, 2).to(torch.bfloat16)
+    x, y = torch.randn(8, 4, dtype=torch.bfloat16), torch.randn(8, 2, dtype=torch.bfloat16)
+    monitor = Monitor(model, nn.functional.mse_loss, measure=["landscape"], on_error="raise")
+    with pytest.raises(ValueError, match=r"rounds away in weights of torch.bfloat16"):
+        monitor.step(x, y, lr=1e-6)
+    monitor.step(x, y, lr=1.0)
+
+
+def test_steps_are_counted_from_zero() -> None:
+    with pytest.raises(ValueError, match="first_step counts steps from 0"):
+        Monitor(nn.Linear(2, 2), nn.functional.mse_loss, first_step=-3)

@@ -17,7 +17,7 @@ from torch._dynamo.utils import counters
 
 from normscope.compiling import why_not_compiled
 from normscope.norms import NORM_NAMES, make_norm
-from normscope.observe import MEASUREMENTS
+from normscope.observe import PRESETS
 
 ALL = [(network, norm) for network in NETWORKS for norm in NORM_NAMES]
 
@@ -64,7 +64,7 @@ def test_float32_and_a_measurement_that_raises(cell):
     assert found_wrong(alone, raising) == []
     # What is measured after it is measured as if nothing had happened.
     for ours, theirs in zip(raising.monitor.records, watched.monitor.records, strict=True):
-        assert set(theirs.results) in (set(MEASUREMENTS), {"activations"})
+        assert set(theirs.results) in (set(PRESETS["full"]), {"activations"})
         assert differences(ours.plain()["results"], theirs.plain()["results"]) == []
 
 

@@ -20,6 +20,7 @@ class Untidy(nn.Module):
         self.dropout = nn.Dropout(0.5)
         self.register_buffer("replaced", torch.zeros(2))
         self.loose = torch.zeros(2)
+        self.array = np.zeros(2)
         self.calls = 0
         self.log: list[int] = []
         self.by_name: dict[str, int] = {"a": 1}
@@ -31,6 +32,7 @@ class Untidy(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.replaced = self.replaced + 1
         self.loose.add_(1)
+        self.array += 1
         self.calls += 1
         self.log.append(self.calls)
         self.by_name["b"] = 2
@@ -52,6 +54,7 @@ def _state(model: Untidy) -> list[object]:
         (model.loose.clone(), id(model.loose), model.calls, list(model.log), dict(model.by_name), set(model.seen)),
         [(name, module.training) for name, module in model.named_modules()],
         (model.listed[0].clone(), id(model.listed[0]), model.named["a"].clone(), id(model.named["a"])),
+        (model.array.tolist(), id(model.array)),
         sorted(vars(model)),
         [torch.get_rng_state(), model.generator.get_state(), str(model.numpy_generator.bit_generator.state)],
         [random.getstate(), str(np.random.get_state())],  # noqa: NPY002

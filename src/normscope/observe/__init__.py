@@ -5,7 +5,8 @@ from normscope.observe.critical import CriticalProbe, CriticalStep
 from normscope.observe.health import HealthProbe, NormHealth
 from normscope.observe.jsonl import JSONL, read_jsonl, records_of
 from normscope.observe.landscape import DLN_FACTORS, VGG_FACTORS, Landscape, LandscapeProbe
-from normscope.observe.monitor import MEASUREMENTS, PRESETS, Monitor
+from normscope.observe.measurements import MEASUREMENTS, PRESETS
+from normscope.observe.monitor import Monitor
 from normscope.observe.record import Record, frame_of, layers_of
 from normscope.observe.shift import CovariateShift, ShiftProbe
 from normscope.observe.sinks import TensorBoard, WandB

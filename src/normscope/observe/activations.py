@@ -2,7 +2,7 @@ r"""Distributions inside the network: their moments, how these move from step to
 
     mu_j, var_j         mean and (biased) variance of channel j over the batch, and over space
     change of mu        mean_j |mu_j(t) - mu_j(t-1)|, likewise var; t-1 and t are successive training steps
-    drift of mu         mean_j |mu_j(t) - mu_j(t_0)|, likewise var; t_0 is the first look
+    drift of mu         mean_j |mu_j(t) - mu_j(t_0)|, likewise var; t_0 is the first look at that layer
 
 Taken at the output of every weight layer and every normalizer, on the batch of the step, in train mode; of a layer
 called more than once, at its first call. One channel of each is drawn once from a seed, and its histogram taken at
@@ -23,10 +23,11 @@ from normscope.observe.probe import Probe
 from normscope.observe.verdict import Verdict
 
 BINS = 40
+_SOURCE = "Santurkar et al. 2018, Algorithm 1 and Figure 7"
 # Algorithm 1 of seed 000 moves the mean of a normalized unit by 1/3 of its standard deviation a step, on average, and
 # the network trains all the same.
 NOISY_JUMP = 1 / 3
-_CHANNELS_LAST = (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.Embedding, nn.RNNBase, nn.MultiheadAttention)
+_CHANNELS_LAST = (nn.Bilinear, nn.RNNBase, nn.MultiheadAttention)
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Activations:
             f"{'less' if calm else 'more'} than the noise of {NOISY_JUMP:.2f} the paper's network trains under."
         )
         formula = "mean_j |mu_j(t) - mu_j(t-1)| / sqrt(mean_j var_j) <= 1/3"
-        return [Verdict("activations", True if calm else None, text, formula, "seed 000, Algorithm 1 and Figure 7")]
+        return [Verdict("activations", True if calm else None, text, formula, _SOURCE)]
 
 
 class ActivationProbe:
@@ -115,10 +116,10 @@ class ActivationProbe:
         if not weighs and not isinstance(module, (*NORM_LAYERS, Identity)):
             return
         output = output[0] if isinstance(output, tuple) else output
-        if not isinstance(output, Tensor) or output.ndim < 2 or not output.numel():
+        if not isinstance(output, Tensor) or not output.is_floating_point() or output.ndim < 2 or not output.numel():
             return
         with torch.autocast(output.device.type, enabled=False):
-            x = wide(output.detach()).movedim(-1 if isinstance(module, _CHANNELS_LAST) else 1, 0)
+            x = wide(output.detach()).movedim(_channel_axis(module, output), 0)
             if name not in self._channels:
                 self._channels[name] = int(torch.randint(len(x), (), generator=self._generator))
             variance, mean = torch.var_mean(x, dim=list(range(1, x.ndim)), correction=0)
@@ -130,9 +131,9 @@ class ActivationProbe:
         if not layers:
             raise ValueError("The network has no weight layer or normalizer whose output is a batch of channels.")
         now = {name: (mean, variance) for name, (mean, variance, _, _) in seen.items()}
-        self._first = self._first or now
+        self._first = now | self._first
         before = self._last if probe.step == self._last_step + 1 else {}
-        rows = torch.stack([_row(now[name], before.get(name), self._first.get(name)) for name in layers])
+        rows = torch.stack([_row(now[name], before.get(name), self._first[name]) for name in layers])
         rows_mean = probe.at.mean_over_processes(rows).tolist()
         mean, variance, d_mean, d_variance, drift_mean, drift_variance = zip(*rows_mean, strict=True)
         edges = torch.stack([seen[name][2].double() for name in layers]).tolist()
@@ -155,13 +156,21 @@ class ActivationProbe:
 Moments = tuple[Tensor, Tensor]
 
 
-def _row(now: Moments, before: Moments | None, first: Moments | None) -> Tensor:
+def _row(now: Moments, before: Moments | None, first: Moments) -> Tensor:
     parts = [now[0].mean(), now[1].mean()]
     for other in (before, first):
         parts += [
             (a - b).abs().mean() if other else a.new_tensor(math.nan) for a, b in zip(now, other or now, strict=True)
         ]
     return torch.stack(parts).double()
+
+
+def _channel_axis(module: nn.Module, output: Tensor) -> int:
+    """A matrix multiplies the last axis, torch's or your own; a kernel slides over what comes after the second."""
+    if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
+        return -1 if tuple(module.normalized_shape) == output.shape[-1:] else 1
+    matrices = max((p.ndim for p in module.parameters()), default=0) == 2
+    return -1 if matrices or isinstance(module, _CHANNELS_LAST) else 1
 
 
 def _histogram(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -56,8 +56,12 @@ class CriticalStep:
         lowers = self.step > 1
         text = (
             f"The coming {'update' if self.update == 'optimizer' else 'gradient step'} "
-            f"{'lowers' if lowers else 'raises'} this batch's loss; up to {self.step:.3g} times it would be no worse "
-            "than here."
+            f"{'does not raise' if lowers else 'raises'} this batch's loss; "
+        )
+        text += (
+            f"no rise was found up to {self.low:.3g} times it."
+            if math.isinf(self.step)
+            else f"up to {self.step:.3g} times it would be no worse than here."
         )
         good: bool | None = lowers
         if not lowers:

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from normscope.norms._inputs import stat_dims
 from normscope.norms.lp import _LpLayer, lp_statistics
 from normscope.norms.swap import NORM_LAYERS
-from normscope.observe.probe import Probe, norm
+from normscope.observe.probe import Probe, norm, real
 from normscope.observe.verdict import Verdict
 
 DEAD = 1e-3
 MEAN_GAP, VARIANCE_RATIO = 1.0, 4.0
 EXPLODED = 1e3
-_SOURCE = "seed 003"
+_SOURCE = 'the encyclopedia article "Batch normalization"'
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class HealthProbe:
             tensor = output[0] if isinstance(output, tuple) else output
             if isinstance(tensor, Tensor) and tensor.requires_grad and name not in self._depth:
                 self._depth.append(name)
-                tensor.register_hook(lambda grad: self._grads.__setitem__(name, norm(grad.detach())))
+                tensor.register_hook(lambda grad: self._grads.__setitem__(name, norm(real(grad.detach()))))
 
     @torch.no_grad()
     def measure(self, probe: Probe) -> NormHealth:
@@ -185,6 +185,7 @@ def _row(module: nn.Module, moments: Moments) -> Tensor:
         mean, variance, divisor, running_mean, running = torch.stack(
             [m.double() for m in (*moments, buffers["running_mean"], spread)]
         ).cpu()
-        gap = ((running_mean - mean).abs() / variance.sqrt()).quantile(0.5)
-        ratio = (running / divisor).quantile(0.5)
+        # A channel that is constant and was so always has 0/0, and is no reason to be silent on the others.
+        gap = ((running_mean - mean).abs() / variance.sqrt()).nanquantile(0.5)
+        ratio = (running / divisor).nanquantile(0.5)
     return torch.stack([gap, ratio, dead])

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from normscope.observe.probe import Probe, flat, inner, norm
 from normscope.observe.verdict import CROSS_ENTROPY, NOT_A_LIMIT, SQUARED, Verdict
@@ -43,8 +44,7 @@ class Landscape:
     @property
     def band(self) -> tuple[float, float]:
         """Smallest and largest loss; nan where one is not finite."""
-        finite = all(map(math.isfinite, self.losses))
-        return (min(self.losses), max(self.losses)) if finite else (math.nan, math.nan)
+        return _range(self.losses)
 
     @property
     def betas(self) -> tuple[float, ...]:
@@ -55,22 +55,23 @@ class Landscape:
 
     @property
     def beta(self) -> float:
-        return max(self.betas) if all(map(math.isfinite, self.betas)) else math.nan
+        return _range(self.betas)[1]
 
     @property
     def beta_limit(self) -> float:
         """2/lr, where beta saturates at the edge of stability; only values above it are spikes."""
-        return 2 / self.lr
+        return 2 / self.lr if self.lr else math.inf
 
     def summary(self) -> dict[str, float]:
         low, high = self.band
+        least, most = _range(self.changes)
         return {
             "loss_min": low,
             "loss_max": high,
             "grad_norm": self.grad_norm,
-            "grad_change_min": min(self.changes),
-            "grad_change_max": max(self.changes),
-            "cosine_min": min(self.cosines),
+            "grad_change_min": least,
+            "grad_change_max": most,
+            "cosine_min": _range(self.cosines)[0],
             "beta": self.beta,
             "beta_limit": self.beta_limit,
         }
@@ -111,6 +112,12 @@ class Landscape:
         return Verdict("beta", not spike, text, formula, _SOURCE)
 
 
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    """Smallest and largest; nan where one is not finite, which `min` and `max` hide or show by its place."""
+    finite = all(map(math.isfinite, values))
+    return (min(values), max(values)) if finite else (math.nan, math.nan)
+
+
 def _turned(cosine: float) -> Verdict:
     formula = "cos(grad L(theta_c), g) > 0"
     if math.isnan(cosine):
@@ -121,7 +128,7 @@ def _turned(cosine: float) -> Verdict:
 
 
 _STEP = "L(theta - c lr g) <= L(theta)"
-_SOURCE = "seed 000, A.2.2"
+_SOURCE = "Santurkar et al. 2018, Appendix A.2.2"
 
 
 class LandscapeProbe:
@@ -143,6 +150,7 @@ class LandscapeProbe:
         rows = []
         for c in self.factors:
             probe.at.move_to(probe.theta, d, c)
+            _check_moved(probe, c, c * d_norm)
             loss, grads = probe.at.gradient()
             there = flat(grads)
             cosine = inner(there, g) / (norm(there) * g_norm)
@@ -153,3 +161,15 @@ class LandscapeProbe:
         shared = len(set(probe.rates)) == 1 or not first[0]
         lr = max(probe.rates) if shared else first[1] / first[0]
         return Landscape(lr, self.factors, probe.loss, losses, first[0], changes, cosines)
+
+
+def _check_moved(probe: Probe, c: float, asked: Tensor) -> None:
+    """Half-precision weights may not take so small a step; then there is nothing to look at."""
+    if all(weight.dtype.itemsize >= 4 for weight in probe.theta):
+        return
+    moved = norm(flat([leaf.detach() for leaf in probe.at.lent.leaves]) - flat(probe.theta))
+    if abs(moved - asked) > 0.1 * asked:
+        raise ValueError(
+            f"A step of {c:g} lr rounds away in weights of {probe.theta[0].dtype}: it moves them by {float(moved):.2g} "
+            f"instead of {float(asked):.2g}. Keep float32 weights (autocast casts them) to look along it."
+        )

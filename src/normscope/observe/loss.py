@@ -84,7 +84,8 @@ class BatchLoss:
         versions = self._versions()
         with inside or nullcontext() as forward_ends:
             with cast:
-                loss = self.task.forward(self.task.model, self.batch)
+                # In containers of its own: a forward may take the labels out of its batch.
+                loss = self.task.forward(self.task.model, tree_map_only(Tensor, _itself, self.batch))
             if forward_ends is not None:
                 forward_ends()
             if self._versions() != versions and not self._as_given():
@@ -127,6 +128,10 @@ class BatchLoss:
 
 def _copy(tensor: Tensor) -> Tensor:
     return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def check_devices(batch: Any, device: torch.device) -> None:

@@ -1,6 +1,7 @@
 """The module inside its wrappers, and its loss as one function of model and batch."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from normscope.observe.loss import check_devices
 from normscope.observe.processes import Processes
+from normscope.observe.untouched import untouched
 
 
 def unwrapped(model: nn.Module) -> tuple[nn.Module, Processes, str]:
@@ -52,6 +54,12 @@ def loss_of(
         raise ValueError("Hand in loss_fn (called as loss_fn(model(x), y)) or forward (forward(model, batch) -> loss).")
     if forward is not None:
         return forward
+    # torch's own losses write nothing; others keep a running centre, a queue, a counter.
+    own = isinstance(loss_fn, nn.Module) and not type(loss_fn).__module__.startswith("torch.nn.")
+
+    def loss(output: Any, y: Any) -> Tensor:
+        with untouched(loss_fn, only=()) if own else nullcontext():  # type: ignore[arg-type]
+            return loss_fn(output, y)  # type: ignore[misc]
 
     def supervised(model: nn.Module, batch: Any) -> Tensor:
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
@@ -60,9 +68,9 @@ def loss_of(
         check_devices(batch, next((p.device for p in model.parameters()), torch.device("cpu")))
         output = model(x)
         if isinstance(output, Tensor):
-            return loss_fn(output, y)  # type: ignore[misc]
+            return loss(output, y)
         try:
-            return loss_fn(output, y)  # type: ignore[misc]
+            return loss(output, y)
         except (TypeError, AttributeError) as error:
             raise ValueError(
                 f"The model returns a {type(output).__name__}, which loss_fn does not take ({error}). Hand in "

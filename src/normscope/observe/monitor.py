@@ -12,41 +12,19 @@ from torch import Tensor, nn
 
 from normscope.choices import check_choice
 from normscope.environment import environment
-from normscope.observe.activations import ActivationProbe
-from normscope.observe.critical import CriticalProbe
-from normscope.observe.health import HealthProbe
-from normscope.observe.landscape import LandscapeProbe
 from normscope.observe.loss import Task
+from normscope.observe.measurements import measurements
 from normscope.observe.model import loss_of, unwrapped
 from normscope.observe.probe import Probe, probing
 from normscope.observe.record import Record, Result, frame_of, latest_verdicts, layers_of
 from normscope.observe.schedule import Budget, schedule
-from normscope.observe.shift import ShiftProbe
 from normscope.observe.sinks import Sink
 from normscope.observe.update import plain_optimizer
 from normscope.observe.verdict import Verdict, loss_kind
 
-
-def _curvature() -> Any:
-    # Curvature stands on this folder; importing it here would close a circle.
-    from normscope.curvature.probe import CurvatureProbe
-
-    return CurvatureProbe()
-
-
-MEASUREMENTS: dict[str, Callable[[], Any]] = {
-    "critical": CriticalProbe,
-    "landscape": LandscapeProbe,
-    "health": HealthProbe,
-    "activations": ActivationProbe,
-    "shift": ShiftProbe,
-    "curvature": _curvature,
-}
-PRESETS = {
-    "light": ("critical",),
-    "standard": ("landscape", "critical", "health"),
-    "full": ("critical", "landscape", "health", "activations", "shift"),
-}
+# Processes agree on every try to make up for a look that was put off; not at every step.
+RETRY = 10
+_FIXED_DRAWS = "The forward draws random numbers (dropout, noise); every pass of a look draws the same ones."
 
 
 class Monitor:
@@ -95,17 +73,20 @@ class Monitor:
         first_step: int = 0,
     ) -> None:
         check_choice("on_error", on_error, ("warn", "raise"))
+        if first_step < 0:
+            raise ValueError(f"first_step counts steps from 0 on; got {first_step}.")
         inner, processes, convention = unwrapped(model)
         self._task = Task(inner, loss_of(loss_fn, forward), autocast, processes, loss_fn)
         self._kind = loss_kind(loss_fn)
         self._due = schedule(every)
-        self._measurements = _measurements(measure)
+        self._measurements = measurements(measure)
         self._budget = Budget(budget)
         self._sinks = list(sinks) if processes.first else []
         self._on_error = on_error
         self._notes = (convention,) if convention else ()
         self._warned: set[str] = set()
         self._put_off = 0
+        self._owed = False
         self._next = first_step
         self._follow: list[Any] = []
         self.records: list[Record] = []
@@ -132,7 +113,7 @@ class Monitor:
         self._budget.start()
         number, self._next = self._next, self._next + 1
         follow, self._follow = self._follow, []
-        chosen = self._measurements if self._due(number) and self._allowed() else follow
+        chosen = self._measurements if self._now_looks(number) else follow
         if not chosen:
             return None
         started = self._now()
@@ -142,7 +123,7 @@ class Monitor:
             self._follow = [m for m in chosen if getattr(m, "follow_up", False) and m.name in record.results]
         self.records.append(record)
         self._write(record)
-        self._budget.pay(self._now() - started)
+        self._budget.pay(self._now() - started, follows=chosen is follow)
         return record
 
     def _write(self, record: Record) -> None:
@@ -152,10 +133,14 @@ class Monitor:
             except Exception as error:
                 self._said(f"{type(sink).__name__} did not take what was measured", record.step, error)
 
-    def _allowed(self) -> bool:
-        allowed = self._task.processes.decided(self._budget.allows())
-        self._put_off += not allowed
-        return allowed
+    def _now_looks(self, number: int) -> bool:
+        """At a step asked for, or a later tenth one to make up for it, once the budget allows."""
+        due = self._due(number)
+        if not due and not (self._owed and number % RETRY == 0):
+            return False
+        self._owed = not self._task.processes.decided(self._budget.allows())
+        self._put_off += due and self._owed
+        return not self._owed
 
     def _now(self) -> float:
         device = next((p.device for p in self._task.model.parameters()), torch.device("cpu"))
@@ -264,23 +249,13 @@ class Monitor:
 
     def close(self) -> None:
         for sink in self._sinks:
-            sink.close()
+            try:
+                sink.close()
+            except Exception as error:
+                self._said(f"{type(sink).__name__} was not closed", self._next, error)
 
     def __enter__(self) -> "Monitor":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-_FIXED_DRAWS = "The forward draws random numbers (dropout, noise); every pass of a look draws the same ones."
-
-
-def _measurements(measure: str | Sequence[Any]) -> list[Any]:
-    if isinstance(measure, str):
-        check_choice("measure", measure, PRESETS)
-        measure = PRESETS[measure]
-    for item in measure:
-        if isinstance(item, str):
-            check_choice("measurement", item, MEASUREMENTS)
-    return [MEASUREMENTS[item]() if isinstance(item, str) else item for item in measure]

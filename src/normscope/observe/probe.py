@@ -86,6 +86,8 @@ class Probe:
     def _optimizers(self) -> list[Tensor]:
         if self.optimizer is None:
             raise ValueError("The optimizer's update was asked for and no optimizer handed in; or ask for 'gradient'.")
+        # The user's step comes next: one that draws noise draws it from where the look began.
+        self.at.lent.generators.restore()
         return updated(self.optimizer, self.at.lent.originals, scale=self.scale)
 
     def after(self, update: str) -> list[Tensor]:
@@ -112,10 +114,14 @@ def probing(
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:
-    """All entries in one vector, half precision as float32."""
+    """All entries in one vector, half precision as float32, complex numbers as pairs."""
     device = tensors[0].device
-    vector = torch.cat([tensor.reshape(-1).to(device) for tensor in tensors])
+    vector = torch.cat([real(tensor).reshape(-1).to(device) for tensor in tensors])
     return vector.float() if vector.dtype.itemsize < 4 else vector
+
+
+def real(tensor: Tensor) -> Tensor:
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def norm(vector: Tensor) -> Tensor:

@@ -1,8 +1,10 @@
 """When to look: at which steps, and how often a budget of time allows."""
 
 import math
+import operator
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 PER_DECADE = 8
 
@@ -15,16 +17,24 @@ def schedule(every: int | str | Iterable[int]) -> Callable[[int], bool]:
         >>> [step for step in range(25) if logarithmic(step)]
         [0, 1, 2, 3, 4, 6, 7, 10, 13, 18, 24]
     """
-    if every == "log":
-        return _logarithmic
     if isinstance(every, str):
+        if every == "log":
+            return _logarithmic
         raise ValueError(f"every is a number of steps, 'log', or the steps themselves; got {every!r}.")
-    if isinstance(every, int):
-        if every < 1:
-            raise ValueError(f"every counts steps, from 1 on; got {every}.")
-        return lambda step: step % every == 0
-    chosen = frozenset(every)
-    return chosen.__contains__
+    steps: Any = every
+    listed = isinstance(steps, Iterable) and getattr(steps, "ndim", 1) > 0
+    try:
+        # By value: the hash of a tensor's elements is their identity.
+        numbers = [operator.index(step) for step in (steps if listed else (steps,))]
+    except TypeError:
+        raise ValueError(
+            f"every is a number of steps, 'log', or the steps themselves, whole numbers; got {every!r}."
+        ) from None
+    if listed:
+        return frozenset(numbers).__contains__
+    if numbers[0] < 1:
+        raise ValueError(f"every counts steps, from 1 on; got {every}.")
+    return lambda step: step % numbers[0] == 0
 
 
 def _logarithmic(step: int) -> bool:
@@ -65,6 +75,7 @@ class Budget:
             return True
         return self.spent + self._last <= self.share * (self.elapsed + self._last)
 
-    def pay(self, seconds: float) -> None:
+    def pay(self, seconds: float, *, follows: bool = False) -> None:
+        """follows: the look belongs to the one before, and the next will cost both."""
         self.spent += seconds
-        self._last = seconds
+        self._last = seconds + (self._last if follows else 0.0)

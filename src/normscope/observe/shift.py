@@ -21,7 +21,7 @@ from torch import Tensor
 
 from normscope.choices import check_choice
 from normscope.observe.calls import units
-from normscope.observe.probe import UPDATES, Probe
+from normscope.observe.probe import UPDATES, Probe, real
 from normscope.observe.verdict import Verdict
 
 
@@ -37,11 +37,16 @@ class CovariateShift:
     rerun: tuple[str, ...]
 
     def summary(self) -> dict[str, float]:
+        cosines = self._defined()
         return {
-            "shift_max": max(self.shifts),
-            "shift_cosine_min": min(self.cosines),
-            "shift_cosine_mean": sum(self.cosines) / len(self.cosines),
+            "shift_max": max(self.shifts) if all(map(math.isfinite, self.shifts)) else math.nan,
+            "shift_cosine_min": min(cosines, default=math.nan),
+            "shift_cosine_mean": sum(cosines) / len(cosines) if cosines else math.nan,
         }
+
+    def _defined(self) -> list[float]:
+        """Cosines of the layers that have a gradient before and after."""
+        return [c for c in self.cosines if math.isfinite(c)]
 
     def by_layer(self) -> dict[str, dict[str, float]]:
         rows = zip(self.layers, self.shifts, self.cosines, self.grad_norms, strict=True)
@@ -51,7 +56,7 @@ class CovariateShift:
         }
 
     def verdicts(self, kind: str) -> list[Verdict]:
-        cosines = [c for c in self.cosines if math.isfinite(c)]
+        cosines = self._defined()
         turned = [layer for layer, c in zip(self.layers, self.cosines, strict=True) if c < 0]
         if turned:
             named = ", ".join(turned[:3]) + (" ..." if len(turned) > 3 else "")
@@ -63,7 +68,7 @@ class CovariateShift:
         text += " BatchNorm does not lower this number in general; it matters with a falling accuracy only."
         formula = "cos(G_i, G'_i) < 0"
         good = True if cosines and not turned else None
-        return [Verdict("covariate shift", good, text, formula, "arXiv 1805.11604, Definition 2.1")]
+        return [Verdict("covariate shift", good, text, formula, "Santurkar et al. 2018, Definition 2.1")]
 
 
 class ShiftProbe:
@@ -103,7 +108,8 @@ class ShiftProbe:
         for name, module in units(probe.at.task.model).items():
             weights = [p for p in module.parameters() if id(p) in index and p.ndim > 1]
             if weights and name in probe.trace.starts:
-                found[name] = index[id(weights[0])]
+                # Weight normalization's lengths are a column beside the matrix of directions.
+                found[name] = index[id(max(weights, key=lambda p: p.numel() > max(p.shape)))]
         for name in self.layers or ():
             check_choice("layer", name, found)
         if not found:
@@ -130,5 +136,5 @@ def _first_uses(probe: Probe) -> list[int]:
 
 def _compare(before: Tensor, after: Tensor) -> Tensor:
     """||a - b||, their cosine, ||a||, in float64."""
-    a, b = before.double(), after.double()
+    a, b = real(before).double(), real(after).double()
     return torch.stack([(a - b).norm(), (a * b).sum() / (a.norm() * b.norm()), a.norm()])

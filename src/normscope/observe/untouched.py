@@ -1,13 +1,14 @@
 """Do no harm: a measurement works on copies lent to the model, and everything is put back, also after an exception.
 
 Nothing is undone by arithmetic (theta - a + a is not theta in floating point). While the context lasts, every trainable
-parameter is a new leaf, every buffer and every other tensor a module holds is a clone; at the end the very same objects
-are back in their places, never written: values, `.grad`, hooks, version counters and the autograd nodes that DDP
-listens to. Attributes of modules (modes, counters, lists, dicts) are put back from a shallow copy, random generators to
-their states. Compiled models run eagerly inside, so no new graph is made. Frozen parameters are cloned too where they
-are no more than the trainable ones: a forward may write them, as that of a momentum encoder does. What is not watched:
-a larger frozen network (a copy would cost too much), things outside the model's modules that its forward writes (a hook
-of yours that appends to a global list), and what lies deeper than one level in a list or dict of a module.
+parameter is a new leaf, every buffer and every other tensor or array a module holds is a clone; at the end the very
+same objects are back in their places, never written: values, `.grad`, hooks, version counters and the autograd nodes
+that DDP listens to. Attributes of modules (modes, counters, lists, dicts) are put back from a shallow copy, random
+generators to their states. Compiled models run eagerly inside, so no new graph is made. Frozen parameters are cloned
+too where they are no more than the trainable ones: a forward may write them, as that of a momentum encoder does. What
+is not watched: a larger frozen network (a copy would cost too much), things outside the model's modules that its
+forward writes (a hook of yours that appends to a global list), and what lies deeper than one level in a list or dict of
+a module, in a tuple or in an object of a class of yours.
 """
 
 import operator
@@ -17,12 +18,14 @@ from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from normscope.observe.checkpointing import without_reentrant_checkpoints
 from normscope.observe.generators import Generators
 
+Array = np.ndarray[Any, Any]
 _CONTAINERS = (list, dict, set, deque)
 _INERT = frozenset({bool, int, float, str, tuple, type(None)})
 _MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
@@ -35,8 +38,9 @@ class Lent:
         self.names: list[str] = []
         self.originals: list[nn.Parameter] = []
         self.leaves: list[nn.Parameter] = []
-        self._places: list[tuple[Any, Any, Tensor]] = []
+        self._places: list[tuple[Any, Any, Any]] = []
         self._copies = _Copies(dtype)
+        self._arrays: list[tuple[Array, Array]] = []
         self._empty: list[Any] = []
         self._kept: list[_Kept] = []
         self._in_use: list[_Kept] = []
@@ -56,6 +60,9 @@ class Lent:
                     if name not in _MODULE_ATTRIBUTES:
                         self._holders.append(value)
                         self._lend(value, lent)
+                elif isinstance(value, np.ndarray):
+                    self._arrays.append((value.copy(), value))
+                    self._places.append((attributes, name, self._arrays[-1][0]))
                 else:
                     owned.append(value)
             self._kept.append(_Kept(attributes))
@@ -71,7 +78,7 @@ class Lent:
             if parameter.requires_grad and (only is None or id(parameter) in only):
                 self.names.append(name)
                 self.originals.append(parameter)
-                self.leaves.append(nn.Parameter(copies.of(parameter)))
+                self.leaves.append(_like(parameter, copies.of(parameter)))
         copies.refresh()
         return dict(zip(map(id, self.originals), self.leaves, strict=True))
 
@@ -88,7 +95,7 @@ class Lent:
                 if held.grad_fn is not None or (parameter and not wanted):
                     continue
                 copy = self._copies.of(held)
-                lent[id(held)] = nn.Parameter(copy, requires_grad=held.requires_grad) if parameter else copy
+                lent[id(held)] = _like(held, copy) if isinstance(held, nn.Parameter) else copy
             self._places.append((holder, key, lent[id(held)]))
 
     def place(self) -> None:
@@ -117,6 +124,8 @@ class Lent:
         for kept in self._in_use:
             kept.put_back()
         self._copies.refresh()
+        for copy, array in self._arrays:
+            np.copyto(copy, array)
         if self.draws:
             self.generators.restore()
 
@@ -126,6 +135,13 @@ class Lent:
         for container in self._empty:
             container.clear()
         self.generators.restore()
+
+
+def _like(parameter: nn.Parameter, copy: Tensor) -> nn.Parameter:
+    """`copy` as a parameter, with the attributes that some libraries write on theirs."""
+    lent = nn.Parameter(copy, requires_grad=parameter.requires_grad)
+    vars(lent).update(vars(parameter))
+    return lent
 
 
 class _Copies:

@@ -22,6 +22,12 @@ def plain_optimizer(optimizer: Any) -> torch.optim.Optimizer:
 
 def held(optimizer: torch.optim.Optimizer) -> dict[int, float]:
     """Learning rates by the id of the parameter."""
+    for group in optimizer.param_groups:
+        if group.get("lr") is None:
+            raise ValueError(
+                f"{type(optimizer).__name__} has no learning rate in its param_groups, so its steps have no known "
+                "length. Leave it out, hand in lr= and ask for update='gradient'."
+            )
     return {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
 
 
@@ -43,8 +49,8 @@ def updated(
 ) -> list[Tensor]:
     """Values of `parameters` after the optimizer's next step with their present `.grad` / scale.
 
-    The optimizer and its state are copied, with fresh leaves in the place of the parameters; no hook runs, neither its
-    own nor those of all optimizers.
+    The optimizer and all it holds are copied, with fresh leaves in the place of the parameters; no hook runs, neither
+    its own nor those of all optimizers.
     """
     if all(p.grad is None for p in parameters):
         raise ValueError(
@@ -54,6 +60,7 @@ def updated(
     leaves = [nn.Parameter(p.detach().clone()) for p in parameters]
     for leaf, p in zip(leaves, parameters, strict=True):
         leaf.grad = None if p.grad is None else p.grad.detach() / scale
+        vars(leaf).update(vars(p))
     twin = _twin(optimizer, {id(p): leaf for p, leaf in zip(parameters, leaves, strict=True)})
     try:
         # An LR scheduler replaces `step` on the instance by one that holds the user's optimizer: take the class's.
@@ -82,11 +89,22 @@ def _without_hooks_of_all() -> Iterator[None]:
 
 
 def _twin(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> torch.optim.Optimizer:
+    """A copy down to the last tensor: optimizers keep parameters and buffers in attributes of their own, and others."""
     twin = object.__new__(type(optimizer))
-    kept = {key: value for key, value in vars(optimizer).items() if key not in ("step", "state", "param_groups")}
-    for key, value in kept.items():
-        hooks = key.endswith("_hooks")
-        vars(twin)[key] = type(value)() if hooks else copy.copy(value)
-    twin.param_groups = copy.deepcopy(optimizer.param_groups, memo)
-    twin.state = copy.deepcopy(optimizer.state, memo)
+    memo[id(optimizer)] = twin
+    for key, value in vars(optimizer).items():
+        if key == "step":
+            continue
+        try:
+            vars(twin)[key] = type(value)() if key.endswith("_hooks") else _copied(value, memo)
+        except Exception as error:
+            raise ValueError(
+                f"The {key} of {type(optimizer).__name__} cannot be copied ({error}), so the step it is about to make "
+                "is not known here. Ask for update='gradient'."
+            ) from error
     return twin
+
+
+def _copied(value: Any, memo: dict[int, Any]) -> Any:
+    inner = isinstance(value, torch.optim.Optimizer) and id(value) not in memo
+    return _twin(value, memo) if inner else copy.deepcopy(value, memo)
