@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normscope.observe.probe import Probe, flat, inner, norm
+from normscope.observe.probe import Probe, flat, inner, length
 from normscope.observe.verdict import CROSS_ENTROPY, NOT_A_LIMIT, SQUARED, Verdict
 
 VGG_FACTORS = (0.5, 1.0, 2.0, 4.0)
@@ -146,15 +146,16 @@ class LandscapeProbe:
 
     def measure(self, probe: Probe) -> Landscape:
         g, d = flat(probe.gradient), probe.descent
-        g_norm, d_norm = norm(g), norm(flat(d))
+        there = torch.empty_like(g)
+        g_norm, d_norm = length(g), length(flat(d, there))
         rows = []
         for c in self.factors:
             probe.at.move_to(probe.theta, d, c)
             _check_moved(probe, c, c * d_norm)
             loss, grads = probe.at.gradient()
-            there = flat(grads)
-            cosine = inner(there, g) / (norm(there) * g_norm)
-            change = norm(there - g)
+            flat(grads, there)
+            cosine = inner(there, g) / (length(there) * g_norm)
+            change = length(there.sub_(g))
             rows.append(torch.stack([loss.double(), change, cosine]))
         first, *found = torch.stack([torch.stack([g_norm, d_norm, g_norm]), *rows]).tolist()
         losses, changes, cosines = zip(*found, strict=True)
@@ -167,7 +168,7 @@ def _check_moved(probe: Probe, c: float, asked: Tensor) -> None:
     """Half-precision weights may not take so small a step; then there is nothing to look at."""
     if all(weight.dtype.itemsize >= 4 for weight in probe.theta):
         return
-    moved = norm(flat([leaf.detach() for leaf in probe.at.lent.leaves]) - flat(probe.theta))
+    moved = length(flat([leaf.detach() for leaf in probe.at.lent.leaves]) - flat(probe.theta))
     if abs(moved - asked) > 0.1 * asked:
         raise ValueError(
             f"A step of {c:g} lr rounds away in weights of {probe.theta[0].dtype}: it moves them by {float(moved):.2g} "
