@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from normscope.observe.processes import Processes
 from normscope.observe.untouched import Lent
@@ -36,8 +36,10 @@ class BatchLoss:
     """L(theta) of one batch at the leaves that `untouched` lent: same modes, buffers and random draws at every call."""
 
     def __init__(self, task: Task, lent: Lent, batch: Any) -> None:
-        self.task, self.lent, self._given = task, lent, batch
-        self.batch = tree_map_only(Tensor, _copy, batch)
+        self.task, self.lent = task, lent
+        self._given, self._form = tree_flatten(batch)
+        self._parts = [_copy(part) if isinstance(part, Tensor) else part for part in self._given]
+        self._tensors = [part for part in self._parts if isinstance(part, Tensor)]
         self.device = next((leaf.device for leaf in lent.leaves), torch.device("cpu"))
         self._autocast = task.autocast
         if self._autocast is None and torch.is_autocast_enabled(self.device.type):
@@ -85,7 +87,7 @@ class BatchLoss:
         with inside or nullcontext() as forward_ends:
             with cast:
                 # In containers of its own: a forward may take the labels out of its batch.
-                loss = self.task.forward(self.task.model, tree_map_only(Tensor, _itself, self.batch))
+                loss = self.task.forward(self.task.model, self.batch)
             if forward_ends is not None:
                 forward_ends()
             if self._versions() != versions and not self._as_given():
@@ -97,11 +99,16 @@ class BatchLoss:
                 raise ValueError(f"The loss must be a scalar tensor; got {got}. Take its mean or its sum.")
             yield loss
 
+    @property
+    def batch(self) -> Any:
+        """The copies, in containers that are new each time."""
+        return tree_unflatten(self._parts, self._form)
+
     def _versions(self) -> list[int]:
-        return [t._version for t in tree_leaves(self.batch) if isinstance(t, Tensor)]
+        return [tensor._version for tensor in self._tensors]
 
     def _as_given(self) -> bool:
-        pairs = zip(tree_leaves(self.batch), tree_leaves(self._given), strict=True)
+        pairs = zip(self._parts, self._given, strict=True)
         return all(torch.equal(a, b) for a, b in pairs if isinstance(a, Tensor))
 
     def _backward(self, loss: Tensor, leaves: list[nn.Parameter]) -> list[Tensor]:
@@ -128,10 +135,6 @@ class BatchLoss:
 
 def _copy(tensor: Tensor) -> Tensor:
     return tensor.detach().clone().requires_grad_(tensor.requires_grad)
-
-
-def _itself(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 def check_devices(batch: Any, device: torch.device) -> None:

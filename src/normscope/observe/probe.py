@@ -141,6 +141,8 @@ _PART = 2**20
 
 def inner(a: Tensor, b: Tensor) -> Tensor:
     """Inner product of two vectors."""
+    if a.numel() <= _PART:
+        return torch.dot(a, b).double()
     parts = [torch.dot(x, y) for x, y in zip(a.split(_PART), b.split(_PART), strict=True)]
     return torch.stack(parts).double().sum()
 
