@@ -129,3 +129,9 @@ def test_docs_show_the_landscapes_that_are_stored():
     table = runpy.run_path(str(ROOT / "examples" / "landscape.py"))["table"]
     for name in ("landscape-dln", "landscape-vgg16-cifar10"):
         assert table(ROOT / "results" / f"{name}.json") in shown
+
+
+def test_readme_says_what_the_monitors_benchmark_stored():
+    table = runpy.run_path(str(ROOT / "benchmarks" / "observe.py"))["table"]
+    stored = [ROOT / "benchmarks" / "results" / f"observe-{where}.json" for where in ("cpu", "h200")]
+    assert table(*stored) in (ROOT / "README.md").read_text()
