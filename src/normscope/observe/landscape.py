@@ -147,27 +147,30 @@ class LandscapeProbe:
     def measure(self, probe: Probe) -> Landscape:
         g, d = flat(probe.gradient), probe.descent
         there = torch.empty_like(g)
-        g_norm, d_norm = length(g), length(flat(d, there))
-        rows = []
+        found = [inner(g, g), inner(flat(d, there), there)]
         for c in self.factors:
             probe.at.move_to(probe.theta, d, c)
-            _check_moved(probe, c, c * d_norm)
+            _check_moved(probe, c, d)
             loss, grads = probe.at.gradient()
             flat(grads, there)
-            cosine = inner(there, g) / (length(there) * g_norm)
-            change = length(there.sub_(g))
-            rows.append(torch.stack([loss.double(), change, cosine]))
-        first, *found = torch.stack([torch.stack([g_norm, d_norm, g_norm]), *rows]).tolist()
-        losses, changes, cosines = zip(*found, strict=True)
-        shared = len(set(probe.rates)) == 1 or not first[0]
-        lr = max(probe.rates) if shared else first[1] / first[0]
-        return Landscape(lr, self.factors, probe.loss, losses, first[0], changes, cosines)
+            found += [loss, inner(there, g), inner(there, there)]
+            there -= g
+            found.append(inner(there, there))
+        numbers = torch.stack([number.double() for number in found]).tolist()
+        g_norm, d_norm = map(math.sqrt, numbers[:2])
+        losses, along, squares, changes = (tuple(numbers[i::4]) for i in range(2, 6))
+        products = (g_norm * math.sqrt(square) for square in squares)
+        cosines = (a / product if product else math.nan for a, product in zip(along, products, strict=True))
+        shared = len(set(probe.rates)) == 1 or not g_norm
+        lr = max(probe.rates) if shared else d_norm / g_norm
+        return Landscape(lr, self.factors, probe.loss, losses, g_norm, tuple(map(math.sqrt, changes)), tuple(cosines))
 
 
-def _check_moved(probe: Probe, c: float, asked: Tensor) -> None:
+def _check_moved(probe: Probe, c: float, d: list[Tensor]) -> None:
     """Half-precision weights may not take so small a step; then there is nothing to look at."""
     if all(weight.dtype.itemsize >= 4 for weight in probe.theta):
         return
+    asked = c * length(flat(d))
     moved = length(flat([leaf.detach() for leaf in probe.at.lent.leaves]) - flat(probe.theta))
     if abs(moved - asked) > 0.1 * asked:
         raise ValueError(

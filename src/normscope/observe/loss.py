@@ -65,7 +65,8 @@ class BatchLoss:
 
         def local() -> list[Tensor]:
             for i, leaf in enumerate(self.lent.leaves):
-                leaf.requires_grad_(i in chosen)
+                if leaf.requires_grad != (i in chosen):
+                    leaf.requires_grad_(i in chosen)
             leaves = [self.lent.leaves[i] for i in sorted(chosen)]
             with self._pass(inside) as loss:
                 if wrt is not None and not loss.requires_grad:

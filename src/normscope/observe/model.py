@@ -65,10 +65,13 @@ def loss_of(
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             raise ValueError("With loss_fn a batch is a pair (x, y). For other batches hand in forward=.")
         x, y = batch
-        check_devices(batch, next((p.device for p in model.parameters()), torch.device("cpu")))
-        output = model(x)
-        if isinstance(output, Tensor):
-            return loss(output, y)
+        try:
+            output = model(x)
+            if isinstance(output, Tensor):
+                return loss(output, y)
+        except RuntimeError:
+            check_devices(batch, next((p.device for p in model.parameters()), torch.device("cpu")))
+            raise
         try:
             return loss(output, y)
         except (TypeError, AttributeError) as error:

@@ -105,10 +105,10 @@ def probing(
     task: Task, batch: Any, *, optimizer: torch.optim.Optimizer | None = None, **options: Any
 ) -> Iterator[Probe]:
     """A `Probe` of `task` on `batch`; the model is untouched at the end."""
-    if optimizer is not None:
-        check_optimizer(optimizer, task.model)
-    with untouched(task.model, only=None if optimizer is None else held(optimizer)) as lent:
+    rates = None if optimizer is None else held(optimizer)
+    with untouched(task.model, only=rates) as lent:
         if not lent.leaves:
+            check_optimizer(rates, task.model)
             raise ValueError("No trainable parameter of the model moves, so there is nothing to look along.")
         yield Probe(BatchLoss(task, lent, batch), optimizer=optimizer, **options)
 
@@ -142,7 +142,7 @@ _PART = 2**20
 def inner(a: Tensor, b: Tensor) -> Tensor:
     """Inner product of two vectors."""
     if a.numel() <= _PART:
-        return torch.dot(a, b).double()
+        return torch.dot(a, b)
     parts = [torch.dot(x, y) for x, y in zip(a.split(_PART), b.split(_PART), strict=True)]
     return torch.stack(parts).double().sum()
 

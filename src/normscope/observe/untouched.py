@@ -47,8 +47,6 @@ class Lent:
         self._holders: list[Any] = []
         owned: list[object] = []
         lent = self._leaves(model, only, dtype)
-        frozen = sum(p.numel() for p in model.parameters() if id(p) not in lent)
-        self._copy_frozen = frozen <= sum(leaf.numel() for leaf in self.leaves)
         for module in model.modules():
             attributes = vars(module)
             self._holders += [attributes, module._buffers]
@@ -74,11 +72,15 @@ class Lent:
 
     def _leaves(self, model: nn.Module, only: Container[int] | None, dtype: torch.dtype | None) -> dict[int, Tensor]:
         copies = _Copies(dtype)
+        more_move = 0
         for name, parameter in model.named_parameters():
-            if parameter.requires_grad and (only is None or id(parameter) in only):
+            moves = parameter.requires_grad and (only is None or id(parameter) in only)
+            more_move += parameter.numel() if moves else -parameter.numel()
+            if moves:
                 self.names.append(name)
                 self.originals.append(parameter)
                 self.leaves.append(_like(parameter, copies.of(parameter)))
+        self._copy_frozen = more_move >= 0
         copies.refresh()
         return dict(zip(map(id, self.originals), self.leaves, strict=True))
 
