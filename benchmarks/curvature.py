@@ -14,6 +14,9 @@ initialization and after training steps. Modes: "eval" (running statistics), whe
   and on another.
 - product: a GGN and a Hessian product over a gradient (forward and backward).
 - memory: peak of a measurement over the peak of a training step, each in a process of its own.
+
+TF32 is off for all: with it no product is right to the residual asked for (normscope turns it off itself). A tool that
+takes longer than three seconds runs once.
 """
 
 import argparse
@@ -37,16 +40,18 @@ from normscope.environment import environment
 from normscope.observe import untouched
 
 TOL = 1e-3
+SLOW = 3.0
 LOSS = nn.CrossEntropyLoss()
 Found = tuple[float, Tensor]
 
 
 def networks(device: str) -> dict[str, Callable[[], nn.Module]]:
-    found: dict[str, Callable[[], nn.Module]] = {"CNN": lambda: ns.models.CNN(norm="batch")}
-    if device == "cuda":
-        found["VGG-16"] = lambda: ns.models.VGG(16, norm="batch")
-        found["PreActResNet-18"] = lambda: ns.models.PreActResNet18(norm="batch")
-    return found
+    if device == "cpu":
+        return {"CNN": lambda: ns.models.CNN(norm="batch")}
+    return {
+        "VGG-16": lambda: ns.models.VGG(16, norm="batch"),
+        "PreActResNet-18": lambda: ns.models.PreActResNet18(norm="batch"),
+    }
 
 
 class Case:
@@ -155,28 +160,31 @@ def trial(case: Case, tool: str, matrix: str, mode: str) -> dict[str, Any]:
     model = copied(case, mode)
     before = {name: t.clone() for name, t in model.state_dict().items()}
     try:
-        raised = tool == "hessian-eigenthings"
-        found = _raised(case, matrix, mode) if raised else TOOLS[tool](case, model, matrix, mode)
+        if tool == "hessian-eigenthings":
+            _raise_limit(case, matrix, mode)
+        started = time.perf_counter()
+        found = TOOLS[tool](case, model, matrix, mode)
+        spent = time.perf_counter() - started
     except ImportError as error:
         return {"not_run": f"not installed ({error.name})"}
     except Exception as error:
         lines = str(error).splitlines() or [""]
         return {"not_run": f"{type(error).__name__}: {lines[0][:200]}"}
-    if tool == "hessian-eigenthings":
-        TOOLS[tool](case, model, matrix, mode)
     harm = [name for name, t in model.state_dict().items() if not torch.equal(t, before[name])]
     row: dict[str, Any] = {"lambda_max": found[0], "residual": case.residual(matrix, mode, found)}
+    row["seconds"] = spent
     row["moved"] = harm
     row["mode_changed"] = model.training != (mode == "train")
     row["gradients_left"] = any(p.grad is not None for p in model.parameters())
     return row
 
 
-def _raised(case: Case, matrix: str, mode: str) -> Found:
-    """With the smallest iteration limit of a doubling row that converges."""
+def _raise_limit(case: Case, matrix: str, mode: str) -> None:
+    """To the smallest of a row of iteration limits with which it converges."""
     for case.iterations[matrix, mode] in (8, 12, 16, 24, 32, 48, 64, 100):
         try:
-            return hessian_eigenthings(case, copied(case, mode), matrix, mode)
+            hessian_eigenthings(case, copied(case, mode), matrix, mode)
+            return
         except NotEnough:
             continue
     raise RuntimeError("not converged in 100 iterations")
@@ -193,10 +201,8 @@ def seconds(run: Callable[[], Any], device: str) -> float:
 
 
 def in_turns(runs: dict[str, Callable[[], Any]], device: str, rounds: int) -> dict[str, float]:
-    """Medians over rounds in which all take turns, after one untimed call each."""
+    """Medians over rounds in which all take turns."""
     times: dict[str, list[float]] = {name: [] for name in runs}
-    for run in runs.values():
-        run()
     for _ in range(rounds):
         for name, run in runs.items():
             times[name].append(seconds(run, device))
@@ -216,9 +222,12 @@ def race(case: Case, matrix: str, mode: str, rounds: int) -> dict[str, dict[str,
         model = copied(case, mode)
         return lambda: TOOLS[tool](case, model.train(mode == "train"), matrix, mode)
 
-    times = in_turns({tool: run(tool) for tool, row in found.items() if "residual" in row}, case.device, rounds)
-    for tool, spent in times.items():
-        found[tool] |= {"seconds": spent, "over_normscope": spent / times["normscope"]}
+    measured = {tool: row for tool, row in found.items() if "residual" in row}
+    quick = {tool: run(tool) for tool, row in measured.items() if row["seconds"] < SLOW}
+    for tool, spent in in_turns(quick, case.device, rounds).items():
+        found[tool]["seconds"] = spent
+    for row in measured.values():
+        row["over_normscope"] = row["seconds"] / found["normscope"]["seconds"]
     return found
 
 
@@ -319,6 +328,7 @@ def main() -> None:
     if args.peak:
         print(peak(args.peak[0], args.device, args.batch, args.peak[1]))
         return
+    torch.backends.cudnn.allow_tf32 = False
     result: dict[str, Any] = {
         "environment": environment(args.device),
         "load": os.getloadavg()[0],
@@ -341,11 +351,11 @@ def main() -> None:
             result["warm"][point] = {matrix: warm(case, matrix, args.rounds) for matrix in ("ggn", "hessian")}
         result["product"][network] = products(case, args.rounds)
         result["memory"][network] = peaks(network, args.device, args.batch)
-    result["load_at_end"] = os.getloadavg()[0]
+        result["load_at_end"] = os.getloadavg()[0]
+        if args.out:
+            args.out.write_text(json.dumps(result, indent=1) + "\n")
     for key in ("warm", "product", "memory"):
         print(key, json.dumps(result[key], indent=1))
-    if args.out:
-        args.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -119,6 +119,31 @@ def test_fused_attention_takes_the_path_with_derivatives(training):
     assert torch.backends.mha.get_fastpath_enabled() == fused
 
 
+def test_products_are_not_rounded_to_fewer_digits_and_the_users_setting_is_back_after():
+    kinds = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.mkldnn.matmul)
+    seen = []
+
+    class Watched(nn.Linear):
+        def forward(self, x):
+            seen.append([kind.fp32_precision for kind in kinds])
+            return super().forward(x)
+
+    before = [kind.fp32_precision for kind in kinds]
+    try:
+        torch.set_float32_matmul_precision("medium")
+        asked = [kind.fp32_precision for kind in kinds]
+        measure(nn.Sequential(Watched(3, 2)), F.mse_loss, (torch.randn(5, 3), torch.randn(5, 2)))
+        assert [kind.fp32_precision for kind in kinds] == asked
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        for kind, precision in zip(kinds, before, strict=True):
+            kind.fp32_precision = precision
+    assert asked == ["tf32", "tf32", "bf16"]
+    assert seen
+    assert all(row == ["ieee"] * 3 for row in seen)
+
+
 def _bn_net() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))

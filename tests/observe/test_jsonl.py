@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from normscope.observe import JSONL, Monitor, Record, frame_of, layers_of, read_jsonl, records_of
+from normscope.observe.measurements import MEASUREMENTS
 
 
 def _watched(path, *, steps=3, measure="full", **options):
@@ -37,7 +38,7 @@ def _watched(path, *, steps=3, measure="full", **options):
 
 
 def test_a_file_reads_back_as_the_monitor_was(tmp_path):
-    monitor = _watched(tmp_path / "new/folder/run.jsonl")
+    monitor = _watched(tmp_path / "new/folder/run.jsonl", measure=list(MEASUREMENTS))
     records = records_of(tmp_path / "new/folder/run.jsonl")
     pd.testing.assert_frame_equal(frame_of(records), monitor.frame())
     pd.testing.assert_frame_equal(layers_of(records), monitor.layers())

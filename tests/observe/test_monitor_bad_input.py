@@ -458,3 +458,39 @@ def test_a_step_that_rounds_away_in_half_precision_is_no_good_news() -> None:
 def test_steps_are_counted_from_zero() -> None:
     with pytest.raises(ValueError, match="first_step counts steps from 0"):
         Monitor(nn.Linear(2, 2), nn.functional.mse_loss, first_step=-3)
+
+
+def test_where_warnings_are_errors_the_run_still_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    model, (x, y) = _mlp(), _data()
+    monitor = Monitor(model, _per_sample, every=1, measure=[LandscapeProbe()], budget=None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        record = monitor.step(x, y, _sgd(model))
+    assert record is not None
+    assert "must be a scalar tensor" in record.errors["look"]
+    assert "and the run goes on" in capsys.readouterr().err
+
+
+class Graphs:
+    """A batch that is an object of the user's."""
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.y = x, y
+
+
+def test_a_batch_that_is_an_object_is_copied_for_every_pass() -> None:
+    model, (x, y) = _mlp(), _data()
+    batch = Graphs(x.clone(), y)
+
+    def forward(model: nn.Module, batch: Graphs) -> Tensor:
+        batch.x += 1.0
+        return half_mse(model(batch.x), batch.y)
+
+    found = []
+    for given, loss in ((batch, forward), ((x + 1.0, y), lambda model, pair: half_mse(model(pair[0]), pair[1]))):
+        monitor = Monitor(model, forward=loss, every=1, measure=[LandscapeProbe()], budget=None, on_error="raise")
+        record = monitor.step(given, lr=0.1)
+        assert record is not None
+        found.append(record.results["landscape"])
+    assert found[0] == found[1]
+    assert torch.equal(batch.x, x)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from normscope.losses import half_mse
 from normscope.observe import Monitor
-from normscope.observe.update import updated
+from normscope.observe.update import plain_optimizer, updated
 
 
 class OwnLists(torch.optim.Optimizer):
@@ -38,6 +38,27 @@ class Around(torch.optim.Optimizer):
         self.base.step()
 
 
+class Lookahead(torch.optim.Optimizer):
+    """Goes half of the way that the optimizer inside it would go; shows that one under the name wrappers use."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self.optimizer = OwnLists(parameters)
+        super().__init__(self.optimizer.mine, {"lr": 0.1})
+        self.momenta = self.optimizer.momenta
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        slow = [p.clone() for p in self.optimizer.mine]
+        self.optimizer.step()
+        for p, before in zip(self.optimizer.mine, slow, strict=True):
+            p.lerp_(before, 0.5)
+
+
+class Broken(OwnLists):
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        raise TypeError("unsupported operand")
+
+
 class Uncopied(OwnLists):
     """Holds what nobody can copy."""
 
@@ -57,16 +78,23 @@ def _started(kind: type[torch.optim.Optimizer]) -> tuple[nn.Linear, Any, Tensor,
     return model, optimizer, x, y
 
 
-@pytest.mark.parametrize("kind", [OwnLists, Around])
+@pytest.mark.parametrize("kind", [OwnLists, Around, Lookahead])
 def test_parameters_and_buffers_in_attributes_are_copied_too(kind: type[torch.optim.Optimizer]) -> None:
     model, optimizer, _, _ = _started(kind)
     parameters = list(model.parameters())
     held = [*parameters, *getattr(optimizer, "base", optimizer).momenta]
     before = [(tensor.clone(), tensor._version) for tensor in held]
-    coming = updated(optimizer, parameters)
+    coming = updated(plain_optimizer(optimizer), parameters)
     assert all(torch.equal(t, b) and t._version == v for t, (b, v) in zip(held, before, strict=True))
     optimizer.step()
     assert all(map(torch.equal, coming, parameters))
+
+
+def test_an_error_of_the_step_is_not_taken_for_a_missing_closure() -> None:
+    model, optimizer, _, _ = _started(OwnLists)
+    optimizer.__class__ = Broken
+    with pytest.raises(TypeError, match="unsupported operand"):
+        updated(optimizer, list(model.parameters()))
 
 
 def test_an_optimizer_that_cannot_be_copied_is_said_and_not_stepped() -> None:

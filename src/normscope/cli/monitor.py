@@ -35,6 +35,8 @@ def monitor(
     from normscope.report.monitor import write_monitor
     from normscope.training import train
 
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out names a folder, and {out} is a file. Choose another.")
     lines = out / "monitor.jsonl"
     if lines.exists():
         raise ValueError(f"{out} holds a run already. Choose another --out.")

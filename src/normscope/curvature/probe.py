@@ -66,6 +66,7 @@ class CurvatureProbe:
     """
 
     name = "curvature"
+    result = Curvature
     forward_only = False
 
     def __init__(self, matrix: str = "ggn", *, tol: float = 1e-3, most: int = 50) -> None:

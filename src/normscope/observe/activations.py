@@ -49,12 +49,11 @@ class Activations:
     counts: tuple[tuple[int, ...], ...]
 
     def summary(self) -> dict[str, float]:
-        n = len(self.layers)
         return {
-            "mean_change": sum(self.mean_changes) / n,
-            "variance_change": sum(self.variance_changes) / n,
-            "mean_drift": sum(self.mean_drifts) / n,
-            "variance_drift": sum(self.variance_drifts) / n,
+            "mean_change": _mean(self.mean_changes),
+            "variance_change": _mean(self.variance_changes),
+            "mean_drift": _mean(self.mean_drifts),
+            "variance_drift": _mean(self.variance_drifts),
         }
 
     def by_layer(self) -> dict[str, dict[str, float]]:
@@ -90,10 +89,17 @@ class Activations:
         return [Verdict("activations", True if calm else None, text, formula, _SOURCE)]
 
 
+def _mean(values: tuple[float, ...]) -> float:
+    """Over the layers that have a step to compare with."""
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan
+
+
 class ActivationProbe:
     """Measures `Activations`; looks into the pass at theta, and once more, forward only, at the step after."""
 
     name = "activations"
+    result = Activations
     forward_only = True
     follow_up = True
 

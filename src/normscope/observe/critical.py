@@ -77,6 +77,7 @@ class CriticalProbe:
     """Measures `CriticalStep` in at most eight forward passes beside the one at theta; starts from the last result."""
 
     name = "critical"
+    result = CriticalStep
     forward_only = True
 
     def __init__(self, update: str = "optimizer") -> None:

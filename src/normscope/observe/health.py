@@ -118,6 +118,7 @@ class HealthProbe:
     """Measures `NormHealth`; looks into the pass at theta and costs none of its own."""
 
     name = "health"
+    result = NormHealth
     forward_only = False
 
     def __init__(self) -> None:

@@ -6,23 +6,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from normscope.observe.activations import Activations
-from normscope.observe.critical import CriticalStep
-from normscope.observe.health import NormHealth
-from normscope.observe.landscape import Landscape
+from normscope.observe.measurements import MEASUREMENTS
 from normscope.observe.record import Record
-from normscope.observe.shift import CovariateShift
 from normscope.observe.verdict import Verdict
 from normscope.results import plain
 
 SCHEMA = 1
-RESULTS: dict[str, Any] = {
-    "critical": CriticalStep,
-    "landscape": Landscape,
-    "health": NormHealth,
-    "activations": Activations,
-    "shift": CovariateShift,
-}
 
 
 class JSONL:
@@ -99,7 +88,7 @@ def _record(row: dict[str, Any]) -> Record:
         step=row["step"],
         seconds=row["seconds"],
         loss=float(row["loss"]),
-        results={name: _result(RESULTS[name], found) for name, found in row["results"].items() if name in RESULTS},
+        results={n: _result(MEASUREMENTS[n]().result, r) for n, r in row["results"].items() if n in MEASUREMENTS},
         verdicts=tuple(Verdict(**verdict) for verdict in row["verdicts"]),
         notes=tuple(row["notes"]),
         errors=row["errors"],

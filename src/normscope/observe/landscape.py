@@ -135,6 +135,7 @@ class LandscapeProbe:
     """Measures `Landscape`; costs one pass for each factor and one for the gradient here."""
 
     name = "landscape"
+    result = Landscape
     forward_only = False
 
     def __init__(self, factors: Sequence[float] = VGG_FACTORS) -> None:

@@ -1,5 +1,6 @@
 """The training loss of one batch as a function of the parameters, evaluated without a trace."""
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from normscope.observe.processes import Processes
-from normscope.observe.untouched import Lent
+from normscope.observe.untouched import INERT, Lent
 
 Inside = AbstractContextManager[Callable[[], None] | None] | None
 _HALF_SCALES = (2.0**16, 2.0**8, 1.0)
@@ -38,7 +39,7 @@ class BatchLoss:
     def __init__(self, task: Task, lent: Lent, batch: Any) -> None:
         self.task, self.lent = task, lent
         self._given, self._form = tree_flatten(batch)
-        self._parts = [_copy(part) if isinstance(part, Tensor) else part for part in self._given]
+        self._parts = [_copy(part) for part in self._given]
         self._tensors = [part for part in self._parts if isinstance(part, Tensor)]
         self.device = next((leaf.device for leaf in lent.leaves), torch.device("cpu"))
         self._autocast = task.autocast
@@ -102,8 +103,8 @@ class BatchLoss:
 
     @property
     def batch(self) -> Any:
-        """The copies, in containers that are new each time."""
-        return tree_unflatten(self._parts, self._form)
+        """The copies, in containers and objects that are new each time."""
+        return tree_unflatten([p if isinstance(p, Tensor) else _copy(p) for p in self._parts], self._form)
 
     def _versions(self) -> list[int]:
         return [tensor._version for tensor in self._tensors]
@@ -134,8 +135,11 @@ class BatchLoss:
         return self.task.processes.mean(lambda: [tensor])[0]
 
 
-def _copy(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+def _copy(part: Any) -> Any:
+    """Of a tensor, or of an object that holds some, such as a batch of graphs."""
+    if not isinstance(part, Tensor):
+        return part if type(part) in INERT else copy.deepcopy(part)
+    return part.detach().clone().requires_grad_(part.requires_grad)
 
 
 def check_devices(batch: Any, device: torch.device) -> None:

@@ -1,5 +1,6 @@
 """The Monitor: measurements in anybody's loop."""
 
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -210,7 +211,12 @@ class Monitor:
         text = f"{type(error).__name__}: {error}"
         if text not in self._warned:
             self._warned.add(text)
-            warnings.warn(f"normscope: {what} at step {number}, and the run goes on. {text}", stacklevel=4)
+            said = f"normscope: {what} at step {number}, and the run goes on. {text}"
+            try:
+                warnings.warn(said, stacklevel=4)
+            except UserWarning:
+                # Where warnings are errors, this one still does not end the run.
+                print(said, file=sys.stderr)
         return text
 
     def frame(self) -> pd.DataFrame:

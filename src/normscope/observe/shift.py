@@ -6,7 +6,8 @@ r"""Internal covariate shift: how much a layer's gradient changes because the la
 on the same batch, with W' the parameters after the step that the optimizer is about to make (or after the paper's plain
 gradient step). W_i is the layer's weight; what runs before it is updated whole, biases, gamma and beta included. Layers
 are taken in the order they run; parameters that a container holds count as running where the container begins, and so
-do those of modules in it that are never called.
+do those of modules in it that are never called. A weight that other code uses before its own module is called, which no
+module call shows, counts from that module on.
 Source: arXiv 1805.11604, Definition 2.1; seed 000, Section A.2.1 (Figure 6).
 
 Only the units from layer i on are run for G'_i: the results of the updated ones before it are remembered (`Replay`).
@@ -75,6 +76,7 @@ class ShiftProbe:
     """Measures `CovariateShift` of `layers` (names; all that have a weight matrix or a kernel by default)."""
 
     name = "shift"
+    result = CovariateShift
     forward_only = False
     traces = True
 

@@ -27,7 +27,7 @@ from normscope.observe.generators import Generators
 
 Array = np.ndarray[Any, Any]
 _CONTAINERS = (list, dict, set, deque)
-_INERT = frozenset({bool, int, float, str, tuple, type(None)})
+INERT = frozenset({bool, int, float, str, tuple, type(None)})
 _MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 
 
@@ -51,7 +51,7 @@ class Lent:
             attributes = vars(module)
             self._holders += [attributes, module._buffers]
             for name, value in attributes.items():
-                if type(value) in _INERT:
+                if type(value) in INERT:
                     continue
                 if isinstance(value, _CONTAINERS):
                     self._empty.append(value) if not value else self._kept.append(_Kept(value))
@@ -89,7 +89,7 @@ class Lent:
         if isinstance(holder, set):
             return
         for key, held in holder.items() if isinstance(holder, dict) else enumerate(holder):
-            if type(held) in _INERT or not isinstance(held, Tensor):
+            if type(held) in INERT or not isinstance(held, Tensor):
                 continue
             if id(held) not in lent:
                 parameter = isinstance(held, nn.Parameter)

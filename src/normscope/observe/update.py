@@ -1,6 +1,7 @@
 """The step that the optimizer is about to make, taken on copies."""
 
 import copy
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -9,10 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import optimizer as optimizers
 
+_WRAPPERS = ("lightning.", "pytorch_lightning.", "accelerate.")
+
 
 def plain_optimizer(optimizer: Any) -> torch.optim.Optimizer:
-    """The torch optimizer inside the wrappers of Lightning and Accelerate."""
-    while not isinstance(optimizer, torch.optim.Optimizer) or hasattr(optimizer, "optimizer"):
+    """The torch optimizer inside the wrappers of Lightning and Accelerate, and inside what is no optimizer itself.
+
+    One that is an optimizer and holds another, as Lookahead does, makes a step of its own.
+    """
+    while not isinstance(optimizer, torch.optim.Optimizer) or type(optimizer).__module__.startswith(_WRAPPERS):
         inner = getattr(optimizer, "optimizer", None)
         if inner is None:
             raise TypeError(f"optimizer must be a torch.optim.Optimizer; got {type(optimizer).__name__}.")
@@ -67,6 +73,9 @@ def updated(
         with _without_hooks_of_all():
             type(optimizer).step(twin)
     except TypeError as error:
+        closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+        if closure is None or closure.default is not inspect.Parameter.empty:
+            raise
         raise ValueError(
             f"{type(optimizer).__name__} needs a closure, so the step it is about to make is not known here. Ask for "
             "update='gradient'."
