@@ -48,6 +48,13 @@ def swapped():
     model, loss, batches, optimizer = setup()
     return model, loss, optimizer, batches
 
+def no_batches():
+    return setup(steps=0)
+
+def no_labels():
+    model, loss, batches, optimizer = setup()
+    return model, loss, [x for x, _ in batches], optimizer
+
 def breaks():
     raise KeyError("a mistake in the user's own code")
 
@@ -161,6 +168,9 @@ def test_ctrl_c_leaves_what_was_measured_and_says_so(folder):
             "return (model, loss_fn, batches, optimizer) or a dict of these; got NoneType.",
         ),
         (["work/train.py:three"], "got tuple of 3."),
+        (["work/train.py:no_batches"], "The batches of work/train.py:no_batches are empty"),
+        (["work/train.py:no_labels"], "a batch is a pair (x, y); got Tensor."),
+        (["work/train.py:setup", "--out", "work/train.py"], "names a folder, and work/train.py is a file"),
         (["work/train.py:unknown_key"], "got 'lossfn'. Did you mean 'loss_fn'?"),
         (["work/train.py:swapped"], "its optimizer is islice, not Optimizer."),
         (["work/train.py:setup", "--every", "often"], "every is a number of steps"),
@@ -175,8 +185,8 @@ def test_mistakes_are_one_message(folder, here, arguments, message):
     status, said, errors = here(*arguments)
     assert (status, said) == (2, "")
     assert message in errors
-    assert errors.startswith("normscope: ")
-    assert errors.count("\n") == 1
+    assert errors.strip().startswith("normscope: ")
+    assert errors.strip().count("\n") == 0
     assert not (folder / "normscope-monitor").exists()
 
 

@@ -9,6 +9,7 @@ r"""The losses of the sources; class labels, integers of shape (N,), are compare
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
@@ -46,3 +47,12 @@ def half_sse(output: Tensor, target: Tensor) -> Tensor:
 
 LOSSES: dict[str, Callable[..., Tensor]] = {"half_mse": half_mse, "half_sse": half_sse, "cross_entropy": cross_entropy}
 __all__ = ["LOSSES", "cross_entropy", "half_mse", "half_sse"]
+
+
+def pair(batch: Any) -> tuple[Any, Any]:
+    """(x, y), as a loss function of outputs and targets needs them."""
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        got = type(batch).__name__ + (f" of {len(batch)}" if isinstance(batch, (tuple, list)) else "")
+        raise ValueError(f"With loss_fn a batch is a pair (x, y); got {got}. For other batches hand in forward=.")
+    x, y = batch
+    return x, y

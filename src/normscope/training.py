@@ -14,6 +14,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from normscope import losses
 from normscope.environment import environment
 from normscope.results import plain
 
@@ -115,7 +116,7 @@ def train(
         with nullcontext() if autocast is None else torch.autocast(device.type, autocast):
             if forward is not None:
                 return forward(model, batch)
-            x, y = batch
+            x, y = losses.pair(batch)
             return loss_fn(model(x), y)  # type: ignore[misc]
 
     history = _History(explode)

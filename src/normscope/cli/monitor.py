@@ -44,21 +44,29 @@ def monitor(
     parts = _parts(load(setup)(), setup)
     watching = {name: parts[name] for name in ("loss_fn", "forward", "autocast") if name in parts}
     done, diverged_at, interrupted = 0, None, False
-    with (
-        Monitor(parts["model"], sinks=[JSONL(lines)], **watching, **options) as monitor,
-        Progress(console=Console(stderr=True), transient=True) as progress,
-    ):
-        task = progress.add_task("training", total=steps or _length(parts["batches"]))
+    try:
+        with (
+            Monitor(parts["model"], sinks=[JSONL(lines)], **watching, **options) as monitor,
+            Progress(console=Console(stderr=True), transient=True) as progress,
+        ):
+            task = progress.add_task("training", total=steps or _length(parts["batches"]))
 
-        def on_step(step: int) -> None:
-            nonlocal done
-            done = step + 1
-            progress.update(task, completed=done, description=f"training, {len(monitor.records)} looks")
+            def on_step(step: int) -> None:
+                nonlocal done
+                done = step + 1
+                progress.update(task, completed=done, description=f"training, {len(monitor.records)} looks")
 
-        try:
-            diverged_at = train(**parts, steps=steps, on_step=on_step, monitor=monitor).diverged_at
-        except KeyboardInterrupt:
-            interrupted = True
+            try:
+                trained = train(**parts, steps=steps, on_step=on_step, monitor=monitor)
+                diverged_at = trained.diverged_at
+                if not trained.losses:
+                    raise ValueError(f"The batches of {setup} are empty, so nothing was trained.")
+            except KeyboardInterrupt:
+                interrupted = True
+    except Exception:
+        if not done:
+            _forget(lines)
+        raise
     outcome = f"{done} steps, {len(monitor.records)} looks"
     if diverged_at is not None:
         outcome += f"; the run diverged at step {diverged_at}"
@@ -71,6 +79,13 @@ def monitor(
     if interrupted:
         typer.echo(f"normscope: interrupted after {done} steps; what was measured until then is in {out}.", err=True)
         raise typer.Exit(1)
+
+
+def _forget(lines: Path) -> None:
+    """Nothing was looked at: the next try may use the same folder."""
+    lines.unlink(missing_ok=True)
+    if lines.parent.is_dir() and not any(lines.parent.iterdir()):
+        lines.parent.rmdir()
 
 
 def _steps(every: str) -> int | str | list[int]:

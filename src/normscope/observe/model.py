@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from normscope import losses
 from normscope.observe.loss import check_devices
 from normscope.observe.processes import Processes
 from normscope.observe.untouched import untouched
@@ -62,9 +63,7 @@ def loss_of(
             return loss_fn(output, y)  # type: ignore[misc]
 
     def supervised(model: nn.Module, batch: Any) -> Tensor:
-        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-            raise ValueError("With loss_fn a batch is a pair (x, y). For other batches hand in forward=.")
-        x, y = batch
+        x, y = losses.pair(batch)
         try:
             output = model(x)
             if isinstance(output, Tensor):
