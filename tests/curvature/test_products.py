@@ -15,6 +15,8 @@ from twins import LOSSES, NETS, NORMS, OUTPUTS, Twin, data, dense, network, open
 import reference
 from normscope import losses
 from normscope.curvature import STATISTICS, Network
+from normscope.curvature.tangents import fused
+from normscope.norms import BatchNorm2d
 from normscope.observe.untouched import untouched
 
 CLOSE = 1e-6
@@ -168,3 +170,23 @@ def test_cross_entropy_of_the_networks_own_distribution_has_one_matrix():
     with opened(model, F.cross_entropy, (x, y)) as net:
         hessian, ggn = (dense(make(), net.size) for make in (net.hessian, net.gauss_newton))
     assert (hessian - ggn).abs().max() <= 1e-10
+
+
+@pytest.mark.parametrize("stats", ["batch", "running"])
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("affine", [True, False])
+def test_fused_tangents_of_batchnorm_are_those_of_reverse_mode_twice(stats, form, affine):
+    torch.manual_seed(0)
+    norms = [BatchNorm2d(5, affine=affine), nn.BatchNorm2d(4, affine=affine)]
+    model = nn.Sequential(
+        nn.Conv2d(3, 5, 3), norms[0], nn.ReLU(), nn.Conv2d(5, 4, 3, bias=False), norms[1], nn.Flatten()
+    )
+    model = model.double().to(memory_format=form)
+    x = (3.0 + torch.randn(6, 3, 7, 7, dtype=torch.float64)).to(memory_format=form)
+    model(x)
+    assert len(fused(model)) == 2
+    with untouched(model) as lent:
+        network = Network(lent, model, losses.half_mse, (x, torch.zeros(6, 36)), stats=stats)
+        v = torch.randn(network.size, dtype=torch.float64)
+        torch.testing.assert_close(network.push()(v), network._reverse_twice()(v), rtol=1e-12, atol=1e-12)
+        assert network.forward_mode

@@ -20,6 +20,8 @@ from torch.autograd import forward_ad
 from normscope.curvature.derivatives import derivable
 from normscope.curvature.fisher import FisherOfOutputs, fisher_of_outputs
 from normscope.curvature.statistics import reading
+from normscope.curvature.tangents import fused, with_tangent
+from normscope.observe.calls import answering
 from normscope.observe.untouched import Lent
 
 Product = Callable[[Tensor], Tensor]
@@ -172,7 +174,8 @@ class Network:
         self._lent.reset()
         with torch.no_grad(), forward_ad.dual_level():
             duals = [forward_ad.make_dual(leaf, part) for leaf, part in zip(self.leaves, parts, strict=True)]
-            with self._lent.holding(self.leaves, duals), self._reading():
+            layers = {} if self._stats == "frozen" else fused(self._model)
+            with self._lent.holding(self.leaves, duals), self._reading(), answering(layers, with_tangent):
                 output, tangent = forward_ad.unpack_dual(self._one_tensor(self._call(self._model, self._x)))
         return torch.zeros_like(output) if tangent is None else tangent
 
