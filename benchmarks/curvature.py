@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=2 python benchmarks/curvature.py [--device cuda] [--out benchmarks/results/curvature-cpu.json]
 
 Batch 256, BatchNorm, cross-entropy, 32x32x3: the CNN of `normscope.models` at initialization and after training steps,
-or on a GPU VGG-16 and PreActResNet-18 after training steps. Modes: "eval" (running statistics), where all tools can be compared, and
-"train" (as trained), where they raise, change the mode or move the buffers, which is recorded for each.
+or on a GPU VGG-16 and PreActResNet-18 after training steps. Modes: "eval" (running statistics), where all tools can be
+compared, and "train" (as trained), where they raise, change the mode or move the buffers, which is recorded for each.
 
 - seconds of each tool to the top eigenvalue, median over rounds in which all take turns; its residual is recomputed
   with normscope's operator. curvlinops (with scipy's eigsh), hessian-eigenthings (its iteration limit raised until its

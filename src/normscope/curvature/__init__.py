@@ -1,6 +1,8 @@
 """Curvature of the loss as it is trained: products, eigenvalues, stable learning rates."""
 
 from normscope.curvature.block import block_lanczos
+from normscope.curvature.density import Density
+from normscope.curvature.dual import MeanMode
 from normscope.curvature.lanczos import Ritz, lanczos
 from normscope.curvature.limits import Limit, momentum_limit, optimizer_limit
 from normscope.curvature.measurement import Measurement
@@ -8,18 +10,24 @@ from normscope.curvature.measuring import measure
 from normscope.curvature.network import Network
 from normscope.curvature.probe import Curvature, CurvatureProbe
 from normscope.curvature.statistics import STATISTICS
+from normscope.curvature.whole import Spectrum, mean_mode, spectrum
 
 __all__ = [
     "STATISTICS",
     "Curvature",
     "CurvatureProbe",
+    "Density",
     "Limit",
+    "MeanMode",
     "Measurement",
     "Network",
     "Ritz",
+    "Spectrum",
     "block_lanczos",
     "lanczos",
+    "mean_mode",
     "measure",
     "momentum_limit",
     "optimizer_limit",
+    "spectrum",
 ]

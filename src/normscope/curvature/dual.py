@@ -58,7 +58,7 @@ def dense_dual(network: Network) -> Tensor:
     return rows @ rows.T / len(output)
 
 
-def mean_mode(network: Network, *, tol: float = 1e-3, most: int = 100, seed: int = 0, dense: int = 100) -> MeanMode:
+def mean_mode_of(network: Network, *, tol: float = 1e-3, most: int = 100, seed: int = 0, dense: int = 100) -> MeanMode:
     """lambda_max by the dual, its bounds and the mean mode's share.
 
     Args:
