@@ -1,0 +1,60 @@
+r"""Convolutions as matrix products, which a stack of members turns into batched ones.
+
+    y[n, o, p] = b[o] + sum_{c, i, j} W[o, c, i, j] x[n, c, s p + (i, j) d]
+
+is, for one member, the product of a matrix of patches, (N P, C k k), with the kernel, (C k k, O). The vmapped
+convolution is a grouped one, which GPU libraries serve slowly. Patches are stacked shifted slices: their backward is a
+sum of slices, without the scattered additions that the backward of `unfold` compiles to.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+
+class ConvAsProduct(nn.Conv2d):
+    """A `torch.nn.Conv2d` whose forward is one matrix product."""
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        patches, height, width = _patches(input, self)
+        product = patches @ weight.permute(2, 3, 1, 0).reshape(-1, weight.shape[0])
+        if bias is not None:
+            product = product + bias
+        return product.view(input.shape[0], height, width, weight.shape[0]).permute(0, 3, 1, 2)
+
+
+def _patches(x: Tensor, conv: nn.Conv2d) -> tuple[Tensor, int, int]:
+    """(N height width, k k C), a row a place of the output, and the output's size."""
+    rows, columns = conv.kernel_size
+    if isinstance(conv.padding, str):
+        before, after = conv._reversed_padding_repeated_twice[::2], conv._reversed_padding_repeated_twice[1::2]
+        x = pad(x, (before[0], after[0], before[1], after[1])) if conv.padding == "same" else x
+    elif any(conv.padding):
+        x = pad(x, (conv.padding[1],) * 2 + (conv.padding[0],) * 2)
+    (up, right), (far, wide) = conv.stride, conv.dilation
+    height = (x.shape[2] - far * (rows - 1) - 1) // up + 1
+    width = (x.shape[3] - wide * (columns - 1) - 1) // right + 1
+    x = x.permute(0, 2, 3, 1)
+
+    def part(i: int, j: int) -> Tensor:
+        i, j = i * far, j * wide
+        return x[:, i : i + up * (height - 1) + 1 : up, j : j + right * (width - 1) + 1 : right]
+
+    # Stacked in two levels: a compiler fuses a few inputs into one kernel, but not nine.
+    stacked = torch.stack([torch.stack([part(i, j) for j in range(columns)], 3) for i in range(rows)], 3)
+    return stacked.reshape(x.shape[0] * height * width, -1), height, width
+
+
+def lower(model: nn.Module) -> int:
+    """Lowers, in place, every plain convolution of `model`; their number.
+
+    Left as they are: groups, padding with anything but zeros, and subclasses with a forward of their own.
+    """
+    plain = [
+        module
+        for module in model.modules()
+        if type(module) is nn.Conv2d and module.groups == 1 and module.padding_mode == "zeros"
+    ]
+    for module in plain:
+        module.__class__ = ConvAsProduct
+    return len(plain)
