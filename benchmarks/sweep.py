@@ -31,7 +31,7 @@ from torch.nn import functional as F
 import normscope as ns
 from normscope.environment import environment
 from normscope.losses import half_mse
-from normscope.sweeping.lowering import ConvAsProduct
+from normscope.sweeping.lowering import ConvAsProduct, use_kernels
 from normscope.sweeping.program import Members, Program, stack
 
 BATCH, RATE, MOMENTUM = 128, 1e-3, 0.9
@@ -119,7 +119,9 @@ def members_of(name: str, count: int, device: str, dtype: torch.dtype = torch.fl
 
 def program_of(name: str, device: str, *, lowering: str, compiled: bool, dtype: torch.dtype = torch.float32) -> Program:
     model = network(name, 0).to(device, dtype)
-    program = Program(model, half_mse, lowered=lowering != "none", compiled=compiled)
+    program = Program(model, half_mse, lowered=lowering in ("slices", "unfold"), compiled=compiled)
+    if lowering == "kernels":
+        use_kernels(program.training)
     for module in program.training.modules():
         if lowering == "unfold" and type(module) is ConvAsProduct:
             module.__class__ = ConvByUnfold
@@ -161,6 +163,7 @@ def check(name: str, device: str, *, compiled: bool) -> float:
             half_mse(model(x), y).backward()
             optimizer.step()
         for key, parameter in model.named_parameters():
+            parameter = parameter.detach()
             difference = (members.parameters[key][seed] - parameter).abs().max() / parameter.abs().max()
             apart = max(apart, float(difference))
     assert apart < 1e-10, f"{name}: members differ from networks trained alone by {apart:g}"
@@ -185,7 +188,7 @@ def on_gpu(seconds: float, say: Callable[[str, Any], None]) -> dict[str, Any]:
     torch.backends.cudnn.allow_tf32 = True
     found: dict[str, Any] = {}
     for name, ways in (
-        ("MLP", [("none", 256), ("none", 128)]),
+        ("MLP", [("none", 256), ("kernels", 256), ("none", 128)]),
         ("CNN", [("slices", 256), ("unfold", 256), ("none", 256)]),
     ):
         found[name] = {"difference": check(name, "cuda", compiled=False), "alone": alone(name, "cuda", seconds)}

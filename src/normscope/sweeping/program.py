@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from normscope.compiling import why_not_compiled
-from normscope.sweeping.lowering import lower
+from normscope.sweeping.lowering import lower, use_kernels
 from normscope.training import seeded_on
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
@@ -39,6 +39,7 @@ class Members:
     lr: Tensor
     momentum: Tensor
     decay: Tensor
+    decays: bool
 
     def __len__(self) -> int:
         return len(self.lr)
@@ -47,8 +48,8 @@ class Members:
         """The members in these rows, as copies."""
         parts = (self.parameters, self.fixed, self.buffers, self.velocity)
         parameters, fixed, buffers, velocity = ({name: t[rows] for name, t in part.items()} for part in parts)
-        rates = (self.lr[rows], self.momentum[rows], self.decay[rows])
-        return Members(parameters, fixed, buffers, velocity, *rates)
+        lr, momentum, decay = self.lr[rows], self.momentum[rows], self.decay[rows]
+        return Members(parameters, fixed, buffers, velocity, lr, momentum, decay, self.decays)
 
 
 class Program:
@@ -73,13 +74,15 @@ class Program:
         stream_seed: int = 0,
     ) -> None:
         self.training = deepcopy(model)
-        if lowered:
-            lower(self.training)
-        self.evaluating = deepcopy(self.training).eval()
         self.loss_fn, self.stream_seed = loss_fn, stream_seed
         self.device = next(model.parameters()).device
         self.draws = draws
         self.compiled = compiled and not why_not_compiled(self.device.type)
+        if lowered:
+            lower(self.training)
+        if not self.compiled:
+            use_kernels(self.training)
+        self.evaluating = deepcopy(self.training).eval()
         self._step: Callable[..., tuple[Tensor, Tensor]] = self.plain_step
         if self.compiled:
             # The generators' own order of draws, so that masks are those of the eager step.
@@ -113,9 +116,11 @@ class Program:
             for name, parameter in members.parameters.items():
                 each = (-1,) + (1,) * (parameter.ndim - 1)
                 velocity = members.velocity[name]
-                gradient = gradients[name] + members.decay.view(each) * parameter
+                gradient = gradients[name]
+                if members.decays:
+                    gradient = torch.addcmul(gradient, parameter, members.decay.view(each))
                 velocity.mul_(members.momentum.view(each)).add_(gradient)
-                parameter.sub_(members.lr.view(each) * velocity)
+                parameter.addcmul_(velocity, members.lr.view(each), value=-1)
         return losses, right_answers(outputs, y)
 
     @torch.no_grad()
@@ -161,4 +166,6 @@ def stack(
         (buffers if is_buffer else parameters if name in trained else fixed)[name] = whole
     rates = torch.tensor(optimizers, dtype=torch.float64).to(device, dtype)
     velocity = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
-    return Members(parameters, fixed, buffers, velocity, *rates.T.contiguous())
+    lr, momentum, decay = rates.T.contiguous()
+    decays = any(its for _, _, its in optimizers)
+    return Members(parameters, fixed, buffers, velocity, lr, momentum, decay, decays)
