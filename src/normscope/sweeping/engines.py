@@ -24,6 +24,8 @@ class Engine(Protocol):
         self, groups: Sequence[Sequence[Cell]], size: int, began: Began, advance: Advance
     ) -> Iterator[list[Outcome]]: ...
 
+    def close(self) -> None: ...
+
 
 class Local:
     """Groups one after another on one device of this machine."""
@@ -40,3 +42,6 @@ class Local:
         for cells in groups:
             began(cells)
             yield from self._trainer.train(cells, size=size, advance=advance)
+
+    def close(self) -> None:
+        """Nothing to give back."""

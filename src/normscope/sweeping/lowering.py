@@ -7,6 +7,8 @@ convolution is a grouped one, which GPU libraries serve slowly. Patches are stac
 sum of slices, without the scattered additions that the backward of `unfold` compiles to.
 """
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
@@ -14,17 +16,21 @@ from torch.nn.functional import pad
 from normscope.norms import BatchNorm1d, BatchNorm2d, BatchNorm3d
 
 _KERNELS = ((BatchNorm1d, nn.BatchNorm1d), (BatchNorm2d, nn.BatchNorm2d), (BatchNorm3d, nn.BatchNorm3d))
+_TAKE_ANY_ORDER = (nn.Conv2d, nn.Linear, nn.BatchNorm2d, nn.BatchNorm1d, nn.ReLU, nn.Flatten, nn.MaxPool2d, nn.Identity)
 
 
 class ConvAsProduct(nn.Conv2d):
-    """A `torch.nn.Conv2d` whose forward is one matrix product."""
+    """A `torch.nn.Conv2d` whose forward is one matrix product; its output has channels last in memory, or first."""
+
+    contiguous: bool
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         patches, height, width = _patches(input, self)
         product = patches @ weight.permute(2, 3, 1, 0).reshape(-1, weight.shape[0])
         if bias is not None:
             product = product + bias
-        return product.view(input.shape[0], height, width, weight.shape[0]).permute(0, 3, 1, 2)
+        output = product.view(input.shape[0], height, width, weight.shape[0]).permute(0, 3, 1, 2)
+        return output.contiguous() if self.contiguous else output
 
 
 def _patches(x: Tensor, conv: nn.Conv2d) -> tuple[Tensor, int, int]:
@@ -52,11 +58,16 @@ def _patches(x: Tensor, conv: nn.Conv2d) -> tuple[Tensor, int, int]:
 def lower(model: nn.Module) -> None:
     """Lowers, in place, every plain convolution of `model`.
 
-    Left as they are: groups, padding with anything but zeros, and subclasses with a forward of their own.
+    Left as they are: groups, padding with anything but zeros, and subclasses with a forward of their own. Outputs stay
+    in the order the product has, channels last, where all layers are known to take that: some kernels (GroupNorm's)
+    ask for the order of their input, which vmap does not answer.
     """
+    layers = [module for module in model.modules() if not any(module.children())]
+    contiguous = not all(isinstance(layer, _TAKE_ANY_ORDER) for layer in layers)
     for module in model.modules():
         if type(module) is nn.Conv2d and module.groups == 1 and module.padding_mode == "zeros":
             module.__class__ = ConvAsProduct
+            cast(ConvAsProduct, module).contiguous = contiguous
 
 
 def use_kernels(model: nn.Module) -> None:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ def sweep(
     """
     plan = _plan(plan)
     check_choice("engine", engine, ("local", "ray"))
+    if address is not None and engine != "ray":
+        raise ValueError(f"address= names a Ray cluster; got engine={engine!r}. Add engine='ray'.")
     if group is not None and group < 1:
         raise ValueError(f"group counts members, from 1 on; got {group}.")
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -62,8 +65,10 @@ def sweep(
         cells = plan.cells()
         if plan.bisect == 0 and done.issuperset(cells):
             return diagram(plan, journal.outcomes(plan).values())
-        chosen = _engine(engine, plan, device, root, address)
-        with Bar(len(cells), len(done & set(cells)), quiet=quiet) as bar:
+        with (
+            closing(_engine(engine, plan, device, root, address)) as chosen,
+            Bar(len(cells), len(done & set(cells)), quiet=quiet) as bar,
+        ):
             while True:
                 _train(plan, journal, chosen, cells, group, bar)
                 if not plan.bisect:
@@ -82,7 +87,11 @@ def _plan(plan: Plan | Mapping[str, Any] | str | os.PathLike[str]) -> Plan:
 
 
 def _engine(name: str, plan: Plan, device: str, root: str | os.PathLike[str] | None, address: str | None) -> Engine:
-    return Local(plan, device=device, root=root)
+    if name == "local":
+        return Local(plan, device=device, root=root)
+    from normscope.sweeping.cluster import Ray
+
+    return Ray(plan, device=device, root=root, address=address)
 
 
 def _train(plan: Plan, journal: Journal, engine: Engine, cells: Sequence[Cell], group: int | None, bar: Bar) -> None:
