@@ -20,7 +20,7 @@ from normscope.sweeping.engines import Began
 from normscope.sweeping.networks import prepare
 from normscope.sweeping.outcome import Outcome
 from normscope.sweeping.plan import Cell, Plan
-from normscope.sweeping.trainer import MOST, Advance, Trainer
+from normscope.sweeping.trainer import Advance, Trainer, even_groups, most_members
 
 
 class Ray:
@@ -43,10 +43,8 @@ class Ray:
             self._ray.shutdown()
 
     def group_size(self, cells: int) -> int:
-        """Enough groups for every worker, at most MOST members each; a worker out of memory halves its own."""
-        most = MOST["cuda" if self._device.startswith("cuda") else "cpu"]
-        groups = max(-(-cells // most), min(self._slots(), cells))
-        return -(-cells // groups)
+        """The groups of `local`, so that both give the same bits; a worker out of memory halves its own."""
+        return even_groups(cells, most_members(self._device))
 
     def run(
         self, groups: Sequence[Sequence[Cell]], size: int, began: Began, advance: Advance

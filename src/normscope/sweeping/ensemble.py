@@ -113,8 +113,6 @@ class _Record:
 
 def _smaller(trainer: "Trainer", size: int, alive: int, steps_left: int) -> int:
     """The size to go on with."""
-    # Never one: products of a stack of one take another path in the libraries, and other bits with it.
-    alive = max(alive, 2)
     if not trainer.program.compiled:
         return alive if alive <= 0.75 * size else size
     smaller = size

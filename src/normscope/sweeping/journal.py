@@ -47,7 +47,7 @@ class Journal:
     """The journal in `path`; made if there is none. One writer, any number of readers (`readonly=True`)."""
 
     def __init__(self, path: str | os.PathLike[str], *, readonly: bool = False) -> None:
-        self.path = Path(path)
+        self.path, self._readonly = Path(path), readonly
         exists = self.path.exists() and self.path.stat().st_size > 0
         if readonly and not exists:
             raise JournalError(f"There is no journal {self.path}. Run the sweep that writes it first.")
@@ -133,7 +133,7 @@ class Journal:
     def close(self) -> None:
         """At a clean end the file stands alone and can be copied."""
         with self._said():
-            if self._db.execute("pragma query_only").fetchone() == (0,):
+            if not self._readonly:
                 self._db.execute("pragma wal_checkpoint(truncate)")
             self._db.close()
 

@@ -17,6 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from normscope import models
 from normscope.choices import check_choice
 from normscope.loading import load
 from normscope.sweeping.checks import PlanError, mistakes, said
@@ -152,7 +153,10 @@ class Plan:
 
     def factory(self) -> Callable[..., Any]:
         """The function that builds a network."""
-        return load(_full(self.model))
+        if ":" in self.model:
+            return load(self.model)
+        check_choice("a model without module:", self.model, [name for name in models.__all__ if name[0].isupper()])
+        return load(f"normscope.models:{self.model}")
 
     def member_arguments(self, value: float, seed: int) -> dict[str, Any]:
         """What the factory is called with for this value and seed."""
@@ -205,10 +209,6 @@ def reference(factory: Callable[..., Any]) -> str:
             ]
         )
     return f"{factory.__module__}:{name}"
-
-
-def _full(model: str) -> str:
-    return model if ":" in model else f"normscope.models:{model}"
 
 
 def _source(name: str) -> str:

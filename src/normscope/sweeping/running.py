@@ -13,6 +13,7 @@ from normscope.sweeping.boundary import refinement
 from normscope.sweeping.diagram import PhaseDiagram, diagram
 from normscope.sweeping.engines import Engine, Local
 from normscope.sweeping.journal import Journal
+from normscope.sweeping.outcome import Outcome
 from normscope.sweeping.plan import Cell, Plan
 from normscope.sweeping.progress import Bar
 
@@ -60,24 +61,30 @@ def sweep(
     if group is not None and group < 1:
         raise ValueError(f"group counts members, from 1 on; got {group}.")
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    with Journal(Path(out) / JOURNAL) as journal:
-        done = set(journal.outcomes(plan))
-        cells = plan.cells()
-        if plan.bisect == 0 and done.issuperset(cells):
-            return diagram(plan, journal.outcomes(plan).values())
-        with (
-            closing(_engine(engine, plan, device, root, address)) as chosen,
-            Bar(len(cells), len(done & set(cells)), quiet=quiet) as bar,
-        ):
-            while True:
-                _train(plan, journal, chosen, cells, group, bar)
-                if not plan.bisect:
-                    break
-                cells = refinement(plan, journal.outcomes(plan).values())
-                if not cells:
-                    break
-                bar.more(len(cells))
+    path, cells = Path(out) / JOURNAL, plan.cells()
+    done = _done(path, plan)
+    if not plan.bisect and set(done).issuperset(cells):
+        return diagram(plan, done.values())
+    with (
+        closing(_engine(engine, plan, device, root, address)) as chosen,
+        Journal(path) as journal,
+        Bar(len(cells), len(set(done).intersection(cells)), quiet=quiet) as bar,
+    ):
+        _train(plan, journal, chosen, cells, group, bar)
+        while plan.bisect:
+            cells = refinement(plan, journal.outcomes(plan).values())
+            if not cells:
+                break
+            bar.more(len(cells))
+            _train(plan, journal, chosen, cells, group, bar)
         return diagram(plan, journal.outcomes(plan).values())
+
+
+def _done(path: Path, plan: Plan) -> dict[Cell, Outcome]:
+    if not path.exists():
+        return {}
+    with Journal(path, readonly=True) as journal:
+        return journal.outcomes(plan)
 
 
 def _plan(plan: Plan | Mapping[str, Any] | str | os.PathLike[str]) -> Plan:

@@ -20,18 +20,32 @@ from normscope.sweeping.plan import Cell, Plan
 from normscope.sweeping.program import Program, stack
 from normscope.sweeping.stackable import NotStackable, check_runs
 
-# Members of a group at most: measured, more bring nothing (benchmarks/sweep.py).
-MOST = {"cpu": 128, "cuda": 256}
 _COMPILE_SECONDS = 60.0
 
 Advance = Callable[[float], None]
 
 
+def most_members(device: str) -> int:
+    """More bring nothing: measured by benchmarks/sweep.py."""
+    return 256 if device.startswith("cuda") else 64
+
+
+def even_groups(cells: int, most: int) -> int:
+    """The size of groups of at most `most` that differ little.
+
+    Example:
+        >>> even_groups(2100, 256)
+        234
+    """
+    groups = -(-cells // most)
+    return max(1, -(-cells // max(groups, 1)))
+
+
 class Trainer:
     """A plan made ready on a device: data there, networks tried, the way of training chosen.
 
-    The choice follows from the plan and the device alone, not from a clock, so that two machines of a kind give the
-    same bits: on a CPU networks with convolutions train one at a time (measured: benchmarks/sweep.py), everything else
+    The choice follows from the plan and the device alone, not from a clock, so that the same groups give the same bits
+    on a CPU: on a CPU networks with convolutions train one at a time (measured: benchmarks/sweep.py), everything else
     as a stack, unless a module does not take part in one. `note` says why, where it is not the plain case.
     """
 
@@ -57,11 +71,9 @@ class Trainer:
             self._try_stack(model)
 
     def group_size(self, cells: int) -> int:
-        """Members of a group: as many as memory holds, at most MOST, and groups of nearly equal size."""
+        """Members of a group: as many as memory holds, at most `most_members`, in groups of nearly equal size."""
         room = max(1, int(0.7 * _free_bytes(self.device) / self._model_bytes))
-        most = min(room, MOST.get(self.device.type, MOST["cpu"]), max(cells, 1))
-        groups = -(-cells // most)
-        return max(1, -(-cells // max(groups, 1)))
+        return even_groups(cells, min(room, most_members(self.device.type)))
 
     def train(
         self, cells: Sequence[Cell], *, size: int | None = None, advance: Advance | None = None

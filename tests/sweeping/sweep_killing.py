@@ -1,0 +1,54 @@
+"""Starts a sweep, kills it with SIGKILL after at least one new row has landed, at a random moment; again and again.
+
+    python sweep_killing.py FOLDER KILLS SEED
+
+A process of its own: it forks the sweeps, so that torch is imported once. Prints the rows that each life landed.
+"""
+
+import os
+import random
+import signal
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import sweep_plans
+
+import normscope as ns
+from normscope.sweeping import Journal
+
+PLAN = sweep_plans.plan(
+    learning_rates=ns.sweeping.grid(count=20, log10_from=-3, log10_to=1), values=(0.5, 1.0, 2.0, 4.0), seeds=(0, 1, 2)
+)
+
+
+def rows(path):
+    if not path.exists():
+        return 0
+    with closing(Journal(path, readonly=True)) as journal:
+        return len(journal.outcomes(PLAN))
+
+
+def life(folder, wait):
+    """Rows landed by one sweep that is killed `wait` seconds after its first."""
+    path = folder / "sweep.sqlite"
+    before = rows(path)
+    child = os.fork()
+    if child == 0:
+        sys.stdout = open(os.devnull, "w")
+        ns.sweep(PLAN, folder, device="cpu", quiet=True, group=1)
+        os._exit(0)
+    while rows(path) == before:
+        assert os.waitpid(child, os.WNOHANG) == (0, 0), "the sweep ended by itself"
+        time.sleep(0.002)
+    time.sleep(wait)
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL, "the sweep ended before it was killed"
+    return rows(path) - before
+
+
+if __name__ == "__main__":
+    draw = random.Random(int(sys.argv[3]))
+    print([life(Path(sys.argv[1]), draw.uniform(0, 0.1)) for _ in range(int(sys.argv[2]))])
