@@ -1,8 +1,13 @@
 """A plan that trains in a second, shared by the tests of the sweep; and a factory that cannot be stacked."""
 
+import os
+import time
+from pathlib import Path
+
 import torch
 from torch import nn
 
+from normscope.models import MLP
 from normscope.sweeping import Plan, grid
 
 
@@ -52,3 +57,10 @@ def same(one, other):
     )
     rows = [[repr([getattr(found, key) for key in keys]) for found in diagram.outcomes] for diagram in (one, other)]
     return rows[0] == rows[1] and len(rows[0]) > 0
+
+
+def marked(seed, gamma, folder, width=16):
+    """An MLP; who builds it leaves a file named by its process, so that a test finds workers."""
+    Path(folder, str(os.getpid())).touch()
+    time.sleep(0.2)
+    return MLP(64, 10, width=width, depth=3, norm="batch", gamma=gamma, seed=seed)

@@ -185,7 +185,9 @@ def _check(path: Path) -> None:
     """Refuses what is no journal of this version, and leaves it untouched."""
     kept = f"It was left untouched. Give another folder, or move {path.name} away."
     try:
-        found = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+        # Without a log beside it nobody writes, and it can be read without leaving one.
+        still = "" if path.with_name(f"{path.name}-wal").exists() else "&immutable=1"
+        found = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro{still}", uri=True)
         try:
             (application,) = found.execute("pragma application_id").fetchone()
             (version,) = found.execute("pragma user_version").fetchone()

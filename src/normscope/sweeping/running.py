@@ -83,7 +83,7 @@ def sweep(
 def _done(path: Path, plan: Plan) -> dict[Cell, Outcome]:
     if not path.exists():
         return {}
-    with Journal(path, readonly=True) as journal:
+    with Journal(path) as journal:
         return journal.outcomes(plan)
 
 
