@@ -119,10 +119,12 @@ def members_of(name: str, count: int, device: str, dtype: torch.dtype = torch.fl
 
 def program_of(name: str, device: str, *, lowering: str, compiled: bool, dtype: torch.dtype = torch.float32) -> Program:
     model = network(name, 0).to(device, dtype)
-    program = Program(model, half_mse, lowered=lowering in ("slices", "unfold"), compiled=compiled)
+    program = Program(model, half_mse, lowered=lowering in ("slices", "unaligned", "unfold"), compiled=compiled)
     if lowering == "kernels":
         use_kernels(program.training)
     for module in program.training.modules():
+        if lowering == "unaligned" and type(module) is ConvAsProduct:
+            module.multiple = 1
         if lowering == "unfold" and type(module) is ConvAsProduct:
             module.__class__ = ConvByUnfold
     return program
@@ -183,46 +185,40 @@ def floor_bytes(d_in: int = 784, d_out: int = 10, width: int = 1000, depth: int 
     return 28 * first + 32 * rest + (depth - 1) * 11 * 4 * BATCH * width
 
 
-def on_gpu(seconds: float, say: Callable[[str, Any], None]) -> dict[str, Any]:
+def on_gpu(found: dict[str, Any], seconds: float, say: Callable[[str, Any], None]) -> None:
     torch.set_float32_matmul_precision("high")
-    torch.backends.cudnn.allow_tf32 = True
-    found: dict[str, Any] = {}
-    for name, ways in (
-        ("MLP", [("none", 256), ("kernels", 256), ("none", 128)]),
-        ("CNN", [("slices", 256), ("unfold", 256), ("none", 256)]),
-    ):
+    speed = bandwidth()
+    floor = found["floor"] = {"bytes": floor_bytes(), "bytes_per_s": speed, "rate": speed / floor_bytes()}
+    say("floor", floor)
+    for name in ("MLP", "CNN"):
         found[name] = {"difference": check(name, "cuda", compiled=False), "alone": alone(name, "cuda", seconds)}
-        say(name, found[name])
         found[name]["stacked"] = []
-        for lowering, count in ways:
-            row = stacked(name, "cuda", count, seconds, lowering=lowering, compiled=True)
+        say(name, found[name])
+    # The chosen ways first, then what they were chosen from.
+    ways = [("MLP", "none", 256), ("CNN", "slices", 256), ("MLP", "kernels", 256), ("CNN", "unaligned", 256)]
+    ways += [("CNN", "unfold", 256), ("CNN", "none", 256), ("MLP", "none", 128)]
+    for name, lowering, count in ways:
+        row = stacked(name, "cuda", count, seconds, lowering=lowering, compiled=True)
+        row["ratio"] = row["rate"] / found[name]["alone"]
+        found[name]["stacked"].append(row)
+        if name == "MLP":
+            row["of_floor"] = row["rate"] / floor["rate"]
+        say(name, row)
+        torch.cuda.empty_cache()
+
+
+def on_cpu(found: dict[str, Any], seconds: float, threads: int, say: Callable[[str, Any], None]) -> None:
+    torch.set_num_threads(threads)
+    digits = [("none", count, compiled) for compiled in (False, True) for count in (64, 128)]
+    for name, ways in (("digits MLP", digits), ("CNN", [("none", 16, False), ("slices", 16, False)])):
+        found[name] = {"difference": check(name, "cpu", compiled=False), "alone": alone(name, "cpu", seconds)}
+        found[name]["stacked"] = []
+        say(name, found[name])
+        for lowering, count, compiled in ways:
+            row = stacked(name, "cpu", count, seconds, lowering=lowering, compiled=compiled)
             row["ratio"] = row["rate"] / found[name]["alone"]
             found[name]["stacked"].append(row)
             say(name, row)
-            torch.cuda.empty_cache()
-    speed = bandwidth()
-    floor = speed / floor_bytes()
-    best = max(row["rate"] for row in found["MLP"]["stacked"])
-    found["floor"] = {"bytes": floor_bytes(), "bytes_per_s": speed, "rate": floor, "reached": best / floor}
-    say("floor", found["floor"])
-    return found
-
-
-def on_cpu(seconds: float, threads: int, say: Callable[[str, Any], None]) -> dict[str, Any]:
-    torch.set_num_threads(threads)
-    found: dict[str, Any] = {}
-    digits = [(count, compiled) for compiled in (False, True) for count in (64, 128)]
-    for name, ways in (("digits MLP", digits), ("CNN", [(16, False)])):
-        found[name] = {"difference": check(name, "cpu", compiled=False), "alone": alone(name, "cpu", seconds)}
-        say(name, found[name])
-        found[name]["stacked"] = []
-        for lowering in ("none",) if name == "digits MLP" else ("none", "slices"):
-            for count, compiled in ways:
-                row = stacked(name, "cpu", count, seconds, lowering=lowering, compiled=compiled)
-                row["ratio"] = row["rate"] / found[name]["alone"]
-                found[name]["stacked"].append(row)
-                say(name, row)
-    return found
 
 
 def main() -> None:
@@ -236,12 +232,15 @@ def main() -> None:
     result: dict[str, Any] = {"environment": environment(args.device), "load": load, "batch": BATCH}
 
     def say(name: str, row: Any) -> None:
+        """What is measured is printed and kept at once: a run that is cut off has its numbers."""
         print(name, json.dumps(row), flush=True)
+        if args.out:
+            args.out.write_text(json.dumps(result, indent=1) + "\n")
 
     if args.device == "cuda":
-        result |= on_gpu(args.seconds, say)
+        on_gpu(result, args.seconds, say)
     else:
-        result |= on_cpu(args.seconds, args.threads, say)
+        on_cpu(result, args.seconds, args.threads, say)
     print(f"\n{'':>12} members  lowering  compiled  model-steps/s  against one at a time")
     for name in (name for name in ("MLP", "CNN", "digits MLP") if name in result):
         print(f"{name:>12} {'alone':>7} {'':>9} {'':>9} {result[name]['alone']:14.0f}")

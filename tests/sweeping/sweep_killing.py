@@ -50,5 +50,7 @@ def life(folder, wait):
 
 
 if __name__ == "__main__":
+    # What a sweep imports on its way is there before the first fork.
+    ns.sweep(sweep_plans.plan(learning_rates=(0.01,)), f"{sys.argv[1]}-before", device="cpu", quiet=True)
     draw = random.Random(int(sys.argv[3]))
     print([life(Path(sys.argv[1]), draw.uniform(0, 0.05)) for _ in range(int(sys.argv[2]))])

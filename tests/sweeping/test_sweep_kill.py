@@ -23,7 +23,7 @@ def test_fifty_kills(tmp_path):
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr
-    landed = json.loads(done.stdout)
+    landed = json.loads(done.stdout.splitlines()[-1])
     assert len(landed) == 50
     assert min(landed) >= 1
     plan = sweep_killing.PLAN

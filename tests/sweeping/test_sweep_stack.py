@@ -139,14 +139,15 @@ def test_compiled_equals_eager(name):
 
 @pytest.mark.parametrize("stride", [1, 2, (2, 1)])
 @pytest.mark.parametrize("padding", [0, 1, (2, 1), "same", "valid"])
-@pytest.mark.parametrize(("kernel", "dilation"), [(3, 1), ((2, 3), 2), (1, 1)])
-def test_a_lowered_convolution_is_the_convolution(stride, padding, kernel, dilation):
+@pytest.mark.parametrize(("kernel", "dilation", "multiple"), [(3, 1, 1), (3, 1, 4), ((2, 3), 2, 4), (1, 1, 1)])
+def test_a_lowered_convolution_is_the_convolution(stride, padding, kernel, dilation, multiple):
     if padding == "same" and stride != 1:
         pytest.skip("torch has no such convolution")
     conv = nn.Conv2d(3, 5, kernel, stride=stride, padding=padding, dilation=dilation, bias=kernel != 1).double()
     twin = copy.deepcopy(conv)
     lower(twin)
     assert type(twin) is ConvAsProduct
+    twin.multiple = multiple
     x = torch.randn(2, 3, 9, 8, dtype=torch.float64, requires_grad=True)
     z = x.detach().clone().requires_grad_()
     want, found = conv(x), twin(z)
