@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Any
 from normscope._version import __version__
 
 if TYPE_CHECKING:
-    from normscope import curvature, data, losses, models, norms, observe, solve
+    from normscope import curvature, data, losses, models, norms, observe, solve, sweeping
     from normscope.curvature import measure
     from normscope.norms import fold_norms, swap_norms
     from normscope.observe import Monitor
+    from normscope.sweeping import sweep
     from normscope.training import train
 
-_MODULES = ("curvature", "data", "losses", "models", "norms", "observe", "solve")
+_MODULES = ("curvature", "data", "losses", "models", "norms", "observe", "solve", "sweeping")
 _NAMES = {
     "Monitor": "observe",
     "fold_norms": "norms",
     "measure": "curvature",
     "swap_norms": "norms",
+    "sweep": "sweeping",
     "train": "training",
 }
 
@@ -37,6 +39,8 @@ __all__ = [
     "observe",
     "solve",
     "swap_norms",
+    "sweep",
+    "sweeping",
     "train",
 ]
 

@@ -123,7 +123,7 @@ def train(
     evaluations: list[dict[str, float]] = []
     settings = _settings(loss_fn or forward, optimizer, steps=steps, seed=seed, explode=explode)
     started = time.perf_counter()
-    with _seeded(seed, device), _modes_kept(model):
+    with seeded_on(seed, device), _modes_kept(model):
         model.train()
         step = -1
         for step, batch in enumerate(islice(batches, steps)):
@@ -158,7 +158,7 @@ def train(
 
 
 @contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+def seeded_on(seed: int, device: torch.device) -> Iterator[None]:
     """The generators of the CPU and of `device` start from `seed`, and are as before at the end.
 
     torch.manual_seed would also move those of every other device.

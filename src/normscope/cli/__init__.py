@@ -14,6 +14,7 @@ from normscope.cli.demo import demo
 from normscope.cli.measure import measure
 from normscope.cli.monitor import monitor
 from normscope.cli.solve import solve
+from normscope.cli.sweep import sweep
 
 app = typer.Typer(
     help="An instrument for normalization in neural networks.",
@@ -25,6 +26,7 @@ app.command()(demo)
 app.command()(measure)
 app.command()(monitor)
 app.command()(solve)
+app.command()(sweep)
 app.add_typer(data_app, name="data")
 
 

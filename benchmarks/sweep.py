@@ -1,0 +1,258 @@
+"""Trained model-steps per second: a stack of networks against one at a time with ordinary eager PyTorch.
+
+    python benchmarks/sweep.py                       # CPU: the digits MLP, and a CNN that is better off alone
+    python benchmarks/sweep.py --device cuda         # the paper's MLP and CNN
+    python benchmarks/sweep.py --out result.json
+
+Numbers first: a stack's members equal networks trained alone in float64. Then rates, all in one run, medians of
+repeats; on a GPU with TensorFloat-32 products on both sides.
+
+The floor of the MLP is memory traffic at the copy bandwidth measured in the same run. A weight is read in the forward
+pass and in the backward pass (not the first layer's), its gradient is written, and the update reads gradient, velocity
+and weight and writes velocity and weight: 32 bytes a step, 28 in the first layer. Of a hidden layer's activations of
+batch x width floats, 11 passes: z written and read, h written and read twice, dh written and read, z read again, dz
+written and read twice. Nothing else is counted, and no cache.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import normscope as ns
+from normscope.environment import environment
+from normscope.losses import half_mse
+from normscope.sweeping.lowering import ConvAsProduct, use_kernels
+from normscope.sweeping.program import Members, Program, stack
+
+BATCH, RATE, MOMENTUM = 128, 1e-3, 0.9
+WIDE = {"width": 1000, "depth": 4}
+
+
+class ConvByUnfold(ConvAsProduct):
+    """The other way to patches, for comparison: torch's unfold."""
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        patches = F.unfold(input, self.kernel_size, self.dilation, self.padding, self.stride)
+        height = (input.shape[2] + 2 * self.padding[0] - self.kernel_size[0]) // self.stride[0] + 1
+        rows = patches.transpose(1, 2).reshape(-1, patches.shape[1])
+        product = rows @ weight.flatten(1).T + (0 if bias is None else bias)
+        return product.view(len(input), height, -1, len(weight)).permute(0, 3, 1, 2)
+
+
+def network(name: str, seed: int) -> nn.Module:
+    if name == "digits MLP":
+        return ns.models.MLP(64, 10, width=32, depth=3, norm="batch", seed=seed)
+    if name == "MLP":
+        return ns.models.MLP(784, 10, **WIDE, norm="batch", seed=seed)
+    return ns.models.CNN(norm="batch", seed=seed)
+
+
+def batch(name: str, device: str) -> tuple[Tensor, Tensor]:
+    shape = {"digits MLP": (1, 8, 8), "MLP": (1, 28, 28), "CNN": (3, 32, 32)}[name]
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(BATCH, *shape, generator=generator), torch.randint(10, (BATCH,), generator=generator)
+    return x.to(device), y.to(device)
+
+
+def with_torchs_norms(model: nn.Module) -> nn.Module:
+    """The network as one would write it with torch.nn alone."""
+    for parent in list(model.modules()):
+        for key, layer in list(parent.named_children()):
+            for ours, theirs in ((ns.norms.BatchNorm1d, nn.BatchNorm1d), (ns.norms.BatchNorm2d, nn.BatchNorm2d)):
+                if type(layer) is ours:
+                    setattr(parent, key, theirs(layer.num_features))
+    return model
+
+
+def synchronized(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def rate(step: Callable[[], Any], device: str, models: int, seconds: float) -> float:
+    """Model-steps per second: median over at least five repeats of as many steps as take a fifth of `seconds`."""
+    for _ in range(3):
+        step()
+    synchronized(device)
+    started = time.perf_counter()
+    step()
+    synchronized(device)
+    steps = max(1, int(seconds / 5 / max(time.perf_counter() - started, 1e-6)))
+    found = []
+    for _ in range(5):
+        started = time.perf_counter()
+        for _ in range(steps):
+            step()
+        synchronized(device)
+        found.append(models * steps / (time.perf_counter() - started))
+    return statistics.median(found)
+
+
+def alone(name: str, device: str, seconds: float) -> float:
+    model = with_torchs_norms(network(name, 0)).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
+    x, y = batch(name, device)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        half_mse(model(x), y).backward()
+        optimizer.step()
+
+    return rate(step, device, 1, seconds)
+
+
+def members_of(name: str, count: int, device: str, dtype: torch.dtype = torch.float32) -> Members:
+    models = [network(name, seed).to(dtype) for seed in range(4)]
+    rows = list(itertools.islice(itertools.cycle(models), count))
+    return stack(rows, [(RATE, MOMENTUM, 0.0)] * count, torch.device(device))
+
+
+def program_of(name: str, device: str, *, lowering: str, compiled: bool, dtype: torch.dtype = torch.float32) -> Program:
+    model = network(name, 0).to(device, dtype)
+    program = Program(model, half_mse, lowered=lowering in ("slices", "unaligned", "unfold"), compiled=compiled)
+    if lowering == "kernels":
+        use_kernels(program.training)
+    for module in program.training.modules():
+        if lowering == "unaligned" and type(module) is ConvAsProduct:
+            module.multiple = 1
+        if lowering == "unfold" and type(module) is ConvAsProduct:
+            module.__class__ = ConvByUnfold
+    return program
+
+
+def stacked(name: str, device: str, count: int, seconds: float, *, lowering: str, compiled: bool) -> dict[str, Any]:
+    program = program_of(name, device, lowering=lowering, compiled=compiled)
+    members = members_of(name, count, device)
+    x, y = batch(name, device)
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    started = time.perf_counter()
+    losses, _ = program.step(members, x, y, 0)
+    synchronized(device)
+    first = time.perf_counter() - started
+    found = {"members": count, "lowering": lowering, "compiled": program.compiled, "first_step_s": first}
+    found["rate"] = rate(lambda: program.step(members, x, y, 1), device, count, seconds)
+    if device == "cuda":
+        found["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+    assert losses.isfinite().all()
+    return found
+
+
+def check(name: str, device: str, *, compiled: bool) -> float:
+    """Largest difference of parameters, relative to their size, after 5 steps in float64; refuses beyond 1e-10."""
+    x, y = batch(name, device)
+    x = x.double()
+    members = members_of(name, 3, device, torch.float64)
+    program = program_of(name, device, lowering="slices", compiled=compiled, dtype=torch.float64)
+    for step in range(5):
+        program.step(members, x, y, step)
+    apart = 0.0
+    for seed in range(3):
+        model = network(name, seed).to(device, torch.float64)
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
+        for _ in range(5):
+            optimizer.zero_grad()
+            half_mse(model(x), y).backward()
+            optimizer.step()
+        for key, parameter in model.named_parameters():
+            parameter = parameter.detach()
+            difference = (members.parameters[key][seed] - parameter).abs().max() / parameter.abs().max()
+            apart = max(apart, float(difference))
+    assert apart < 1e-10, f"{name}: members differ from networks trained alone by {apart:g}"
+    return apart
+
+
+def bandwidth() -> float:
+    """Bytes per second of a copy on the GPU, read and written counted."""
+    source = torch.empty(2**29, device="cuda")
+    target = torch.empty_like(source)
+    return 2 * source.numel() * 4 * rate(lambda: target.copy_(source), "cuda", 1, 1.0)
+
+
+def floor_bytes(d_in: int = 784, d_out: int = 10, width: int = 1000, depth: int = 4) -> int:
+    """Bytes that one model-step of the MLP moves at least; see above."""
+    first, rest = d_in * width, (depth - 2) * width * width + width * d_out
+    return 28 * first + 32 * rest + (depth - 1) * 11 * 4 * BATCH * width
+
+
+def on_gpu(found: dict[str, Any], seconds: float, say: Callable[[str, Any], None]) -> None:
+    torch.set_float32_matmul_precision("high")
+    speed = bandwidth()
+    floor = found["floor"] = {"bytes": floor_bytes(), "bytes_per_s": speed, "rate": speed / floor_bytes()}
+    say("floor", floor)
+    for name in ("MLP", "CNN"):
+        found[name] = {"difference": check(name, "cuda", compiled=False), "alone": alone(name, "cuda", seconds)}
+        found[name]["stacked"] = []
+        say(name, found[name])
+    # The chosen ways first, then what they were chosen from.
+    ways = [("MLP", "none", 256), ("CNN", "slices", 256), ("MLP", "kernels", 256), ("CNN", "unaligned", 256)]
+    ways += [("CNN", "unfold", 256), ("CNN", "none", 256), ("MLP", "none", 128)]
+    for name, lowering, count in ways:
+        row = stacked(name, "cuda", count, seconds, lowering=lowering, compiled=True)
+        row["ratio"] = row["rate"] / found[name]["alone"]
+        found[name]["stacked"].append(row)
+        if name == "MLP":
+            row["of_floor"] = row["rate"] / floor["rate"]
+        say(name, row)
+        torch.cuda.empty_cache()
+
+
+def on_cpu(found: dict[str, Any], seconds: float, threads: int, say: Callable[[str, Any], None]) -> None:
+    torch.set_num_threads(threads)
+    digits = [("none", count, compiled) for compiled in (False, True) for count in (64, 128)]
+    for name, ways in (("digits MLP", digits), ("CNN", [("none", 16, False), ("slices", 16, False)])):
+        found[name] = {"difference": check(name, "cpu", compiled=False), "alone": alone(name, "cpu", seconds)}
+        found[name]["stacked"] = []
+        say(name, found[name])
+        for lowering, count, compiled in ways:
+            row = stacked(name, "cpu", count, seconds, lowering=lowering, compiled=compiled)
+            row["ratio"] = row["rate"] / found[name]["alone"]
+            found[name]["stacked"].append(row)
+            say(name, row)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--seconds", type=float, default=5.0, help="for each rate")
+    parser.add_argument("--threads", type=int, default=2, help="of the CPU")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    load = os.getloadavg()[0]
+    result: dict[str, Any] = {"environment": environment(args.device), "load": load, "batch": BATCH}
+
+    def say(name: str, row: Any) -> None:
+        """What is measured is printed and kept at once: a run that is cut off has its numbers."""
+        print(name, json.dumps(row), flush=True)
+        if args.out:
+            args.out.write_text(json.dumps(result, indent=1) + "\n")
+
+    if args.device == "cuda":
+        on_gpu(result, args.seconds, say)
+    else:
+        on_cpu(result, args.seconds, args.threads, say)
+    print(f"\n{'':>12} members  lowering  compiled  model-steps/s  against one at a time")
+    for name in (name for name in ("MLP", "CNN", "digits MLP") if name in result):
+        print(f"{name:>12} {'alone':>7} {'':>9} {'':>9} {result[name]['alone']:14.0f}")
+        for row in result[name]["stacked"]:
+            print(
+                f"{name:>12} {row['members']:7} {row['lowering']:>9} {row['compiled']!s:>9} {row['rate']:14.0f} "
+                f"{row['ratio']:8.1f}x"
+            )
+    if "floor" in result:
+        floor, reached = result["floor"], max(row["of_floor"] for row in result["MLP"]["stacked"])
+        print(f"MLP floor {floor['rate']:.0f} at {floor['bytes_per_s'] / 1e12:.2f} TB/s; reached {reached:.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""`normscope sweep`: train a grid of networks and draw which of them survive."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def sweep(
+    plan: Annotated[Path, typer.Argument(help="TOML file that describes the grid; see examples/.")],
+    out: Annotated[Path, typer.Option(help="Folder of the journal and the results.")] = Path("normscope-sweep"),
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; the GPU where there is one.")] = None,
+    engine: Annotated[str, typer.Option(help="local, or ray.")] = "local",
+    address: Annotated[str | None, typer.Option(help="Of a Ray cluster to join; without one, Ray starts here.")] = None,
+    root: Annotated[Path | None, typer.Option(help="Data folder; default $NORMSCOPE_DATA.")] = None,
+    group: Annotated[int | None, typer.Option(min=1, help="Members trained at once; found from free memory.")] = None,
+    measure: Annotated[bool, typer.Option(help="Draw the measured curvature's line too.")] = True,
+    quiet: Annotated[bool, typer.Option("--quiet", help="A plain line a group instead of the bar, for logs.")] = False,
+) -> None:
+    """Train a grid of networks to completion, find where training starts to diverge, and draw the phase diagram.
+
+    Stop it at any moment and run the same command again: nothing finished is trained twice.
+
+    Example: normscope sweep examples/sweep_digits.toml --out runs
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from normscope.report.phase import boundary_columns, boundary_rows, words, write_phase
+    from normscope.sweeping import Plan, measured_line
+    from normscope.sweeping import sweep as run
+
+    described = Plan.from_toml(plan)
+    try:
+        found = run(described, out, device=device, engine=engine, address=address, root=root, group=group, quiet=quiet)
+    except KeyboardInterrupt:
+        typer.echo("Stopped. What was finished is kept; the same command goes on from there.", err=True)
+        raise typer.Exit(130) from None
+    lines = {"measured": measured_line(described, device=device, root=root)} if measure else {}
+    written = write_phase(found, lines, out)
+    console = Console()
+    table = Table(*boundary_columns(lines), title=f"Boundary over {described.axis}")
+    for row in boundary_rows(found, lines):
+        table.add_row(*row)
+    console.print(table)
+    for one in found.agreement(lines).values():
+        console.print(f"- {words(one)}", soft_wrap=True, highlight=False)
+    modes = sorted({f"{one.mode}{f' ({one.note})' if one.note else ''}" for one in found.outcomes})
+    console.print(f"- Trained {', '.join(modes)}.", soft_wrap=True, highlight=False)
+    console.print("Written: " + ", ".join(str(path) for path in written), soft_wrap=True, highlight=False)

@@ -1,0 +1,26 @@
+"""Phase diagrams: hundreds of networks trained at once, resumable, here or on a Ray cluster."""
+
+from normscope.sweeping.boundary import Distance, Edge
+from normscope.sweeping.checks import PlanError
+from normscope.sweeping.diagram import PhaseDiagram, stored_lines
+from normscope.sweeping.journal import Journal, JournalError
+from normscope.sweeping.outcome import Outcome
+from normscope.sweeping.plan import Cell, Plan, grid
+from normscope.sweeping.rungs import measured_line
+from normscope.sweeping.running import sweep
+
+__all__ = [
+    "Cell",
+    "Distance",
+    "Edge",
+    "Journal",
+    "JournalError",
+    "Outcome",
+    "PhaseDiagram",
+    "Plan",
+    "PlanError",
+    "grid",
+    "measured_line",
+    "stored_lines",
+    "sweep",
+]

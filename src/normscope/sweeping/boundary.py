@@ -1,0 +1,131 @@
+r"""The line between training that converges and training that diverges, and how far theory is from it.
+
+For each value of the axis, over the learning rates trained there:
+
+    survives      the largest rate up to which every seed survived, without a gap
+    diverges      the next rate: the first at which some seed diverged
+    eta           sqrt(survives diverges), known to +- half of log10(diverges / survives) decades
+    any_survives  the largest rate at which at least one seed survived
+    rises         the first rate at which some seed's loss rose above its start after the first steps (`settling`)
+    best          the rate of least test loss, averaged over seeds that all survived
+
+The distance of a rung is log10(eta / eta*), positive where training survives beyond what the rung says.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from normscope.sweeping.outcome import Outcome
+from normscope.sweeping.plan import Cell, Plan
+
+
+@dataclass(frozen=True)
+class Edge:
+    """The boundary at one value of the axis; nan where the grid does not reach it.
+
+    resolution: half the distance, in decades, of the two rates that enclose it. gaps: rates above `survives` at which
+    all seeds survived again. best_resolution: half the distance to the neighbours of `best`.
+    """
+
+    value: float
+    survives: float
+    diverges: float
+    any_survives: float
+    rises: float
+    best: float
+    best_test_loss: float
+    best_resolution: float
+    gaps: int
+
+    @property
+    def eta(self) -> float:
+        return math.sqrt(self.survives * self.diverges)
+
+    @property
+    def resolution(self) -> float:
+        return 0.5 * math.log10(self.diverges / self.survives)
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far a line lies from the boundary, in decades: log10(eta / eta*), by value; median and worst by size.
+
+    best: log10(best rate / eta*), by value. n: values at which both are known.
+    """
+
+    name: str
+    by_value: dict[float, float]
+    median: float
+    worst: float
+    best: dict[float, float]
+    n: int
+
+
+def edges(outcomes: Iterable[Outcome]) -> list[Edge]:
+    """The boundary at every value, by rising value."""
+    by_value: dict[float, dict[float, list[Outcome]]] = {}
+    for found in outcomes:
+        by_value.setdefault(found.cell.value, {}).setdefault(found.cell.lr, []).append(found)
+    return [_edge(value, dict(sorted(by_value[value].items()))) for value in sorted(by_value)]
+
+
+def _edge(value: float, by_rate: dict[float, list[Outcome]]) -> Edge:
+    rates = list(by_rate)
+    whole = [rate for rate in rates if all(found.survived for found in by_rate[rate])]
+    unbroken = [rate for i, rate in enumerate(rates) if rates[: i + 1] == whole[: i + 1]]
+    some = [rate for rate in rates if any(found.survived for found in by_rate[rate])]
+    risen = [rate for rate in rates if any(found.rose_at is not None for found in by_rate[rate])]
+    tests = {rate: _mean(found.test_loss[-1] for found in by_rate[rate]) for rate in whole}
+    tests = {rate: loss for rate, loss in tests.items() if math.isfinite(loss)}
+    best = min(tests, key=lambda rate: tests[rate]) if tests else math.nan
+    return Edge(
+        value=value,
+        survives=unbroken[-1] if unbroken else math.nan,
+        diverges=rates[len(unbroken)] if len(unbroken) < len(rates) else math.nan,
+        any_survives=some[-1] if some else math.nan,
+        rises=risen[0] if risen else math.nan,
+        best=best,
+        best_test_loss=tests.get(best, math.nan),
+        best_resolution=_spacing(rates, best),
+        gaps=len(whole) - len(unbroken),
+    )
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return sum(listed) / len(listed)
+
+
+def _spacing(rates: list[float], best: float) -> float:
+    if best not in rates or len(rates) < 2:
+        return math.nan
+    i = rates.index(best)
+    low, high = rates[max(i - 1, 0)], rates[min(i + 1, len(rates) - 1)]
+    return 0.5 * math.log10(high / low) / ((i > 0) + (i < len(rates) - 1))
+
+
+def distance(name: str, found: Iterable[Edge], line: Mapping[float, float]) -> Distance:
+    """Of the boundary from a line given as value -> eta*."""
+    listed = list(found)
+    apart = {e.value: math.log10(e.eta / line[e.value]) for e in listed if line.get(e.value, 0) > 0}
+    apart = {value: decades for value, decades in apart.items() if math.isfinite(decades)}
+    best = {e.value: math.log10(e.best / line[e.value]) for e in listed if line.get(e.value, 0) > 0}
+    return Distance(
+        name=name,
+        by_value=apart,
+        median=median(apart.values()) if apart else math.nan,
+        worst=max(apart.values(), key=abs) if apart else math.nan,
+        best={value: decades for value, decades in best.items() if math.isfinite(decades)},
+        n=len(apart),
+    )
+
+
+def refinement(plan: Plan, outcomes: Iterable[Outcome]) -> list[Cell]:
+    """Cells half way, in decades, between the rates that enclose the boundary, where they are too far apart."""
+    halfway = []
+    for edge in edges(outcomes):
+        if math.log10(edge.diverges / edge.survives) > plan.bisect * (1 + 1e-9):
+            halfway += [Cell(float(f"{edge.eta:.12g}"), edge.value, seed) for seed in plan.seeds]
+    return halfway

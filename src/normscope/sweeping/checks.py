@@ -1,0 +1,107 @@
+"""What can be wrong with a plan: all of it is named at once, before anything trains."""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from normscope.choices import check_choice
+
+LOSS_NAMES = ("half_mse", "half_sse", "cross_entropy")
+DTYPES = ("float32", "float64")
+DATA_NAMES = ("digits", "gaussian", "mnist", "cifar10")
+
+
+class PlanError(ValueError):
+    """Every mistake of a plan, in one message."""
+
+    def __init__(self, mistakes: Sequence[str]) -> None:
+        super().__init__("\n- ".join(["The plan cannot be trained:", *mistakes]))
+        self.mistakes = tuple(mistakes)
+
+
+def mistakes(plan: Any) -> Iterator[str]:
+    """What is wrong with the numbers and names of a `Plan`, one sentence each."""
+    yield from _numbers("learning_rates", plan.learning_rates, lambda x: 0 < x < math.inf, "positive and finite")
+    allowed, words = _axis_range(plan.axis)
+    yield from _numbers(f"values (of {plan.axis})", plan.values, allowed, words)
+    yield from _numbers("seeds", plan.seeds, lambda x: x >= 0, "integers from 0 on", integers=True)
+    for name in ("model", "data", "axis"):
+        if not isinstance(getattr(plan, name), str) or not getattr(plan, name):
+            yield f"{name} is a name; got {getattr(plan, name)!r}."
+    ways = {"compile": ("auto", "always", "never"), "mode": ("auto", "stacked", "looped")}
+    for name, options in ({"loss": LOSS_NAMES, "dtype": DTYPES} | ways).items():
+        yield from said(partial(check_choice, name, getattr(plan, name), options))
+    if isinstance(plan.data, str) and ":" not in plan.data:
+        yield from said(partial(check_choice, "data", plan.data, (*DATA_NAMES, "path.py:name")))
+    for name, low, high in (("momentum", 0, 1), ("weight_decay", 0, math.inf), ("bisect", 0, math.inf)):
+        number = getattr(plan, name)
+        if not _is_number(number) or not low <= number < high:
+            yield f"{name} lies in [{low}, {high}); got {number!r}."
+    if not _is_number(plan.explode) or not plan.explode > 1:
+        yield f"explode is a multiple of the first loss, above 1; got {plan.explode!r}."
+    for name, least in (("batch_size", 1), ("epochs", 1), ("threads", 1), ("stream_seed", 0)):
+        number = getattr(plan, name)
+        if not isinstance(number, int) or isinstance(number, bool) or number < least:
+            yield f"{name} is an integer from {least} on; got {number!r}."
+    if not isinstance(plan.tf32, bool):
+        yield f"tf32 is true or false; got {plan.tf32!r}."
+    for name in ("arguments", "data_options"):
+        yield from _table(name, getattr(plan, name))
+    if isinstance(plan.arguments, dict):
+        set_elsewhere = {
+            "seed": "seeds",
+            plan.axis: "values",
+            **({"sigma_w2": "values"} if plan.axis == "sigma_w" else {}),
+        }
+        for name in set(plan.arguments) & set(set_elsewhere):
+            yield f"arguments must not hold {name}: it comes from {set_elsewhere[name]}."
+
+
+def said(check: Callable[[], Any]) -> Iterator[str]:
+    """The message of a check that raises."""
+    try:
+        check()
+    except ValueError as error:
+        yield str(error)
+
+
+def _axis_range(axis: Any) -> tuple[Callable[[float], bool], str]:
+    if axis == "momentum":
+        return lambda x: 0 <= x < 1, "in [0, 1)"
+    if axis in ("gamma", "sigma_w", "sigma_w2"):
+        return lambda x: 0 < x < math.inf, "positive and finite"
+    if axis == "weight_decay":
+        return lambda x: 0 <= x < math.inf, "finite and not negative"
+    return math.isfinite, "finite"
+
+
+def _numbers(
+    name: str, numbers: Any, allowed: Callable[[float], bool], words: str, *, integers: bool = False
+) -> Iterator[str]:
+    if not isinstance(numbers, tuple):
+        yield f"{name} is a list of numbers; got {numbers!r}."
+        return
+    if not numbers:
+        yield f"{name} is empty: a grid needs at least one."
+    wrong = [x for x in numbers if not _is_number(x, integers) or not allowed(x)]
+    if wrong:
+        yield f"{name} must be {words}; got {', '.join(map(repr, wrong))}."
+    elif len(set(numbers)) < len(numbers):
+        twice = sorted({x for x in numbers if numbers.count(x) > 1})
+        yield f"{name} must differ; {', '.join(map(repr, twice))} is there more than once."
+
+
+def _is_number(x: Any, integer: bool = False) -> bool:
+    return isinstance(x, int if integer else (int, float)) and not isinstance(x, bool)
+
+
+def _table(name: str, table: Any) -> Iterator[str]:
+    if not isinstance(table, dict) or not all(isinstance(key, str) for key in table):
+        yield f"{name} is a table of keyword arguments; got {table!r}."
+        return
+    try:
+        json.dumps(table, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        yield f"{name} must be plain numbers, texts, lists and tables: {error}."

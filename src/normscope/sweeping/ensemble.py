@@ -1,0 +1,121 @@
+"""A group of cells trained as one stack.
+
+All members see one stream of batches. Members that have diverged are found every few steps; their step is exact. They
+are taken out of an eager stack once a quarter of it is dead, of a compiled one by halves and only where the rest of the
+work repays compiling anew; a stack without survivors ends.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from normscope.data import batches
+from normscope.sweeping.outcome import Outcome, outcome
+from normscope.sweeping.plan import Cell
+from normscope.sweeping.program import Members, stack
+from normscope.sweeping.stackable import check_alike
+
+if TYPE_CHECKING:
+    from normscope.sweeping.trainer import Trainer
+
+_LOOK_EVERY = 8
+
+
+def train_stacked(
+    trainer: "Trainer", cells: Sequence[Cell], size: int, advance: Callable[[float], None]
+) -> list[Outcome]:
+    """Outcomes of the cells. A compiled stack is filled up to `size` with members that count as dead."""
+    plan, program, device = trainer.plan, trainer.program, trainer.device
+    rows = [*cells, *[cells[-1]] * (size - len(cells))] if program.compiled else list(cells)
+    models = [trainer.networks.initial(cell.value, cell.seed) for cell in rows]
+    check_alike(models)
+    members = stack(models, [plan.optimizer(cell) for cell in rows], device)
+    del models
+    record = _Record(trainer.steps, len(rows), len(cells), plan.explode, members)
+    per_epoch, told = trainer.steps // plan.epochs, 0.0
+    tests: list[tuple[Tensor, Tensor]] = []
+    data = trainer.data
+    stream = batches(data.x_train, data.y_train, batch_size=plan.batch_size, seed=plan.stream_seed, epochs=plan.epochs)
+    for step, (x, y) in enumerate(stream):
+        record.add(step, *program.step(members, x, y, step))
+        ends = (step + 1) % per_epoch == 0
+        if ends or (step + 1) % _LOOK_EVERY == 0:
+            alive = record.look(step)
+            if not len(alive):
+                break
+            smaller = _smaller(trainer, len(members), len(alive), trainer.steps - step - 1)
+            if smaller < len(members):
+                members = record.keep(members, alive, smaller)
+        if ends:
+            loss, accuracy = trainer.tested(lambda x, y: program.evaluate(members, x, y))  # noqa: B023
+            tests.append((record.spread(loss), record.spread(accuracy)))
+            advance(len(cells) / plan.epochs)
+            told += len(cells) / plan.epochs
+    advance(len(cells) - told)
+    where = trainer.environment(group=len(rows), compiled=program.compiled)
+    losses, right = record.losses.double().cpu().numpy(), record.right.double().cpu().numpy()
+    tested = [(loss.tolist(), accuracy.tolist()) for loss, accuracy in tests]
+    return [
+        outcome(
+            plan,
+            cell,
+            losses[:, row],
+            right[:, row],
+            [(loss[row], accuracy[row]) for loss, accuracy in tested],
+            batch=trainer.batch,
+            mode="stacked",
+            note=trainer.note,
+            environment=where,
+        )
+        for row, cell in enumerate(cells)
+    ]
+
+
+class _Record:
+    """Losses and right answers of every step on the device, and who is alive."""
+
+    def __init__(self, steps: int, rows: int, cells: int, explode: float, members: Members) -> None:
+        like = members.lr
+        self.losses = torch.full((steps, rows), torch.nan, device=like.device, dtype=like.dtype)
+        self.right = torch.full((steps, rows), torch.nan, device=like.device)
+        self.row_of = torch.arange(rows, device=like.device)
+        self._dead = self.row_of >= cells
+        self._explode, self._looked = explode, 0
+
+    def add(self, step: int, losses: Tensor, right: Tensor) -> None:
+        self.losses[step, self.row_of] = losses.to(self.losses.dtype)
+        self.right[step, self.row_of] = right
+
+    def look(self, step: int) -> Tensor:
+        """Places in the present stack of members that have not diverged up to `step`."""
+        limit = self._explode * self.losses[0]
+        new = self.losses[self._looked : step + 1]
+        bad = ~new.isfinite() | ((new > limit) & (limit > 0))
+        self._dead |= bad.any(0)
+        self._looked = step + 1
+        return (~self._dead[self.row_of]).nonzero().flatten()
+
+    def keep(self, members: Members, alive: Tensor, size: int) -> Members:
+        """A stack of `size` with all that are alive; others fill it up."""
+        others = self._dead[self.row_of].nonzero().flatten()
+        places = torch.cat([alive, others])[:size].sort().values
+        self.row_of = self.row_of[places]
+        return members.at(places)
+
+    def spread(self, values: Tensor) -> Tensor:
+        """From the present stack's order to one value a row, nan elsewhere."""
+        whole = torch.full((self.losses.shape[1],), torch.nan, device=values.device, dtype=values.dtype)
+        whole[self.row_of] = values
+        return whole
+
+
+def _smaller(trainer: "Trainer", size: int, alive: int, steps_left: int) -> int:
+    """The size to go on with."""
+    if not trainer.program.compiled:
+        return alive if alive <= 0.75 * size else size
+    smaller = size
+    while smaller // 2 >= alive:
+        smaller //= 2
+    return smaller if trainer.repays_compiling((size - smaller) * steps_left) else size

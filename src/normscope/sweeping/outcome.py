@@ -1,0 +1,99 @@
+"""What one training did: a row of the journal."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from normscope.sweeping.plan import Cell, Plan
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One cell, trained.
+
+    initial_loss: of the first batch. diverged_at: the first step whose batch loss was not finite or above `explode`
+        times the first; None if it survived.
+    rose_at: the first step, after those in which momentum settles, whose batch loss was above the first; None if none.
+    train_loss, train_accuracy: means over each epoch's batches, as trained, before each step.
+    test_loss, test_accuracy: after each epoch, in eval mode with the member's own running statistics. All four are nan
+        from the epoch of divergence on; accuracies are nan where targets are no labels.
+    mode: "stacked" or "looped", with the reason in `note` where it is not what was asked for.
+    """
+
+    cell: Cell
+    initial_loss: float
+    diverged_at: int | None
+    rose_at: int | None
+    train_loss: tuple[float, ...]
+    train_accuracy: tuple[float, ...]
+    test_loss: tuple[float, ...]
+    test_accuracy: tuple[float, ...]
+    mode: str
+    note: str
+    environment: dict[str, Any]
+
+    @property
+    def survived(self) -> bool:
+        return self.diverged_at is None
+
+
+def settling(momentum: float) -> int:
+    """Steps not looked at for a rise: at least 3, and 1/(1 - mu), the memory of momentum.
+
+    With momentum even a stable run rises at first: its velocity starts from 0, so the first step is one of plain
+    gradient descent.
+    """
+    return max(3, math.ceil(1 / (1 - momentum) - 1e-9))
+
+
+def divergence(losses: np.ndarray, explode: float) -> int | None:
+    """The first step whose loss is not finite or above `explode` times a positive first; None if none is."""
+    with np.errstate(invalid="ignore"):
+        bad = ~np.isfinite(losses) | ((losses > explode * losses[0]) & (explode * losses[0] > 0))
+    return int(bad.argmax()) if bad.any() else None
+
+
+def outcome(
+    plan: Plan,
+    cell: Cell,
+    losses: np.ndarray,
+    right: np.ndarray,
+    tests: Sequence[tuple[float, float]],
+    *,
+    batch: int,
+    mode: str,
+    note: str,
+    environment: dict[str, Any],
+) -> Outcome:
+    """From the losses and right answers of every step (nan after divergence) and (loss, accuracy) after every epoch."""
+    stopped = divergence(losses, plan.explode)
+    steps = len(losses) // plan.epochs
+    whole = plan.epochs if stopped is None else stopped // steps
+    first = settling(plan.optimizer(cell)[1])
+    with np.errstate(invalid="ignore"):
+        rose = np.flatnonzero(~(losses[first:] <= losses[0]))
+    rose_at = int(rose[0]) + first if len(rose) else None
+    if stopped is not None:
+        rose_at = min(stopped, stopped if rose_at is None else rose_at)
+
+    def by_epoch(values: np.ndarray) -> tuple[float, ...]:
+        means = values.reshape(plan.epochs, steps).mean(axis=1)
+        return tuple(float(mean) if epoch < whole else math.nan for epoch, mean in enumerate(means))
+
+    tested = [tests[epoch] if epoch < min(whole, len(tests)) else (math.nan, math.nan) for epoch in range(plan.epochs)]
+    return Outcome(
+        cell=cell,
+        initial_loss=float(losses[0]),
+        diverged_at=stopped,
+        rose_at=rose_at,
+        train_loss=by_epoch(losses),
+        train_accuracy=by_epoch(right / batch),
+        test_loss=tuple(loss for loss, _ in tested),
+        test_accuracy=tuple(accuracy for _, accuracy in tested),
+        mode=mode,
+        note=note,
+        environment=environment,
+    )

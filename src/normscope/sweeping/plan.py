@@ -1,0 +1,220 @@
+"""What to train: a frozen description whose hash names its results.
+
+The grid is learning rate x value of one argument x seed. The same description finds the same results in a journal; a
+changed one has another hash and never mixes with them. Where data lie, the device, the group size and the engine are
+no part of it: they change no result beyond rounding.
+"""
+
+import hashlib
+import inspect
+import json
+import math
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property, partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from normscope import models
+from normscope.choices import check_choice
+from normscope.loading import load
+from normscope.sweeping.checks import PlanError, mistakes, said
+
+OPTIMIZER_AXES = ("momentum", "weight_decay")
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """One training: its learning rate, the value on the other axis, its seed."""
+
+    lr: float
+    value: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A grid of trainings.
+
+    model: a factory, as `package.module:name` or `path/to/file.py:name`; a bare name is one of `normscope.models`.
+        From Python the function itself will do.
+        It is called with arguments, seed= and the axis, and returns the network in the mode it trains in.
+    data: digits, gaussian, mnist, cifar10, or a function of yours that returns a `normscope.data.Dataset`.
+    axis: the argument that `values` go to: gamma; sigma_w (squared, to sigma_w2); momentum or weight_decay, which
+        go to the optimizer; or any other argument of the factory.
+    explode: a batch loss that is not finite, or above this multiple of a positive first one, is divergence.
+    stream_seed: of the one stream of batches that all members see, and of what their layers draw.
+    threads: of the CPU; sums are ordered by it, so it is part of the description.
+    tf32: whether float32 products on a GPU may use TensorFloat-32.
+    compile: "auto" where the estimated work repays it, "always" or "never".
+    mode: "auto", "stacked" (many at once) or "looped" (one at a time).
+    bisect: decades to which the boundary is refined between two learning rates of the grid; 0 trains the grid alone.
+
+    Example:
+        >>> plan = Plan("MLP", "digits", learning_rates=(0.1, 0.01), values=(0.5, 1.0), data_options={"seed": 0})
+        >>> len(plan.cells()), len(plan.hash)
+        (4, 64)
+    """
+
+    model: str
+    data: str
+    learning_rates: tuple[float, ...]
+    values: tuple[float, ...] = (1.0,)
+    axis: str = "gamma"
+    seeds: tuple[int, ...] = (0,)
+    arguments: dict[str, Any] = field(default_factory=dict)
+    data_options: dict[str, Any] = field(default_factory=dict)
+    loss: str = "half_mse"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    batch_size: int = 128
+    epochs: int = 5
+    explode: float = 1e6
+    stream_seed: int = 0
+    threads: int = 1
+    dtype: str = "float32"
+    tf32: bool = True
+    compile: str = "auto"
+    mode: str = "auto"
+    bisect: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("model", "data"):
+            if callable(getattr(self, name)):
+                object.__setattr__(self, name, reference(getattr(self, name)))
+        for name in ("learning_rates", "values", "seeds"):
+            if isinstance(getattr(self, name), Sequence) and not isinstance(getattr(self, name), str):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
+        found = list(mistakes(self))
+        if found:
+            raise PlanError(found)
+        for name in ("learning_rates", "values"):
+            object.__setattr__(self, name, tuple(float(number) for number in getattr(self, name)))
+        for name in ("arguments", "data_options"):
+            # A copy: what the caller does to a dict afterwards does not change the description.
+            object.__setattr__(self, name, json.loads(json.dumps(getattr(self, name))))
+
+    @classmethod
+    def from_dict(cls, description: Mapping[str, Any]) -> "Plan":
+        """From plain keys, as a TOML file has them; grids may be tables (see `grid`). Unknown keys are mistakes."""
+        given, found = dict(description), list[str]()
+        known = [f.name for f in fields(cls)]
+        for key in [key for key in given if key not in known]:
+            del given[key]
+            found += said(partial(check_choice, "a plan's key", key, known))
+        for key, any_other in (("model", "MLP"), ("data", "digits"), ("learning_rates", (1.0,))):
+            if key not in given:
+                found.append(f"{key} is missing: every plan names its model, data and learning_rates.")
+                given[key] = any_other
+        for key in ("learning_rates", "values"):
+            if isinstance(given.get(key), Mapping):
+                try:
+                    given[key] = grid(**given[key])
+                except (TypeError, ValueError) as error:
+                    found.append(f"{key}: {error}")
+                    given[key] = (1.0,)
+        try:
+            plan = cls(**given)
+        except PlanError as error:
+            raise PlanError([*found, *error.mistakes]) from None
+        if found:
+            raise PlanError(found)
+        return plan
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> "Plan":
+        """From a TOML file with the same keys."""
+        try:
+            description = tomllib.loads(Path(path).read_text())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise PlanError([f"{path} is not a TOML file: {error}."]) from error
+        return cls.from_dict(description)
+
+    def canonical(self) -> str:
+        """One text for one description: JSON with sorted keys, and the source of a factory of the user's."""
+        sources = {name: _source(getattr(self, name)) for name in ("model", "data")}
+        described = asdict(self) | {"sources": {name: text for name, text in sources.items() if text}}
+        return json.dumps(described, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    @cached_property
+    def hash(self) -> str:
+        return hashlib.sha256(self.canonical().encode()).hexdigest()
+
+    def cells(self) -> list[Cell]:
+        """The grid; cells that are likely to share a fate stand together, the most unstable first.
+
+        The curvature grows with the square of a scale like gamma or sigma_w, so lr value^2 orders them. A group whose
+        members have all diverged ends at once.
+        """
+        cells = [Cell(*point) for point in product(self.learning_rates, self.values, self.seeds)]
+        return sorted(cells, key=lambda cell: (-cell.lr * cell.value**2, -cell.lr, cell.value, cell.seed))
+
+    def factory(self) -> Callable[..., Any]:
+        """The function that builds a network."""
+        if ":" in self.model:
+            return load(self.model)
+        check_choice("a model without module:", self.model, [name for name in models.__all__ if name[0].isupper()])
+        return load(f"normscope.models:{self.model}")
+
+    def member_arguments(self, value: float, seed: int) -> dict[str, Any]:
+        """What the factory is called with for this value and seed."""
+        given = self.arguments | {"seed": seed}
+        if self.axis == "sigma_w":
+            return given | {"sigma_w2": value**2}
+        return given if self.axis in OPTIMIZER_AXES else given | {self.axis: value}
+
+    def optimizer(self, cell: Cell) -> tuple[float, float, float]:
+        """Learning rate, momentum and weight decay of a cell."""
+        momentum = cell.value if self.axis == "momentum" else self.momentum
+        decay = cell.value if self.axis == "weight_decay" else self.weight_decay
+        return cell.lr, momentum, decay
+
+
+def grid(
+    *,
+    count: int,
+    log10_from: float | None = None,
+    log10_to: float | None = None,
+    **ends: float,
+) -> tuple[float, ...]:
+    """`count` numbers, evenly spaced in their logarithms, from `from` to `to` (or from 10^log10_from to 10^log10_to).
+
+    Example:
+        >>> grid(count=3, log10_from=-2, log10_to=0)
+        (0.01, 0.1, 1.0)
+    """
+    if set(ends) == {"from", "to"} and log10_from is None and log10_to is None:
+        if not (ends["from"] > 0 and ends["to"] > 0):
+            raise ValueError(f"a grid's ends are positive; got from={ends['from']} and to={ends['to']}.")
+        log10_from, log10_to = math.log10(ends["from"]), math.log10(ends["to"])
+    elif ends or log10_from is None or log10_to is None:
+        raise ValueError("a grid is {from, to, count} or {log10_from, log10_to, count}.")
+    if count < 1:
+        raise ValueError(f"a grid holds at least one number; got count={count}.")
+    step = (log10_to - log10_from) / max(count - 1, 1)
+    # Twelve digits: the same number whichever way its logarithm was rounded.
+    return tuple(float(f"{10 ** (log10_from + i * step):.12g}") for i in range(count))
+
+
+def reference(factory: Callable[..., Any]) -> str:
+    """A factory's name, from itself: one that can be imported again, here and on another machine."""
+    name = getattr(factory, "__qualname__", "")
+    if factory.__module__ == "__main__" or not name.isidentifier():
+        raise PlanError(
+            [
+                f"a factory must be importable, so that a resumed sweep and other machines find it; got {factory!r}. "
+                "Put it at the top level of a module, or name it as path/to/file.py:name."
+            ]
+        )
+    return f"{factory.__module__}:{name}"
+
+
+def _source(name: str) -> str:
+    """Digest of the file a reference of the user's points to; empty for what is normscope's own."""
+    if ":" not in name or name.startswith("normscope."):
+        return ""
+    where = name.rpartition(":")[0]
+    path = Path(where) if where.endswith(".py") else Path(inspect.getsourcefile(load(name)) or "")
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""

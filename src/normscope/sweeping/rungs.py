@@ -1,0 +1,29 @@
+"""The measured curvature as a line on the phase diagram: eta* of every value's initial network, on the first batch."""
+
+import os
+from copy import deepcopy
+
+import torch
+
+from normscope.curvature import measure
+from normscope.data import batches
+from normscope.losses import LOSSES
+from normscope.sweeping.networks import prepare
+from normscope.sweeping.plan import Cell, Plan
+
+
+def measured_line(
+    plan: Plan, *, device: str | None = None, root: str | os.PathLike[str] | None = None
+) -> dict[float, float]:
+    """value -> eta* by `normscope.measure` as trained, at initialisation, for the plan's optimizer and first seed."""
+    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    networks, data = prepare(plan, root, where)
+    stream = batches(data.x_train, data.y_train, batch_size=plan.batch_size, seed=plan.stream_seed, steps=1)
+    (batch,) = stream
+    line = {}
+    for value in plan.values:
+        model = deepcopy(networks.initial(value, plan.seeds[0])).to(where)
+        lr, momentum, decay = plan.optimizer(Cell(1.0, value, plan.seeds[0]))
+        optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=decay)
+        line[value] = measure(model, LOSSES[plan.loss], batch, optimizer=optimizer, hessian=False).eta_star
+    return line
