@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
@@ -15,6 +14,7 @@ from normscope.sweeping.alone import train_alone
 from normscope.sweeping.ensemble import train_stacked
 from normscope.sweeping.lowering import lower
 from normscope.sweeping.networks import first_batch, prepare, saved_bytes, state_bytes
+from normscope.sweeping.numerics import numerics
 from normscope.sweeping.outcome import Outcome
 from normscope.sweeping.plan import Cell, Plan
 from normscope.sweeping.program import Program, stack
@@ -86,7 +86,7 @@ class Trainer:
         """
         size = len(cells) if size is None else size
         try:
-            with _numerics(self.plan, self.device):
+            with numerics(self.plan, self.device):
                 found = self._group(cells, max(size, len(cells)), advance or (lambda done: None))
         except (RuntimeError, MemoryError) as error:
             if not _out_of_memory(error) or len(cells) == 1:
@@ -163,21 +163,6 @@ class Trainer:
             lower(trial)
         x, y = first_batch(self.plan, self.data)
         return 4 * state_bytes(model) + 3 * saved_bytes(lambda: self.loss_fn(trial(x), y))
-
-
-@contextmanager
-def _numerics(plan: Plan, device: torch.device) -> Iterator[None]:
-    """The plan's threads and precision, and those of before at the end."""
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    try:
-        if device.type == "cpu":
-            torch.set_num_threads(plan.threads)
-        else:
-            torch.set_float32_matmul_precision("high" if plan.tf32 else "highest")
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.set_float32_matmul_precision(precision)
 
 
 def _draws(model: nn.Module, x: Tensor) -> bool:
