@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import torch
@@ -66,7 +67,6 @@ class Trainer:
             self.mode = "looped"
         elif plan.mode == "auto" and self.device.type == "cpu" and convolves:
             self.mode, self.note = "looped", "on a CPU convolutional networks train faster one at a time"
-        self.program = self._program(model)
         if self.mode == "stacked":
             self._try_stack(model)
 
@@ -135,26 +135,33 @@ class Trainer:
             right = right + its_right
         return loss, right / len(x)
 
-    def _program(self, model: nn.Module) -> Program:
+    def _program(self, model: nn.Module, lowered: bool) -> Program:
         total = len(self.plan.cells()) * self.steps
         wanted = self.plan.compile == "always" or (self.plan.compile == "auto" and self.repays_compiling(total))
         return Program(
             model,
             self.loss_fn,
-            lowered=self.device.type == "cuda",
-            compiled=wanted and self.mode == "stacked",
+            lowered=lowered,
+            compiled=wanted,
             draws=self.draws,
             stream_seed=self.plan.stream_seed,
         )
 
     def _try_stack(self, model: nn.Module) -> None:
-        """Two members make a step, eagerly; a model that cannot is looped, and the note says which module and why."""
+        """Two members make a step, eagerly, on a GPU with convolutions lowered, or else as they are.
+
+        A model that cannot is looped, and the note says which module stands in the way and why.
+        """
         x, y = first_batch(self.plan, self.data)
-        members = stack([model, model], [(0.0, 0.0, 0.0)] * 2, self.device)
-        try:
-            check_runs(self.program.training, lambda: self.program.plain_step(members, x, y))
-        except NotStackable as problem:
-            self.mode, self.note = "looped", f"not stacked: {problem}"
+        for lowered in (True, False) if self.device.type == "cuda" else (False,):
+            self.program = self._program(model, lowered)
+            members = stack([model, model], [(0.0, 0.0, 0.0)] * 2, self.device)
+            try:
+                check_runs(self.program.training, partial(self.program.plain_step, members, x, y))
+                return
+            except NotStackable as problem:
+                note = f"not stacked: {problem}"
+        self.mode, self.note = "looped", note
 
     def _member_bytes(self, model: nn.Module) -> int:
         """Parameters, velocity, gradient and one temporary, and three times what the backward pass keeps."""
