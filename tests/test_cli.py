@@ -29,6 +29,7 @@ def test_version(tmp_path):
         ["measure", "--help"],
         ["monitor", "--help"],
         ["solve", "--help"],
+        ["sweep", "--help"],
     ],
 )
 def test_help_does_not_import_torch(arguments):

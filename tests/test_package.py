@@ -27,7 +27,8 @@ def test_no_module_hides_a_function_of_the_door():
         "import pkgutil, importlib, normscope\n"
         "for m in pkgutil.walk_packages(normscope.__path__, 'normscope.'):\n"
         "    m.name.endswith('__main__') or importlib.import_module(m.name)\n"
-        "assert all(callable(getattr(normscope, name)) for name in ('train', 'swap_norms', 'fold_norms', 'measure'))\n"
+        "names = ('train', 'swap_norms', 'fold_norms', 'measure', 'sweep')\n"
+        "assert all(callable(getattr(normscope, name)) for name in names)\n"
         "assert callable(normscope.curvature.measure) and callable(normscope.curvature.lanczos)"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
@@ -43,7 +44,8 @@ def test_importing_takes_no_extra_and_no_torch():
     code = (
         "import sys, normscope; assert not {'torch', 'sklearn'} & set(sys.modules);"
         "import normscope.solve; assert 'torch' not in sys.modules;"
-        "import normscope.norms, normscope.training, normscope.data, normscope.models, normscope.observe.homes;"
+        "import normscope.norms, normscope.training, normscope.data, normscope.models, normscope.observe.homes,"
+        "normscope.sweeping.cluster;"
         "extras = {'ray', 'lightning', 'tensorboard', 'wandb', 'transformers', 'accelerate'} & set(sys.modules);"
         "assert not extras, extras"
     )

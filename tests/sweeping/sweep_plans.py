@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from normscope.models import MLP
+from normscope.models import MLP, VGG
 from normscope.sweeping import Plan, grid
 
 
@@ -64,3 +64,8 @@ def marked(seed, gamma, folder, width=16):
     Path(folder, str(os.getpid())).touch()
     time.sleep(0.2)
     return MLP(64, 10, width=width, depth=3, norm="batch", gamma=gamma, seed=seed)
+
+
+def vgg(seed, gamma):
+    """VGG-11, narrow, on digits made large enough for it."""
+    return nn.Sequential(nn.Upsample(scale_factor=4), VGG(11, 1, width=0.06, norm="batch", gamma=gamma, seed=seed))

@@ -38,7 +38,7 @@ MAKERS = {
 
 
 def stream(name):
-    size = 32 if name in ("vgg11", "resnet") else 16 if name in ("cnn", "group") else 8
+    size = 32 if name == "vgg11" else 16 if name in ("cnn", "group", "resnet") else 8
     draw = torch.Generator().manual_seed(1)
     for _ in range(STEPS):
         yield (

@@ -58,7 +58,7 @@ def _draw_lines(ax: object, found: PhaseDiagram, lines: Mapping[str, Mapping[flo
     for (name, line), (colour, style) in zip(lines.items(), _STYLES, strict=False):
         values = sorted(line)
         draw([line[v] for v in values], values, color=colour, linestyle=style, label=f"η*, {name}")
-        draw([line[v] / 2 for v in values], values, color=colour, linestyle=style, linewidth=0.6, alpha=0.7)
+        draw([line[v] / 2 for v in values], values, color=colour, linestyle=style, linewidth=0.6, label="half of it")
 
 
 def _cells(found: PhaseDiagram) -> dict[tuple[float, float], tuple[list[Outcome], float, str]]:

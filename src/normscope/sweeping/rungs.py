@@ -9,6 +9,7 @@ from normscope.curvature import measure
 from normscope.data import batches
 from normscope.losses import LOSSES
 from normscope.sweeping.networks import prepare
+from normscope.sweeping.numerics import numerics
 from normscope.sweeping.plan import Cell, Plan
 
 
@@ -25,5 +26,6 @@ def measured_line(
         model = deepcopy(networks.initial(value, plan.seeds[0])).to(where)
         lr, momentum, decay = plan.optimizer(Cell(1.0, value, plan.seeds[0]))
         optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=decay)
-        line[value] = measure(model, LOSSES[plan.loss], batch, optimizer=optimizer, hessian=False).eta_star
+        with numerics(plan, where):
+            line[value] = measure(model, LOSSES[plan.loss], batch, optimizer=optimizer, hessian=False).eta_star
     return line

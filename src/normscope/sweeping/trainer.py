@@ -2,8 +2,8 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from normscope.sweeping.alone import train_alone
 from normscope.sweeping.ensemble import train_stacked
 from normscope.sweeping.lowering import lower
 from normscope.sweeping.networks import first_batch, prepare, saved_bytes, state_bytes
+from normscope.sweeping.numerics import numerics
 from normscope.sweeping.outcome import Outcome
 from normscope.sweeping.plan import Cell, Plan
 from normscope.sweeping.program import Program, stack
@@ -66,7 +67,6 @@ class Trainer:
             self.mode = "looped"
         elif plan.mode == "auto" and self.device.type == "cpu" and convolves:
             self.mode, self.note = "looped", "on a CPU convolutional networks train faster one at a time"
-        self.program = self._program(model)
         if self.mode == "stacked":
             self._try_stack(model)
 
@@ -86,7 +86,7 @@ class Trainer:
         """
         size = len(cells) if size is None else size
         try:
-            with _numerics(self.plan, self.device):
+            with numerics(self.plan, self.device):
                 found = self._group(cells, max(size, len(cells)), advance or (lambda done: None))
         except (RuntimeError, MemoryError) as error:
             if not _out_of_memory(error) or len(cells) == 1:
@@ -135,26 +135,33 @@ class Trainer:
             right = right + its_right
         return loss, right / len(x)
 
-    def _program(self, model: nn.Module) -> Program:
+    def _program(self, model: nn.Module, lowered: bool) -> Program:
         total = len(self.plan.cells()) * self.steps
         wanted = self.plan.compile == "always" or (self.plan.compile == "auto" and self.repays_compiling(total))
         return Program(
             model,
             self.loss_fn,
-            lowered=self.device.type == "cuda",
-            compiled=wanted and self.mode == "stacked",
+            lowered=lowered,
+            compiled=wanted,
             draws=self.draws,
             stream_seed=self.plan.stream_seed,
         )
 
     def _try_stack(self, model: nn.Module) -> None:
-        """Two members make a step, eagerly; a model that cannot is looped, and the note says which module and why."""
+        """Two members make a step, eagerly, on a GPU with convolutions lowered, or else as they are.
+
+        A model that cannot is looped, and the note says which module stands in the way and why.
+        """
         x, y = first_batch(self.plan, self.data)
-        members = stack([model, model], [(0.0, 0.0, 0.0)] * 2, self.device)
-        try:
-            check_runs(self.program.training, lambda: self.program.plain_step(members, x, y))
-        except NotStackable as problem:
-            self.mode, self.note = "looped", f"not stacked: {problem}"
+        for lowered in (True, False) if self.device.type == "cuda" else (False,):
+            self.program = self._program(model, lowered)
+            members = stack([model, model], [(0.0, 0.0, 0.0)] * 2, self.device)
+            try:
+                check_runs(self.program.training, partial(self.program.plain_step, members, x, y))
+                return
+            except NotStackable as problem:
+                note = f"not stacked: {problem}"
+        self.mode, self.note = "looped", note
 
     def _member_bytes(self, model: nn.Module) -> int:
         """Parameters, velocity, gradient and one temporary, and three times what the backward pass keeps."""
@@ -163,21 +170,6 @@ class Trainer:
             lower(trial)
         x, y = first_batch(self.plan, self.data)
         return 4 * state_bytes(model) + 3 * saved_bytes(lambda: self.loss_fn(trial(x), y))
-
-
-@contextmanager
-def _numerics(plan: Plan, device: torch.device) -> Iterator[None]:
-    """The plan's threads and precision, and those of before at the end."""
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    try:
-        if device.type == "cpu":
-            torch.set_num_threads(plan.threads)
-        else:
-            torch.set_float32_matmul_precision("high" if plan.tf32 else "highest")
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.set_float32_matmul_precision(precision)
 
 
 def _draws(model: nn.Module, x: Tensor) -> bool:

@@ -1,0 +1,136 @@
+"""The boundary on outcomes made by hand, its distance from lines, the refinement, and the diagram on disk."""
+
+import math
+
+import pytest
+import sweep_plans
+
+import normscope as ns
+from normscope.report.phase import boundary_rows, phase_figure, phase_page, words, write_phase
+from normscope.sweeping import Cell, Outcome, PhaseDiagram, measured_line, stored_lines
+from normscope.sweeping.boundary import edges, refinement
+
+NAN = math.nan
+
+
+def made(lr, value, seed, *, survives=True, test=1.0, rose=None):
+    curve = (test,) if survives else (NAN,)
+    return Outcome(
+        Cell(lr, value, seed), 2.0, None if survives else 5, rose, curve, curve, curve, curve, "stacked", "", {}
+    )
+
+
+def ladder(value, survival, tests=None, rises=10.0):
+    """survival: for each of the rates 0.01, 0.1, 1, 10 the seeds' fates."""
+    rates = (0.01, 0.1, 1.0, 10.0)
+    return [
+        made(rate, value, seed, survives=fate, test=(tests or (1.0,) * 4)[i], rose=4 if rate >= rises else None)
+        for i, (rate, fates) in enumerate(zip(rates, survival, strict=True))
+        for seed, fate in enumerate(fates)
+    ]
+
+
+def test_the_boundary_lies_between_the_last_survivor_and_the_first_that_diverges():
+    outcomes = ladder(1.0, [(1, 1), (1, 1), (1, 0), (0, 0)], tests=(3.0, 2.0, 1.0, 1.0), rises=0.1)
+    (edge,) = edges(outcomes)
+    assert (edge.survives, edge.diverges, edge.any_survives, edge.rises, edge.gaps) == (0.1, 1.0, 1.0, 0.1, 0)
+    assert edge.eta == pytest.approx(math.sqrt(0.1))
+    assert edge.resolution == pytest.approx(0.5)
+    # 1.0 has the smaller mean loss, but not every seed survived there.
+    assert (edge.best, edge.best_test_loss, edge.best_resolution) == (0.1, 2.0, pytest.approx(0.5))
+
+
+def test_a_gap_in_survival_is_counted_and_does_not_move_the_boundary():
+    (edge,) = edges(ladder(1.0, [(1, 1), (0, 1), (1, 1), (0, 0)]))
+    assert (edge.survives, edge.diverges, edge.any_survives, edge.gaps) == (0.01, 0.1, 1.0, 1)
+
+
+@pytest.mark.parametrize("fate", [0, 1])
+def test_a_grid_that_does_not_reach_the_boundary_has_none(fate):
+    (edge,) = edges(ladder(1.0, [(fate, fate)] * 4))
+    assert math.isnan(edge.eta)
+    assert math.isnan(edge.resolution)
+    assert (edge.survives == 10.0) == bool(fate)
+    assert math.isnan(edge.survives) == (not fate)
+
+
+def diagram(values=(0.5, 1.0, 2.0)):
+    fates = ([(1, 1)] * 3 + [(0, 0)], [(1, 1)] * 2 + [(0, 0)] * 2, [(1, 1)] + [(0, 0)] * 3)
+    outcomes = [one for value, fate in zip(values, fates, strict=True) for one in ladder(value, fate)]
+    plan = sweep_plans.plan(learning_rates=(0.01, 0.1, 1.0, 10.0), values=values)
+    return PhaseDiagram(plan, tuple(sorted(outcomes, key=lambda one: one.cell)))
+
+
+def test_agreement_is_signed_in_decades():
+    # Boundaries at sqrt(10), sqrt(0.1), sqrt(0.001).
+    line = {0.5: 10**0.5, 1.0: 10**-0.7, 2.0: 10**-0.5}
+    found = diagram().agreement({"theory": line, "short": {1.0: 1.0}, "none": {}})
+    assert found["theory"].by_value == pytest.approx({0.5: 0.0, 1.0: 0.2, 2.0: -1.0})
+    assert found["theory"].median == pytest.approx(0.0)
+    assert found["theory"].worst == pytest.approx(-1.0)
+    assert found["theory"].best[1.0] == pytest.approx(math.log10(0.01) + 0.7)
+    assert (found["short"].n, found["none"].n) == (1, 0)
+    assert math.isnan(found["none"].median)
+    assert "+0.00 decades" in words(found["theory"])
+    assert "outside the grid" in words(found["none"])
+
+
+def test_refinement_asks_for_the_middle_until_it_is_near_enough():
+    plan = sweep_plans.plan(learning_rates=(0.01, 0.1, 1.0, 10.0), values=(1.0,), bisect=0.6)
+    outcomes = ladder(1.0, [(1, 1), (1, 1), (1, 0), (0, 0)])
+    middle = refinement(plan, outcomes)
+    assert middle == [Cell(pytest.approx(math.sqrt(0.1)), 1.0, seed) for seed in (0, 1)]
+    outcomes += [made(cell.lr, 1.0, cell.seed, survives=False) for cell in middle]
+    assert refinement(plan, outcomes) == []
+    everywhere = ladder(1.0, [(1, 1)] * 4)
+    assert refinement(plan, everywhere) == []
+
+
+def test_a_diagram_comes_back_from_disk(tmp_path):
+    found, lines = diagram(), {"theory": {0.5: 1.0, 2.0: 0.1}}
+    found.save(tmp_path / "phase.json", lines=lines)
+    again = PhaseDiagram.load(tmp_path / "phase.json")
+    assert sweep_plans.same(found, again)
+    assert again.plan.hash == found.plan.hash
+    assert stored_lines(tmp_path / "phase.json") == lines
+    (tmp_path / "phase.json").write_text('{"schema": 0}')
+    with pytest.raises(ValueError, match="holds schema 0"):
+        PhaseDiagram.load(tmp_path / "phase.json")
+
+
+def test_the_figure_shows_every_cell_and_line(tmp_path):
+    found, lines = diagram(), {"measured": {0.5: 3.0, 1.0: 0.3, 2.0: 0.03}}
+    figure = phase_figure(found, lines)
+    ax = figure.axes[0]
+    white = [patch for patch in ax.patches if patch.get_facecolor() == (1.0, 1.0, 1.0, 1.0)]
+    assert (len(ax.patches), len(white)) == (12, 6)
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert labels == ["boundary, all seeds survive", "first rise above the start", "η*, measured", "half of it"]
+    assert list(ax.lines[2].get_xdata()) == [3.0, 0.3, 0.03]
+    assert list(ax.lines[3].get_xdata()) == [1.5, 0.15, 0.015]
+    page = phase_page(found, figure, found.agreement(lines), lines)
+    assert page.count("<title>lr") == 12
+    assert "lr 0.01, gamma 0.5\nseed 0: test loss 1, accuracy 100.00%" in page
+    assert "seed 1: diverged at step 5" in page
+    assert "http-equiv" not in page
+    rows = boundary_rows(found, lines)
+    assert [row[-1] for row in rows] == ["+0.02", "+0.02", "+0.02"]
+    written = write_phase(found, lines, tmp_path)
+    assert all(path.stat().st_size > 1000 for path in written)
+
+
+def test_one_cell_and_no_survivor_can_be_drawn():
+    plan = sweep_plans.plan(learning_rates=(1.0,), values=(1.0,), seeds=(0,))
+    for survives in (True, False):
+        phase_figure(PhaseDiagram(plan, (made(1.0, 1.0, 0, survives=survives),)))
+
+
+def test_the_measured_line_is_that_of_measure():
+    plan = sweep_plans.plan(values=(0.5, 2.0), weight_decay=0.0)
+    line = measured_line(plan, device="cpu")
+    data = ns.data.digits(seed=0)
+    (batch,) = ns.data.batches(data.x_train, data.y_train, batch_size=128, seed=0, steps=1)
+    model = ns.models.MLP(64, 10, width=16, depth=3, norm="batch", gamma=2.0, seed=0)
+    found = ns.measure(model, ns.losses.half_mse, batch, momentum=0.9, hessian=False)
+    assert line[2.0] == pytest.approx(found.eta_star, rel=1e-3)
+    assert line[0.5] > 3 * line[2.0]
