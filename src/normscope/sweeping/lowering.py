@@ -36,7 +36,9 @@ class ConvAsProduct(nn.Conv2d):
         if bias is not None:
             product = product + bias
         output = product.unflatten(0, (input.shape[0], height, width)).permute(0, 3, 1, 2)
-        return output.contiguous() if self.contiguous else output
+        # Run eager on a GPU, torch's BatchNorm asks for the order of its input, which vmap does not answer.
+        eager = output.is_cuda and not torch.compiler.is_compiling()
+        return output.contiguous() if self.contiguous or eager else output
 
 
 def _patches(x: Tensor, conv: nn.Conv2d) -> tuple[Tensor, int, int]:
