@@ -33,15 +33,15 @@ def dense(widths, sw2, sb2, gamma=None, q0=1.0, q0_xy=0.0):
     return {"q": q, "q_hat": qh, "q_xy": qxy, "q_hat_xy": qhxy, "q_tilde": qt, "q_tilde_xy": qtxy, "f": f}
 
 
-def convolutional(C, K, F, sw2, sb2, gamma=None):
+def convolutional(C, K, F, sw2, sb2, gamma=None, q0=1.0, q0_xy=0.0):
     """Eqs. (34) to (45) for convolutions 1 to n and one dense layer n + 1 on the C_n K_n numbers of the last map.
 
-    Base cases, which the paper does not give: qh^0 = 1, qh_xy^0 = qh_ab^0 = 0, and 1 for all three qt at the output.
+    Base cases, which the paper does not give: qh_ab^0 = 0, and 1 for all three qt at the output.
     """
     n = len(F)
     filters = dict(enumerate(F, 1))
-    q, qh = {}, {0: 1.0}
-    qxy, qhxy = {}, {0: 0.0}
+    q, qh = {}, {0: q0}
+    qxy, qhxy = {}, {0: q0_xy}
     qab, qhab = {}, {0: 0.0}
     qt, qtxy, qtab = {n + 1: 1.0}, {n + 1: 1.0}, {n + 1: 1.0}
 

@@ -50,16 +50,20 @@ def test_dense_equals_the_transcription(widths, sw2, sb2, gamma, q0, c):
     sw2=variances,
     sb2=st.floats(0, 3),
     gamma=st.none() | st.floats(0.01, 8),
+    q0=st.floats(0.1, 4),
+    c=st.floats(-0.2, 0.99),
 )
 @settings(deadline=None, max_examples=100)
-def test_convolutional_equals_the_transcription(layers, sw2, sb2, gamma):
+def test_convolutional_equals_the_transcription(layers, sw2, sb2, gamma, q0, c):
     channels, sites, filters = [3], [1024], []
     for c, k, f in layers:
         channels.append(c)
         sites.append(k)
         filters.append(f)
-    found = printed.convolutional(channels, sites, filters, sigma_w2=sw2, sigma_b2=sb2, gamma=gamma)
-    _same(found, reference.convolutional(channels, sites, filters, sw2, sb2, gamma), layers=len(filters) + 1)
+    data = {"q0": q0, "q0_xy": c * q0}
+    found = printed.convolutional(channels, sites, filters, sigma_w2=sw2, sigma_b2=sb2, gamma=gamma, **data)
+    expected = reference.convolutional(channels, sites, filters, sw2, sb2, gamma, **data)
+    _same(found, expected, layers=len(filters) + 1)
 
 
 def test_numbers_of_the_paper():
@@ -110,6 +114,10 @@ def test_the_base_cases_of_section_3_1_1_are_impossible():
 def test_layers_may_differ():
     same = printed.dense(PAPER, sigma_w2=[2.0] * 4, sigma_b2=[0.5] * 4, gamma=[1.0] * 3)
     assert same == printed.dense(PAPER, gamma=1.0)
+    # Forward with the layer's own weights, backward with those of the layer after it.
+    by_layer = printed.dense((50, 50, 50, 1), sigma_w2=[1.0, 2.0, 3.0], sigma_b2=0.0)
+    assert by_layer.q == (1.0, 1.0, 1.5)
+    assert by_layer.q_tilde == (1.5, 1.5, 1.0)
     mixed = printed.dense(PAPER, gamma=[None, 1.0, None])
     assert mixed.q_hat[1] == printed.dense(PAPER).q_hat[1]
     assert mixed.q_hat[2] == 0.5
