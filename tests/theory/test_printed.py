@@ -56,8 +56,8 @@ def test_dense_equals_the_transcription(widths, sw2, sb2, gamma, q0, c):
 @settings(deadline=None, max_examples=100)
 def test_convolutional_equals_the_transcription(layers, sw2, sb2, gamma, q0, c):
     channels, sites, filters = [3], [1024], []
-    for c, k, f in layers:
-        channels.append(c)
+    for width, k, f in layers:
+        channels.append(width)
         sites.append(k)
         filters.append(f)
     data = {"q0": q0, "q0_xy": c * q0}
