@@ -4,11 +4,11 @@ import json
 from math import inf, pi
 
 import pytest
-import reference_meanfield as reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
+import reference_meanfield as reference
 from normscope.theory import printed
 
 PAPER = (784, 1000, 1000, 1000, 10)

@@ -105,7 +105,7 @@ def explosion(
     Example:
         >>> found = explosion("relu", 1024)
         >>> round(found.rate, 4), round(found.norm_rate, 4), round(found.trainable_depth)
-        (1.469, 1.212, 42)
+        (1.4685, 1.2118, 42)
     """
     size = _batch_size(batch_size)
     if not math.isfinite(gamma) or not math.isfinite(beta):

@@ -18,7 +18,7 @@ _REACH = 12.0
 
 
 def rule(n: float, kinks: _Array, panels: int) -> tuple[_Array, _Array]:
-    """Nodes and weights (they sum to 1) for sqrt(n) times a coordinate of a uniform point of the sphere in n dimensions.
+    """Nodes and weights (of sum 1) for sqrt(n) times a coordinate of a uniform point of the sphere in n dimensions.
 
     Gauss-Legendre with 24 nodes on each of `panels` parts between neighbouring kinks.
 
