@@ -2,14 +2,16 @@
 
     python examples/gradient_explosion.py --out results/gradient-explosion.json
 
-Growth is that of the *squared* norm of the weights' gradients per layer, from the output backwards: the slope of its
-logarithm over the layers, five at either end left out. Ten minutes on one core.
+Growth is that of the *squared* norm of gradients per layer, from the output backwards: the slope of its logarithm over
+the layers, five at either end left out. Gradients by the weights, and by what the layers hand to BatchNorm: at a fixed
+point of the activations both grow alike. Three minutes on one core.
 """
 
 import argparse
 import json
 import math
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -41,11 +43,18 @@ class Stack(nn.Module):
             self.norms.append(norm)
         self.phi, self.skip = _PHI[phi](), skip
 
-    def forward(self, h: Tensor) -> Tensor:
+    def forward(self, h: Tensor) -> tuple[Tensor, list[Tensor]]:
+        preactivations = []
         for linear, norm in zip(self.linears, self.norms, strict=True):
-            new = self.phi(norm(linear(h)))
+            preactivations.append(linear(h))
+            new = self.phi(norm(preactivations[-1]))
             h = h + new if self.skip else new
-        return h
+        return h, preactivations
+
+
+class Growth(NamedTuple):
+    weights: float
+    activations: float
 
 
 def growth(
@@ -61,7 +70,7 @@ def growth(
     steps: int = 0,
     lr: float = 1.0,
     seed: int = 0,
-) -> float:
+) -> Growth:
     """Measured growth of the squared gradient norm per layer, after `steps` steps of SGD on one batch."""
     model = Stack(depth, width, phi, gamma=gamma, beta=beta, eps=eps, skip=skip, seed=seed)
     generator = torch.Generator().manual_seed(1000 + seed)
@@ -69,14 +78,19 @@ def growth(
     weights = [linear.weight for linear in model.linears]
     for step in range(steps + 1):
         # Linear in the output, so that what comes in from above is the same for every activation.
-        gradients = torch.autograd.grad((model(x) * y).sum() / math.sqrt(batch_size * width), weights)
+        output, preactivations = model(x)
+        loss = (output * y).sum() / math.sqrt(batch_size * width)
+        gradients = torch.autograd.grad(loss, weights + preactivations)
         if step < steps:
             with torch.no_grad():
-                for weight, gradient in zip(weights, gradients, strict=True):
+                for weight, gradient in zip(weights, gradients[:depth], strict=True):
                     weight -= lr * gradient
+    return Growth(_slope(gradients[:depth]), _slope(gradients[depth:]))
+
+
+def _slope(gradients: tuple[Tensor, ...]) -> float:
     logs = [math.log(gradient.double().square().sum().item()) for gradient in gradients][5:-5]
-    slope = np.polynomial.Polynomial.fit(range(len(logs)), logs, 1).convert().coef[1]
-    return math.exp(-slope)
+    return math.exp(-np.polynomial.Polynomial.fit(range(len(logs)), logs, 1).convert().coef[1])
 
 
 REMEDIES = {
@@ -86,8 +100,10 @@ REMEDIES = {
     "tanh, gamma 0.1": {"phi": "tanh", "gamma": 0.1},
     "relu, beta 1": {"beta": 1.0},
     "relu, beta 3": {"beta": 3.0},
-    "eps 0.1": {"eps": 0.1},
-    "eps 1": {"eps": 1.0},
+    "relu, eps 0.1": {"eps": 0.1},
+    "relu, eps 1": {"eps": 1.0},
+    "tanh, eps 0.1": {"phi": "tanh", "eps": 0.1},
+    "tanh, eps 1": {"phi": "tanh", "eps": 1.0},
     "skip connections": {"skip": True},
     "one SGD step, lr 1": {"steps": 1, "lr": 1.0},
     "one SGD step, lr 100": {"steps": 1, "lr": 100.0},
@@ -122,15 +138,20 @@ def main() -> None:
     args.out.write_text(json.dumps(plain(written), indent=1, allow_nan=False) + "\n")
 
 
-def _row(name: str, seeds: int, **settings: object) -> dict[str, object]:
-    measured = [growth(**settings, seed=seed) for seed in range(seeds)]  # type: ignore[arg-type]
-    row: dict[str, object] = {"name": name, "settings": settings, "measured": float(np.mean(measured))}
-    row |= {"standard_error": float(np.std(measured, ddof=1) / math.sqrt(seeds)) if seeds > 1 else None}
+def _row(name: str, seeds: int, **settings: Any) -> dict[str, Any]:
+    runs = [growth(**settings, seed=seed) for seed in range(seeds)]
+    measured = [run.weights for run in runs]
+    row: dict[str, Any] = {"name": name, "settings": settings, "measured": float(np.mean(measured))}
+    row["standard_error"] = float(np.std(measured, ddof=1) / math.sqrt(seeds)) if seeds > 1 else None
+    row["activations"] = float(np.mean([run.activations for run in runs]))
     if not settings.keys() & {"eps", "skip", "steps"}:
-        keys = {"phi", "batch_size", "gamma", "beta"}
-        theory = explosion.explosion(**{key: value for key, value in settings.items() if key in keys})  # type: ignore[arg-type]
-        row |= {"theory": theory.rate, "ratio": row["measured"] / theory.rate}  # type: ignore[operator]
-        row |= {"trainable_depth": theory.trainable_depth}
+        keys = ("phi", "batch_size", "gamma", "beta")
+        theory = explosion.explosion(**{key: settings[key] for key in keys if key in settings})
+        row |= {
+            "theory": theory.rate,
+            "ratio": row["measured"] / theory.rate,
+            "trainable_depth": theory.trainable_depth,
+        }
     print({key: value for key, value in row.items() if key != "settings"}, flush=True)
     return row
 

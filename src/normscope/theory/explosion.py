@@ -199,7 +199,8 @@ def _moments(activation: Activation, size: float, gamma: float, beta: float, pan
         return _Moments(square, product, slope, weighted, slopes, pulls)
     # x2 = c x1 + width y, with y a coordinate of the sphere that is left once x1 is known.
     c = -1 / n
-    width = np.sqrt((1 - c * c) * (n - x1**2) / (n - 1))[:, None]
+    # Rounding may put a node on the edge of the sphere, where nothing is left.
+    width = np.sqrt((1 - c * c) * np.maximum(n - x1**2, 1e-30) / (n - 1))[:, None]
     y, w2 = rule(n - 1, (kinks[None] - c * x1[:, None]) / width, panels)
     x2 = c * x1[:, None] + width * y
     product, slopes, pulls = (
