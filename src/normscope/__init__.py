@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from normscope._version import __version__
 
 if TYPE_CHECKING:
-    from normscope import curvature, data, losses, models, norms, observe, solve
+    from normscope import bounds, curvature, data, losses, models, norms, observe, solve
     from normscope.curvature import measure
     from normscope.norms import fold_norms, swap_norms
     from normscope.observe import Monitor
     from normscope.training import train
 
-_MODULES = ("curvature", "data", "losses", "models", "norms", "observe", "solve")
+_MODULES = ("bounds", "curvature", "data", "losses", "models", "norms", "observe", "solve")
 _NAMES = {
     "Monitor": "observe",
     "fold_norms": "norms",
@@ -27,6 +27,7 @@ _NAMES = {
 __all__ = [
     "Monitor",
     "__version__",
+    "bounds",
     "curvature",
     "data",
     "fold_norms",

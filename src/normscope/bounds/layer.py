@@ -22,6 +22,8 @@ _Array = NDArray[np.float64]
 
 # Above this many values a unit, Hessians are looked at through products alone.
 FULL = 256
+# Of float64's 2e-16 and the tolerance of 1e-9: below this share of its terms a difference is rounding.
+_ROUNDING = 1e-6
 
 
 def check(
@@ -159,24 +161,27 @@ def _unit_rows(sides: _Sides, j: int, lam: float, full: bool, *, bounded: bool) 
         row("Theorem 4.1", "printed", j, "<=", squared, theory.squared_gradient(unit, printed=True), scale=size),
         row("Theorem 4.1", "corrected", j, "=", squared, theory.squared_gradient(unit), scale=size),
     ]
-    curvature, h_d, h_g = (
-        float(v @ sides.product(*which, j, v))
-        for which, v in (((sides.d, sides.y), d), ((sides.g, sides.z), d), ((sides.g, sides.z), unit.g))
-    )
+    curvature = float(d @ sides.product(sides.d, sides.y, j, d))
+    h_d, h_g = (sides.product(sides.g, sides.z, j, v) for v in (d, unit.g))
+    before, after = float(unit.g @ h_g), float(d @ h_d)
     taken = theory.separation(unit, squared)
-    terms = max(abs(unit.gain * h_d), abs(taken))
+    # Where BatchNorm projects almost all of g out, d is what rounding left of it, and its products are too.
+    length = float(np.linalg.norm(unit.g))
+    curved = unit.gain * float(np.linalg.norm(h_g)) / length if length else 0.0
+    rounding = _ROUNDING * size * (curved + abs(unit.gamma) * length / (unit.s**2 * np.sqrt(unit.m)))
+    terms = max(abs(unit.gain * after), abs(taken), rounding)
     rows += [
-        row("Theorem 4.2, part 1", form, j, relation, curvature, unit.gain * h_d - taken, scale=terms)
+        row("Theorem 4.2, part 1", form, j, relation, curvature, unit.gain * after - taken, scale=terms)
         for form, relation in (("printed", "<="), ("corrected", "="))
     ]
-    met = h_d <= h_g
-    note = f"condition d^T H d <= g^T H g {'is' if met else 'is NOT'} met: {h_d:.4g}, {h_g:.4g}"
-    terms, right = max(terms, abs(unit.gain * h_g)), unit.gain * h_g - taken
+    met = after <= before
+    note = f"condition d^T H d <= g^T H g {'is' if met else 'is NOT'} met: {after:.4g}, {before:.4g}"
+    terms, right = max(terms, abs(unit.gain * before)), unit.gain * before - taken
     rows += [
         row("Theorem 4.2, part 2", form, j, "<=", curvature, right, scale=terms, applies=applies, note=note)
         for form, applies in (("printed", True), ("corrected", met))
     ]
-    rows += _weight_rows(sides, unit, j, d, curvature, lam, bounded=bounded)
+    rows += _weight_rows(sides, unit, j, d, max(abs(curvature), rounding), lam, bounded=bounded)
     if full:
         rows += _full_rows(sides, unit, j, d)
     return rows
@@ -201,7 +206,7 @@ def _weight_rows(
         row("Theorem 4.4", "printed", j, "<=", attained, printed, scale=size),
         row("Theorem 4.4", "corrected", j, "=", attained, right, scale=size),
         *([row("Theorem 4.4, these inputs", "corrected", j, "<=", actual, right, scale=size)] if bounded else []),
-        row("Theorem C.1, (54) and (56)", "both", j, "=", exact, beta, scale=lam**4 * abs(curvature)),
+        row("Theorem C.1, (54) and (56)", "both", j, "=", exact, beta, scale=lam**4 * curvature),
     ]
 
 

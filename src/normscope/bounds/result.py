@@ -85,7 +85,7 @@ class Bounds:
         return pd.DataFrame([asdict(row) for row in self.rows], columns=[field.name for field in fields(Row)])
 
     def summary(self) -> pd.DataFrame:
-        """One row a statement and form: to how many units it applies, on how many it holds, the worst error and slack."""
+        """One row a statement and form: units to which it applies, on which it holds, the worst error and slack."""
         return pd.DataFrame(self._summary())
 
     def _summary(self) -> list[dict[str, Any]]:
