@@ -1,4 +1,1 @@
-"""Numbers from formulas; no models inside.
-
-`printed` is the mean-field theory of seed 002 as it stands in print.
-"""
+"""Numbers from formulas; no models inside."""
