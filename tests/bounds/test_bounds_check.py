@@ -250,3 +250,19 @@ def test_bad_numbers():
     _refused(r"w0 must have the shape \(3, 5\)", w0=torch.randn(5, 3))
     _refused("w_star came without w0", w_star=torch.randn(3, 5))
     _refused("w_star is zero", w0=torch.randn(3, 5), w_star=torch.zeros(3, 5))
+
+
+def test_printed_statements_fail_on_an_ordinary_layer():
+    """E-THM-1 to E-THM-5 in one look; Theorem C.1 with the true maxima over X on both sides."""
+    torch.manual_seed(0)
+    rest = nn.Sequential(nn.Tanh(), nn.Linear(3, 1)).double()
+    found = check(nn.Linear(6, 3), nn.BatchNorm1d(3), torch.randn(20, 6), lambda z: 1e-2 * rest(z).square().sum())
+    failed = {row.statement for row in found.rows if row.form == "printed" and not row.holds}
+    assert failed == {
+        "Theorem 4.1",
+        "Theorem 4.2, part 2",
+        "Theorem 4.4",
+        "Hessian (41), (42)",
+        "Theorem C.1, (58), lam = 1",
+        "Theorem C.1, lam = 1",
+    }
