@@ -176,3 +176,13 @@ def test_stored_table():
     remedies = {row["name"]: row["measured"] for row in stored["remedies"]}
     unhelpful = {"none", "relu, eps 0.1", "relu, eps 1"}
     assert all(value < 0.9 * remedies["none"] for name, value in remedies.items() if name not in unhelpful)
+
+
+def test_readme_says_what_is_stored():
+    stored = json.loads((ROOT / "results/gradient-explosion.json").read_text())
+    relu = [row for row in stored["rates"] if row["settings"]["phi"] == "relu"]
+    readme = (ROOT / "README.md").read_text()
+    assert (
+        "| closed form | " + " | ".join(f"{row['theory']:.3f}" for row in relu) + f" | {rate('relu'):.3f} |" in readme
+    )
+    assert "| measured | " + " | ".join(f"{row['measured']:.3f}" for row in relu) + " | |" in readme

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from normscope.bounds.result import Bounds, Row, row
 from normscope.bounds.units import Layer, as_array
+from normscope.environment import environment
 from normscope.observe.untouched import untouched
 from normscope.theory import inequalities as theory
 
@@ -81,7 +82,7 @@ def check(
             rows += _lemma(sides, w0, linear.weight if w_star is None else w_star)  # type: ignore[arg-type]
         elif w_star is not None:
             raise ValueError("Lemma 4.5 compares two weights: w_star came without w0. Hand in the initial weights too.")
-    return Bounds(tuple(rows), layer.m, lam, tuple(chosen), tuple(notes))
+    return Bounds(tuple(rows), layer.m, lam, tuple(chosen), tuple(notes), environment(layer.x.device))
 
 
 class _Sides:

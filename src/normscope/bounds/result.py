@@ -67,6 +67,7 @@ class Bounds:
 
     m: values of a unit over the batch. lam: bound on the norm of the inputs in Theorems 4.4 and C.1.
     units: those that were looked at. notes: what was done about eps, constant units, large batches.
+    environment: where the numbers were made.
     """
 
     rows: tuple[Row, ...]
@@ -74,6 +75,7 @@ class Bounds:
     lam: float
     units: tuple[int, ...]
     notes: tuple[str, ...]
+    environment: dict[str, str | int]
 
     @property
     def holds(self) -> bool:
