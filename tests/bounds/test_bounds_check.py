@@ -142,7 +142,8 @@ def test_lemma_without_its_condition_says_nothing():
     lemma = [row for row in found.rows if row.statement == "Lemma 4.5"]
     assert [row.applies for row in lemma] == [False, False]
     assert "is NOT met: k = -1" in lemma[0].note
-    assert "says nothing on 1" in str(found)
+    assert "says nothing: its condition is not met" in str(found)
+    assert found.holds
 
 
 def test_leaves_no_trace():
@@ -162,6 +163,15 @@ def test_leaves_no_trace():
     assert x.dtype == torch.float32
     assert not norm.training
     assert any("eval mode" in note for note in found.notes)
+
+
+def test_modes_of_the_caller_do_not_matter():
+    torch.manual_seed(0)
+    linear, norm = nn.Linear(5, 3).double(), nn.BatchNorm1d(3).double()
+    with torch.inference_mode():
+        assert check(linear, norm, torch.randn(9, 5, dtype=torch.float64), LOSSES["cubic"]).holds
+    with torch.no_grad():
+        assert check(linear.half(), norm.half(), torch.randn(9, 5).half(), LOSSES["cubic"]).holds
 
 
 class _Mean(nn.Module):

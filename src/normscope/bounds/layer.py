@@ -63,10 +63,12 @@ def check(
         >>> found.summary().query("statement == 'Theorem 4.1'")[["form", "holds", "units"]].values.tolist()
         [['printed', 0, 2], ['corrected', 2, 2]]
     """
-    layer = Layer(linear, norm, x)
-    chosen, notes = layer.choose(units)
+    if w_star is not None and w0 is None:
+        raise ValueError("Lemma 4.5 compares two weights: w_star came without w0. Hand in the initial weights too.")
     lent = untouched(downstream, dtype=torch.float64) if isinstance(downstream, nn.Module) else nullcontext()
-    with lent, torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad(), lent:
+        layer = Layer(linear, norm, x)
+        chosen, notes = layer.choose(units)
         sides = _Sides(layer, downstream)
         largest = layer.input_norm()
         lam = largest if lam is None else _positive(lam)
@@ -80,8 +82,6 @@ def check(
             rows += _unit_rows(sides, unit, lam, full, bounded=lam >= largest)
         if w0 is not None:
             rows += _lemma(sides, w0, linear.weight if w_star is None else w_star)  # type: ignore[arg-type]
-        elif w_star is not None:
-            raise ValueError("Lemma 4.5 compares two weights: w_star came without w0. Hand in the initial weights too.")
     return Bounds(tuple(rows), layer.m, lam, tuple(chosen), tuple(notes), environment(layer.x.device))
 
 
@@ -182,14 +182,14 @@ def _unit_rows(sides: _Sides, j: int, lam: float, full: bool, *, bounded: bool) 
         row("Theorem 4.2, part 2", form, j, "<=", curvature, right, scale=terms, applies=applies, note=note)
         for form, applies in (("printed", True), ("corrected", met))
     ]
-    rows += _weight_rows(sides, unit, j, d, max(abs(curvature), rounding), lam, bounded=bounded)
+    rows += _weight_rows(sides, unit, j, d, rounding, lam, bounded=bounded)
     if full:
         rows += _full_rows(sides, unit, j, d)
     return rows
 
 
 def _weight_rows(
-    sides: _Sides, unit: theory.Unit, j: int, d: _Array, curvature: float, lam: float, *, bounded: bool
+    sides: _Sides, unit: theory.Unit, j: int, d: _Array, rounding: float, lam: float, *, bounded: bool
 ) -> list[Row]:
     """Theorems 4.4 and C.1, which vary the inputs X and hold y, s and g fixed."""
     inputs = sides.layer.inputs(j)
@@ -200,14 +200,16 @@ def _weight_rows(
     size = float(lam**2 * unit.gain * (unit.g @ unit.g))
     actual = float(sides.by_weight[j].detach().square().sum())
     pulled = inputs @ (inputs.T @ d)
-    beta = float(pulled @ sides.product(sides.d, sides.y, j, pulled))
-    exact = sides.weight_curvature(j)
+    curved = sides.product(sides.d, sides.y, j, pulled)
+    terms = max(float(np.linalg.norm(pulled) * np.linalg.norm(curved)), lam**4 * rounding)
     printed = theory.largest_weight_gradient(unit, lam, printed=True)
     return [
         row("Theorem 4.4", "printed", j, "<=", attained, printed, scale=size),
         row("Theorem 4.4", "corrected", j, "=", attained, right, scale=size),
         *([row("Theorem 4.4, these inputs", "corrected", j, "<=", actual, right, scale=size)] if bounded else []),
-        row("Theorem C.1, (54) and (56)", "both", j, "=", exact, beta, scale=lam**4 * curvature),
+        row(
+            "Theorem C.1, (54) and (56)", "both", j, "=", sides.weight_curvature(j), float(pulled @ curved), scale=terms
+        ),
     ]
 
 

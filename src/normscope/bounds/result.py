@@ -123,5 +123,7 @@ class Bounds:
             verdict = f"FAILS on {failed} of {found['applies']}" if failed else "holds"
             verdict += f", says nothing on {silent}" if silent else ""
             sides = f"error {found['error']:.1e}" if found["relation"] == "=" else f"slack {found['slack']:+.3g}"
+            if not found["applies"]:
+                verdict, sides = "says nothing: its condition is not met", "-"
             lines.append(f"{found['statement']:<32} {found['form']:<9} {found['relation']:<2} {sides:<16} {verdict}")
         return "\n".join(lines + [f"- {note}" for note in self.notes])

@@ -32,6 +32,10 @@ def as_array(values: Tensor) -> _Array:
     return found
 
 
+def _copy(values: Tensor, like: Tensor) -> Tensor:
+    return values.detach().to(like.device, torch.float64, copy=True)
+
+
 class Layer:
     """y = W x + b and z = gamma (y - mean)/s + beta, with eps = 0.
 
@@ -47,9 +51,9 @@ class Layer:
                 f"{type(norm).__name__}."
             )
         self._linear, self._norm = linear, norm
-        self.x = x.detach().double()
-        self.weight = linear.weight.detach().to(self.x)
-        self._bias = None if linear.bias is None else linear.bias.detach().to(self.x)
+        self.x = _copy(x, x)
+        self.weight = _copy(linear.weight, x)
+        self._bias = None if linear.bias is None else _copy(linear.bias, x)
         try:
             self.y = self.apply(self.weight)
         except RuntimeError as error:
