@@ -107,7 +107,10 @@ def test_large_batches_go_by_products():
     torch.manual_seed(0)
     found = check(nn.Linear(5, 3), nn.BatchNorm1d(3), torch.randn(300, 5), LOSSES["cubic"], units=1)
     assert found.holds
+    looked = {row.form: row for row in found.rows if row.statement == "Hessian (41), (42), times g"}
     assert "Hessian (41), (42)" not in {row.statement for row in found.rows}
+    assert looked["corrected"].error < 1e-12
+    assert not looked["printed"].holds
     assert any("300 values a unit" in note for note in found.notes)
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from normscope.norms.noisy import NoisyBatchNorm1d, NoisyBatchNorm2d, NoisyBatchNorm3d, NoisyBatchNormNd
 
-_Array = NDArray[np.float64]
+Array = NDArray[np.float64]
 _NOISY = (NoisyBatchNorm1d, NoisyBatchNorm2d, NoisyBatchNorm3d, NoisyBatchNormNd)
 # A standard deviation below this share of the largest value is rounding, and the unit constant.
 _CONSTANT = 1e-12
@@ -27,8 +27,8 @@ def is_batch_norm(module: nn.Module) -> TypeGuard[nn.modules.batchnorm._BatchNor
     return batch_norm and not isinstance(module, (*_NOISY, nn.SyncBatchNorm))
 
 
-def as_array(values: Tensor) -> _Array:
-    found: _Array = values.detach().cpu().numpy()
+def as_array(values: Tensor) -> Array:
+    found: Array = values.detach().cpu().numpy()
     return found
 
 
@@ -107,15 +107,15 @@ class Layer:
     def gamma(self, unit: int) -> float:
         return float(self._gamma[unit])
 
-    def y_hat(self, unit: int) -> _Array:
+    def y_hat(self, unit: int) -> Array:
         y = self.values(self.y)[unit]
         return as_array((y - self._mean[unit]) / self._var[unit].sqrt())
 
-    def undone(self, unit: int) -> _Array:
+    def undone(self, unit: int) -> Array:
         """BatchNorm with gamma = s and beta = mean, which gives y back (Observation 4.3)."""
         return self.s(unit) * self.y_hat(unit) + float(self._mean[unit])
 
-    def jacobian(self, unit: int) -> _Array:
+    def jacobian(self, unit: int) -> Array:
         """dz/dy of one unit, by differentiation."""
         y = self.y.clone().requires_grad_()
         z = self.values(self.transform(y))[unit]
@@ -123,7 +123,7 @@ class Layer:
         rows = [self.values(torch.autograd.grad(z, y, seed, retain_graph=True)[0])[unit] for seed in seeds]
         return as_array(torch.stack(rows))
 
-    def inputs(self, unit: int) -> _Array:
+    def inputs(self, unit: int) -> Array:
         """X, (m, fan-in) of a unit: its values are y = X w + b."""
         if isinstance(self._linear, nn.Linear):
             return as_array(self.x)

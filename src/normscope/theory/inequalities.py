@@ -21,6 +21,7 @@ Differs from the print: docs/errata.md, E-THM-1 to E-THM-5.
 Source: seed 001, Appendix C (seed 000 has the same with other misprints).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,13 +82,20 @@ def squared_gradient(unit: Unit, *, printed: bool = False) -> float:
     return float(unit.gain * (g @ g - g.sum() ** 2 / m - share))
 
 
+def hessian_times(unit: Unit, v: _Array, times_h: Callable[[_Array], _Array], *, printed: bool = False) -> _Array:
+    """Hh v for a vector or the columns of a matrix, Eqs. (41) and (42), from products with H.
+
+    Printed as in seed 001, where the first g has lost its bar (seed 000 has it).
+    """
+    m, yh, centred, outer = unit.m, unit.y_hat, unit.g - unit.g.mean(), np.multiply.outer
+    rest = outer(unit.g if printed else centred, yh @ v) + outer(yh, centred @ v)
+    rest = rest - 3 / m * unit.along * outer(yh, yh @ v) + unit.along * (v - v.mean(0))
+    return unit.gain * unit.projected(times_h(unit.projected(v))) - unit.gamma / (m * unit.s**2) * rest
+
+
 def hessian(unit: Unit, h: _Array, *, printed: bool = False) -> _Array:
-    """Hh, Eqs. (41) and (42); printed as in seed 001, where the first g has lost its bar (seed 000 has it)."""
-    m, yh, centred = unit.m, unit.y_hat, unit.g - unit.g.mean()
-    first = np.outer(unit.g if printed else centred, yh)
-    rest = first + np.outer(yh, centred) - 3 / m * unit.along * np.outer(yh, yh)
-    rest += unit.along * (np.eye(m) - 1 / m)
-    return unit.gain * unit.projected(unit.projected(h).T).T - unit.gamma / (m * unit.s**2) * rest
+    """Hh, every entry; see `hessian_times`."""
+    return hessian_times(unit, np.eye(unit.m), lambda v: h @ v, printed=printed)
 
 
 def separation(unit: Unit, squared: float) -> float:
