@@ -186,3 +186,14 @@ def test_readme_says_what_is_stored():
         "| closed form | " + " | ".join(f"{row['theory']:.3f}" for row in relu) + f" | {rate('relu'):.3f} |" in readme
     )
     assert "| measured | " + " | ".join(f"{row['measured']:.3f}" for row in relu) + " | |" in readme
+
+
+def test_errata_say_what_is_stored():
+    stored = json.loads((ROOT / "results/gradient-explosion.json").read_text())
+    page = (ROOT / "docs/errata.md").read_text()
+    for row in stored["remedies"]:
+        theory = f"{row['theory']:.3f}" if "theory" in row else ""
+        assert f"| {row['name']} | {row['measured']:.3f} | {row['activations']:.3f} | {theory} |" in page
+    # sw2 = 1, eps = 1: the variance dies out, and E d^2 / (v + eps) is left.
+    (large,) = (row for row in stored["remedies"] if row["name"] == "relu, eps 1")
+    assert large["activations"] == pytest.approx(1 / 2, rel=0.01)
