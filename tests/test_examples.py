@@ -1,5 +1,6 @@
 """The examples run as they stand, each in a process of its own, and leave behind what they say."""
 
+import json
 import os
 import subprocess
 import sys
@@ -14,8 +15,8 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 pytestmark = pytest.mark.slow
 
 
-def _output(name, folder):
-    command = [sys.executable, EXAMPLES / name]
+def _output(name, folder, *arguments):
+    command = [sys.executable, EXAMPLES / name, *arguments]
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     found = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
     assert found.returncode == 0, found.stderr
@@ -48,3 +49,17 @@ def test_transformers_into_a_file(tmp_path):
     assert [record.step for record in records if "landscape" in record.results] == [0, 10, 20, 30, 40, 50]
     assert "bert.encoder.layer.0.attention.self.query" in records[0].by_layer()
     assert "The coming update" in said
+
+
+def test_gradient_explosion(tmp_path):
+    small = ["--depth", "20", "--width", "60", "--seeds", "2", "--widths", "40", "--batch-sizes", "8", "16"]
+    _output("gradient_explosion.py", tmp_path, *small, "--out", "explosion.json")
+    stored = json.loads((tmp_path / "explosion.json").read_text())
+    assert [row["name"] for row in stored["rates"]] == [
+        "relu, batch 8",
+        "relu, batch 16",
+        "tanh, batch 8",
+        "linear, batch 8",
+    ]
+    assert all(row["measured"] == pytest.approx(row["theory"], rel=0.5) for row in stored["rates"])
+    assert len(stored["remedies"]) == 13

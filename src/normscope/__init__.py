@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from normscope._version import __version__
 
 if TYPE_CHECKING:
-    from normscope import curvature, data, losses, models, norms, observe, solve, sweeping
+    from normscope import bounds, curvature, data, losses, models, norms, observe, solve, sweeping
     from normscope.curvature import measure
     from normscope.norms import fold_norms, swap_norms
     from normscope.observe import Monitor
     from normscope.sweeping import sweep
     from normscope.training import train
 
-_MODULES = ("curvature", "data", "losses", "models", "norms", "observe", "solve", "sweeping")
+_MODULES = ("bounds", "curvature", "data", "losses", "models", "norms", "observe", "solve", "sweeping")
 _NAMES = {
     "Monitor": "observe",
     "fold_norms": "norms",
@@ -29,6 +29,7 @@ _NAMES = {
 __all__ = [
     "Monitor",
     "__version__",
+    "bounds",
     "curvature",
     "data",
     "fold_norms",

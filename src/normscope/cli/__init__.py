@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from normscope._version import __version__
+from normscope.cli.bounds import bounds
 from normscope.cli.data import app as data_app
 from normscope.cli.demo import demo
 from normscope.cli.measure import measure
@@ -22,6 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=True,
 )
+app.command()(bounds)
 app.command()(demo)
 app.command()(measure)
 app.command()(monitor)

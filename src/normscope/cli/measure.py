@@ -1,18 +1,12 @@
 """`normscope measure`: the largest stable learning rate of a network of yours, on data of yours."""
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from normscope.choices import check_choice
-from normscope.cli.loading import load
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-_SEEDED, _FROM_FILES = ("digits", "gaussian"), ("mnist", "cifar10")
+from normscope.cli.inputs import batch_of, model_of
 
 
 def measure(
@@ -46,8 +40,8 @@ def measure(
 
     check_choice("loss", loss, LOSSES)
     check_choice("stats", stats, STATISTICS)
-    built = _model(model, device)
-    batch = _batch(data, built, batch_size, seed)
+    built = model_of(model, device)
+    batch = batch_of(data, built, batch_size, seed)
     try:
         found = measure_curvature(
             built,
@@ -78,67 +72,3 @@ def measure(
         console.print(table)
     if verdict is not None:
         console.print(str(verdict), soft_wrap=True, highlight=False, markup=False)
-
-
-def _model(reference: str, device: str) -> "nn.Module":
-    from torch import nn
-
-    try:
-        built = load(reference)()
-    except TypeError as error:
-        raise ValueError(f"{reference} must build the model without arguments: {error}") from error
-    if not isinstance(built, nn.Module):
-        raise ValueError(f"{reference} must return a torch.nn.Module; got {type(built).__name__}.")
-    try:
-        return built.to(device)
-    except (AssertionError, RuntimeError) as error:
-        raise ValueError(f"--device {device} does not work here: {str(error).splitlines()[0]}") from error
-
-
-def _batch(reference: str, model: "nn.Module", batch_size: int, seed: int) -> Any:
-    """One batch of `batch_size` samples in the model's dtype and on its device; or a function's own batches."""
-    import torch
-
-    from normscope.data import Dataset, batches
-
-    found = _data(reference, seed)
-    if isinstance(found, Dataset):
-        found = (found.x_train, found.y_train)
-    if not isinstance(found, tuple):
-        return found
-    like = next(model.parameters(), torch.zeros(()))
-    x, y = (_tensor(part, like) for part in found)
-    return next(iter(batches(x, y, batch_size=batch_size, seed=seed, steps=1)))
-
-
-def _data(reference: str, seed: int) -> Any:
-    from normscope.data import load as load_data
-
-    if reference in _SEEDED:
-        return load_data(reference, seed=seed)
-    if reference in _FROM_FILES:
-        return load_data(reference)
-    if reference.endswith(".npz"):
-        return _arrays(Path(reference))
-    if ":" in reference:
-        return load(reference)()
-    check_choice("data", reference, (*_SEEDED, *_FROM_FILES, "path.npz", "path.py:name"))
-    raise ValueError(f"{reference} stands for a file or function of yours; name that one.")
-
-
-def _arrays(path: Path) -> tuple[Any, Any]:
-    import numpy as np
-
-    with np.load(path) as arrays:
-        missing = [name for name in ("x", "y") if name not in arrays]
-        if missing:
-            raise ValueError(f"{path} must hold arrays x and y; it has {', '.join(arrays.files) or 'none'}.")
-        return arrays["x"], arrays["y"]
-
-
-def _tensor(values: Any, like: "Tensor") -> "Tensor":
-    """Floating numbers in the model's dtype, labels as int64."""
-    import torch
-
-    tensor = torch.as_tensor(values)
-    return tensor.to(like) if tensor.is_floating_point() else tensor.to(like.device, torch.int64)

@@ -1,0 +1,83 @@
+"""`check`: the theorems on a linear layer and its BatchNorm, in float64 on copies."""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from normscope.bounds.result import Bounds, Row
+from normscope.bounds.sides import Sides
+from normscope.bounds.statements import lemma_rows, unit_rows
+from normscope.bounds.units import Layer
+from normscope.environment import environment
+from normscope.observe.untouched import untouched
+
+# Above this many values a unit, Hessians are looked at through products alone.
+FULL = 256
+
+
+def check(
+    linear: nn.Module,
+    norm: nn.Module,
+    x: Tensor,
+    downstream: Callable[[Tensor], Tensor],
+    *,
+    w0: Tensor | None = None,
+    w_star: Tensor | None = None,
+    lam: float | None = None,
+    units: int | Sequence[int] = 8,
+) -> Bounds:
+    r"""Theorems 4.1, 4.2, 4.4, C.1, Lemma 4.5, Observation 4.3, Facts C.1 and C.2 on a linear layer and its BatchNorm.
+
+    eps is 0 on the copy, as in the theorems, and the batch's own statistics are used whatever the mode of `norm`.
+
+    Args:
+        linear: nn.Linear or nn.Conv2d; a convolution's units are channels, with m = samples times positions.
+        norm: the BatchNorm after it, torch's or normscope's.
+        x: input of `linear`, one batch.
+        downstream: the rest of the network, from the output of `norm` to the loss, a scalar; takes float64. A module is
+            lent float64 copies and left as it was. Anything random in it must repeat itself.
+        w0, w_star: initial and trained weights of `linear`, for Lemma 4.5; w_star is the weight it has unless given.
+        lam: bound on the spectral norm of the inputs in Theorems 4.4 and C.1; that of this batch unless given.
+        units: how many outputs to look at, spread evenly; or which.
+
+    Returns:
+        A `Bounds`: rows with left, right, slack and verdict, for the printed and the corrected form of each statement.
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> found = check(nn.Linear(4, 2), nn.BatchNorm1d(2), torch.randn(8, 4), lambda z: z.pow(3).sum())
+        >>> found.holds
+        True
+        >>> found.summary().query("statement == 'Theorem 4.1'")[["form", "holds", "units"]].values.tolist()
+        [['printed', 0, 2], ['corrected', 2, 2]]
+    """
+    if w_star is not None and w0 is None:
+        raise ValueError("Lemma 4.5 compares two weights: w_star came without w0. Hand in the initial weights too.")
+    lent = untouched(downstream, dtype=torch.float64) if isinstance(downstream, nn.Module) else nullcontext()
+    with torch.inference_mode(False), torch.enable_grad(), lent:
+        layer = Layer(linear, norm, x)
+        chosen, notes = layer.choose(units)
+        sides = Sides(layer, downstream)
+        largest = layer.input_norm()
+        lam = largest if lam is None else _positive(lam)
+        if lam < largest:
+            notes.append(f"lam = {lam:.4g} is below the norm {largest:.4g} of these inputs, which it should bound.")
+        full = layer.m <= FULL
+        if not full:
+            notes.append(
+                f"{layer.m} values a unit: the Hessian is checked times g; entry by entry, and (58), only up to {FULL}."
+            )
+        rows: list[Row] = []
+        for unit in chosen:
+            rows += unit_rows(sides, unit, lam, full, bounded=lam >= largest)
+        if w0 is not None:
+            rows += lemma_rows(sides, w0, linear.weight if w_star is None else w_star)  # type: ignore[arg-type]
+    return Bounds(tuple(rows), layer.m, lam, tuple(chosen), tuple(notes), environment(layer.x.device))
+
+
+def _positive(lam: float) -> float:
+    if not 0 < lam < float("inf"):
+        raise ValueError(f"lam bounds the norm of the inputs and is a positive number; got {lam}.")
+    return float(lam)

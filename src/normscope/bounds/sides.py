@@ -1,0 +1,79 @@
+"""Derivatives of the rest of the network by z, by y and by W, for the two sides of the theorems.
+
+g and H come from a graph that starts at z, d and Hh from one that starts at y and goes through BatchNorm, the weights'
+gradient and curvature from one that starts at W: no right side is made of the left's derivatives.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from normscope.bounds.units import Array, Layer, as_array
+
+
+class Sides:
+    """The derivatives that the left sides, and the g and H that the right sides are made of."""
+
+    def __init__(self, layer: Layer, downstream: Callable[[Tensor], Tensor]) -> None:
+        self.layer, self._downstream = layer, downstream
+        self.z, self.y, self.weight = (
+            start.detach().clone().requires_grad_() for start in (layer.transform(layer.y), layer.y, layer.weight)
+        )
+        losses = [
+            self._loss(self.z),
+            self._loss(layer.transform(self.y)),
+            self._loss(layer.transform(layer.apply(self.weight))),
+        ]
+        if not torch.allclose(losses[0], torch.stack(losses), rtol=1e-9, atol=0):
+            raise ValueError(
+                f"downstream must give the same loss for the same z; got {[loss.item() for loss in losses]}. Put "
+                "dropout in eval mode, or reset its generator at every call."
+            )
+        self.g, self.d, self.by_weight = (
+            torch.autograd.grad(loss, start, create_graph=True, allow_unused=True, materialize_grads=True)[0]
+            for loss, start in zip(losses, (self.z, self.y, self.weight), strict=True)
+        )
+
+    def _loss(self, z: Tensor) -> Tensor:
+        try:
+            loss = self._downstream(z.clone())  # its first layer may work in place
+        except RuntimeError as error:
+            raise ValueError(
+                f"downstream does not take z, float64 of shape {tuple(z.shape)}: {error}. Make a copy of it .double()."
+            ) from error
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise ValueError(f"downstream must give the loss, one number; got {shape}. Average or sum it.")
+        if not torch.isfinite(loss):
+            raise ValueError(f"The loss is {loss.item()}; the theorems need a finite one.")
+        return loss.reshape(())
+
+    def loss_with(self, weight: Tensor) -> float:
+        with torch.no_grad():
+            return self._loss(self.layer.transform(self.layer.apply(weight))).item()
+
+    def of(self, gradient: Tensor, unit: int) -> Array:
+        """The values of one unit of a tensor shaped like y or z."""
+        return as_array(self.layer.values(gradient)[unit])
+
+    def product(self, gradient: Tensor, start: Tensor, unit: int, v: Array) -> Array:
+        """The unit's own block of the Hessian behind `gradient`, times v."""
+        seed = self.layer.spread(torch.from_numpy(np.ascontiguousarray(v)).to(start), unit)
+        return self.of(_derivative(gradient, start, seed), unit)
+
+    def block(self, gradient: Tensor, start: Tensor, unit: int) -> Array:
+        return np.stack([self.product(gradient, start, unit, column) for column in np.eye(self.layer.m)])
+
+    def weight_curvature(self, unit: int) -> float:
+        """The gradient by the unit's weights, times their Hessian, times the gradient."""
+        seed = torch.zeros_like(self.weight)
+        seed[unit] = self.by_weight[unit].detach()
+        return float((_derivative(self.by_weight, self.weight, seed)[unit] * seed[unit]).sum())
+
+
+def _derivative(gradient: Tensor, start: Tensor, seed: Tensor) -> Tensor:
+    if not gradient.requires_grad:
+        return torch.zeros_like(start)
+    return torch.autograd.grad(gradient, start, seed, retain_graph=True, allow_unused=True, materialize_grads=True)[0]

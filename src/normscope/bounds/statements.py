@@ -1,0 +1,136 @@
+"""Every statement on one unit as a row: its left side by differentiation, its right side from the theory."""
+
+import numpy as np
+from torch import Tensor
+
+from normscope.bounds.result import Row, row
+from normscope.bounds.sides import Sides
+from normscope.bounds.units import Array, as_array
+from normscope.theory import inequalities as theory
+
+# Of float64's 2e-16 and the tolerance of 1e-9: below this share of its terms a difference is rounding.
+_ROUNDING = 1e-6
+
+
+def unit_rows(sides: Sides, j: int, lam: float, full: bool, *, bounded: bool) -> list[Row]:
+    layer = sides.layer
+    unit = theory.Unit(sides.of(sides.g, j), layer.y_hat(j), layer.s(j), layer.gamma(j))
+    d = sides.of(sides.d, j)
+    squared, size = float(d @ d), float(unit.gain * (unit.g @ unit.g))
+    rows = [
+        _same("Fact C.1", j, d, theory.gradient(unit), np.sqrt(size)),
+        _same("Observation 4.3", j, layer.undone(j), as_array(layer.values(layer.y)[j])),
+        row("Theorem 4.1", "printed", j, "<=", squared, theory.squared_gradient(unit, printed=True), scale=size),
+        row("Theorem 4.1", "corrected", j, "=", squared, theory.squared_gradient(unit), scale=size),
+    ]
+    curvature = float(d @ sides.product(sides.d, sides.y, j, d))
+    h_d, h_g = (sides.product(sides.g, sides.z, j, v) for v in (d, unit.g))
+    before, after = float(unit.g @ h_g), float(d @ h_d)
+    taken = theory.separation(unit, squared)
+    # Where BatchNorm projects almost all of g out, d is what rounding left of it, and its products are too.
+    length = float(np.linalg.norm(unit.g))
+    curved = unit.gain * float(np.linalg.norm(h_g)) / length if length else 0.0
+    rounding = _ROUNDING * size * (curved + abs(unit.gamma) * length / (unit.s**2 * np.sqrt(unit.m)))
+    terms = max(abs(unit.gain * after), abs(taken), rounding)
+    rows += [
+        row("Theorem 4.2, part 1", form, j, relation, curvature, unit.gain * after - taken, scale=terms)
+        for form, relation in (("printed", "<="), ("corrected", "="))
+    ]
+    met = after <= before
+    note = f"condition d^T H d <= g^T H g {'is' if met else 'is NOT'} met: {after:.4g}, {before:.4g}"
+    terms, right = max(terms, abs(unit.gain * before)), unit.gain * before - taken
+    rows += [
+        row("Theorem 4.2, part 2", form, j, "<=", curvature, right, scale=terms, applies=applies, note=note)
+        for form, applies in (("printed", True), ("corrected", met))
+    ]
+    rows += _weight_rows(sides, unit, j, d, rounding, lam, bounded=bounded)
+    return rows + (_full_rows(sides, unit, j, d) if full else _product_rows(sides, unit, j))
+
+
+def _weight_rows(
+    sides: Sides, unit: theory.Unit, j: int, d: Array, rounding: float, lam: float, *, bounded: bool
+) -> list[Row]:
+    """Theorems 4.4 and C.1, which vary the inputs X and hold y, s and g fixed."""
+    inputs = sides.layer.inputs(j)
+    squared = float(d @ d)
+    right = theory.largest_weight_gradient(unit, lam)
+    # The maximum is attained by X = lam d v^T / |d|, for any unit vector v.
+    attained = lam**2 * squared
+    size = float(lam**2 * unit.gain * (unit.g @ unit.g))
+    actual = float(sides.by_weight[j].detach().square().sum())
+    pulled = inputs @ (inputs.T @ d)
+    curved = sides.product(sides.d, sides.y, j, pulled)
+    terms = max(float(np.linalg.norm(pulled) * np.linalg.norm(curved)), lam**4 * rounding)
+    printed = theory.largest_weight_gradient(unit, lam, printed=True)
+    return [
+        row("Theorem 4.4", "printed", j, "<=", attained, printed, scale=size),
+        row("Theorem 4.4", "corrected", j, "=", attained, right, scale=size),
+        *([row("Theorem 4.4, these inputs", "corrected", j, "<=", actual, right, scale=size)] if bounded else []),
+        row(
+            "Theorem C.1, (54) and (56)", "both", j, "=", sides.weight_curvature(j), float(pulled @ curved), scale=terms
+        ),
+    ]
+
+
+def _full_rows(sides: Sides, unit: theory.Unit, j: int, d: Array) -> list[Row]:
+    """What needs every entry of the m x m matrices."""
+    layer = sides.layer
+    h, h_hat = sides.block(sides.g, sides.z, j), sides.block(sides.d, sides.y, j)
+    size = max(float(np.abs(unit.gain * h).max()), float(np.abs(h_hat).max()))
+    size = max(size, abs(unit.gamma) / unit.s**2 * float(np.linalg.norm(unit.g)) / np.sqrt(unit.m))
+    largest, without = theory.largest_curvature(h_hat, d), theory.largest_curvature(h, unit.g)
+    right = unit.gain * without - theory.separation(unit, float(d @ d))
+    terms = size * unit.m * float(d @ d) + abs(unit.gain * without)
+    return [
+        _same("Fact C.2", j, layer.jacobian(j), theory.jacobian(unit)),
+        _same("Hessian (41), (42)", j, h_hat, theory.hessian(unit, h, printed=True), size, form="printed"),
+        _same("Hessian (41), (42)", j, h_hat, theory.hessian(unit, h), size, form="corrected"),
+        row(
+            "Theorem C.1, (58), lam = 1", "printed", j, "<=", largest, float(d @ h_hat @ d), scale=terms,
+            note="left: the maximum over |X| <= 1; printed as equal to the right",
+        ),
+        row("Theorem C.1, lam = 1", "printed", j, "<=", largest, right, scale=terms),
+    ]  # fmt: skip
+
+
+def _product_rows(sides: Sides, unit: theory.Unit, j: int) -> list[Row]:
+    """The Hessian times g, which has a share along 1 and yh as d has not."""
+    left = sides.product(sides.d, sides.y, j, unit.g)
+    rights = {
+        form: theory.hessian_times(
+            unit, unit.g, lambda v: sides.product(sides.g, sides.z, j, v), printed=form == "printed"
+        )
+        for form in ("printed", "corrected")
+    }
+    size = abs(unit.gamma) / unit.s**2 * float(unit.g @ unit.g) / np.sqrt(unit.m)
+    return [_same("Hessian (41), (42), times g", j, left, right, size, form=form) for form, right in rights.items()]
+
+
+def _same(statement: str, j: int, left: Array, right: Array, size: float = 0.0, *, form: str = "both") -> Row:
+    """Entry by entry; the sides are the largest entries."""
+    off = float(np.abs(left - right).max())
+    top = max(float(np.abs(left).max()), float(np.abs(right).max()), size)
+    sides = float(np.abs(left).max()), float(np.abs(right).max())
+    return row(statement, form, j, "=", *sides, error=off / top if top else 0.0)
+
+
+def lemma_rows(sides: Sides, w0: Tensor, w_star: Tensor) -> list[Row]:
+    shape = tuple(sides.weight.shape)
+    for name, weight in (("w0", w0), ("w_star", w_star)):
+        if tuple(weight.shape) != shape:
+            raise ValueError(f"{name} must have the shape {shape} of the layer's weight; got {tuple(weight.shape)}.")
+    first, last = (weight.detach().to(sides.weight) for weight in (w0, w_star))
+    if not last.any():
+        raise ValueError("w_star is zero, and BatchNorm has no direction to scale. Hand in trained weights.")
+    k, left, right = theory.nearest_optimum(as_array(first), as_array(last))
+    size = float(first.square().sum() + last.square().sum())
+    met = k > 0
+    note = f"condition <W0, W*> > 0 {'is' if met else 'is NOT'} met: k = {k:.4g}"
+    rows = [
+        row("Lemma 4.5", form, -1, relation, left, right, scale=size, applies=met, note=note)
+        for form, relation in (("printed", "<="), ("corrected", "="))
+    ]
+    if met:
+        losses = sides.loss_with(last), sides.loss_with(k * last)
+        rows.append(row("Lemma 4.5, loss at W* and k W*", "both", -1, "=", *losses))
+    return rows
