@@ -183,3 +183,16 @@ def test_a_warm_start_with_other_features_or_classes_begins_anew(estimator):
     if estimator is not GDNPRegressor:
         three = np.where(x[:, 0] > 1.0, "maybe", y)
         assert model.fit(x, three).coef_.shape[0] == 3
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_data_whose_classes_have_one_mean_rest_at_zero_without_a_warning(dtype):
+    """Every row in both classes: u is zero but for rounding."""
+    x = np.random.default_rng(0).normal(size=(57, 5)).astype(dtype) * 0.1 + 3.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = GDNPClassifier(alpha=0.0).fit(np.vstack([x, x]), np.repeat([0, 1], len(x)))
+        flat = GDNPRegressor().fit(np.vstack([x, x]), np.repeat([-0.1, 0.1], len(x)))
+    assert not model.coef_.any()
+    assert not flat.coef_.any()
+    assert np.max(model.n_iter_) <= 1

@@ -51,7 +51,7 @@ class GDNPClassifier(AgainstRest):
 
     def _fit_row(self, design: Design, spectrum: Spectrum, start: Array | None, rng: np.random.Generator) -> Row:
         problem = Halfspace(design, named_loss(self.loss), alpha=self.alpha, spectrum=spectrum)
-        if problem.gradient_at_zero == 0.0:
+        if problem.at_rest:
             solution = rest(problem)
         else:
             solution = gdnp(problem, usable_start(problem, start), max_iter=self.max_iter, tol=self.tol)

@@ -121,6 +121,11 @@ class Design:
         column = (intercept + coef @ self.mean) / self.constant
         return np.concatenate([coef, np.asarray(column)[..., None]], axis=-1)
 
+    def is_rounding(self, length: float, factor: float, largest: float) -> bool:
+        """Whether a mean of `factor` x of this length is what rounding leaves of a zero one; `largest`: L."""
+        size = np.sqrt(largest) + np.linalg.norm(self.mean)
+        return bool(length <= 4.0 * np.finfo(self.x.dtype).eps * factor * size)
+
     def _transposed(self, *columns: Array) -> Array:
         """X^T of each column with weights and signs, in X's type block by block."""
         total = np.zeros((len(columns), self.x.shape[1]))

@@ -58,6 +58,7 @@ class Halfspace:
         _, first, _ = loss.evaluate(np.zeros(n))
         self.u, at_zero = design.backward(np.ones(n), first)
         self.gradient_at_zero = float(np.linalg.norm(at_zero))
+        self.at_rest = design.is_rounding(self.gradient_at_zero, float(np.abs(first).max()), self.spectrum.largest)
         self.smoothness = loss.curvature * self.spectrum.largest + alpha
 
     def ray(self, w: Array) -> "DataRay":

@@ -35,6 +35,7 @@ class LeastSquares:
         self.energy = float(design.weights @ (y * y))
         self.product, self.spectrum = second_moment(design, ridge=alpha, seed=seed)
         self.gradient_at_zero = 2.0 * float(np.linalg.norm(self.u))
+        self.at_rest = design.is_rounding(self.gradient_at_zero, 2.0 * np.sqrt(self.energy), self.spectrum.largest)
         self.smoothness = 2.0 * self.spectrum.largest
         self.best_rho = -self.spectrum.inverse_square(self.u)
 

@@ -75,12 +75,12 @@ class GDNPRegressor(RegressorMixin, BaseEstimator):
         problem = LeastSquares(design, y - y_mean, alpha=self.alpha, seed=seed)
         warm = self.warm_start and hasattr(self, "coef_") and self.coef_.shape == x.shape[1:]
         start = self.coef_ if warm else None
-        if problem.gradient_at_zero > 0.0:
+        if problem.at_rest:
+            solution = rest(problem)
+        else:
             # Products with float32 data carry its rounding: no smaller gradient can be seen.
             tol = max(self.tol, 10.0 * problem.rounding)
             solution = gdnp(problem, usable_start(problem, start), max_iter=self.max_iter, tol=tol, safeguard=False)
-        else:
-            solution = rest(problem)
         coef, shift = design.coefficients(solution.coef)
         self.coef_, self.intercept_ = coef, y_mean + shift
         self.n_iter_ = solution.n_iter
