@@ -207,8 +207,7 @@ def on_gpu(found: dict[str, Any], seconds: float, say: Callable[[str, Any], None
         torch.cuda.empty_cache()
 
 
-def on_cpu(found: dict[str, Any], seconds: float, threads: int, say: Callable[[str, Any], None]) -> None:
-    torch.set_num_threads(threads)
+def on_cpu(found: dict[str, Any], seconds: float, say: Callable[[str, Any], None]) -> None:
     digits = [("none", count, compiled) for compiled in (False, True) for count in (64, 128)]
     for name, ways in (("digits MLP", digits), ("CNN", [("none", 16, False), ("slices", 16, False)])):
         found[name] = {"difference": check(name, "cpu", compiled=False), "alone": alone(name, "cpu", seconds)}
@@ -228,6 +227,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="of the CPU")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    torch.set_num_threads(args.threads)
     load = os.getloadavg()[0]
     result: dict[str, Any] = {"environment": environment(args.device), "load": load, "batch": BATCH}
 
@@ -240,7 +240,7 @@ def main() -> None:
     if args.device == "cuda":
         on_gpu(result, args.seconds, say)
     else:
-        on_cpu(result, args.seconds, args.threads, say)
+        on_cpu(result, args.seconds, say)
     print(f"\n{'':>12} members  lowering  compiled  model-steps/s  against one at a time")
     for name in (name for name in ("MLP", "CNN", "digits MLP") if name in result):
         print(f"{name:>12} {'alone':>7} {'':>9} {'':>9} {result[name]['alone']:14.0f}")

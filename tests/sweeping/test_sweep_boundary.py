@@ -36,6 +36,7 @@ def test_the_boundary_lies_between_the_last_survivor_and_the_first_that_diverges
     assert (edge.survives, edge.diverges, edge.any_survives, edge.rises, edge.gaps) == (0.1, 1.0, 1.0, 0.1, 0)
     assert edge.eta == pytest.approx(math.sqrt(0.1))
     assert edge.resolution == pytest.approx(0.5)
+    assert (edge.any_resolution, edge.rises_resolution) == (pytest.approx(0.5), pytest.approx(0.5))
     # 1.0 has the smaller mean loss, but not every seed survived there.
     assert (edge.best, edge.best_test_loss, edge.best_resolution) == (0.1, 2.0, pytest.approx(0.5))
 
@@ -50,6 +51,7 @@ def test_a_grid_that_does_not_reach_the_boundary_has_none(fate):
     (edge,) = edges(ladder(1.0, [(fate, fate)] * 4))
     assert math.isnan(edge.eta)
     assert math.isnan(edge.resolution)
+    assert math.isnan(edge.any_resolution)
     assert (edge.survives == 10.0) == bool(fate)
     assert math.isnan(edge.survives) == (not fate)
 

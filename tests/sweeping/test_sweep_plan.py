@@ -55,6 +55,13 @@ def test_the_source_of_a_users_factory_is_part_of_the_hash(tmp_path):
     assert Plan(**BASE | {"model": f"{path}:build"}).hash != first
 
 
+def test_a_factory_that_is_not_there_is_said_when_it_is_built_and_not_by_the_hash(tmp_path):
+    plan = Plan(**BASE | {"model": "no_such_module:build"})
+    assert len(plan.hash) == 64
+    with pytest.raises(PlanError, match="There is no module no_such_module"):
+        Trainer(plan)
+
+
 def test_a_factory_may_be_handed_in_where_it_can_be_imported_again():
     assert Plan(**BASE | {"model": build}).model.endswith("test_sweep_plan:build")
     with pytest.raises(PlanError, match="must be importable"):

@@ -36,6 +36,8 @@ def sweep(
     except KeyboardInterrupt:
         typer.echo("Stopped. What was finished is kept; the same command goes on from there.", err=True)
         raise typer.Exit(130) from None
+    except ImportError as error:
+        raise ValueError(str(error)) from error
     lines = {"measured": measured_line(described, device=device, root=root)} if measure else {}
     written = write_phase(found, lines, out)
     console = Console()

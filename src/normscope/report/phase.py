@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
@@ -48,11 +49,12 @@ def phase_figure(found: PhaseDiagram, lines: Mapping[str, Mapping[float, float]]
     return figure
 
 
-def _draw_lines(ax: object, found: PhaseDiagram, lines: Mapping[str, Mapping[float, float]]) -> None:
-    draw = ax.plot  # type: ignore[attr-defined]
+def _draw_lines(ax: Any, found: PhaseDiagram, lines: Mapping[str, Mapping[float, float]]) -> None:
+    draw = ax.plot
     edges = found.boundary()
     seen = [edge for edge in edges if math.isfinite(edge.eta)]
     draw([e.eta for e in seen], [e.value for e in seen], "k.-", linewidth=1, label="boundary, all seeds survive")
+    ax.hlines([e.value for e in seen], [e.survives for e in seen], [e.diverges for e in seen], "k", linewidth=0.6)
     risen = [edge for edge in edges if math.isfinite(edge.rises)]
     draw([e.rises for e in risen], [e.value for e in risen], "k:", linewidth=1, label="first rise above the start")
     for (name, line), (colour, style) in zip(lines.items(), _STYLES, strict=False):

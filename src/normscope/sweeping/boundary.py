@@ -25,15 +25,18 @@ from normscope.sweeping.plan import Cell, Plan
 class Edge:
     """The boundary at one value of the axis; nan where the grid does not reach it.
 
-    resolution: half the distance, in decades, of the two rates that enclose it. gaps: rates above `survives` at which
-    all seeds survived again. best_resolution: half the distance to the neighbours of `best`.
+    resolution: half the distance, in decades, of the two rates that enclose it; any_resolution, rises_resolution and
+    best_resolution: half the distance of those rates to the next one above, below, and on either side (the mean).
+    gaps: rates above `survives` at which all seeds survived again.
     """
 
     value: float
     survives: float
     diverges: float
     any_survives: float
+    any_resolution: float
     rises: float
+    rises_resolution: float
     best: float
     best_test_loss: float
     best_resolution: float
@@ -85,10 +88,12 @@ def _edge(value: float, by_rate: dict[float, list[Outcome]]) -> Edge:
         survives=unbroken[-1] if unbroken else math.nan,
         diverges=rates[len(unbroken)] if len(unbroken) < len(rates) else math.nan,
         any_survives=some[-1] if some else math.nan,
+        any_resolution=_spacing(rates, some[-1:], above=True),
         rises=risen[0] if risen else math.nan,
+        rises_resolution=_spacing(rates, risen[:1], below=True),
         best=best,
         best_test_loss=tests.get(best, math.nan),
-        best_resolution=_spacing(rates, best),
+        best_resolution=_spacing(rates, [best] if tests else [], above=True, below=True),
         gaps=len(whole) - len(unbroken),
     )
 
@@ -98,12 +103,12 @@ def _mean(values: Iterable[float]) -> float:
     return sum(listed) / len(listed)
 
 
-def _spacing(rates: list[float], best: float) -> float:
-    if best not in rates or len(rates) < 2:
-        return math.nan
-    i = rates.index(best)
-    low, high = rates[max(i - 1, 0)], rates[min(i + 1, len(rates) - 1)]
-    return 0.5 * math.log10(high / low) / ((i > 0) + (i < len(rates) - 1))
+def _spacing(rates: list[float], rate: list[float], *, above: bool = False, below: bool = False) -> float:
+    """Half the distance in decades of a rate from its neighbours, the mean of both; nan where it or they are not."""
+    places = [rates.index(found) for found in rate]
+    near = [0.5 * math.log10(rates[i] / rates[i - 1]) for i in places if below and i > 0]
+    near += [0.5 * math.log10(rates[i + 1] / rates[i]) for i in places if above and i + 1 < len(rates)]
+    return sum(near) / len(near) if near else math.nan
 
 
 def distance(name: str, found: Iterable[Edge], line: Mapping[float, float]) -> Distance:

@@ -212,9 +212,12 @@ def reference(factory: Callable[..., Any]) -> str:
 
 
 def _source(name: str) -> str:
-    """Digest of the file a reference of the user's points to; empty for what is normscope's own."""
+    """Digest of the file a reference of the user's points to; empty for what is normscope's own, or not found."""
     if ":" not in name or name.startswith("normscope."):
         return ""
     where = name.rpartition(":")[0]
-    path = Path(where) if where.endswith(".py") else Path(inspect.getsourcefile(load(name)) or "")
+    try:
+        path = Path(where if where.endswith(".py") else inspect.getsourcefile(load(name)) or "")
+    except (TypeError, ValueError):
+        return ""
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""

@@ -2,6 +2,7 @@
 
 import os
 from copy import deepcopy
+from dataclasses import replace
 
 import torch
 
@@ -26,6 +27,7 @@ def measured_line(
         model = deepcopy(networks.initial(value, plan.seeds[0])).to(where)
         lr, momentum, decay = plan.optimizer(Cell(1.0, value, plan.seeds[0]))
         optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=decay)
-        with numerics(plan, where):
+        # In full float32: an eigenvector to 1e-3 is more than TensorFloat-32 products carry.
+        with numerics(replace(plan, tf32=False), where):
             line[value] = measure(model, LOSSES[plan.loss], batch, optimizer=optimizer, hessian=False).eta_star
     return line

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -183,9 +184,15 @@ def _draws(model: nn.Module, x: Tensor) -> bool:
 
 
 def _free_bytes(device: torch.device) -> int:
+    """Of the GPU; of the machine what can be had without swapping, or half of all where the system does not say."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    told = Path("/proc/meminfo")
+    if told.exists():
+        available = [line.split()[1] for line in told.read_text().splitlines() if line.startswith("MemAvailable:")]
+        if available:
+            return int(available[0]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 def _out_of_memory(error: Exception) -> bool:
