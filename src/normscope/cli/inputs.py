@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normscope.choices import check_choice
-from normscope.cli.loading import load
+from normscope.loading import load
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from normscope.choices import check_choice
-from normscope.cli.loading import load
+from normscope.loading import load
 
 _PARTS = ("model", "loss_fn", "batches", "optimizer")
 _MORE = ("forward", "autocast")
