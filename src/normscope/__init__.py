@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any
 from normscope._version import __version__
 
 if TYPE_CHECKING:
-    from normscope import curvature, data, losses, models, norms, observe, solve
+    from normscope import curvature, data, losses, models, norms, observe, prediction, solve
     from normscope.curvature import measure
     from normscope.norms import fold_norms, swap_norms
     from normscope.observe import Monitor
+    from normscope.prediction import predict
     from normscope.training import train
 
-_MODULES = ("curvature", "data", "losses", "models", "norms", "observe", "solve")
+_MODULES = ("curvature", "data", "losses", "models", "norms", "observe", "prediction", "solve")
 _NAMES = {
     "Monitor": "observe",
     "fold_norms": "norms",
     "measure": "curvature",
+    "predict": "prediction",
     "swap_norms": "norms",
     "train": "training",
 }
@@ -35,6 +37,8 @@ __all__ = [
     "models",
     "norms",
     "observe",
+    "predict",
+    "prediction",
     "solve",
     "swap_norms",
     "train",

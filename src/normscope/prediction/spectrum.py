@@ -1,0 +1,112 @@
+"""The largest eigenvalues of what the walk added up, of the mean mode and of the data modes."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from normscope.prediction.field import Field
+from normscope.prediction.walk import Row, Walk
+from normscope.theory.modes import edge, widening
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Both modes, with and without the correction for finite width; shares: of each row, by its id."""
+
+    mean: float
+    data: float
+    mean_infinite: float
+    data_infinite: float
+    shares: dict[int, tuple[float, float]]
+    torus: bool
+
+
+def spectrum(walk: Walk, x: Field, out: Field, images: Tensor | None) -> Spectrum:
+    """Sends cotangents back from one output and reads the eigenvalues off."""
+    outputs = out.shape[0]
+    if x.sites.form == "samples":
+        return _of_samples(walk, out, outputs)
+    return _of_classes(walk, x, out, outputs, images)
+
+
+def _added(walk: Walk) -> list[Row]:
+    return [row for row in walk.rows if row.share is not None]
+
+
+def _of_samples(walk: Walk, out: Field, outputs: int) -> Spectrum:
+    """lambda is linear in the seed m v v^T, so its derivative by the seed is the kernel of the m samples, over m."""
+    m = out.sites.batch
+    seed = torch.ones(1, 1, m, m, dtype=torch.float64, requires_grad=True)
+    walk.send_back(out, seed)
+    lam = sum(row.share[0] * widening(outputs, row.spread) for row in _added(walk) if row.share is not None)
+    assert isinstance(lam, Tensor)
+    (kernel,) = torch.autograd.grad(lam, seed)
+    kernel = m * (kernel[0, 0] + kernel[0, 0].T) / 2
+    values, vectors = torch.linalg.eigh(kernel)
+    shares_of_ones = vectors.sum(0) ** 2 / m
+    constant = int(shares_of_ones.argmax())
+    others = [i for i in range(m) if i != constant]
+    best = max(others, key=lambda i: float(values[i]))
+    seeds = torch.stack([m * torch.outer(vectors[:, i], vectors[:, i]) for i in (constant, best)])[:, None]
+    walk.send_back(out, seeds)
+    return _read(walk, outputs, 0.0, 0.0, torus=False)
+
+
+def _of_classes(walk: Walk, x: Field, out: Field, outputs: int, images: Tensor | None) -> Spectrum:
+    m = x.sites.batch
+    seeds = torch.ones(3, 2, 1, 1, dtype=torch.float64)
+    seeds[1, 1] = -1 / (m - 1) if m > 1 else 0
+    walk.send_back(out, seeds)
+    # In m directions orthogonal to 1 the mean eigenvalue is the second seed's; the edge lies above it.
+    (start,) = (part.kernel for part in x.parts)
+    extra = []
+    for weighted in (False, True):
+        pairs = [
+            row.elementwise * (widening(outputs, row.spread) if weighted else 1)
+            for row in _added(walk)
+            if row.elementwise is not None and row.elementwise.requires_grad
+        ]
+        extra.append(_above(x, start, pairs, images) if m > 1 else 0.0)
+    return _read(walk, outputs, *extra, torus=x.sites.count > 1)
+
+
+def _above(x: Field, start: Tensor, pairs: list[Tensor], images: Tensor | None) -> float:
+    """(edge of W - mean of W) / m: how far the linear part of the kernel spreads the data modes."""
+    if not pairs:
+        return 0.0
+    total = torch.stack(pairs).sum()
+    (slope,) = torch.autograd.grad(total, start, retain_graph=True)
+    slope = slope[1].detach()
+    sites, m = x.sites, x.sites.batch
+    waves = torch.fft.fft2(slope).real / sites.count
+    if images is None:
+        t = waves.flatten() / x.channels
+        return (edge(t, x.channels, m) - x.channels * float(t.clamp_min(0).sum())) / m
+    centred = images - images.mean(0)
+    rows = torch.fft.fft2(centred).flatten(1)
+    weights = (waves / (x.channels * sites.count)).expand(x.channels, *waves.shape).flatten()
+    gram = (rows * weights) @ rows.conj().T
+    values = torch.linalg.eigvalsh(gram.real)
+    return float(values[-1] - gram.real.diagonal().sum() / (m - 1)) / m
+
+
+def _read(walk: Walk, outputs: int, extra: float, extra_wide: float, *, torus: bool) -> Spectrum:
+    shares: dict[int, tuple[float, float]] = {}
+    infinite, corrected = [0.0, 0.0], [0.0, 0.0]
+    for row in _added(walk):
+        assert row.share is not None
+        both = float(row.share[0].detach()), float(row.share[1].detach())
+        shares[id(row)] = both
+        factor = widening(outputs, row.spread)
+        for i, share in enumerate(both):
+            infinite[i] += share
+            corrected[i] += share * factor
+    return Spectrum(
+        mean=corrected[0],
+        data=corrected[1] + extra_wide,
+        mean_infinite=infinite[0],
+        data_infinite=infinite[1] + extra,
+        shares=shares,
+        torus=torus,
+    )

@@ -1,0 +1,1 @@
+"""Numbers from formulas; no models inside."""

@@ -1,0 +1,154 @@
+r"""Gaussian expectations: what an elementwise function does to a pair of jointly Gaussian values.
+
+    (u, v) ~ N(mean, [[q_a, k], [k, q_b]])       c = k / sqrt(q_a q_b)
+
+    value   E[phi(u) phi(v)]       slope   E[phi'(u) phi'(v)]       mean   E[phi(u)]       bend   E[phi''(u)]
+
+Closed forms for combinations a z + b relu(z) (linear, ReLU, leaky ReLU, |z|) and for erf; everything else by Hermite
+coefficients. With orthonormal Hermite polynomials h_k and alpha_k(q) = E[phi(mean + sqrt(q) z) h_k(z)], z standard,
+
+    value = sum_k alpha_k(q_a) alpha_k(q_b) c^k         (Mehler's formula)
+    slope = sum_k beta_k(q_a) beta_k(q_b) c^k           beta_k = sqrt((k + 1) / q) alpha_{k+1}   (Stein's lemma)
+
+The coefficients are a trapezoidal sum over 2001 points of [-10, 10], which is exact to rounding for smooth functions
+and off by about 1e-5 where there is a kink. What the first 64 terms leave of c = 1 is put on the 65th power, so that the
+diagonal is right whatever the function. No random numbers: two calls give the same bits.
+Sources: seed 002, Eq. (20)-(22) for ReLU (Cho and Saul's arc-cosine kernels); erf: Williams 1997.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+TERMS = 64
+_TINY = 1e-300
+
+
+@dataclass(frozen=True)
+class Moments:
+    """value, slope: one for each pair; mean, bend: one for each place."""
+
+    value: Tensor
+    slope: Tensor
+    mean: Tensor
+    bend: Tensor
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Covariances k of pairs, and the variances q and means of places; ends: of a place's number, at both ends of k."""
+
+    k: Tensor
+    q: Tensor
+    mean: Tensor
+    ends: Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An elementwise function. line: (a, b) where it is a z + b relu(z); monotone: whether it never falls."""
+
+    name: str
+    function: Callable[[Tensor], Tensor]
+    line: tuple[float, float] | None = None
+    monotone: bool = True
+
+    def moments(self, pairs: Pairs) -> Moments:
+        """All four moments of every pair.
+
+        Example: E[relu(z)^2] = 1/2 and E[relu'(z)^2] = 1/2 for standard z.
+            >>> one = torch.ones(1, 1, dtype=torch.float64)
+            >>> pairs = Pairs(one, one[0], 0 * one[0], lambda v: (v[:, None], v[None, :]))
+            >>> found = RELU.moments(pairs)
+            >>> found.value.item(), found.slope.item(), round(found.mean.item(), 4)
+            (0.5, 0.5, 0.3989)
+        """
+        centred = not bool(pairs.mean.any())
+        if self.line is not None and (centred or self.line[1] == 0):
+            return _lines(pairs, *self.line)
+        if self.name == "erf" and centred:
+            return _erf(pairs)
+        return _series(pairs, self.function)
+
+
+def _lines(pairs: Pairs, a: float, b: float) -> Moments:
+    """a z + b relu(z): value a^2 k + a b k + b^2 J(k); with b = 0 for any mean."""
+    k, q, mean = pairs.k, pairs.q, pairs.mean
+    if b == 0:
+        left, right = pairs.ends(mean)
+        return Moments(a * a * (k + left * right), a * a + 0 * k, a * mean, 0 * q)
+    qa, qb = pairs.ends(q)
+    n = (qa * qb).clamp_min(_TINY).sqrt()
+    c = (k / n).clamp(-1, 1)
+    angle = math.pi / 2 + torch.asin(c)
+    value = a * (a + b) * k + b * b * n / (2 * math.pi) * ((1 - c * c).sqrt() + c * angle)
+    slope = a * (a + b) + b * b * angle / (2 * math.pi)
+    root = q.clamp_min(_TINY).sqrt()
+    return Moments(value, slope, b * root / math.sqrt(2 * math.pi), b / (root * math.sqrt(2 * math.pi)))
+
+
+def _erf(pairs: Pairs) -> Moments:
+    qa, qb = pairs.ends(pairs.q)
+    square = (1 + 2 * qa) * (1 + 2 * qb)
+    value = 2 / math.pi * torch.asin(2 * pairs.k / square.sqrt())
+    slope = 4 / math.pi / (square - 4 * pairs.k**2).sqrt()
+    return Moments(value, slope, 0 * pairs.q, 0 * pairs.q)
+
+
+@lru_cache(maxsize=1)
+def _hermite() -> tuple[Tensor, Tensor, Tensor]:
+    """Points, weights of the standard Gaussian, and h_0 ... h_{TERMS} at the points."""
+    z = torch.linspace(-10, 10, 2001, dtype=torch.float64)
+    weight = torch.exp(-z * z / 2)
+    weight /= weight.sum()
+    rows = [torch.ones_like(z), z]
+    for k in range(2, TERMS + 1):
+        rows.append((z * rows[-1] - math.sqrt(k - 1) * rows[-2]) / math.sqrt(k))
+    return z, weight, torch.stack(rows)
+
+
+def derivative(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
+    """phi'(z), elementwise."""
+    with torch.enable_grad():
+        leaf = z.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(function(leaf).sum(), leaf)
+    return slope
+
+
+def _series(pairs: Pairs, function: Callable[[Tensor], Tensor]) -> Moments:
+    z, weight, table = _hermite()
+    # Equal places share their coefficients: without borders there is one.
+    both, place = torch.unique(torch.stack([pairs.q.flatten(), pairs.mean.flatten()]), dim=1, return_inverse=True)
+    root = both[0].clamp_min(0).sqrt()[:, None]
+    at = both[1][:, None] + root * z
+    values, slopes = function(at), derivative(function, at)
+    alpha = values @ (table * weight).T
+    beta = slopes @ (table[:-1] * weight).T
+    shape = pairs.q.shape
+    alphas = [alpha[place, k].reshape(shape) for k in range(TERMS)]
+    betas = [beta[place, k].reshape(shape) for k in range(TERMS)]
+    qa, qb = pairs.ends(pairs.q)
+    c = (pairs.k / (qa * qb).clamp_min(_TINY).sqrt()).clamp(-1, 1)
+
+    def summed(coefficients: list[Tensor], square: Tensor) -> Tensor:
+        left = sum(term * term for term in coefficients)
+        rest = (square[place].reshape(shape) - left).clamp_min(0).sqrt()
+        found = torch.zeros_like(c)
+        for term in (rest, *reversed(coefficients)):
+            a, b = pairs.ends(term)
+            found = found * c + a * b
+        return found
+
+    second = (beta[:, 1] / root[:, 0].clamp_min(_TINY))[place].reshape(shape)
+    return Moments(
+        summed(alphas, (values * values) @ weight), summed(betas, (slopes * slopes) @ weight), alphas[0], second
+    )
+
+
+RELU = Activation("relu", torch.relu, line=(0.0, 1.0))
+LINEAR = Activation("linear", lambda z: z, line=(1.0, 0.0))
+ERF = Activation("erf", torch.erf)

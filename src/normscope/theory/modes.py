@@ -1,0 +1,59 @@
+r"""Eigenvalues from kernels: the mean mode, the data modes, and what finite width does to several outputs.
+
+The kernel of m samples is Theta = theta_xy 11^T + W + c I: a constant, a part W that is linear in the overlaps of the
+inputs, and the rest of the diagonal. Divided by m,
+
+    mean mode    (theta_xx + (m - 1) theta_xy) / m                       eigenvector 1
+    data modes   up to (c + edge of W) / m                               orthogonal to 1
+
+For inputs of independent standard entries W = Y T Y^T, T with eigenvalues t_j, and the edge of its spectrum is the
+smallest value that
+
+    z(u) = 1/u + sum_j t_j / (1 - t_j m u),   0 < u < 1 / (m max t)
+
+takes (Marchenko and Pastur; with d equal t_j = b/d this is b (1 + sqrt(m/d))^2).
+
+With C outputs the weights above a layer couple them: the C cotangents that reach a layer through widths n_1, n_2, ...
+have a Gram matrix with eigenvalues up to (1 + sqrt(C sum 1/n_j))^2 instead of 1, the edge of a Wishart matrix (exact for
+one width; for several to first order in C sum 1/n_j). The last layer's own part is the same for every output.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def widening(outputs: int, spread: float) -> float:
+    """(1 + sqrt(C spread))^2, spread = sum of 1/width above the layer; 1 for one output, whose mean it does not move.
+
+    Example:
+        >>> round(widening(10, 1 / 1000), 3)
+        1.21
+    """
+    return (1 + math.sqrt(outputs * spread)) ** 2 if outputs > 1 else 1.0
+
+
+def edge(values: Tensor, copies: float, m: int) -> float:
+    """Upper edge of Y T Y^T, Y of m rows: T has `values` as eigenvalues, each `copies` times.
+
+    Example: 64 samples in 16 dimensions, (1 + sqrt(4))^2.
+        >>> round(edge(torch.full((16,), 1 / 16, dtype=torch.float64), 1, 64), 9)
+        9.0
+    """
+    t = values[values > 1e-12 * values.abs().max()] if values.numel() else values
+    if not t.numel():
+        return 0.0
+    low, high = 0.0, 1 / (m * float(t.max()))
+
+    def slope(u: float) -> float:
+        return float(-1 / u**2 + copies * (m * t**2 / (1 - t * m * u) ** 2).sum())
+
+    # z is convex in u: halve the interval in which its slope changes sign.
+    for _ in range(200):
+        u = (low + high) / 2
+        if slope(u) < 0:
+            low = u
+        else:
+            high = u
+    return float(1 / u + copies * (t / (1 - t * m * u)).sum())
