@@ -92,6 +92,7 @@ def _map(
         **_moments(x.sites, inputs, "qh"),
         **_moments(after, kernel, "q"),
     )
+    row.inputs = (x.sites, inputs, x.channels)
     mean = after.diagonal(kernel) * 0
     out = Field(after, (Part(shape[0], kernel, mean),), shape, True, frozenset({root}))
 

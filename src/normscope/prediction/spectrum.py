@@ -58,37 +58,47 @@ def _of_classes(walk: Walk, x: Field, out: Field, outputs: int, images: Tensor |
     seeds = torch.ones(3, 2, 1, 1, dtype=torch.float64)
     seeds[1, 1] = -1 / (m - 1) if m > 1 else 0
     walk.send_back(out, seeds)
-    # In m directions orthogonal to 1 the mean eigenvalue is the second seed's; the edge lies above it.
-    (start,) = (part.kernel for part in x.parts)
-    extra = []
-    for weighted in (False, True):
-        pairs = [
-            row.elementwise * (widening(outputs, row.spread) if weighted else 1)
-            for row in _added(walk)
-            if row.elementwise is not None and row.elementwise.requires_grad
-        ]
-        extra.append(_above(x, start, pairs, images) if m > 1 else 0.0)
+    if m == 1:
+        return _read(walk, outputs, 0.0, 0.0, torus=x.sites.count > 1)
+    # In the m - 1 directions orthogonal to 1 the mean eigenvalue is the second seed's; the edge lies above it.
+    extra = [_above(walk, x, images, [widening(c, row.spread) for row in walk.rows], wide=c > 0) for c in (0, outputs)]
     return _read(walk, outputs, *extra, torus=x.sites.count > 1)
 
 
-def _above(x: Field, start: Tensor, pairs: list[Tensor], images: Tensor | None) -> float:
-    """(edge of W - mean of W) / m: how far the linear part of the kernel spreads the data modes."""
-    if not pairs:
+def _above(walk: Walk, x: Field, images: Tensor | None, factors: list[float], *, wide: bool) -> float:
+    """(edge of W - mean of W) / m: how far fluctuating overlaps spread the data modes.
+
+    Overlaps of the inputs fluctuate by their dimension, those of a layer's inputs again by its width.
+    """
+    added = [
+        row.elementwise * factor
+        for row, factor in zip(walk.rows, factors, strict=True)
+        if row.elementwise is not None and row.elementwise.requires_grad
+    ]
+    if not added:
         return 0.0
-    total = torch.stack(pairs).sum()
-    (slope,) = torch.autograd.grad(total, start, retain_graph=True)
-    slope = slope[1].detach()
-    sites, m = x.sites, x.sites.batch
-    waves = torch.fft.fft2(slope).real / sites.count
+    m = x.sites.batch
+    (start,) = (part.kernel for part in x.parts)
+    layers = [row for row in walk.rows if row.inputs is not None and row.inputs[1] is not start] if wide else []
+    kernels = [start, *(row.inputs[1] for row in layers if row.inputs is not None)]
+    slopes = torch.autograd.grad(torch.stack(added).sum(), kernels, retain_graph=True, allow_unused=True)
+    parts: list[tuple[Tensor, float]] = []
+    for row, slope in zip(layers, slopes[1:], strict=True):
+        if slope is not None and row.inputs is not None:
+            sites, kernel, channels = row.inputs
+            # What fluctuates is what two samples do not share.
+            size = sites.diagonal(kernel[:1] - kernel[1:]).detach().mean()
+            parts.append((sites.eigenvalues(slope[1].detach()) * size / channels, channels))
+    assert slopes[0] is not None
+    waves = x.sites.eigenvalues(slopes[0][1].detach())
     if images is None:
-        t = waves.flatten() / x.channels
-        return (edge(t, x.channels, m) - x.channels * float(t.clamp_min(0).sum())) / m
-    centred = images - images.mean(0)
-    rows = torch.fft.fft2(centred).flatten(1)
-    weights = (waves / (x.channels * sites.count)).expand(x.channels, *waves.shape).flatten()
-    gram = (rows * weights) @ rows.conj().T
-    values = torch.linalg.eigvalsh(gram.real)
-    return float(values[-1] - gram.real.diagonal().sum() / (m - 1)) / m
+        parts.append((waves / x.channels, x.channels))
+        mean = sum(float(n * values.clamp_min(0).sum()) for values, n in parts)
+        return (edge(parts, m) - mean) / m
+    rows = torch.fft.fft2(images - images.mean(0)).flatten(1)
+    weights = (waves / (x.channels * x.sites.count)).flatten().repeat(x.channels)
+    gram = ((rows * weights) @ rows.conj().T).real
+    return float(torch.linalg.eigvalsh(gram)[-1] - gram.diagonal().sum() / (m - 1)) / m
 
 
 def _read(walk: Walk, outputs: int, extra: float, extra_wide: float, *, torus: bool) -> Spectrum:

@@ -14,7 +14,7 @@ Back = Callable[[Cotangent], Sequence[Cotangent]]
 
 @dataclass
 class Row:
-    """Order parameters of a layer, and its share of lambda in every direction sent back."""
+    """Order parameters of a layer, its share of lambda in every direction sent back, and the kernel that enters it."""
 
     layer: str
     kind: str
@@ -22,6 +22,7 @@ class Row:
     share: Tensor | None = None
     spread: float = 0.0
     elementwise: Tensor | None = None
+    inputs: tuple[Sites, Tensor, int] | None = None
 
 
 @dataclass

@@ -19,6 +19,7 @@ one width; for several to first order in C sum 1/n_j). The last layer's own part
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -34,26 +35,27 @@ def widening(outputs: int, spread: float) -> float:
     return (1 + math.sqrt(outputs * spread)) ** 2 if outputs > 1 else 1.0
 
 
-def edge(values: Tensor, copies: float, m: int) -> float:
-    """Upper edge of Y T Y^T, Y of m rows: T has `values` as eigenvalues, each `copies` times.
+def edge(parts: Sequence[tuple[Tensor, float]], m: int) -> float:
+    """Upper edge of the sum of Y T Y^T over independent parts, Y of m rows: (eigenvalues of T, copies of each).
 
     Example: 64 samples in 16 dimensions, (1 + sqrt(4))^2.
-        >>> round(edge(torch.full((16,), 1 / 16, dtype=torch.float64), 1, 64), 9)
+        >>> round(edge([(torch.full((16,), 1 / 16, dtype=torch.float64), 1)], 64), 9)
         9.0
     """
-    t = values[values > 1e-12 * values.abs().max()] if values.numel() else values
-    if not t.numel():
+    t = torch.cat([values.flatten().clamp_min(0) for values, _ in parts])
+    copies = torch.cat([torch.full((values.numel(),), float(n), dtype=torch.float64) for values, n in parts])
+    if not bool((t > 0).any()):
         return 0.0
     low, high = 0.0, 1 / (m * float(t.max()))
 
     def slope(u: float) -> float:
-        return float(-1 / u**2 + copies * (m * t**2 / (1 - t * m * u) ** 2).sum())
+        return float(-1 / u**2 + (copies * m * t**2 / (1 - t * m * u) ** 2).sum())
 
     # z is convex in u: halve the interval in which its slope changes sign.
-    for _ in range(200):
+    for _ in range(60):
         u = (low + high) / 2
         if slope(u) < 0:
             low = u
         else:
             high = u
-    return float(1 / u + copies * (t / (1 - t * m * u)).sum())
+    return float(1 / u + (copies * t / (1 - t * m * u)).sum())

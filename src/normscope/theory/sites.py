@@ -77,6 +77,12 @@ class Sites:
         found[0] = torch.eye(size, dtype=torch.float64)
         return found
 
+    def eigenvalues(self, form: Tensor) -> Tensor:
+        """Of the bilinear form over sites that is the derivative of a number by a kernel of two samples."""
+        if self.form == "torus":
+            return torch.fft.fft2(form).real.flatten() / self.count
+        return torch.linalg.eigvalsh((form + form.T) / 2)
+
     def total(self, products: Tensor) -> Tensor:
         r"""Sum over pairs of sites, mean over pairs of samples: what a parameter adds to lambda.
 
@@ -88,6 +94,6 @@ class Sites:
         return mixed.sum(dim=(-2, -1)) * (self.count if self.form == "torus" else 1)
 
     def pairs(self, kernel: Tensor, mean: Tensor) -> Pairs:
-        """Second moments and means as covariances, for `gaussian`."""
+        """Second moments and means as covariances, for `gaussian`; a place's own variance is a constant to `modes`."""
         covariance = kernel - self.outer(mean, mean) if bool(mean.any()) else kernel
-        return Pairs(covariance, self.diagonal(covariance).clamp_min(0), mean, self.ends)
+        return Pairs(covariance, self.diagonal(covariance).detach().clamp_min(0), mean.detach(), self.ends)
