@@ -104,7 +104,7 @@ def _map(
         if bias is not None and walk.trains(bias):
             walk.adds(row, after, g, cotangent.spread)
         sent = sigma_w2 * convolve_back(window, g)
-        width = x.channels * independent_sites(x.sites, sent)
+        width = x.channels * independent_sites(x.sites, sent, inputs)
         shares = tuple(sent * (part.channels / x.channels) for part in x.parts)
         zeros = tuple(torch.zeros_like(share) for share in shares)
         return [Cotangent(shares, zeros, cotangent.spread + 1 / width)]
@@ -112,17 +112,21 @@ def _map(
     return walk.record(out, [x], back)
 
 
-def independent_sites(sites: Sites, g: Tensor) -> float:
-    """(sum_a G[a, a])^2 / sum_{a, b} G[a, b]^2 of different samples: over how many sites the gradient averages."""
+def independent_sites(sites: Sites, g: Tensor, kernel: Tensor) -> float:
+    """tr(G K)^2 / tr(G K G K) for two samples: over how many sites a layer's part of the mean mode averages.
+
+    1 where the kernel is the same for all pairs of sites, however independent the gradients are.
+    """
     if sites.form == "samples" or sites.count == 1:
         return 1.0
-    of_two = g[0, 1].detach()
-    if not bool(of_two.abs().max() > 1e-9 * g[0, 0].detach().abs().max()):
-        of_two = g[0, 0].detach()
+    g, kernel = g[0].detach(), kernel.detach()
+    of = 1 if bool(g[1].abs().max() > 1e-9 * g[0].abs().max()) and bool(kernel[1].abs().max() > 0) else 0
     if sites.form == "torus":
-        trace, square = of_two[0, 0] * sites.count, of_two.square().sum() * sites.count
+        values = torch.fft.fft2(g[of]).real * torch.fft.fft2(kernel[of]).real
+        trace, square = values.sum(), values.square().sum()
     else:
-        trace, square = of_two.diagonal().sum(), of_two.square().sum()
+        product = g[of] @ kernel[of]
+        trace, square = product.trace(), (product * product.T).sum()
     return max(float(trace**2 / square), 1.0) if square > 0 else 1.0
 
 

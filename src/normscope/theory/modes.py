@@ -14,8 +14,8 @@ smallest value that
 takes (Marchenko and Pastur; with d equal t_j = b/d this is b (1 + sqrt(m/d))^2).
 
 With C outputs the weights above a layer couple them: the C cotangents that reach a layer through widths n_1, n_2, ...
-have a Gram matrix with eigenvalues up to (1 + sqrt(C sum 1/n_j))^2 instead of 1, the edge of a Wishart matrix (exact for
-one width; for several to first order in C sum 1/n_j). The last layer's own part is the same for every output.
+have a Gram matrix whose largest eigenvalue is not 1 but that of a Wishart matrix of C in n, 1/n = sum 1/n_j (exact for
+one width; for several to first order in C/n). The last layer's own part is the same for every output.
 """
 
 import math
@@ -25,14 +25,27 @@ import torch
 from torch import Tensor
 
 
+# Mean of the Tracy-Widom law for real matrices.
+_TRACY_WIDOM = -1.2065
+
+
 def widening(outputs: int, spread: float) -> float:
-    """(1 + sqrt(C spread))^2, spread = sum of 1/width above the layer; 1 for one output, whose mean it does not move.
+    """Expected largest eigenvalue of the Gram matrix of C cotangents, spread = 1/n = sum of 1/width above the layer.
+
+        (1 + sqrt(C/n))^2 - 1.2065 (sqrt(n) + sqrt(C)) (1/sqrt(n) + 1/sqrt(C))^(1/3) / n        Johnstone 2001
+
+    1 for one output, whose mean width does not move.
 
     Example:
         >>> round(widening(10, 1 / 1000), 3)
-        1.21
+        1.183
     """
-    return (1 + math.sqrt(outputs * spread)) ** 2 if outputs > 1 else 1.0
+    if outputs <= 1 or spread <= 0:
+        return 1.0
+    n = 1 / spread
+    top = (1 + math.sqrt(outputs / n)) ** 2
+    scale = (math.sqrt(n) + math.sqrt(outputs)) * (1 / math.sqrt(n) + 1 / math.sqrt(outputs)) ** (1 / 3) / n
+    return max(top + _TRACY_WIDOM * scale, 1.0)
 
 
 def edge(parts: Sequence[tuple[Tensor, float]], m: int) -> float:
