@@ -59,21 +59,30 @@ class Field:
 class Cotangent:
     """For each part: g, the kernel of the gradient summed over its channels, and bend, that of d g / d value.
 
-    spread: sum of 1/width over the weights it came through, for the correction to finite width.
+    spread: sum of 1/width over the weights it came through, for the correction to finite width; for the mean mode, in
+    which only channels are independent, and for the data modes, in which sites are too.
     """
 
     g: tuple[Tensor, ...]
     bend: tuple[Tensor, ...]
-    spread: float
+    spread: tuple[float, float]
 
     def __add__(self, other: "Cotangent") -> "Cotangent":
-        """Two readers of one tensor; what comes back through different weights is independent."""
+        """Two readers of one tensor; what comes back through different weights is independent.
+
+        Fluctuations that both have are added whole, those of one alone by the square of its share.
+        """
         own, its = self.weight(), other.weight()
         share = own / (own + its) if own + its > 0 else 0.5
+        shared = [min(a, b) for a, b in zip(self.spread, other.spread, strict=True)]
+        mean, data = (
+            c + share**2 * (a - c) + (1 - share) ** 2 * (b - c)
+            for a, b, c in zip(self.spread, other.spread, shared, strict=True)
+        )
         return Cotangent(
             tuple(a + b for a, b in zip(self.g, other.g, strict=True)),
             tuple(a + b for a, b in zip(self.bend, other.bend, strict=True)),
-            share * self.spread + (1 - share) * other.spread,
+            (mean, data),
         )
 
     def weight(self) -> float:

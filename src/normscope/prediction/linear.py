@@ -104,23 +104,26 @@ def _map(
         if bias is not None and walk.trains(bias):
             walk.adds(row, after, g, cotangent.spread)
         sent = sigma_w2 * convolve_back(window, g)
-        width = x.channels * independent_sites(x.sites, sent, inputs)
+        widths = [x.channels * independent_sites(x.sites, sent, inputs, two) for two in (1, 0)]
+        spread = (cotangent.spread[0] + 1 / widths[0], cotangent.spread[1] + 1 / widths[1])
         shares = tuple(sent * (part.channels / x.channels) for part in x.parts)
         zeros = tuple(torch.zeros_like(share) for share in shares)
-        return [Cotangent(shares, zeros, cotangent.spread + 1 / width)]
+        return [Cotangent(shares, zeros, spread)]
 
     return walk.record(out, [x], back)
 
 
-def independent_sites(sites: Sites, g: Tensor, kernel: Tensor) -> float:
-    """tr(G K)^2 / tr(G K G K) for two samples: over how many sites a layer's part of the mean mode averages.
+def independent_sites(sites: Sites, g: Tensor, kernel: Tensor, of: int) -> float:
+    """tr(G K)^2 / tr(G K G K): over how many sites a layer's part of an eigenvalue averages.
 
-    1 where the kernel is the same for all pairs of sites, however independent the gradients are.
+    of: 1 for the kernels of two samples (mean mode), 0 for those of one. 1 where the kernel is the same for all pairs of
+    sites, however independent the gradients are.
     """
     if sites.form == "samples" or sites.count == 1:
         return 1.0
     g, kernel = g[0].detach(), kernel.detach()
-    of = 1 if bool(g[1].abs().max() > 1e-9 * g[0].abs().max()) and bool(kernel[1].abs().max() > 0) else 0
+    if not bool(g[1].abs().max() > 1e-9 * g[0].abs().max() and kernel[1].abs().max() > 0):
+        of = 0
     if sites.form == "torus":
         values = torch.fft.fft2(g[of]).real * torch.fft.fft2(kernel[of]).real
         trace, square = values.sum(), values.square().sum()

@@ -39,7 +39,7 @@ def _of_samples(walk: Walk, out: Field, outputs: int) -> Spectrum:
     m = out.sites.batch
     seed = torch.ones(1, 1, m, m, dtype=torch.float64, requires_grad=True)
     walk.send_back(out, seed)
-    lam = sum(row.share[0] * widening(outputs, row.spread) for row in _added(walk) if row.share is not None)
+    lam = sum(row.share[0] * widening(outputs, row.spread[0]) for row in _added(walk) if row.share is not None)
     assert isinstance(lam, Tensor)
     (kernel,) = torch.autograd.grad(lam, seed)
     kernel = m * (kernel[0, 0] + kernel[0, 0].T) / 2
@@ -61,7 +61,7 @@ def _of_classes(walk: Walk, x: Field, out: Field, outputs: int, images: Tensor |
     if m == 1:
         return _read(walk, outputs, 0.0, 0.0, torus=x.sites.count > 1)
     # In the m - 1 directions orthogonal to 1 the mean eigenvalue is the second seed's; the edge lies above it.
-    extra = [_above(walk, x, images, [widening(c, row.spread) for row in walk.rows], wide=c > 0) for c in (0, outputs)]
+    extra = [_above(walk, x, images, [widening(c, row.spread[1]) for row in walk.rows], wide=c > 0) for c in (0, outputs)]
     return _read(walk, outputs, *extra, torus=x.sites.count > 1)
 
 
@@ -108,10 +108,9 @@ def _read(walk: Walk, outputs: int, extra: float, extra_wide: float, *, torus: b
         assert row.share is not None
         both = float(row.share[0].detach()), float(row.share[1].detach())
         shares[id(row)] = both
-        factor = widening(outputs, row.spread)
         for i, share in enumerate(both):
             infinite[i] += share
-            corrected[i] += share * factor
+            corrected[i] += share * widening(outputs, row.spread[i])
     return Spectrum(
         mean=corrected[0],
         data=corrected[1] + extra_wide,

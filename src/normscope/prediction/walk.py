@@ -20,7 +20,7 @@ class Row:
     kind: str
     numbers: dict[str, float] = field(default_factory=dict)
     share: Tensor | None = None
-    spread: float = 0.0
+    spread: tuple[float, float] = (0.0, 0.0)
     elementwise: Tensor | None = None
     inputs: tuple[Sites, Tensor, int] | None = None
 
@@ -61,7 +61,7 @@ class Walk:
         self.rows.append(Row(layer, kind, numbers))
         return self.rows[-1]
 
-    def adds(self, row: Row, sites: Sites, products: Tensor, spread: float) -> None:
+    def adds(self, row: Row, sites: Sites, products: Tensor, spread: tuple[float, float]) -> None:
         """What one parameter tensor adds: G times the kernel that it is multiplied with."""
         self.adds_total(row, sites.total(products), spread)
         if sites.form != "samples":
@@ -70,7 +70,7 @@ class Walk:
             pair = products[-1, 1].sum() * scale
             row.elementwise = pair if row.elementwise is None else row.elementwise + pair
 
-    def adds_total(self, row: Row, total: Tensor, spread: float) -> None:
+    def adds_total(self, row: Row, total: Tensor, spread: tuple[float, float]) -> None:
         row.share = total if row.share is None else row.share + total
         row.spread = spread
 
@@ -78,7 +78,7 @@ class Walk:
         """Cotangents of one output unit, through the tape; rows collect their shares."""
         for row in self.rows:
             row.share = row.elementwise = None
-        waiting = {id(out): Cotangent((seeds,), (torch.zeros_like(seeds),), 0.0)}
+        waiting = {id(out): Cotangent((seeds,), (torch.zeros_like(seeds),), (0.0, 0.0))}
         for record in reversed(self._tape):
             cotangent = waiting.pop(id(record.out), None)
             if cotangent is None:
