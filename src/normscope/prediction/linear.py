@@ -70,8 +70,8 @@ def _map(
     shape: tuple[int, ...],
 ) -> Field:
     fan_in = weight[0].numel()
-    sigma_w2 = fan_in * float(weight.detach().double().square().mean())
-    sigma_b2 = 0.0 if bias is None else float(bias.detach().double().square().mean())
+    sigma_w2 = fan_in * mean_square(weight)
+    sigma_b2 = 0.0 if bias is None else mean_square(bias)
     after = window.after
     inputs = x.mixture()
     patch = convolve(window, inputs)
@@ -111,6 +111,13 @@ def _map(
         return [Cotangent(shares, zeros, spread)]
 
     return walk.record(out, [x], back)
+
+
+def mean_square(tensor: Tensor) -> float:
+    """In double precision from row sums, without a copy in double precision."""
+    rows = tensor.detach().flatten(1) if tensor.ndim > 1 else tensor.detach()[None]
+    rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
+    return float(torch.linalg.vecdot(rows, rows).double().sum()) / tensor.numel()
 
 
 def independent_sites(sites: Sites, g: Tensor, kernel: Tensor, of: int) -> float:

@@ -80,7 +80,7 @@ def predict(
     limit = momentum_limit(momentum, nesterov=nesterov)
     inner, _, convention = unwrapped(model)
     shape = _shape(input_shape)
-    x, images = input_field(shape, batch_size, batch)
+    x, images = input_field(shape, batch_size, batch, sum(p.ndim > 1 for p in inner.parameters()))
     chosen = {id(p) for name, p in inner.named_parameters() if p.requires_grad and (not parameters or parameters(name, p))}
     walk = Walk(x.sites.batch, stats == "batch", lambda tensor: tensor is not None and id(tensor) in chosen)
     if convention:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from normscope.prediction.field import Field
 from normscope.prediction.walk import Row, Walk
-from normscope.theory.modes import edge, widening
+from normscope.theory.modes import common_spread, edge, pushed, widening
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,14 @@ def spectrum(walk: Walk, x: Field, out: Field, images: Tensor | None) -> Spectru
     return _of_classes(walk, x, out, outputs, images)
 
 
-def _added(walk: Walk) -> list[Row]:
-    return [row for row in walk.rows if row.share is not None]
+def _added(walk: Walk) -> list[tuple[Row, Tensor]]:
+    return [(row, row.share) for row in walk.rows if row.share is not None]
+
+
+def _factor(rows: list[tuple[Row, Tensor]], mode: int, outputs: int) -> float:
+    """By how much finite width raises what lies below the last weights."""
+    parts = [(max(float(share[min(mode, len(share) - 1)].detach()), 0.0), row.spread[mode]) for row, share in rows]
+    return widening(outputs, common_spread([part for part in parts if part[1] > 0]))
 
 
 def _of_samples(walk: Walk, out: Field, outputs: int) -> Spectrum:
@@ -39,18 +45,17 @@ def _of_samples(walk: Walk, out: Field, outputs: int) -> Spectrum:
     m = out.sites.batch
     seed = torch.ones(1, 1, m, m, dtype=torch.float64, requires_grad=True)
     walk.send_back(out, seed)
-    lam = sum(row.share[0] * widening(outputs, row.spread[0]) for row in _added(walk) if row.share is not None)
-    assert isinstance(lam, Tensor)
+    rows = _added(walk)
+    factor = _factor(rows, 0, outputs)
+    lam = torch.stack([share[0] * (factor if row.spread[0] > 0 else 1) for row, share in rows]).sum()
     (kernel,) = torch.autograd.grad(lam, seed)
     kernel = m * (kernel[0, 0] + kernel[0, 0].T) / 2
     values, vectors = torch.linalg.eigh(kernel)
-    shares_of_ones = vectors.sum(0) ** 2 / m
-    constant = int(shares_of_ones.argmax())
-    others = [i for i in range(m) if i != constant]
-    best = max(others, key=lambda i: float(values[i]))
+    constant = int((vectors.sum(0) ** 2).argmax())
+    best = max((i for i in range(m) if i != constant), key=lambda i: float(values[i]))
     seeds = torch.stack([m * torch.outer(vectors[:, i], vectors[:, i]) for i in (constant, best)])[:, None]
     walk.send_back(out, seeds)
-    return _read(walk, outputs, 0.0, 0.0, torus=False)
+    return _read(walk, outputs, m=m, torus=False)
 
 
 def _of_classes(walk: Walk, x: Field, out: Field, outputs: int, images: Tensor | None) -> Spectrum:
@@ -59,63 +64,76 @@ def _of_classes(walk: Walk, x: Field, out: Field, outputs: int, images: Tensor |
     seeds[1, 1] = -1 / (m - 1) if m > 1 else 0
     walk.send_back(out, seeds)
     if m == 1:
-        return _read(walk, outputs, 0.0, 0.0, torus=x.sites.count > 1)
+        return _read(walk, outputs, m=m, torus=x.sites.count > 1)
     # In the m - 1 directions orthogonal to 1 the mean eigenvalue is the second seed's; the edge lies above it.
-    extra = [_above(walk, x, images, [widening(c, row.spread[1]) for row in walk.rows], wide=c > 0) for c in (0, outputs)]
-    return _read(walk, outputs, *extra, torus=x.sites.count > 1)
+    inputs, widths, given = _overlaps(walk, x, images)
+    return _read(walk, outputs, m=m, inputs=inputs, widths=widths, given=given, torus=x.sites.count > 1)
 
 
-def _above(walk: Walk, x: Field, images: Tensor | None, factors: list[float], *, wide: bool) -> float:
-    """(edge of W - mean of W) / m: how far fluctuating overlaps spread the data modes.
+Parts = list[tuple[Tensor, float]]
+
+
+def _overlaps(walk: Walk, x: Field, images: Tensor | None) -> tuple[Parts, Parts, float]:
+    """The linear part of the kernel: by the inputs' dimension, by the widths; by a real batch, how far it spreads.
 
     Overlaps of the inputs fluctuate by their dimension, those of a layer's inputs again by its width.
     """
-    added = [
-        row.elementwise * factor
-        for row, factor in zip(walk.rows, factors, strict=True)
-        if row.elementwise is not None and row.elementwise.requires_grad
-    ]
+    added = [row.elementwise for row in walk.rows if row.elementwise is not None and row.elementwise.requires_grad]
     if not added:
-        return 0.0
+        return [], [], 0.0
     m = x.sites.batch
     (start,) = (part.kernel for part in x.parts)
-    layers = [row for row in walk.rows if row.inputs is not None and row.inputs[1] is not start] if wide else []
-    kernels = [start, *(row.inputs[1] for row in layers if row.inputs is not None)]
-    slopes = torch.autograd.grad(torch.stack(added).sum(), kernels, retain_graph=True, allow_unused=True)
-    parts: list[tuple[Tensor, float]] = []
-    for row, slope in zip(layers, slopes[1:], strict=True):
-        if slope is not None and row.inputs is not None:
-            sites, kernel, channels = row.inputs
+    layers = [(row, *row.inputs) for row in walk.rows if row.inputs is not None and row.inputs[1] is not start]
+    kernels = [start, *(kernel for _, _, kernel, _ in layers)]
+    first, *others = torch.autograd.grad(torch.stack(added).sum(), kernels, retain_graph=True, allow_unused=True)
+    assert first is not None
+    widths: Parts = []
+    for (_, sites, kernel, channels), slope in zip(layers, others, strict=True):
+        if slope is not None:
             # What fluctuates is what two samples do not share.
             size = sites.diagonal(kernel[:1] - kernel[1:]).detach().mean()
-            parts.append((sites.eigenvalues(slope[1].detach()) * size / channels, channels))
-    assert slopes[0] is not None
-    waves = x.sites.eigenvalues(slopes[0][1].detach())
+            widths.append((sites.eigenvalues(slope[1].detach()) * size / channels, channels))
+    waves = x.sites.eigenvalues(first[1].detach())
     if images is None:
-        parts.append((waves / x.channels, x.channels))
-        mean = sum(float(n * values.clamp_min(0).sum()) for values, n in parts)
-        return (edge(parts, m) - mean) / m
+        return [(waves / x.channels, float(x.channels))], widths, 0.0
     rows = torch.fft.fft2(images - images.mean(0)).flatten(1)
     weights = (waves / (x.channels * x.sites.count)).flatten().repeat(x.channels)
     gram = ((rows * weights) @ rows.conj().T).real
-    return float(torch.linalg.eigvalsh(gram)[-1] - gram.diagonal().sum() / (m - 1)) / m
+    return [], widths, float(torch.linalg.eigvalsh(gram)[-1] - gram.diagonal().sum() / (m - 1)) / m
 
 
-def _read(walk: Walk, outputs: int, extra: float, extra_wide: float, *, torus: bool) -> Spectrum:
+def _beyond(parts: Parts, m: int) -> float:
+    """Edge less mean, over m."""
+    return (edge(parts, m) - sum(float(n * values.clamp_min(0).sum()) for values, n in parts)) / m if parts else 0.0
+
+
+def _read(
+    walk: Walk,
+    outputs: int,
+    *,
+    m: int,
+    torus: bool,
+    inputs: Parts | None = None,
+    widths: Parts | None = None,
+    given: float = 0.0,
+) -> Spectrum:
+    rows = _added(walk)
+    factors = [_factor(rows, mode, outputs) for mode in (0, 1)]
     shares: dict[int, tuple[float, float]] = {}
     infinite, corrected = [0.0, 0.0], [0.0, 0.0]
-    for row in _added(walk):
-        assert row.share is not None
-        both = float(row.share[0].detach()), float(row.share[1].detach())
+    for row, share in rows:
+        both = float(share[0].detach()), float(share[1].detach())
         shares[id(row)] = both
-        for i, share in enumerate(both):
-            infinite[i] += share
-            corrected[i] += share * widening(outputs, row.spread[i])
-    return Spectrum(
-        mean=corrected[0],
-        data=corrected[1] + extra_wide,
-        mean_infinite=infinite[0],
-        data_infinite=infinite[1] + extra,
-        shares=shares,
-        torus=torus,
-    )
+        for i, part in enumerate(both):
+            infinite[i] += part
+            corrected[i] += part * (factors[i] if row.spread[i] > 0 else 1)
+    # The linear part widens as the whole does.
+    widened = corrected[1] / infinite[1] if infinite[1] > 0 else 1.0
+    narrow = [*(inputs or [])]
+    wide = [(values * widened, n) for values, n in (*narrow, *(widths or []))]
+
+    def ends(mean: float, data: float, parts: Parts) -> tuple[float, float]:
+        return mean + pushed(parts, m, m * (mean - data)) / m, data + given + _beyond(parts, m)
+
+    first, second = ends(*infinite, narrow), ends(*corrected, wide)
+    return Spectrum(second[0], second[1], first[0], first[1], shares, torus)

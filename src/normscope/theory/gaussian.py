@@ -20,12 +20,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 TERMS = 64
 _TINY = 1e-300
+# E[phi'' phi''] of a kink grows without bound as c goes to 1; no pair of different values comes nearer than this.
+_KINK = 1e-6
 
 
 @dataclass(frozen=True)
@@ -83,12 +86,17 @@ def _lines(pairs: Pairs, a: float, b: float) -> Moments:
         return Moments(a * a * (k + left * right), a * a + 0 * k, a * mean, 0 * q)
     qa, qb = pairs.ends(q)
     n = (qa * qb).clamp_min(_TINY).sqrt()
-    c = (k / n).clamp(-1, 1)
+    c = (k.detach() / n).clamp(-1, 1)
     angle = math.pi / 2 + torch.asin(c)
-    value = a * (a + b) * k + b * b * n / (2 * math.pi) * ((1 - c * c).sqrt() + c * angle)
-    slope = a * (a + b) + b * b * angle / (2 * math.pi)
+    rest = (1 - c * c).sqrt()
+    live = n > 2 * _TINY**0.5
+    slope = a * (a + b) + b * b * torch.where(live, angle / (2 * math.pi), -a / b)
+    value = _held(k, a * (a + b) * k.detach() + b * b * n / (2 * math.pi) * (rest + c * angle), slope)
+    if k.requires_grad:
+        slope = _held(k, slope, b * b / (2 * math.pi) / (n * rest.clamp_min(_KINK)))
     root = q.clamp_min(_TINY).sqrt()
-    return Moments(value, slope, b * root / math.sqrt(2 * math.pi), b / (root * math.sqrt(2 * math.pi)))
+    bend = torch.where(q > 2 * _TINY, b / (root * math.sqrt(2 * math.pi)), 0.0)
+    return Moments(value, slope, b * root / math.sqrt(2 * math.pi), bend)
 
 
 def _erf(pairs: Pairs) -> Moments:
@@ -119,6 +127,25 @@ def derivative(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
     return slope
 
 
+class _Held(torch.autograd.Function):
+    """Values whose derivative by the covariance is known: d E[phi phi] / dk = E[phi' phi'], and so on."""
+
+    @staticmethod
+    def forward(ctx: Any, k: Tensor, value: Tensor, slope: Tensor) -> Tensor:
+        ctx.save_for_backward(slope)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (slope,) = ctx.saved_tensors
+        return grads[0] * slope, None, None
+
+
+def _held(k: Tensor, value: Tensor, slope: Tensor) -> Tensor:
+    found: Tensor = _Held.apply(k, value, slope)
+    return found
+
+
 def _series(pairs: Pairs, function: Callable[[Tensor], Tensor]) -> Moments:
     z, weight, table = _hermite()
     # Equal places share their coefficients: without borders there is one.
@@ -132,21 +159,26 @@ def _series(pairs: Pairs, function: Callable[[Tensor], Tensor]) -> Moments:
     alphas = [alpha[place, k].reshape(shape) for k in range(TERMS)]
     betas = [beta[place, k].reshape(shape) for k in range(TERMS)]
     qa, qb = pairs.ends(pairs.q)
-    c = (pairs.k / (qa * qb).clamp_min(_TINY).sqrt()).clamp(-1, 1)
+    c = (pairs.k.detach() / (qa * qb).clamp_min(_TINY).sqrt()).clamp(-1, 1)
+    small = root[:, 0].clamp_min(_TINY)
+    curves = [beta[place, k].reshape(shape) * math.sqrt(k) / small[place].reshape(shape) for k in range(1, TERMS)]
 
-    def summed(coefficients: list[Tensor], square: Tensor) -> Tensor:
-        left = sum(term * term for term in coefficients)
-        rest = (square[place].reshape(shape) - left).clamp_min(0).sqrt()
+    def summed(coefficients: list[Tensor], square: Tensor | None) -> Tensor:
+        terms = coefficients
+        if square is not None:
+            rest = square[place].reshape(shape) - torch.stack([t * t for t in coefficients]).sum(0)
+            terms = [*coefficients, rest.clamp_min(0).sqrt()]
         found = torch.zeros_like(c)
-        for term in (rest, *reversed(coefficients)):
+        for term in reversed(terms):
             a, b = pairs.ends(term)
-            found = found * c + a * b
+            found = (found * c).add_(a * b)
         return found
 
-    second = (beta[:, 1] / root[:, 0].clamp_min(_TINY))[place].reshape(shape)
-    return Moments(
-        summed(alphas, (values * values) @ weight), summed(betas, (slopes * slopes) @ weight), alphas[0], second
-    )
+    slope = summed(betas, (slopes * slopes) @ weight)
+    value = _held(pairs.k, summed(alphas, (values * values) @ weight), slope)
+    if pairs.k.requires_grad:
+        slope = _held(pairs.k, slope, summed(curves, None))
+    return Moments(value, slope, alphas[0], (beta[:, 1] / small)[place].reshape(shape))
 
 
 RELU = Activation("relu", torch.relu, line=(0.0, 1.0))

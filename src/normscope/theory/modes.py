@@ -13,6 +13,9 @@ smallest value that
 
 takes (Marchenko and Pastur; with d equal t_j = b/d this is b (1 + sqrt(m/d))^2).
 
+A constant part that stands `spike` above the mean of the data modes has its eigenvalue at z(1 / spike), a little above the
+mean mode, as long as it is out of their reach.
+
 With C outputs the weights above a layer couple them: the C cotangents that reach a layer through widths n_1, n_2, ...
 have a Gram matrix whose largest eigenvalue is not 1 but that of a Wishart matrix of C in n, 1/n = sum 1/n_j (exact for
 one width; for several to first order in C/n). The last layer's own part is the same for every output.
@@ -48,6 +51,22 @@ def widening(outputs: int, spread: float) -> float:
     return max(top + _TRACY_WIDOM * scale, 1.0)
 
 
+def common_spread(parts: Sequence[tuple[float, float]]) -> float:
+    """Of a sum of layers' parts (c, spread): the variance of the sum, in which layers share what lies above both.
+
+        sum_{l, k} c_l c_k min(spread_l, spread_k) / (sum c)^2
+    """
+    total = sum(c for c, _ in parts)
+    if total <= 0:
+        return 0.0
+    ordered = sorted(parts, key=lambda part: part[1])
+    found, below, last = 0.0, total, 0.0
+    for c, spread in ordered:
+        found += below**2 * (spread - last)
+        below, last = below - c, spread
+    return found / total**2
+
+
 def edge(parts: Sequence[tuple[Tensor, float]], m: int) -> float:
     """Upper edge of the sum of Y T Y^T over independent parts, Y of m rows: (eigenvalues of T, copies of each).
 
@@ -55,20 +74,40 @@ def edge(parts: Sequence[tuple[Tensor, float]], m: int) -> float:
         >>> round(edge([(torch.full((16,), 1 / 16, dtype=torch.float64), 1)], 64), 9)
         9.0
     """
+    t, copies = _joined(parts)
+    if not t.numel():
+        return 0.0
+    u = _turn(t, copies, m)
+    return float(1 / u + (copies * t / (1 - t * m * u)).sum())
+
+
+def pushed(parts: Sequence[tuple[Tensor, float]], m: int, spike: float) -> float:
+    """How far the spread of the data modes pushes up a mean mode that stands `spike` above their mean.
+
+        z(1 / spike) - spike - sum t        0 where the spike drowns in the data modes
+    """
+    t, copies = _joined(parts)
+    if not t.numel() or spike <= 0 or 1 / spike >= _turn(t, copies, m):
+        return 0.0
+    return float((copies * t / (1 - t * m / spike)).sum() - (copies * t).sum())
+
+
+def _joined(parts: Sequence[tuple[Tensor, float]]) -> tuple[Tensor, Tensor]:
+    if not parts:
+        return torch.zeros(0), torch.zeros(0)
     t = torch.cat([values.flatten().clamp_min(0) for values, _ in parts])
     copies = torch.cat([torch.full((values.numel(),), float(n), dtype=torch.float64) for values, n in parts])
-    if not bool((t > 0).any()):
-        return 0.0
+    live = t > 1e-9 * t.max()
+    return t[live], copies[live]
+
+
+def _turn(t: Tensor, copies: Tensor, m: int) -> float:
+    """Where the convex z(u) is smallest: halve the interval in which its slope changes sign."""
     low, high = 0.0, 1 / (m * float(t.max()))
-
-    def slope(u: float) -> float:
-        return float(-1 / u**2 + (copies * m * t**2 / (1 - t * m * u) ** 2).sum())
-
-    # z is convex in u: halve the interval in which its slope changes sign.
     for _ in range(60):
         u = (low + high) / 2
-        if slope(u) < 0:
+        if float((copies * m * t**2 / (1 - t * m * u) ** 2).sum()) < 1 / u**2:
             low = u
         else:
             high = u
-    return float(1 / u + (copies * t / (1 - t * m * u)).sum())
+    return u

@@ -10,6 +10,7 @@ A batch of m samples weighs its two classes 1/m and (m - 1)/m: `mix`. Cotangents
 entry for each direction over the samples that is sent back.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -17,18 +18,29 @@ from torch import Tensor
 
 from normscope.theory.gaussian import Pairs
 
-# Above this number of sites the exact form (its square) costs more than the borders it knows are worth.
-EXACT_SITES = 256
+# Pairs of sites that all layers together may cost: beyond, the exact form takes longer than its borders are worth.
+_PAIRS = 500_000
+
+
+def exact_sites(layers: int) -> int:
+    """Up to how many sites a network of so many layers is given the exact form.
+
+    Example: 16x16 images for a network of 7 layers, 7x7 for one of 54.
+        >>> exact_sites(7), exact_sites(54)
+        (267, 96)
+    """
+    return math.isqrt(_PAIRS // max(layers, 1))
 
 
 @dataclass(frozen=True)
 class Sites:
-    """The form, the size of the image and the batch size m."""
+    """The form, the size of the image, the batch size m, and up to how many sites smaller images become exact."""
 
     form: str
     height: int
     width: int
     batch: int
+    limit: int = 256
 
     @property
     def count(self) -> int:
@@ -38,8 +50,8 @@ class Sites:
         """Of an image that a layer makes of this one; exact as soon as it is small enough."""
         if self.form == "samples":
             return self
-        form = "exact" if self.form == "exact" or height * width <= EXACT_SITES else "torus"
-        return Sites(form, height, width, self.batch)
+        form = "exact" if self.form == "exact" or height * width <= self.limit else "torus"
+        return Sites(form, height, width, self.batch, self.limit)
 
     def mix(self, kernel: Tensor) -> Tensor:
         """The mean over the samples y of K(x, y)."""
