@@ -19,10 +19,9 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
         walk.note(f"{name}: {phi.name} of values that are not Gaussian; a Gaussian of the same moments took their place.")
     found = [phi.moments(x.sites.pairs(part.kernel, part.mean)) for part in x.parts]
     parts = tuple(
-        Part(part.channels, m.value, m.mean, (phi, part.kernel, part.mean))
-        for part, m in zip(x.parts, found, strict=True)
+        Part(part.channels, m.value, m.mean) for part, m in zip(x.parts, found, strict=True)
     )
-    out = Field(x.sites, parts, x.shape, False, x.roots)
+    out = Field(x.sites, parts, x.shape, False, x.roots, (phi, x))
     others = 1 - x.sites.same()
 
     def back(cotangent: Cotangent) -> list[Cotangent]:

@@ -13,14 +13,12 @@ from normscope.theory.sites import Sites
 class Part:
     """Channels that share a kernel; a concatenation has several.
 
-    kernel: second moments. mean: over channels, for each place. source: (activation, kernel, mean) where the values are
-    that activation of a Gaussian with that kernel, None where they are Gaussian themselves or neither.
+    kernel: second moments. mean: over channels, for each place.
     """
 
     channels: int
     kernel: Tensor
     mean: Tensor
-    source: tuple[Activation, Tensor, Tensor] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +26,8 @@ class Field:
     """A tensor of the network, without its batch dimension.
 
     shape: as torch has it. gaussian: over the random weights. roots: the layers whose weights it is a function of
-    directly, with no other weights in between: fields without common roots are independent.
+    directly, with no other weights in between: fields without common roots are independent. before: (activation, field)
+    where the values are that activation of that field's.
     """
 
     sites: Sites
@@ -36,6 +35,7 @@ class Field:
     shape: tuple[int, ...]
     gaussian: bool
     roots: frozenset[str]
+    before: "tuple[Activation, Field] | None" = None
 
     @property
     def channels(self) -> int:

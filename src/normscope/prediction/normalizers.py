@@ -53,7 +53,7 @@ def batch_norm(
         return _by_running(walk, name, x, gamma, beta, affine, eps, running)
     if x.sites.batch * x.sites.count == 1:
         raise ValueError("takes statistics over the batch, and batch_size=1 leaves one value. Take a larger batch_size")
-    if any(part.source is not None for part in x.parts):
+    if x.before is not None:
         walk.note(f"{name}: normalizes after an activation; channels were taken to have the same variance.")
     found = [normalize(x.sites, part.kernel, eps) for part in x.parts]
     _check(walk, name, found)

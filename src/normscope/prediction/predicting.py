@@ -92,6 +92,7 @@ def predict(
     if not walk.rows:
         raise ValueError("The model has no layer with parameters on the way from input to output.")
     found = spectrum(walk, x, out, images)
+    walk.forget()
     _common_notes(walk, x, found, batch is not None)
     scale = LOSS_FACTORS[loss](out.shape[0], x.sites.batch)
     if loss == "cross_entropy":

@@ -87,6 +87,10 @@ class Walk:
                 known = waiting.get(id(source))
                 waiting[id(source)] = sent if known is None else known + sent
 
+    def forget(self) -> None:
+        """Drops the tape, whose functions hold every kernel."""
+        self._tape.clear()
+
     def trained_mask(self, directions: int) -> Tensor:
         """1 for directions that go through the statistics; the pair-by-pair one never does."""
         mask = torch.full((directions,), float(self.trained), dtype=torch.float64)

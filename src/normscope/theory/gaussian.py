@@ -153,32 +153,39 @@ def _series(pairs: Pairs, function: Callable[[Tensor], Tensor]) -> Moments:
     root = both[0].clamp_min(0).sqrt()[:, None]
     at = both[1][:, None] + root * z
     values, slopes = function(at), derivative(function, at)
-    alpha = values @ (table * weight).T
+    alpha = values @ (table[:-1] * weight).T
     beta = slopes @ (table[:-1] * weight).T
-    shape = pairs.q.shape
-    alphas = [alpha[place, k].reshape(shape) for k in range(TERMS)]
-    betas = [beta[place, k].reshape(shape) for k in range(TERMS)]
+    small = root.clamp_min(_TINY)
+    gamma = beta[:, 1:] * torch.arange(1, TERMS, dtype=torch.float64).sqrt() / small
+    # What the terms leave of c = 1 goes on the next power.
+    alpha = torch.cat([alpha, _rest((values * values) @ weight, alpha)], 1)
+    beta = torch.cat([beta, _rest((slopes * slopes) @ weight, beta)], 1)
     qa, qb = pairs.ends(pairs.q)
     c = (pairs.k.detach() / (qa * qb).clamp_min(_TINY).sqrt()).clamp(-1, 1)
-    small = root[:, 0].clamp_min(_TINY)
-    curves = [beta[place, k].reshape(shape) * math.sqrt(k) / small[place].reshape(shape) for k in range(1, TERMS)]
-
-    def summed(coefficients: list[Tensor], square: Tensor | None) -> Tensor:
-        terms = coefficients
-        if square is not None:
-            rest = square[place].reshape(shape) - torch.stack([t * t for t in coefficients]).sum(0)
-            terms = [*coefficients, rest.clamp_min(0).sqrt()]
-        found = torch.zeros_like(c)
-        for term in reversed(terms):
-            a, b = pairs.ends(term)
-            found = (found * c).add_(a * b)
-        return found
-
-    slope = summed(betas, (slopes * slopes) @ weight)
-    value = _held(pairs.k, summed(alphas, (values * values) @ weight), slope)
+    needed = [alpha, beta, gamma] if pairs.k.requires_grad else [alpha, beta]
+    if len(both[0]) == 1:
+        powers = torch.cat([torch.ones_like(c)[..., None], c[..., None].expand(*c.shape, TERMS).cumprod(-1)], -1)
+        sums = [powers[..., : row.shape[1]] @ row[0].square() for row in needed]
+    else:
+        sums = [_horner(c, rows[place].reshape(*pairs.q.shape, -1), pairs.ends) for rows in needed]
+    value, slope = _held(pairs.k, sums[0], sums[1]), sums[1]
     if pairs.k.requires_grad:
-        slope = _held(pairs.k, slope, summed(curves, None))
-    return Moments(value, slope, alphas[0], (beta[:, 1] / small)[place].reshape(shape))
+        slope = _held(pairs.k, slope, sums[2])
+    shape = pairs.q.shape
+    return Moments(value, slope, alpha[place, 0].reshape(shape), (beta[:, 1] / small[:, 0])[place].reshape(shape))
+
+
+def _rest(square: Tensor, coefficients: Tensor) -> Tensor:
+    return (square - coefficients.square().sum(1)).clamp_min(0).sqrt()[:, None]
+
+
+def _horner(c: Tensor, rows: Tensor, ends: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
+    """sum_k row_k row_k c^k, with coefficients of each place."""
+    found = torch.zeros_like(c)
+    for term in reversed(rows.unbind(-1)):
+        a, b = ends(term)
+        found = (found * c).add_(a * b)
+    return found
 
 
 RELU = Activation("relu", torch.relu, line=(0.0, 1.0))

@@ -78,7 +78,8 @@ def edge(parts: Sequence[tuple[Tensor, float]], m: int) -> float:
     if not t.numel():
         return 0.0
     u = _turn(t, copies, m)
-    return float(1 / u + (copies * t / (1 - t * m * u)).sum())
+    total = sum(n * float(values.clamp_min(0).sum()) for values, n in parts)
+    return total + float(1 / u + (copies * t * (t * m * u / (1 - t * m * u))).sum())
 
 
 def pushed(parts: Sequence[tuple[Tensor, float]], m: int, spike: float) -> float:
@@ -89,22 +90,23 @@ def pushed(parts: Sequence[tuple[Tensor, float]], m: int, spike: float) -> float
     t, copies = _joined(parts)
     if not t.numel() or spike <= 0 or 1 / spike >= _turn(t, copies, m):
         return 0.0
-    return float((copies * t / (1 - t * m / spike)).sum() - (copies * t).sum())
+    return float((copies * t * (t * m / spike / (1 - t * m / spike))).sum())
 
 
 def _joined(parts: Sequence[tuple[Tensor, float]]) -> tuple[Tensor, Tensor]:
+    """All t and their copies; those below a thousandth of the largest move the mean alone."""
     if not parts:
         return torch.zeros(0), torch.zeros(0)
     t = torch.cat([values.flatten().clamp_min(0) for values, _ in parts])
     copies = torch.cat([torch.full((values.numel(),), float(n), dtype=torch.float64) for values, n in parts])
-    live = t > 1e-9 * t.max()
+    live = t > 1e-3 * t.max()
     return t[live], copies[live]
 
 
 def _turn(t: Tensor, copies: Tensor, m: int) -> float:
     """Where the convex z(u) is smallest: halve the interval in which its slope changes sign."""
     low, high = 0.0, 1 / (m * float(t.max()))
-    for _ in range(60):
+    for _ in range(50):
         u = (low + high) / 2
         if float((copies * m * t**2 / (1 - t * m * u) ** 2).sum()) < 1 / u**2:
             low = u

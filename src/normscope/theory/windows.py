@@ -10,7 +10,7 @@ Sources: seed 002, Eq. (34)-(43); stride, padding and the linear map's base case
 """
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -188,6 +188,7 @@ def _axis_offsets(n: int, count: int, stride: int, exact: bool) -> Tensor:
     return (stride * signed) % n
 
 
+@lru_cache(maxsize=64)
 def _offsets(window: Window) -> Tensor:
     """Into the flattened torus: (H', W') or (S', S')."""
     before, after = window.before, window.after
@@ -207,6 +208,7 @@ def _axis_valid(n: int, count: int, k: int, s: int, p: int, d: int, exact: bool)
     return inside @ inside.T / k if exact else inside.mean()
 
 
+@lru_cache(maxsize=64)
 def _valid(window: Window) -> Tensor:
     before, after = window.before, window.after
     exact = after.form == "exact"

@@ -1,0 +1,77 @@
+r"""The largest of n equally correlated Gaussians, as max pooling takes it, through a rising function phi.
+
+    z_i = mean + sqrt(q) (sqrt(r) u + sqrt(1 - r) e_i)        M = phi(max_i z_i)
+
+E[M], E[M^2], E[phi'(max z)], E[phi'^2] and E[phi' (max z - mean)] / q by quadrature: 201 points for u, 801 for the
+largest e_i, whose density is n p(e) P(e)^(n - 1).
+
+Two windows A, B with mean covariance k_AB over all pairs of taps (average pooling's kernel), k_same within one window:
+
+    E[M_A M_B] = E[M]^2 + E[phi']^2 k_AB + (Var M - E[phi']^2 k_same) (k_AB / k_same)^2
+
+the first two terms of the Hermite expansion, with what they leave at k_AB = k_same put on the square. It is exact for one
+window and to first order for weakly correlated ones; in between it was compared with Monte Carlo (windows of 4 and 9,
+correlations 0 to 0.9, ReLU): off by less than 2 % of E[M^2].
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from normscope.theory.gaussian import derivative
+
+
+@dataclass(frozen=True)
+class Largest:
+    """Moments of M: E[M], E[M^2], E[phi'], E[phi'^2], E[phi' (max z - mean)] / q."""
+
+    mean: float
+    square: float
+    slope: float
+    slope2: float
+    bend: float
+
+
+@lru_cache(maxsize=8)
+def _points(n: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    u = torch.linspace(-8, 8, 201, dtype=torch.float64)
+    e = torch.linspace(-8, 8, 801, dtype=torch.float64)
+    below = 0.5 * (1 + torch.erf(e / math.sqrt(2)))
+    own, largest = torch.exp(-u * u / 2), torch.exp(-e * e / 2) * below ** (n - 1)
+    return u, own / own.sum(), e, largest / largest.sum()
+
+
+def largest(function: Callable[[Tensor], Tensor], n: int, q: float, mean: float, r: float) -> Largest:
+    """Of n places.
+
+    Example: the larger of two standard Gaussians has the mean 1/sqrt(pi).
+        >>> round(largest(lambda z: z, 2, 1.0, 0.0, 0.0).mean * math.sqrt(math.pi), 6)
+        1.0
+    """
+    u, own, e, density = _points(n)
+    r = min(max(r, 0.0), 1.0)
+    z = math.sqrt(max(q, 0.0)) * (math.sqrt(r) * u[:, None] + math.sqrt(1 - r) * e[None, :])
+    weight = own[:, None] * density[None, :]
+    values, slopes = function(mean + z), derivative(function, mean + z)
+
+    def expected(of: Tensor) -> float:
+        return float((of * weight).sum())
+
+    bend = expected(slopes * z) / q if q > 0 else 0.0
+    return Largest(expected(values), expected(values**2), expected(slopes), expected(slopes**2), bend)
+
+
+def products(found: Largest, covariance: Tensor, same: Tensor) -> Tensor:
+    """E[M_A M_B] from the mean covariances of windows; same: sqrt of the two windows' own, for each pair."""
+    left = max(found.square - found.mean**2, 0.0)
+    share = covariance / same.clamp_min(1e-300)
+    return found.mean**2 + found.slope**2 * covariance + (left - found.slope**2 * same) * share**2
+
+
+def agreement(covariance: Tensor, same: Tensor) -> Tensor:
+    """How much more often than by chance two windows choose the same place: 2/pi asin(share), exact for two places."""
+    return 2 / math.pi * torch.asin((covariance / same.clamp_min(1e-300)).clamp(0, 1))
