@@ -1,10 +1,12 @@
 """Max pooling of a Gaussian field or of a rising activation of one."""
 
+from torch import Tensor
+
 from normscope.prediction.field import Cotangent, Field, Part
 from normscope.prediction.walk import Walk
 from normscope.theory.gaussian import LINEAR
-from normscope.theory.maxima import agreement, largest, products
-from normscope.theory.windows import Window, convolve_back, place, pool, pool_back
+from normscope.theory.maxima import agreement, of_windows, products
+from normscope.theory.windows import Window, convolve_back, pool, pool_back, taps_inside
 
 
 def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
@@ -18,31 +20,39 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
     walk.note(
         f"{name}: maxima by quadrature with equal correlations inside a window, and to second order between windows."
     )
-    n, after = window.taps, window.after
+    after = window.after
     parts, backs = [], []
     for part in before.parts:
         pairs = before.sites.pairs(part.kernel, part.mean)
         q, mean = float(pairs.q.mean()), float(pairs.mean.mean())
-        covariance = pool(window, pairs.k)
+        inside = _inside(window, pairs.k.detach(), pairs.q)
+        found, share = of_windows(window, phi.function, q, mean, inside)
+        covariance = pool(window, pairs.k) / after.outer(share, share)
         own = after.diagonal(covariance).detach().clamp_min(0)
-        inside = (float(own.mean()) * n / q - 1) / (n - 1) if n > 1 and q > 0 else 0.0
-        found = largest(phi.function, n, q, mean, inside)
-        same = after.outer(own.sqrt(), own.sqrt())
-        parts.append(
-            Part(part.channels, products(found, covariance, same), 0 * place(window, part.mean, averaged=True) + found.mean)
-        )
-        backs.append((found, agreement(covariance.detach(), same)))
+        parts.append(Part(part.channels, products(after, found, covariance, own), found.mean))
+        backs.append((found, share, agreement(after, covariance.detach(), own)))
     space = (after.width,) if len(x.shape) == 2 else (after.height, after.width)
     out = Field(after, tuple(parts), (x.channels, *space), False, x.roots)
     others = 1 - before.sites.same()
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
         sent, bends = [], []
-        for (found, chosen), g in zip(backs, cotangent.g, strict=True):
-            apart = pool_back(window, (1 - chosen) * g)
-            together = convolve_back(window, chosen * g)
-            sent.append(found.slope**2 * apart + found.slope2 * together)
-            bends.append(found.bend**2 * pool_back(window, g) * others)
+        for (found, share, chosen), g in zip(backs, cotangent.g, strict=True):
+            slopes, weights = after.outer(found.slope / share, found.slope / share), found.slope2 / share
+            apart = pool_back(window, slopes * (1 - chosen) * g)
+            together = convolve_back(window, after.outer(weights.sqrt(), weights.sqrt()) * chosen * g)
+            sent.append(apart + together)
+            bends.append(pool_back(window, after.outer(found.bend / share, found.bend / share) * g) * others)
         return [Cotangent(tuple(sent), tuple(bends), cotangent.spread)]
 
     return walk.record(out, [before], back)
+
+
+def _inside(window: Window, covariance: Tensor, q: Tensor) -> float:
+    """Mean correlation between different places of a window, over windows without padding."""
+    n, after = window.taps, window.after
+    sums = after.diagonal(pool(window, covariance))
+    whole = taps_inside(window) > 1 - 1e-9
+    own = float(sums if after.form == "torus" else sums[whole].mean() if bool(whole.any()) else sums.max())
+    size = float(q.mean())
+    return (own * n / size - 1) / (n - 1) if size > 0 and n > 1 else 0.0

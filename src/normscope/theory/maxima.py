@@ -23,17 +23,19 @@ import torch
 from torch import Tensor
 
 from normscope.theory.gaussian import derivative
+from normscope.theory.sites import Sites
+from normscope.theory.windows import Window, taps_inside
 
 
 @dataclass(frozen=True)
 class Largest:
-    """Moments of M: E[M], E[M^2], E[phi'], E[phi'^2], E[phi' (max z - mean)] / q."""
+    """Moments of M, one for each window: E[M], E[M^2], E[phi'], E[phi'^2], E[phi' (max z - mean)] / q."""
 
-    mean: float
-    square: float
-    slope: float
-    slope2: float
-    bend: float
+    mean: Tensor
+    square: Tensor
+    slope: Tensor
+    slope2: Tensor
+    bend: Tensor
 
 
 @lru_cache(maxsize=8)
@@ -45,11 +47,11 @@ def _points(n: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return u, own / own.sum(), e, largest / largest.sum()
 
 
-def largest(function: Callable[[Tensor], Tensor], n: int, q: float, mean: float, r: float) -> Largest:
-    """Of n places.
+def largest(function: Callable[[Tensor], Tensor], n: int, q: float, mean: float, r: float) -> Tensor:
+    """The five moments of `Largest`, of n places.
 
     Example: the larger of two standard Gaussians has the mean 1/sqrt(pi).
-        >>> round(largest(lambda z: z, 2, 1.0, 0.0, 0.0).mean * math.sqrt(math.pi), 6)
+        >>> round(float(largest(lambda z: z, 2, 1.0, 0.0, 0.0)[0]) * math.sqrt(math.pi), 6)
         1.0
     """
     u, own, e, density = _points(n)
@@ -57,21 +59,37 @@ def largest(function: Callable[[Tensor], Tensor], n: int, q: float, mean: float,
     z = math.sqrt(max(q, 0.0)) * (math.sqrt(r) * u[:, None] + math.sqrt(1 - r) * e[None, :])
     weight = own[:, None] * density[None, :]
     values, slopes = function(mean + z), derivative(function, mean + z)
-
-    def expected(of: Tensor) -> float:
-        return float((of * weight).sum())
-
-    bend = expected(slopes * z) / q if q > 0 else 0.0
-    return Largest(expected(values), expected(values**2), expected(slopes), expected(slopes**2), bend)
+    bend = slopes * z / q if q > 0 else 0 * z
+    return torch.stack([(of * weight).sum() for of in (values, values**2, slopes, slopes**2, bend)])
 
 
-def products(found: Largest, covariance: Tensor, same: Tensor) -> Tensor:
-    """E[M_A M_B] from the mean covariances of windows; same: sqrt of the two windows' own, for each pair."""
-    left = max(found.square - found.mean**2, 0.0)
-    share = covariance / same.clamp_min(1e-300)
-    return found.mean**2 + found.slope**2 * covariance + (left - found.slope**2 * same) * share**2
+def of_windows(
+    window: Window, function: Callable[[Tensor], Tensor], q: float, mean: float, r: float
+) -> tuple[Largest, Tensor]:
+    """Moments for each window, with as many places as it has inside the image; and that number's share of the taps.
+
+    By offsets, where windows have no position, means over all of them.
+    """
+    share = taps_inside(window)
+    counts, which = torch.unique((share * window.taps).round().long(), return_inverse=True)
+    table = torch.stack([largest(function, int(n), q, mean, r) for n in counts])[which]
+    if window.after.form == "torus":
+        table, share = table.mean(0), share.mean()
+    return Largest(*table.unbind(-1)), share
 
 
-def agreement(covariance: Tensor, same: Tensor) -> Tensor:
+def products(sites: Sites, found: Largest, covariance: Tensor, own: Tensor) -> Tensor:
+    """E[M_A M_B] from the mean covariances of windows; own: of each window with itself."""
+    left = (found.square - found.mean**2 - found.slope**2 * own).clamp_min(0).sqrt()
+    share = covariance / sites.outer(own.sqrt(), own.sqrt()).clamp_min(1e-300)
+    return (
+        sites.outer(found.mean, found.mean)
+        + sites.outer(found.slope, found.slope) * covariance
+        + sites.outer(left, left) * share**2
+    )
+
+
+def agreement(sites: Sites, covariance: Tensor, own: Tensor) -> Tensor:
     """How much more often than by chance two windows choose the same place: 2/pi asin(share), exact for two places."""
-    return 2 / math.pi * torch.asin((covariance / same.clamp_min(1e-300)).clamp(0, 1))
+    share = covariance / sites.outer(own.sqrt(), own.sqrt()).clamp_min(1e-300)
+    return 2 / math.pi * torch.asin(share.clamp(0, 1))

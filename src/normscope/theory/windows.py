@@ -229,6 +229,22 @@ def _valid(window: Window) -> Tensor:
     return (rows[:, None, :, None] * columns[None, :, None, :]).reshape(after.count, after.count)
 
 
+def taps_inside(window: Window) -> Tensor:
+    """For each window, in order: the share of its taps that are no padding."""
+    before, after = window.before, window.after
+    axes = zip(
+        (before.height, before.width),
+        (after.height, after.width),
+        window.kernel,
+        window.stride,
+        window.padding,
+        window.dilation,
+        strict=True,
+    )
+    rows, columns = (_axis_valid(*sizes, True).diagonal() for sizes in axes)
+    return (rows[:, None] * columns[None, :]).flatten()
+
+
 def _differences(window: Window) -> list[tuple[int, int, float]]:
     """g - f over all pairs of taps, with the share of pairs that have it."""
     (ky, kx), square = window.kernel, float(window.taps) ** 2
