@@ -19,7 +19,8 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
         walk.note(f"{name}: {phi.name} of values that are not Gaussian; a Gaussian of the same moments took their place.")
     found = [phi.moments(x.sites.pairs(part.kernel, part.mean)) for part in x.parts]
     parts = tuple(
-        Part(part.channels, m.value, m.mean) for part, m in zip(x.parts, found, strict=True)
+        Part(part.channels, m.value, m.mean, part.noise * _of_two(x, m.slope) ** 2)
+        for part, m in zip(x.parts, found, strict=True)
     )
     out = Field(x.sites, parts, x.shape, False, x.roots, (phi, x))
     others = 1 - x.sites.same()
@@ -32,12 +33,17 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
     return walk.record(out, [x], back)
 
 
+def _of_two(x: Field, slope: Tensor) -> float:
+    """Mean over pairs of different samples, or of all of a real batch."""
+    return float(slope[-1].detach().mean())
+
+
 def multiplied(
     walk: Walk, x: Field, factor: Callable[[Field], Tensor | float], of_mean: float, *, gaussian: bool
 ) -> Field:
     """Kernels times a factor for each pair, the same for what comes back."""
     by = factor(x)
-    parts = tuple(Part(part.channels, part.kernel * by, part.mean * of_mean) for part in x.parts)
+    parts = tuple(Part(part.channels, part.kernel * by, part.mean * of_mean, part.noise * of_mean**4) for part in x.parts)
     out = Field(x.sites, parts, x.shape, gaussian, x.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
@@ -76,6 +82,7 @@ def shift(walk: Walk, x: Field, constant: float) -> Field:
             part.channels,
             part.kernel + constant * (x.sites.ends(part.mean)[0] + x.sites.ends(part.mean)[1]) + constant**2,
             part.mean + constant,
+            part.noise,
         )
         for part in x.parts
     )

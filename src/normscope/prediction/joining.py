@@ -32,7 +32,7 @@ def add(walk: Walk, name: str, left: Field, right: Field) -> Field:
     parts = []
     for a, b in zip(one, two, strict=True):
         cross = left.sites.outer(a.mean, b.mean)
-        parts.append(Part(a.channels, a.kernel + b.kernel + cross + left.sites.outer(b.mean, a.mean), a.mean + b.mean))
+        parts.append(Part(a.channels, a.kernel + b.kernel + cross + left.sites.outer(b.mean, a.mean), a.mean + b.mean, a.noise + b.noise))
     out = Field(left.sites, tuple(parts), left.shape, left.gaussian and right.gaussian, left.roots | right.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
@@ -80,7 +80,7 @@ def _split(field: Field, cuts: list[int]) -> list[Part]:
     for part in field.parts:
         end = start + part.channels
         while at < len(cuts) and cuts[at] <= end:
-            found.append(Part(cuts[at] - (cuts[at - 1] if at else 0), part.kernel, part.mean))
+            found.append(Part(cuts[at] - (cuts[at - 1] if at else 0), part.kernel, part.mean, part.noise))
             at += 1
         start = end
     return found

@@ -94,7 +94,8 @@ def _map(
     )
     row.inputs = (x.sites, inputs, x.channels)
     mean = after.diagonal(kernel) * 0
-    out = Field(after, (Part(shape[0], kernel, mean),), shape, True, frozenset({root}))
+    noise = sigma_w2**2 * _noise(x, row.numbers["qh"] - row.numbers["qh_xy"]) / window.taps
+    out = Field(after, (Part(shape[0], kernel, mean, noise),), shape, True, frozenset({root}))
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
         (g,) = cotangent.g
@@ -111,6 +112,11 @@ def _map(
         return [Cotangent(shares, zeros, spread)]
 
     return walk.record(out, [x], back)
+
+
+def _noise(x: Field, size: float) -> float:
+    """Variance from pair to pair of overlaps of so many channels, of which two samples share all but `size`."""
+    return sum(p.noise * (p.channels / x.channels) ** 2 for p in x.parts) + size**2 / x.channels
 
 
 def mean_square(tensor: Tensor) -> float:

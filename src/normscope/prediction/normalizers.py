@@ -55,7 +55,7 @@ def batch_norm(
         raise ValueError("takes statistics over the batch, and batch_size=1 leaves one value. Take a larger batch_size")
     if x.before is not None:
         walk.note(f"{name}: normalizes after an activation; channels were taken to have the same variance.")
-    found = [normalize(x.sites, part.kernel, eps) for part in x.parts]
+    found = [normalize(x.sites, part.kernel, eps, part.noise) for part in x.parts]
     _check(walk, name, found)
     row = walk.row(
         name,
@@ -64,7 +64,12 @@ def batch_norm(
         variance=float(sum(n.variance * p.channels for n, p in zip(found, x.parts, strict=True)) / x.channels),
     )
     parts = tuple(
-        Part(part.channels, g2 * n.kernel + float(b.square().mean()), 0 * part.mean + float(b.mean()))
+        Part(
+            part.channels,
+            g2 * n.kernel + float(b.square().mean()),
+            0 * part.mean + float(b.mean()),
+            part.noise * g2**2 / float(n.variance) ** 2,
+        )
         for part, n, (g2, b) in zip(x.parts, found, affine, strict=True)
     )
     out = Field(x.sites, parts, x.shape, x.gaussian, x.roots)
@@ -114,7 +119,7 @@ def _by_running(
         b - g * m / (v + eps).sqrt() for g, m, v, (_, b) in zip(gammas, means, variances, affine, strict=True)
     ]
     parts = tuple(
-        Part(part.channels, part.kernel * s + float(b.square().mean()), 0 * part.mean + float(b.mean()))
+        Part(part.channels, part.kernel * s + float(b.square().mean()), 0 * part.mean + float(b.mean()), part.noise * s**2)
         for part, s, b in zip(x.parts, scales, shifts, strict=True)
     )
     out = Field(x.sites, parts, x.shape, x.gaussian, x.roots)
@@ -169,7 +174,7 @@ def sample_norm(
     row = walk.row(name, kind, variance=float(square.mean()))
     hats = [k * rate for k in kernels]
     parts = tuple(
-        Part(p.channels, g2 * hat + float(b.square().mean()), (p.mean - middle) * square.rsqrt() * g2**0.5 + float(b.mean()))
+        Part(p.channels, g2 * hat + float(b.square().mean()), (p.mean - middle) * square.rsqrt() * g2**0.5 + float(b.mean()), p.noise * (g2 / float(square.mean())) ** 2)
         for p, hat, (g2, b) in zip(x.parts, hats, affine, strict=True)
     )
     out = Field(sites, parts, x.shape, x.gaussian, x.roots)

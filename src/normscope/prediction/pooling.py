@@ -9,7 +9,8 @@ def average_pool(walk: Walk, x: Field, window: Window, *, flat: bool = False) ->
     """Mean over all pairs of taps; flat: the result has no dimensions of space left."""
     after = window.after
     parts = tuple(
-        Part(part.channels, pool(window, part.kernel), place(window, part.mean, averaged=True)) for part in x.parts
+        Part(part.channels, pool(window, part.kernel), place(window, part.mean, averaged=True), part.noise / window.taps**2)
+        for part in x.parts
     )
     space = {0: (), 1: (after.width,), 2: (after.height, after.width)}[0 if flat else len(x.shape) - 1]
     gaussian = x.gaussian or window.taps == 1

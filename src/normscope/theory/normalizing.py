@@ -51,14 +51,17 @@ def centred(sites: Sites, kernel: Tensor) -> Tensor:
     return kernel - (left + right - rows.mean(-1)[..., None, None]).unsqueeze(-3)
 
 
-def normalize(sites: Sites, kernel: Tensor, eps: float) -> Normalized:
-    """K_h and the statistics; statistics are constants of the fluctuations of single pairs (`modes`)."""
+def normalize(sites: Sites, kernel: Tensor, eps: float, noise: float = 0.0) -> Normalized:
+    """K_h and the statistics; statistics are constants of the fluctuations of single pairs (`modes`).
+
+    noise: variance of single pairs' kernels, which takes degrees of freedom: a batch in d dimensions has at most d.
+    """
     held = kernel.detach()
     shift = centred(sites, held) - held
     middle = kernel + shift
     spread = sites.diagonal(middle.detach()).mean()
     variance = spread + eps
-    square = sites.mix(middle.detach() ** 2).mean()
+    square = sites.mix(middle.detach() ** 2).mean() + (noise if sites.form != "samples" else 0.0)
     freedom = float(spread**2 / square) if square > 0 else 0.0
     # Below four degrees of freedom E[1/s^2] does not exist or is ruled by rare batches.
     inverse = max(freedom, 4.0) / (max(freedom, 4.0) - 2) / variance
