@@ -78,7 +78,13 @@ class Twice(nn.Module):
 
 
 def vgg_like(
-    seed: int, *, width: int = 48, norm: str = "batch", gamma: float = 1.0, act: type[nn.Module] = nn.ReLU, d_out: int = 10
+    seed: int,
+    *,
+    width: int = 48,
+    norm: str = "batch",
+    gamma: float = 1.0,
+    act: type[nn.Module] = nn.ReLU,
+    d_out: int = 10,
 ) -> nn.Sequential:
     """Padded convolutions, average pooling, mean over the image."""
     layers: list[nn.Module] = []

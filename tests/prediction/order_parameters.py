@@ -1,13 +1,12 @@
 """Order parameters of a random network, measured layer by layer: the slow twin of `predict`'s table.
 
-Written from the definitions: run the network on a batch, keep what enters and leaves every linear layer, send the sum of
-one output over the batch back, and average over channels, sites, samples and pairs of samples.
+Written from the definitions: run the network on a batch, keep what enters and leaves every linear layer, send the sum
+of one output over the batch back, and average over channels, sites, samples and pairs of samples.
 """
 
 import contextlib
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor, nn
 
 from normscope.curvature.statistics import reading
@@ -29,7 +28,7 @@ def _kept(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
     kept: dict[str, list[Tensor]] = {}
     hooks = []
 
-    def keep(name: str):  # noqa: ANN202
+    def keep(name: str):
         def hook(_: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
             output.retain_grad()
             kept[name] = [inputs[0], output]

@@ -13,6 +13,7 @@ from normscope.cli.data import app as data_app
 from normscope.cli.demo import demo
 from normscope.cli.measure import measure
 from normscope.cli.monitor import monitor
+from normscope.cli.predict import predict
 from normscope.cli.solve import solve
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(measure)
 app.command()(monitor)
+app.command()(predict)
 app.command()(solve)
 app.add_typer(data_app, name="data")
 

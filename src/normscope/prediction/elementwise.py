@@ -1,6 +1,6 @@
 r"""Elementwise functions, dropout, and products with constants.
 
-    K' = E[phi phi]      G' = G E[phi' phi']      bend' = G E[phi''] E[phi'']
+K' = E[phi phi]      G' = G E[phi' phi']      bend' = G E[phi''] E[phi'']
 """
 
 from collections.abc import Callable
@@ -16,7 +16,9 @@ from normscope.theory.gaussian import Activation
 def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
     """phi of a Gaussian field; another one is taken as a Gaussian of the same moments, and a note says so."""
     if not x.gaussian:
-        walk.note(f"{name}: {phi.name} of values that are not Gaussian; a Gaussian of the same moments took their place.")
+        walk.note(
+            f"{name}: {phi.name} of values that are not Gaussian; a Gaussian of the same moments took their place."
+        )
     found = [phi.moments(x.sites.pairs(part.kernel, part.mean)) for part in x.parts]
     parts = tuple(
         Part(part.channels, m.value, m.mean, part.noise * _of_two(x, m.slope) ** 2)
@@ -43,7 +45,9 @@ def multiplied(
 ) -> Field:
     """Kernels times a factor for each pair, the same for what comes back."""
     by = factor(x)
-    parts = tuple(Part(part.channels, part.kernel * by, part.mean * of_mean, part.noise * of_mean**4) for part in x.parts)
+    parts = tuple(
+        Part(part.channels, part.kernel * by, part.mean * of_mean, part.noise * of_mean**4) for part in x.parts
+    )
     out = Field(x.sites, parts, x.shape, gaussian, x.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:

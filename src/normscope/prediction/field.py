@@ -13,8 +13,8 @@ from normscope.theory.sites import Sites
 class Part:
     """Channels that share a kernel; a concatenation has several.
 
-    kernel: second moments. mean: over channels, for each place. noise: variance of the kernel of two samples from pair to
-    pair, which finite dimensions and widths bring.
+    kernel: second moments. mean: over channels, for each place. noise: variance of the kernel of two samples from pair
+    to pair, which finite dimensions and widths bring.
     """
 
     channels: int

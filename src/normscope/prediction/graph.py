@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from normscope.prediction import handlers
+from normscope.prediction import functions, modules
 from normscope.prediction.field import Field
 from normscope.prediction.walk import Walk
 
 _WAY_OUT = (
-    "Measure this network instead (ns.measure), or replace the operation; an elementwise one of your own can be declared "
-    "with normscope.prediction.elementwise_module."
+    "Measure this network instead (ns.measure), or replace the operation; an elementwise one of your own can be "
+    "declared with normscope.prediction.elementwise_module."
 )
 
 
@@ -27,7 +27,7 @@ class _Tracer(fx.Tracer):
     """Modules with a rule are leaves; torch's other modules too, to be refused by name."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return handlers.has_rule(m) or super().is_leaf_module(m, module_qualified_name)
+        return modules.has_rule(m) or super().is_leaf_module(m, module_qualified_name)
 
 
 def walk_through(model: nn.Module, x: Field, walk: Walk) -> Field:
@@ -88,9 +88,9 @@ def _interpret(
 def _call(node: fx.Node, args: Any, kwargs: Any, walk: Walk, submodule: Callable[[str], nn.Module]) -> Any:
     if node.op == "call_module":
         layer, name = submodule(str(node.target)), str(node.target)
-        if not handlers.has_rule(layer):
+        if not modules.has_rule(layer):
             raise UnknownOperation(f"{name!r} is a {type(layer).__name__}, which has no moment map. {_WAY_OUT}")
-        rule: Callable[..., Any] = lambda w, n, *a, **k: handlers.module(w, n, layer, *a, **k)  # noqa: E731
+        rule: Callable[..., Any] = lambda w, n, *a, **k: modules.apply(w, n, layer, *a, **k)  # noqa: E731
         called = type(layer).__name__
     else:
         called = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
@@ -104,6 +104,7 @@ def _call(node: fx.Node, args: Any, kwargs: Any, walk: Walk, submodule: Callable
             raise UnknownOperation(f"The operation {called!r}{where} has no moment map. {_WAY_OUT}")
         rule = found
         name = _weight_name(node) or name
+    walk.called.append(called)
     try:
         return rule(walk, name, *args, **kwargs)
     except UnknownOperation:
@@ -111,15 +112,17 @@ def _call(node: fx.Node, args: Any, kwargs: Any, walk: Walk, submodule: Callable
     except ValueError as error:
         raise ValueError(f"{name!r} ({called}) {str(error).rstrip('.')}.") from error
     except (TypeError, AttributeError, IndexError) as error:
-        raise UnknownOperation(f"{name!r} ({called}) is called in a way that has no rule: {error}. {_WAY_OUT}") from error
+        raise UnknownOperation(
+            f"{name!r} ({called}) is called in a way that has no rule: {error}. {_WAY_OUT}"
+        ) from error
 
 
 def _rule(node: fx.Node) -> Callable[..., Any] | None:
     if node.op == "call_method":
-        return handlers.METHODS.get(str(node.target))
+        return functions.METHODS.get(str(node.target))
     if isinstance(node.target, torch._ops.OpOverload):
-        return handlers.ATEN.get(node.target._schema.name.removeprefix("aten::"))
-    return handlers.FUNCTIONS.get(node.target)
+        return functions.ATEN.get(node.target._schema.name.removeprefix("aten::"))
+    return functions.FUNCTIONS.get(node.target)
 
 
 def _shapes(node: fx.Node, args: Any, kwargs: Any) -> tuple[Any] | None:
@@ -132,11 +135,12 @@ def _shapes(node: fx.Node, args: Any, kwargs: Any) -> tuple[Any] | None:
         if target in ("dim", "ndimension"):
             return (len(field.size()),)
         if target is getattr:
-            known = {"shape": field.size(), "ndim": len(field.size()), "dtype": torch.float64, "device": "cpu"}
-            return (known[args[1]],) if args[1] in known else None
+            of_field = {"shape": field.size(), "ndim": len(field.size()), "dtype": torch.float64, "device": "cpu"}
+            return (of_field[args[1]],) if args[1] in of_field else None
         return None
     if node.op == "call_function" and not _has_field((args, kwargs)) and not isinstance(target, torch._ops.OpOverload):
-        return (target(*args, **kwargs),) if getattr(target, "__module__", "") in ("_operator", "math") else None
+        known = getattr(target, "__module__", "") in ("_operator", "math")
+        return (target(*args, **kwargs),) if known and callable(target) else None
     if target is operator.getitem:
         return (args[0][args[1]],)
     if isinstance(target, torch._ops.OpOverload) and not _has_field((args, kwargs)):
@@ -178,8 +182,8 @@ def _by_export(model: nn.Module, x: Field, walk: Walk, error: Exception) -> Fiel
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         last = str(second).strip().splitlines()[0] if str(second).strip() else type(second).__name__
         raise UnknownOperation(
-            f"The graph of {type(model).__name__} could not be read: torch.fx says {first!r}, torch.export says {last!r}. "
-            "A forward that branches on values of tensors has no one graph. " + _WAY_OUT
+            f"The graph of {type(model).__name__} could not be read: torch.fx says {first!r}, torch.export says "
+            f"{last!r}. A forward that branches on values of tensors has no one graph. " + _WAY_OUT
         ) from error
     walk.note("torch.fx could not trace the network; torch.export read its graph.")
     signature = program.graph_signature
@@ -188,7 +192,7 @@ def _by_export(model: nn.Module, x: Field, walk: Walk, error: Exception) -> Fiel
     names = signature.inputs_to_parameters | signature.inputs_to_buffers
     names |= getattr(signature, "inputs_to_lifted_tensor_constants", {})
     given = {node: state[path] for node, path in names.items()}
-    out = [node for node in program.graph.nodes if node.op == "output"][0]
+    out = next(node for node in program.graph.nodes if node.op == "output")
     users = {spec.arg.name for spec in signature.output_specs if spec.kind.name == "USER_OUTPUT"}
     out.args = (tuple(a for a in out.args[0] if getattr(a, "name", None) in users),)
     return _interpret(program.graph, x, walk, lambda path: state[path], lambda path: model.get_submodule(path), given)

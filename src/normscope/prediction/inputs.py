@@ -7,10 +7,13 @@ from normscope.prediction.field import Field, Part
 from normscope.theory.sites import Sites, exact_sites
 
 
-def input_field(shape: tuple[int, ...], batch_size: int, batch: Tensor | None, layers: int) -> tuple[Field, Tensor | None]:
+def input_field(
+    shape: tuple[int, ...], batch_size: int, batch: Tensor | None, layers: int
+) -> tuple[Field, Tensor | None]:
     """The field, and for images of a real batch the images themselves, (m, C, H, W) in float64.
 
-    layers: of the network, on which the form of the kernels depends. Vectors of a real batch keep the overlap of every pair; images the mean over pairs, by offset.
+    layers: of the network, on which the form of the kernels depends. Vectors of a real batch keep the overlap of every
+    pair; images the mean over pairs, by offset.
     """
     if batch is None:
         if not isinstance(batch_size, int) or batch_size < 1:
@@ -18,7 +21,8 @@ def input_field(shape: tuple[int, ...], batch_size: int, batch: Tensor | None, l
         return _independent(shape, batch_size, layers), None
     if tuple(batch.shape[1:]) != shape or len(batch) < 2:
         raise ValueError(
-            f"batch holds at least two samples of input_shape, (m, {', '.join(map(str, shape))}); got {tuple(batch.shape)}."
+            f"batch holds at least two samples of input_shape, (m, {', '.join(map(str, shape))}); got "
+            f"{tuple(batch.shape)}."
         )
     x = batch.detach().double().cpu()
     if not bool(torch.isfinite(x).all()):
@@ -58,5 +62,3 @@ def _overlaps(images: Tensor, shape: tuple[int, ...], layers: int) -> Field:
     other = torch.fft.ifft2(together - power).real / (scale * m * (m - 1))
     sites = Sites("torus" if height * width > 1 else "exact", height, width, m, exact_sites(layers))
     return _field(sites, torch.stack([same, other]).requires_grad_(), shape)
-
-

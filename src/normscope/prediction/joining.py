@@ -20,7 +20,9 @@ def add(walk: Walk, name: str, left: Field, right: Field) -> Field:
     if left is right:
         return scale(walk, left, 2.0)
     if left.shape != right.shape:
-        raise ValueError(f"adds shapes {left.shape} and {right.shape}, which would broadcast; there is a map for equal ones")
+        raise ValueError(
+            f"adds shapes {left.shape} and {right.shape}, which would broadcast; there is a map for equal ones"
+        )
     common = left.roots & right.roots
     if common:
         raise ValueError(
@@ -32,7 +34,14 @@ def add(walk: Walk, name: str, left: Field, right: Field) -> Field:
     parts = []
     for a, b in zip(one, two, strict=True):
         cross = left.sites.outer(a.mean, b.mean)
-        parts.append(Part(a.channels, a.kernel + b.kernel + cross + left.sites.outer(b.mean, a.mean), a.mean + b.mean, a.noise + b.noise))
+        parts.append(
+            Part(
+                a.channels,
+                a.kernel + b.kernel + cross + left.sites.outer(b.mean, a.mean),
+                a.mean + b.mean,
+                a.noise + b.noise,
+            )
+        )
     out = Field(left.sites, tuple(parts), left.shape, left.gaussian and right.gaussian, left.roots | right.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
@@ -47,7 +56,9 @@ def concatenate(walk: Walk, fields: Sequence[Field]) -> Field:
     if any(f.shape[1:] != first.shape[1:] for f in fields):
         raise ValueError(f"concatenates shapes {', '.join(str(f.shape) for f in fields)}, whose sites differ")
     if first.flat and any(f.sites.count > 1 and f.sites.form != "samples" for f in fields):
-        raise ValueError("concatenates flattened images; there is a map only before flattening. Concatenate channels first")
+        raise ValueError(
+            "concatenates flattened images; there is a map only before flattening. Concatenate channels first"
+        )
     parts = tuple(part for f in fields for part in f.parts)
     shape = (sum(f.shape[0] for f in fields), *first.shape[1:])
     roots = frozenset().union(*(f.roots for f in fields))

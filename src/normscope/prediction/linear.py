@@ -7,12 +7,11 @@ r"""Linear maps and convolutions with independent weights.
 A linear map of a flattened image is the convolution whose window is the whole image.
 """
 
-
 import torch
 from torch import Tensor
 
 from normscope.prediction.field import Cotangent, Field, Part
-from normscope.prediction.walk import Row, Walk
+from normscope.prediction.walk import Walk
 from normscope.theory.sites import Sites
 from normscope.theory.windows import Window, convolve, convolve_back
 
@@ -23,8 +22,8 @@ def linear(walk: Walk, name: str, x: Field, weight: Tensor, bias: Tensor | None)
     """torch.nn.Linear on (N, features)."""
     if not x.flat:
         raise ValueError(
-            f"takes a linear map of the last dimension of (N, {', '.join(map(str, x.shape))}); only (N, features) has a "
-            "map here. Flatten before it, or write it as a 1x1 convolution."
+            f"takes a linear map of the last dimension of (N, {', '.join(map(str, x.shape))}); only (N, features) has "
+            "a map here. Flatten before it, or write it as a 1x1 convolution."
         )
     if weight.shape[1] != x.shape[0]:
         raise ValueError(f"takes {weight.shape[1]} features and gets {x.shape[0]}")
@@ -93,6 +92,7 @@ def _map(
         **_moments(after, kernel, "q"),
     )
     row.inputs = (x.sites, inputs, x.channels)
+    row.taps, row.sites = window.taps, after.count
     mean = after.diagonal(kernel) * 0
     noise = sigma_w2**2 * _noise(x, row.numbers["qh"] - row.numbers["qh_xy"]) / window.taps
     out = Field(after, (Part(shape[0], kernel, mean, noise),), shape, True, frozenset({root}))
@@ -129,8 +129,8 @@ def mean_square(tensor: Tensor) -> float:
 def independent_sites(sites: Sites, g: Tensor, kernel: Tensor, of: int) -> float:
     """tr(G K)^2 / tr(G K G K): over how many sites a layer's part of an eigenvalue averages.
 
-    of: 1 for the kernels of two samples (mean mode), 0 for those of one. 1 where the kernel is the same for all pairs of
-    sites, however independent the gradients are.
+    of: 1 for the kernels of two samples (mean mode), 0 for those of one. The answer is 1 where the kernel is the same
+    for all pairs of sites, however independent the gradients are.
     """
     if sites.form == "samples" or sites.count == 1:
         return 1.0
@@ -165,5 +165,3 @@ def _of_two(sites: Sites, kernel: Tensor, one: float) -> float:
         return float(kernel[1].diagonal().mean())
     m = sites.batch
     return float((kernel[0].sum() - m * one) / (m * (m - 1))) if m > 1 else float("nan")
-
-

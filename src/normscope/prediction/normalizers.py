@@ -45,8 +45,8 @@ def batch_norm(
     """By the statistics of the batch, or, where `running` is given, by those."""
     if x.flat and x.sites.count > 1 and x.sites.form != "samples":
         raise ValueError(
-            "normalizes each feature of a flattened image by itself; there is a map only for statistics over all sites. "
-            "Normalize before flattening"
+            "normalizes each feature of a flattened image by itself; there is a map only for statistics over all sites."
+            " Normalize before flattening"
         )
     affine = _affine(walk, name, x, gamma, beta)
     if running is not None:
@@ -93,8 +93,8 @@ def _check(walk: Walk, name: str, found: Sequence[Normalized]) -> None:
         walk.warn(f"{name}: the variance before it is zero, so eps alone divides.")
     elif min(n.freedom for n in found) < 4:
         walk.warn(
-            f"{name}: the batch has {min(n.freedom for n in found):.1f} degrees of freedom; below 4 the mean of 1/variance "
-            "does not exist, and 4 were taken. Use a larger batch_size."
+            f"{name}: the batch has {min(n.freedom for n in found):.1f} degrees of freedom; below 4 the mean of "
+            "1/variance does not exist, and 4 were taken. Use a larger batch_size."
         )
 
 
@@ -115,11 +115,14 @@ def _by_running(
     row = walk.row(name, "BatchNorm (eval)")
     rates = [float((1 / (v + eps)).mean()) for v in variances]
     scales = [float((g.square() / (v + eps)).mean()) for g, v in zip(gammas, variances, strict=True)]
-    shifts = [
-        b - g * m / (v + eps).sqrt() for g, m, v, (_, b) in zip(gammas, means, variances, affine, strict=True)
-    ]
+    shifts = [b - g * m / (v + eps).sqrt() for g, m, v, (_, b) in zip(gammas, means, variances, affine, strict=True)]
     parts = tuple(
-        Part(part.channels, part.kernel * s + float(b.square().mean()), 0 * part.mean + float(b.mean()), part.noise * s**2)
+        Part(
+            part.channels,
+            part.kernel * s + float(b.square().mean()),
+            0 * part.mean + float(b.mean()),
+            part.noise * s**2,
+        )
         for part, s, b in zip(x.parts, scales, shifts, strict=True)
     )
     out = Field(x.sites, parts, x.shape, x.gaussian, x.roots)
@@ -151,8 +154,8 @@ def sample_norm(
 
         K' = gamma^2 K_c / (s(x) s(y)) + beta^2       s^2 = mean_a K_c(x, a; x, a) + eps
 
-    With many channels the statistics are constants of the weights; the direction that their gradient takes out is one of
-    as many as there are channels, and is left in.
+    With many channels the statistics are constants of the weights; the direction that their gradient takes out is one
+    of as many as there are channels, and is left in.
     """
     gamma_channels = gamma if gamma is None or gamma.numel() == x.channels else gamma.mean().expand(x.channels)
     beta_channels = beta if beta is None or beta.numel() == x.channels else beta.mean().expand(x.channels)
@@ -164,7 +167,9 @@ def sample_norm(
     middle = middle if centre else 0 * middle
 
     def moved(part: Part) -> Tensor:
-        return part.kernel - sites.outer(middle, part.mean) - sites.outer(part.mean, middle) + sites.outer(middle, middle)
+        return (
+            part.kernel - sites.outer(middle, part.mean) - sites.outer(part.mean, middle) + sites.outer(middle, middle)
+        )
 
     kernels = [moved(part) for part in x.parts]
     square = sum(sites.diagonal(k) * (p.channels / total) for k, p in zip(kernels, x.parts, strict=True))
@@ -174,7 +179,12 @@ def sample_norm(
     row = walk.row(name, kind, variance=float(square.mean()))
     hats = [k * rate for k in kernels]
     parts = tuple(
-        Part(p.channels, g2 * hat + float(b.square().mean()), (p.mean - middle) * square.rsqrt() * g2**0.5 + float(b.mean()), p.noise * (g2 / float(square.mean())) ** 2)
+        Part(
+            p.channels,
+            g2 * hat + float(b.square().mean()),
+            (p.mean - middle) * square.rsqrt() * g2**0.5 + float(b.mean()),
+            p.noise * (g2 / float(square.mean())) ** 2,
+        )
         for p, hat, (g2, b) in zip(x.parts, hats, affine, strict=True)
     )
     out = Field(sites, parts, x.shape, x.gaussian, x.roots)

@@ -77,8 +77,8 @@ class Prediction:
         other = "data" if self.mode == "mean" else "mean"
         beside = {"mean": self.mean_mode, "data": self.data_mode}[other]
         lines = [
-            f"lambda_max = {self.lambda_max:.4g} predicted ({self.lambda_infinite:.4g} at infinite width), {self.theory} "
-            f"theory, statistics {self.stats!r}, batch of {self.batch_size}",
+            f"lambda_max = {self.lambda_max:.4g} predicted ({self.lambda_infinite:.4g} at infinite width), "
+            f"{self.theory} theory, statistics {self.stats!r}, batch of {self.batch_size}",
             f"eta*       = {self.eta_star:.4g} for {self.optimizer} on {self.loss} ({self.rule})",
             f"{self.mode} mode; the largest {other} mode is {beside:.4g}",
         ]

@@ -9,7 +9,12 @@ def average_pool(walk: Walk, x: Field, window: Window, *, flat: bool = False) ->
     """Mean over all pairs of taps; flat: the result has no dimensions of space left."""
     after = window.after
     parts = tuple(
-        Part(part.channels, pool(window, part.kernel), place(window, part.mean, averaged=True), part.noise / window.taps**2)
+        Part(
+            part.channels,
+            pool(window, part.kernel),
+            place(window, part.mean, averaged=True),
+            part.noise / window.taps**2,
+        )
         for part in x.parts
     )
     space = {0: (), 1: (after.width,), 2: (after.height, after.width)}[0 if flat else len(x.shape) - 1]
@@ -41,4 +46,6 @@ def reshape(walk: Walk, x: Field, shape: tuple[int, ...]) -> Field:
     if shape == (size,) or (x.flat and x.sites.count == 1 and shape in ((size, 1, 1), (size, 1))):
         out = Field(x.sites, x.parts, shape, x.gaussian, x.roots)
         return walk.record(out, [x], lambda cotangent: [cotangent])
-    raise ValueError(f"reshapes (N, {', '.join(map(str, x.shape))}) to (N, {', '.join(map(str, shape))}), which has no map here")
+    raise ValueError(
+        f"reshapes (N, {', '.join(map(str, x.shape))}) to (N, {', '.join(map(str, shape))}), which has no map here"
+    )

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from normscope.choices import check_choice
@@ -23,6 +22,7 @@ from normscope.prediction.graph import walk_through
 from normscope.prediction.inputs import input_field
 from normscope.prediction.linear import NARROW
 from normscope.prediction.outcome import Prediction
+from normscope.prediction.paper import as_printed
 from normscope.prediction.spectrum import Spectrum, spectrum
 from normscope.prediction.walk import Walk
 
@@ -36,6 +36,8 @@ LOSS_FACTORS: dict[str, Callable[[int, int], float]] = {
 }
 THEORIES = ("corrected", "paper")
 READINGS = ("batch", "frozen")
+# Growth of squared gradients through the network that is worth a warning.
+_STEEP = 1e3
 
 
 def predict(
@@ -54,8 +56,8 @@ def predict(
     """lambda_max and eta* of the model as it is initialized, by mean-field theory; the model is not run.
 
     Variances are read off the model as it stands: sigma_w^2 = fan_in mean(W^2), sigma_b^2 = mean(b^2), gamma and beta
-    from the normalizers. A trained network's weights are not independent, and the answer is then that of a random network
-    with the same variances.
+    from the normalizers. A trained network's weights are not independent, and the answer is then that of a random
+    network with the same variances.
 
     Args:
         model: in the modes it trains in; its forward takes one tensor of samples and gives (N, outputs).
@@ -81,7 +83,9 @@ def predict(
     inner, _, convention = unwrapped(model)
     shape = _shape(input_shape)
     x, images = input_field(shape, batch_size, batch, sum(p.ndim > 1 for p in inner.parameters()))
-    chosen = {id(p) for name, p in inner.named_parameters() if p.requires_grad and (not parameters or parameters(name, p))}
+    chosen = {
+        id(p) for name, p in inner.named_parameters() if p.requires_grad and (not parameters or parameters(name, p))
+    }
     walk = Walk(x.sites.batch, stats == "batch", lambda tensor: tensor is not None and id(tensor) in chosen)
     if convention:
         walk.note(convention)
@@ -91,9 +95,11 @@ def predict(
     _check_output(out)
     if not walk.rows:
         raise ValueError("The model has no layer with parameters on the way from input to output.")
-    found = spectrum(walk, x, out, images)
+    found = as_printed(walk, x) if theory == "paper" else spectrum(walk, x, out, images)
     walk.forget()
     _common_notes(walk, x, found, batch is not None)
+    if theory == "corrected":
+        _explosion(walk)
     scale = LOSS_FACTORS[loss](out.shape[0], x.sites.batch)
     if loss == "cross_entropy":
         walk.note(f"1/{out.shape[0]} of squared error's curvature, at equal probabilities. {NOT_A_LIMIT}")
@@ -135,23 +141,39 @@ def _shape(input_shape: Any) -> tuple[int, ...]:
 def _check_output(out: Field) -> None:
     if not out.flat or (out.sites.count > 1 and out.sites.form != "samples") or len(out.parts) > 1:
         raise ValueError(
-            f"predict needs one output vector a sample, (N, outputs); the model gives (N, {', '.join(map(str, out.shape))})."
-            " Predict the part of it that ends in a linear map, or measure it with ns.measure."
+            "predict needs one output vector a sample, (N, outputs); the model gives (N, "
+            f"{', '.join(map(str, out.shape))}). Predict the part of it that ends in a linear map, or measure it with "
+            "ns.measure."
         )
 
 
 def _common_notes(walk: Walk, x: Field, found: Spectrum, given: bool) -> None:
-    widths = [row.numbers["width"] for row in walk.rows if "width" in row.numbers]
+    widths = [row.numbers["width"] for row in walk.rows if row.inputs is not None]
     hidden = [int(w) for w in widths[:-1]]
     if hidden and min(hidden) < NARROW:
         walk.warn(
-            f"The narrowest hidden layer has {min(hidden)} channels: outside the theory's reach, which is many channels. "
-            "Measure instead."
+            f"The narrowest hidden layer has {min(hidden)} channels: outside the theory's reach, which is many "
+            "channels. Measure instead."
         )
     if x.sites.form == "torus" and found.torus:
         walk.note("Large images were taken without their borders (by offsets), padding by its mean share of the taps.")
     if not given:
         walk.note("Inputs were taken as independent standard values; batch= puts real ones in their place.")
+
+
+def _explosion(walk: Walk) -> None:
+    """Growth of squared gradients from the last hidden layer to the first."""
+    hidden = [row.numbers["qt"] for row in walk.rows if row.inputs is not None and "qt" in row.numbers][:-1]
+    if len(hidden) < 2 or min(hidden[0], hidden[-1]) <= 0:
+        return
+    factor = hidden[0] / hidden[-1]
+    if not 1 / _STEEP < factor < _STEEP:
+        rate = factor ** (1 / (len(hidden) - 1))
+        walk.warn(
+            f"Squared gradients {'grow' if factor > 1 else 'shrink'} by {rate:.3g} a layer on their way back, by "
+            f"{factor:.1e} over {len(hidden)} layers: one learning rate does not fit all. Trained depth is known to end "
+            f"at about {16 / abs(math.log(rate)):.0f} layers of such a stack; skip connections mend it."
+        )
 
 
 def _layers(walk: Walk, found: Spectrum, scale: float) -> tuple[dict[str, float | str], ...]:

@@ -135,5 +135,5 @@ def _read(
     def ends(mean: float, data: float, parts: Parts) -> tuple[float, float]:
         return mean + pushed(parts, m, m * (mean - data)) / m, data + given + _beyond(parts, m)
 
-    first, second = ends(*infinite, narrow), ends(*corrected, wide)
+    first, second = ends(infinite[0], infinite[1], narrow), ends(corrected[0], corrected[1], wide)
     return Spectrum(second[0], second[1], first[0], first[1], shares, torus)

@@ -23,6 +23,8 @@ class Row:
     spread: tuple[float, float] = (0.0, 0.0)
     elementwise: Tensor | None = None
     inputs: tuple[Sites, Tensor, int] | None = None
+    taps: int = 1
+    sites: int = 1
 
 
 @dataclass
@@ -43,6 +45,7 @@ class Walk:
         self.notes: list[str] = []
         self.warnings: list[str] = []
         self.used: dict[int, str] = {}
+        self.called: list[str] = []
         self._tape: list[_Record] = []
 
     def note(self, text: str) -> None:

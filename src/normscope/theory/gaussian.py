@@ -11,8 +11,8 @@ coefficients. With orthonormal Hermite polynomials h_k and alpha_k(q) = E[phi(me
     slope = sum_k beta_k(q_a) beta_k(q_b) c^k           beta_k = sqrt((k + 1) / q) alpha_{k+1}   (Stein's lemma)
 
 The coefficients are a trapezoidal sum over 2001 points of [-10, 10], which is exact to rounding for smooth functions
-and off by about 1e-5 where there is a kink. What the first 64 terms leave of c = 1 is put on the 65th power, so that the
-diagonal is right whatever the function. No random numbers: two calls give the same bits.
+and off by about 1e-5 where there is a kink. What the first 64 terms leave of c = 1 is put on the 65th power, so that
+the diagonal is right whatever the function. No random numbers: two calls give the same bits.
 Sources: seed 002, Eq. (20)-(22) for ReLU (Cho and Saul's arc-cosine kernels); erf: Williams 1997.
 """
 

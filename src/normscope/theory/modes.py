@@ -13,8 +13,8 @@ smallest value that
 
 takes (Marchenko and Pastur; with d equal t_j = b/d this is b (1 + sqrt(m/d))^2).
 
-A constant part that stands `spike` above the mean of the data modes has its eigenvalue at z(1 / spike), a little above the
-mean mode, as long as it is out of their reach.
+A constant part that stands `spike` above the mean of the data modes has its eigenvalue at z(1 / spike), a little above
+the mean mode, as long as it is out of their reach.
 
 With C outputs the weights above a layer couple them: the C cotangents that reach a layer through widths n_1, n_2, ...
 have a Gram matrix whose largest eigenvalue is not 1 but that of a Wishart matrix of C in n, 1/n = sum 1/n_j (exact for
@@ -26,7 +26,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-
 
 # Mean of the Tracy-Widom law for real matrices.
 _TRACY_WIDOM = -1.2065
@@ -54,7 +53,7 @@ def widening(outputs: int, spread: float) -> float:
 def common_spread(parts: Sequence[tuple[float, float]]) -> float:
     """Of a sum of layers' parts (c, spread): the variance of the sum, in which layers share what lies above both.
 
-        sum_{l, k} c_l c_k min(spread_l, spread_k) / (sum c)^2
+    sum_{l, k} c_l c_k min(spread_l, spread_k) / (sum c)^2
     """
     total = sum(c for c, _ in parts)
     if total <= 0:
@@ -85,7 +84,7 @@ def edge(parts: Sequence[tuple[Tensor, float]], m: int) -> float:
 def pushed(parts: Sequence[tuple[Tensor, float]], m: int, spike: float) -> float:
     """How far the spread of the data modes pushes up a mean mode that stands `spike` above their mean.
 
-        z(1 / spike) - spike - sum t        0 where the spike drowns in the data modes
+    z(1 / spike) - spike - sum t        0 where the spike drowns in the data modes
     """
     t, copies = _joined(parts)
     if not t.numel() or spike <= 0 or 1 / spike >= _turn(t, copies, m):

@@ -1,4 +1,4 @@
-r"""Batch normalization of kernels, forward and backward, for a batch of m samples with S sites: n = m S values a channel.
+r"""Batch normalization of kernels, forward and backward: m samples with S sites have n = m S values a channel.
 
     zh = (z - mean z) / s       z' = gamma zh + beta
 
@@ -13,9 +13,9 @@ Backward, held constant ("frozen"):   G' = gamma^2 r G
 
 Backward, as trained:                 G' = gamma^2 r (P G P - c2 K_h)      c2 = E[mean(g zh)^2]
 
-r = E[1/s^2] = nu / (nu - 2) / s^2 with nu = s^4 / mean(K_c^2) degrees of freedom, because s^2 of one channel is a sum of
-squares of correlated Gaussians (nu = m - 1 for m unstructured samples, the factor of Yang et al. 2019). P takes out the
-mean over the batch, c2 K_h the direction of zh. g depends on zh through phi'(z'), so by Stein's lemma
+r = E[1/s^2] = nu / (nu - 2) / s^2 with nu = s^4 / mean(K_c^2) degrees of freedom, because s^2 of one channel is a sum
+of squares of correlated Gaussians (nu = m - 1 for m unstructured samples, the factor of Yang et al. 2019). P takes out
+the mean over the batch, c2 K_h the direction of zh. g depends on zh through phi'(z'), so by Stein's lemma
 
     c2 = mean over pairs of [ G K_h + gamma^2 T K_h(a; a) K_h(b; b) ]       T = E[phi''] E[phi''] times the kernel of e
 

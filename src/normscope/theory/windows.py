@@ -201,29 +201,21 @@ def _offsets(window: Window) -> Tensor:
     return both.reshape(after.count, after.count)
 
 
-def _axis_valid(n: int, count: int, k: int, s: int, p: int, d: int, exact: bool) -> Tensor:
+def _axis_valid(window: Window, axis: int, exact: bool) -> Tensor:
     """Share of taps that lie inside at both ends: for each pair (exact) or on average (torus)."""
-    position = s * torch.arange(count)[:, None] + d * torch.arange(k)[None, :] - p
+    n = (window.before.height, window.before.width)[axis]
+    count, k = (window.after.height, window.after.width)[axis], window.kernel[axis]
+    taps = window.dilation[axis] * torch.arange(k) - window.padding[axis]
+    position = window.stride[axis] * torch.arange(count)[:, None] + taps[None, :]
     inside = ((position >= 0) & (position < n)).double()
     return inside @ inside.T / k if exact else inside.mean()
 
 
 @lru_cache(maxsize=64)
 def _valid(window: Window) -> Tensor:
-    before, after = window.before, window.after
+    after = window.after
     exact = after.form == "exact"
-    rows, columns = (
-        _axis_valid(*sizes, exact)
-        for sizes in zip(
-            (before.height, before.width),
-            (after.height, after.width),
-            window.kernel,
-            window.stride,
-            window.padding,
-            window.dilation,
-            strict=True,
-        )
-    )
+    rows, columns = (_axis_valid(window, axis, exact) for axis in (0, 1))
     if not exact:
         return rows * columns
     return (rows[:, None, :, None] * columns[None, :, None, :]).reshape(after.count, after.count)
@@ -231,26 +223,14 @@ def _valid(window: Window) -> Tensor:
 
 def taps_inside(window: Window) -> Tensor:
     """For each window, in order: the share of its taps that are no padding."""
-    before, after = window.before, window.after
-    axes = zip(
-        (before.height, before.width),
-        (after.height, after.width),
-        window.kernel,
-        window.stride,
-        window.padding,
-        window.dilation,
-        strict=True,
-    )
-    rows, columns = (_axis_valid(*sizes, True).diagonal() for sizes in axes)
+    rows, columns = (_axis_valid(window, axis, True).diagonal() for axis in (0, 1))
     return (rows[:, None] * columns[None, :]).flatten()
 
 
 def _differences(window: Window) -> list[tuple[int, int, float]]:
     """g - f over all pairs of taps, with the share of pairs that have it."""
     (ky, kx), square = window.kernel, float(window.taps) ** 2
-    return [
-        (dy, dx, (ky - abs(dy)) * (kx - abs(dx)) / square) for dy in range(1 - ky, ky) for dx in range(1 - kx, kx)
-    ]
+    return [(dy, dx, (ky - abs(dy)) * (kx - abs(dx)) / square) for dy in range(1 - ky, ky) for dx in range(1 - kx, kx)]
 
 
 def _pooled(images: Tensor, window: Window) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which rule an operation of a network has: modules, functions and methods, by what torch calls them.
+"""Which rule a function or method has, by what torch calls it.
 
 A handler takes the walk, the name of the layer, and the operation's own arguments, with a Field for every tensor of the
 network. An operation that is not here is refused by name.
@@ -10,24 +10,21 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from normscope.norms.kinds import RMSNorm
-from normscope.norms.noisy import CovariateNoise, _NoisyLayer
 from normscope.prediction import elementwise, joining, linear, normalizers, pooling
 from normscope.prediction.field import Field
 from normscope.prediction.maximum import max_pool
 from normscope.prediction.walk import Walk
-from normscope.theory.gaussian import LINEAR, RELU, Activation
+from normscope.theory.gaussian import RELU, Activation
 from normscope.theory.windows import Window
 
 Handler = Callable[..., Any]
-_BATCH_NORM = nn.modules.batchnorm._BatchNorm
 
 
 def _two(value: Any, dims: int = 2) -> tuple[int, int]:
-    """Height and width of an argument that may be one number; along a line the height is 1 (or no stride, no padding)."""
+    """Height and width of an argument that may be one number; along a line the height is 1."""
     if isinstance(value, (tuple, list)):
         return (1, int(value[0])) if len(value) == 1 else (int(value[0]), int(value[1]))
     return (int(value), int(value)) if dims == 2 else (1, int(value))
@@ -37,14 +34,11 @@ def leaky(slope: float) -> Activation:
     return Activation("leaky relu", lambda z: F.leaky_relu(z, slope), line=(slope, 1 - slope), monotone=slope >= 0)
 
 
-# --- functions -------------------------------------------------------------------------------------------------------
-
-
-def _linear(walk: Walk, name: str, x: Field, weight: Tensor, bias: Tensor | None = None) -> Field:
+def linear_rule(walk: Walk, name: str, x: Field, weight: Tensor, bias: Tensor | None = None) -> Field:
     return linear.linear(walk, name, x, weight, bias)
 
 
-def _convolution(
+def convolution_rule(
     walk: Walk,
     name: str,
     x: Field,
@@ -67,13 +61,17 @@ def _convolution(
         if any(s % 2 for s in span):
             raise ValueError("pads 'same' on one side more than on the other, which has no map here")
         padding = (span[0] // 2, span[1] // 2)
-    pad = _two(padding, dims) if dims == 2 or isinstance(padding, tuple) and len(padding) == 2 else (0, _two(padding, 1)[1])
+    pad = (
+        _two(padding, dims)
+        if dims == 2 or (isinstance(padding, tuple) and len(padding) == 2)
+        else (0, _two(padding, 1)[1])
+    )
     return linear.convolution(
         walk, name, x, weight, bias, stride=_two(stride, dims), padding=pad, dilation=d, groups=groups
     )
 
 
-def _batch_norm(
+def batch_norm_rule(
     walk: Walk,
     name: str,
     x: Field,
@@ -92,18 +90,20 @@ def _batch_norm(
 def _aten_batch_norm(
     walk: Walk, name: str, x: Field, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *rest: Any
 ) -> Field:
-    return _batch_norm(walk, name, x, mean, var, weight, bias, training, rest[0], rest[1])
+    return batch_norm_rule(walk, name, x, mean, var, weight, bias, training, rest[0], rest[1])
 
 
-def _layer_norm(
+def layer_norm_rule(
     walk: Walk, name: str, x: Field, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
 ) -> Field:
-    if not x.flat or x.sites.count > 1 and x.sites.form != "samples":
-        raise ValueError("normalizes the last dimensions of images; there is a map for (N, features) and for GroupNorm(1, C)")
+    if not x.flat or (x.sites.count > 1 and x.sites.form != "samples"):
+        raise ValueError(
+            "normalizes the last dimensions of images; there is a map for (N, features) and for GroupNorm(1, C)"
+        )
     return normalizers.sample_norm(walk, name, x, weight, bias, eps, centre=True, kind="LayerNorm")
 
 
-def _group_norm(
+def group_norm_rule(
     walk: Walk, name: str, x: Field, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
 ) -> Field:
     if x.channels // groups * (1 if x.flat else x.sites.count) < linear.NARROW:
@@ -113,7 +113,7 @@ def _group_norm(
     return normalizers.sample_norm(walk, name, x, weight, bias, eps, centre=True, kind="GroupNorm")
 
 
-def _average(
+def average_rule(
     walk: Walk,
     name: str,
     x: Field,
@@ -130,18 +130,20 @@ def _average(
     return pooling.average_pool(walk, x, window)
 
 
-def _adaptive(walk: Walk, name: str, x: Field, output_size: Any) -> Field:
+def adaptive_rule(walk: Walk, name: str, x: Field, output_size: Any) -> Field:
     dims = len(x.shape) - 1
     wanted = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * dims
     sizes = x.shape[1:]
     target = [s if w is None else int(w) for w, s in zip(wanted, sizes, strict=True)]
     if any(s % t for s, t in zip(sizes, target, strict=True)):
-        raise ValueError(f"pools {sizes} adaptively to {tuple(target)}, in windows of different sizes, which has no map here")
+        raise ValueError(
+            f"pools {sizes} adaptively to {tuple(target)}, in windows of different sizes, which has no map here"
+        )
     kernel = tuple(s // t for s, t in zip(sizes, target, strict=True))
     return pooling.average_pool(walk, x, _window(x, kernel, None, 0, 1, False))
 
 
-def _maximum(
+def maximum_rule(
     walk: Walk,
     name: str,
     x: Field,
@@ -178,7 +180,7 @@ def _mean(walk: Walk, name: str, x: Field, dim: Any = None, keepdim: bool = Fals
     return pooling.global_mean(walk, x, flat=not keepdim)
 
 
-def _flatten(walk: Walk, name: str, x: Field, start_dim: int = 0, end_dim: int = -1) -> Field:
+def flatten_rule(walk: Walk, name: str, x: Field, start_dim: int = 0, end_dim: int = -1) -> Field:
     if start_dim != 1 or end_dim % (len(x.shape) + 1) != len(x.shape):
         raise ValueError(f"flattens dimensions {start_dim} to {end_dim}; there is a map for all but the batch")
     return pooling.reshape(walk, x, (math.prod(x.shape),))
@@ -190,7 +192,9 @@ def _view(walk: Walk, name: str, x: Field, *shape: Any) -> Field:
         known = math.prod(n for n in wanted if n != -1)
         wanted[wanted.index(-1)] = math.prod(x.size()) // max(known, 1)
     if wanted[0] != x.sites.batch or math.prod(wanted) != math.prod(x.size()):
-        raise ValueError(f"reshapes (N, {', '.join(map(str, x.shape))}) to {tuple(shape)}, which mixes samples or does not fit")
+        raise ValueError(
+            f"reshapes (N, {', '.join(map(str, x.shape))}) to {tuple(shape)}, which mixes samples or does not fit"
+        )
     return pooling.reshape(walk, x, tuple(int(n) for n in wanted[1:]))
 
 
@@ -230,7 +234,9 @@ def _divide(walk: Walk, name: str, left: Any, right: Any) -> Any:
 def _constant(value: Any) -> float:
     if isinstance(value, Tensor):
         if value.numel() != 1:
-            raise ValueError(f"combines a tensor of shape {tuple(value.shape)} elementwise; there is a map for one number")
+            raise ValueError(
+                f"combines a tensor of shape {tuple(value.shape)} elementwise; there is a map for one number"
+            )
         return float(value.detach())
     return float(value)
 
@@ -241,11 +247,15 @@ def _concatenate(walk: Walk, name: str, tensors: Any, dim: int = 0) -> Field:
     return joining.concatenate(walk, list(tensors))
 
 
-def _dropout(walk: Walk, name: str, x: Field, p: float = 0.5, training: bool = True, inplace: bool = False) -> Field:
+def dropout_rule(
+    walk: Walk, name: str, x: Field, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Field:
     return elementwise.dropout(walk, x, p, whole_channels=False) if training else x
 
 
-def _channel_dropout(walk: Walk, name: str, x: Field, p: float = 0.5, training: bool = True, inplace: bool = False) -> Field:
+def channel_dropout_rule(
+    walk: Walk, name: str, x: Field, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Field:
     return elementwise.dropout(walk, x, p, whole_channels=not x.flat) if training else x
 
 
@@ -269,7 +279,7 @@ def _parametric(make: Callable[..., Tensor]) -> Handler:
     return handler
 
 
-_PLAIN = {
+PLAIN = {
     "relu": RELU,
     "relu_": RELU,
     "tanh": Activation("tanh", torch.tanh),
@@ -279,24 +289,39 @@ _PLAIN = {
     "cos": Activation("cos", torch.cos, monotone=False),
     "abs": Activation("abs", torch.abs, line=(-1.0, 2.0), monotone=False),
 }
-_SETTABLE = ("leaky_relu", "elu", "gelu", "silu", "softplus", "relu6", "hardtanh", "hardswish", "hardsigmoid", "mish", "celu", "selu", "softsign", "logsigmoid")
+_SETTABLE = (
+    "leaky_relu",
+    "elu",
+    "gelu",
+    "silu",
+    "softplus",
+    "relu6",
+    "hardtanh",
+    "hardswish",
+    "hardsigmoid",
+    "mish",
+    "celu",
+    "selu",
+    "softsign",
+    "logsigmoid",
+)
 
 _BY_NAME: dict[str, Handler] = {
-    "linear": _linear,
-    "conv1d": _convolution,
-    "conv2d": _convolution,
-    "conv3d": _convolution,
-    "batch_norm": _batch_norm,
-    "layer_norm": _layer_norm,
-    "group_norm": _group_norm,
-    "avg_pool1d": _average,
-    "avg_pool2d": _average,
-    "adaptive_avg_pool1d": _adaptive,
-    "adaptive_avg_pool2d": _adaptive,
-    "max_pool1d": _maximum,
-    "max_pool2d": _maximum,
+    "linear": linear_rule,
+    "conv1d": convolution_rule,
+    "conv2d": convolution_rule,
+    "conv3d": convolution_rule,
+    "batch_norm": batch_norm_rule,
+    "layer_norm": layer_norm_rule,
+    "group_norm": group_norm_rule,
+    "avg_pool1d": average_rule,
+    "avg_pool2d": average_rule,
+    "adaptive_avg_pool1d": adaptive_rule,
+    "adaptive_avg_pool2d": adaptive_rule,
+    "max_pool1d": maximum_rule,
+    "max_pool2d": maximum_rule,
     "mean": _mean,
-    "flatten": _flatten,
+    "flatten": flatten_rule,
     "view": _view,
     "reshape": _view,
     "squeeze": _squeeze,
@@ -311,15 +336,15 @@ _BY_NAME: dict[str, Handler] = {
     "div": _divide,
     "cat": _concatenate,
     "concat": _concatenate,
-    "dropout": _dropout,
-    "dropout1d": _channel_dropout,
-    "dropout2d": _channel_dropout,
+    "dropout": dropout_rule,
+    "dropout1d": channel_dropout_rule,
+    "dropout2d": channel_dropout_rule,
     "contiguous": _same,
     "clone": _same,
     "float": _same,
     "double": _same,
     "identity": _same,
-    **{name: _apply(phi) for name, phi in _PLAIN.items()},
+    **{name: _apply(phi) for name, phi in PLAIN.items()},
     **{name: _parametric(getattr(F, name)) for name in _SETTABLE},
 }
 
@@ -329,95 +354,11 @@ FUNCTIONS: dict[Any, Handler] = {
     for name, handler in _BY_NAME.items()
     if hasattr(place, name)
 }
-FUNCTIONS |= {torch.max_pool2d: _maximum, F.max_pool2d: _maximum, F.max_pool1d: _maximum, F.hardtanh_: _parametric(F.hardtanh)}
+FUNCTIONS |= {
+    torch.max_pool2d: maximum_rule,
+    F.max_pool2d: maximum_rule,
+    F.max_pool1d: maximum_rule,
+    F.hardtanh_: _parametric(F.hardtanh),
+}
 METHODS = {name: handler for name, handler in _BY_NAME.items() if hasattr(Tensor, name)}
 ATEN = dict(_BY_NAME) | {"batch_norm": _aten_batch_norm, "_unsafe_view": _view, "alias": _same, "to": _same}
-
-
-# --- modules ---------------------------------------------------------------------------------------------------------
-
-
-def _of_module(walk: Walk, name: str, layer: Any, x: Field) -> Any:
-    """The function a module of torch.nn or of ours stands for, with its settings."""
-    if isinstance(layer, nn.Linear):
-        return _linear(walk, name, x, layer.weight, layer.bias)
-    if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
-        if layer.padding_mode != "zeros":
-            raise ValueError(f"pads with {layer.padding_mode!r}; there is a map for zeros")
-        settings = (layer.stride, layer.padding, layer.dilation, layer.groups)
-        return _convolution(walk, name, x, layer.weight, layer.bias, *settings)
-    if isinstance(layer, _BATCH_NORM) and not isinstance(layer, _NoisyLayer):
-        by_batch = layer.training or layer.running_mean is None
-        statistics = (None, None) if by_batch else (layer.running_mean, layer.running_var)
-        return _batch_norm(walk, name, x, *statistics, layer.weight, layer.bias, by_batch, 0.0, layer.eps)
-    if isinstance(layer, nn.GroupNorm):
-        return _group_norm(walk, name, x, layer.num_groups, layer.weight, layer.bias, layer.eps)
-    if isinstance(layer, nn.LayerNorm):
-        return _layer_norm(walk, name, x, layer.normalized_shape, layer.weight, layer.bias, layer.eps)
-    if isinstance(layer, RMSNorm) or (isinstance(layer, nn.RMSNorm) and x.flat):
-        eps = layer.eps if layer.eps is not None else 1e-7
-        return normalizers.sample_norm(walk, name, x, layer.weight, None, eps, centre=False, kind="RMSNorm")
-    if isinstance(layer, CovariateNoise) and not layer.training:
-        return x
-    if isinstance(layer, (nn.AvgPool1d, nn.AvgPool2d)):
-        override = getattr(layer, "divisor_override", None)
-        settings = (layer.kernel_size, layer.stride, layer.padding, layer.ceil_mode, layer.count_include_pad, override)
-        return _average(walk, name, x, *settings)
-    if isinstance(layer, (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)):
-        return _adaptive(walk, name, x, layer.output_size)
-    if isinstance(layer, (nn.MaxPool1d, nn.MaxPool2d)):
-        settings = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode)
-        return _maximum(walk, name, x, *settings)
-    if isinstance(layer, nn.Flatten):
-        return _flatten(walk, name, x, layer.start_dim, layer.end_dim)
-    if isinstance(layer, (nn.Dropout2d, nn.Dropout1d)):
-        return _channel_dropout(walk, name, x, layer.p, layer.training)
-    if isinstance(layer, nn.Dropout):
-        return _dropout(walk, name, x, layer.p, layer.training)
-    if isinstance(layer, nn.Identity):
-        return x
-    if isinstance(layer, nn.LeakyReLU):
-        return elementwise.activation(walk, name, x, leaky(layer.negative_slope))
-    if isinstance(layer, nn.PReLU):
-        return elementwise.activation(walk, name, x, leaky(float(layer.weight.detach().mean())))
-    kind = type(layer).__name__.lower()
-    if kind in _PLAIN:
-        return elementwise.activation(walk, name, x, _PLAIN[kind])
-    return elementwise.activation(walk, name, x, Activation(type(layer).__name__, layer, monotone=False))
-
-
-ELEMENTWISE: set[type] = {
-    nn.ReLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus, nn.ReLU6, nn.Hardtanh, nn.Hardswish,
-    nn.Hardsigmoid, nn.Mish, nn.CELU, nn.SELU, nn.Softsign, nn.LogSigmoid, nn.Tanhshrink, nn.Softshrink, nn.Hardshrink,
-}  # fmt: skip
-_KNOWN = (
-    nn.Linear, nn.Conv1d, nn.Conv2d, _BATCH_NORM, nn.GroupNorm, nn.LayerNorm, RMSNorm, nn.RMSNorm, nn.AvgPool1d,
-    nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.MaxPool1d, nn.MaxPool2d, nn.Flatten, nn.Dropout,
-    nn.Dropout1d, nn.Dropout2d, nn.Identity, nn.LeakyReLU, nn.PReLU,
-)  # fmt: skip
-
-
-def has_rule(layer: nn.Module) -> bool:
-    """Whether a module as a whole has one; a noisy BatchNorm adds noise that has none."""
-    if isinstance(layer, _NoisyLayer):
-        return False
-    own_forward = type(layer).__module__.split(".")[0] not in ("torch", "normscope")
-    if type(layer) in ELEMENTWISE or (isinstance(layer, CovariateNoise) and not layer.training):
-        return True
-    return isinstance(layer, _KNOWN) and not own_forward
-
-
-def module(walk: Walk, name: str, layer: nn.Module, x: Field) -> Any:
-    return _of_module(walk, name, layer, x)
-
-
-def elementwise_module(kind: type[nn.Module]) -> type[nn.Module]:
-    """Says that modules of this class act on each value by itself; their moments are then found by quadrature.
-
-    Use as a decorator on the class, or call it once.
-    """
-    ELEMENTWISE.add(kind)
-    return kind
-
-
-__all__ = ["ATEN", "FUNCTIONS", "LINEAR", "METHODS", "elementwise_module", "has_rule", "module"]
