@@ -27,7 +27,6 @@ def predict(
     Example: normscope predict net.py:build --input 3,32,32 --loss half_mse --momentum 0.9
     """
     from rich.console import Console
-    from rich.table import Table
 
     from normscope.prediction import predict as predict_network
 
@@ -44,10 +43,7 @@ def predict(
     console = Console()
     console.print(str(found), soft_wrap=True, highlight=False, markup=False)
     if layers:
-        rows = found.frame()
-        table = Table(*rows.columns)
-        for row in rows.itertuples(index=False):
-            table.add_row(*(value if isinstance(value, str) else f"{value:.3g}" for value in row))
-        console.print(table)
+        table = found.frame().to_string(index=False, na_rep="", float_format=lambda value: f"{value:.3g}")
+        console.print(table, soft_wrap=True, highlight=False, markup=False)
     if lr is not None:
         console.print(str(found.verdict(lr)), soft_wrap=True, highlight=False, markup=False)

@@ -1,6 +1,7 @@
 """What `predict` found."""
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -80,8 +81,9 @@ class Prediction:
             f"lambda_max = {self.lambda_max:.4g} predicted ({self.lambda_infinite:.4g} at infinite width), "
             f"{self.theory} theory, statistics {self.stats!r}, batch of {self.batch_size}",
             f"eta*       = {self.eta_star:.4g} for {self.optimizer} on {self.loss} ({self.rule})",
-            f"{self.mode} mode; the largest {other} mode is {beside:.4g}",
         ]
+        if math.isfinite(beside):
+            lines.append(f"{self.mode} mode; the largest {other} mode is {beside:.4g}")
         lines += [f"! {warning}" for warning in self.warnings]
         return "\n".join(lines + [f"- {note}" for note in self.notes])
 

@@ -1,5 +1,6 @@
 """The printed theory of seed 002 for a network that has its form: linear maps or convolutions, BatchNorm, ReLU."""
 
+import itertools
 import math
 from importlib import import_module
 from typing import Any
@@ -69,7 +70,7 @@ def _gammas(walk: Walk, layers: list[Row]) -> list[float | None]:
     """Of the BatchNorm between each layer and the next."""
     places = [next(i for i, row in enumerate(walk.rows) if row is layer) for layer in layers]
     found: list[float | None] = []
-    for here, there in zip(places[:-1], places[1:], strict=True):
+    for here, there in itertools.pairwise(places):
         between = [row.numbers["gamma2"] for row in walk.rows[here + 1 : there] if "gamma2" in row.numbers]
         found.append(math.sqrt(between[0]) if between else None)
     return found

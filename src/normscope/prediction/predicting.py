@@ -25,15 +25,9 @@ from normscope.prediction.outcome import Prediction
 from normscope.prediction.paper import as_printed
 from normscope.prediction.spectrum import Spectrum, spectrum
 from normscope.prediction.walk import Walk
+from normscope.theory.softmax import MOST, curvature
 
-# lambda of a loss over that of half_mse with C outputs; for cross-entropy at equal probabilities, where its second
-# derivative diag(p) - p p^T has the largest eigenvalue 1/C.
-LOSS_FACTORS: dict[str, Callable[[int, int], float]] = {
-    "half_mse": lambda outputs, batch: 1.0,
-    "half_sse": lambda outputs, batch: float(batch),
-    "mse": lambda outputs, batch: 2.0 / outputs,
-    "cross_entropy": lambda outputs, batch: 1.0 / outputs,
-}
+LOSSES = ("half_mse", "half_sse", "mse", "cross_entropy")
 THEORIES = ("corrected", "paper")
 READINGS = ("batch", "frozen")
 # Growth of squared gradients through the network that is worth a warning.
@@ -78,7 +72,7 @@ def predict(
     """
     check_choice("theory", theory, THEORIES)
     check_choice("stats", stats, READINGS)
-    check_choice("loss", loss, LOSS_FACTORS)
+    check_choice("loss", loss, LOSSES)
     limit = momentum_limit(momentum, nesterov=nesterov)
     inner, _, convention = unwrapped(model)
     shape = _shape(input_shape)
@@ -100,9 +94,7 @@ def predict(
     _common_notes(walk, x, found, batch is not None)
     if theory == "corrected":
         _explosion(walk)
-    scale = LOSS_FACTORS[loss](out.shape[0], x.sites.batch)
-    if loss == "cross_entropy":
-        walk.note(f"1/{out.shape[0]} of squared error's curvature, at equal probabilities. {NOT_A_LIMIT}")
+    scale = _loss_factor(walk, loss, out, x.sites.batch)
     top = scale * max(found.mean, found.data)
     plain_name = f"gradient descent with momentum {momentum:g}" if momentum else "gradient descent"
     return Prediction(
@@ -147,6 +139,25 @@ def _check_output(out: Field) -> None:
         )
 
 
+def _loss_factor(walk: Walk, loss: str, out: Field, batch: int) -> float:
+    """lambda of a loss over that of half_mse."""
+    outputs = out.shape[0]
+    if loss != "cross_entropy":
+        return {"half_mse": 1.0, "half_sse": float(batch), "mse": 2.0 / outputs}[loss]
+    if outputs == 1:
+        raise ValueError("Cross-entropy needs at least two outputs; the model has one. Take another loss.")
+    kernel, sites = out.parts[0].kernel.detach(), out.sites
+    q = float(sites.diagonal(kernel).mean())
+    q_xy = float(sites.mix(kernel).mean() * sites.batch - q) / max(sites.batch - 1, 1)
+    factor = curvature(outputs, q, q_xy)
+    walk.note(
+        f"Cross-entropy: {factor:.3g} of squared error's curvature, for outputs of mean square {q:.3g}"
+        + ("" if outputs <= MOST else f" taken as zero, as there are more than {MOST}")
+        + f". {NOT_A_LIMIT}"
+    )
+    return factor
+
+
 def _common_notes(walk: Walk, x: Field, found: Spectrum, given: bool) -> None:
     widths = [row.numbers["width"] for row in walk.rows if row.inputs is not None]
     hidden = [int(w) for w in widths[:-1]]
@@ -171,8 +182,8 @@ def _explosion(walk: Walk) -> None:
         rate = factor ** (1 / (len(hidden) - 1))
         walk.warn(
             f"Squared gradients {'grow' if factor > 1 else 'shrink'} by {rate:.3g} a layer on their way back, by "
-            f"{factor:.1e} over {len(hidden)} layers: one learning rate does not fit all. Trained depth is known to end "
-            f"at about {16 / abs(math.log(rate)):.0f} layers of such a stack; skip connections mend it."
+            f"{factor:.1e} over {len(hidden)} layers: one learning rate does not fit all. Training is known to end at "
+            f"about {16 / abs(math.log(rate)):.0f} layers of such a stack; skip connections mend it."
         )
 
 
