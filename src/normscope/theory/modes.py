@@ -40,7 +40,7 @@ def widening(outputs: int, spread: float) -> float:
 
     Example:
         >>> round(widening(10, 1 / 1000), 3)
-        1.183
+        1.18
     """
     if outputs <= 1 or spread <= 0:
         return 1.0

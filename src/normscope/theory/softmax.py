@@ -15,7 +15,7 @@ from torch import Tensor
 
 # Beyond so many outputs equal probabilities are taken: the average would take longer than the whole prediction.
 MOST = 100
-_SHARED, _OWN = 31, 224
+_SHARED, _OWN = 127, 128
 
 
 @lru_cache(maxsize=4)

@@ -114,7 +114,7 @@ def pool(window: Window, kernel: Tensor) -> Tensor:
     lead = kernel.shape[:-2]
     once = _pooled(kernel.reshape(-1, 1, height, width), window).reshape(*lead, height * width, after.count)
     twice = _pooled(once.transpose(-1, -2).reshape(-1, 1, height, width), window)
-    return twice.reshape(*lead, after.count, after.count)
+    return twice.reshape(*lead, after.count, after.count).transpose(-1, -2)
 
 
 def pool_back(window: Window, g: Tensor) -> Tensor:
@@ -137,7 +137,8 @@ def pool_back(window: Window, g: Tensor) -> Tensor:
         return smooth
     once = _spread(g.reshape(-1, 1, after.height, after.width), window)
     once = once.reshape(*lead, after.count, before.count).transpose(-1, -2)
-    return _spread(once.reshape(-1, 1, after.height, after.width), window).reshape(*lead, before.count, before.count)
+    twice = _spread(once.reshape(-1, 1, after.height, after.width), window)
+    return twice.reshape(*lead, before.count, before.count).transpose(-1, -2)
 
 
 def place(window: Window, values: Tensor, *, averaged: bool) -> Tensor:
