@@ -43,7 +43,7 @@ def test_a_shape_that_does_not_fit_names_the_layer():
     with pytest.raises(ValueError, match=r"'1' \(Linear\) takes 20 features and gets 21"):
         ns.predict(net(), (21,))
     cnn = ns.models.CNN(3, 32, 10)
-    with pytest.raises(ValueError, match=r"'4' \(Conv2d\) a window of 3x3 does not fit into 1x1"):
+    with pytest.raises(ValueError, match=r"'6' \(Conv2d\) a window of 3x3 does not fit into 1x1"):
         ns.predict(cnn, (3, 7, 7))
     with pytest.raises(ValueError, match=r"'0' \(Conv2d\) takes 3 channels and gets 1"):
         ns.predict(cnn, (1, 32, 32))

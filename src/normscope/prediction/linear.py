@@ -92,6 +92,7 @@ def _map(
         **_moments(after, kernel, "q"),
     )
     row.inputs = (x.sites, inputs, x.channels)
+    row.of_data = x.roots == {"input"}
     row.taps, row.sites = window.taps, after.count
     mean = after.diagonal(kernel) * 0
     noise = sigma_w2**2 * _noise(x, row.numbers["qh"] - row.numbers["qh_xy"]) / window.taps

@@ -83,7 +83,7 @@ def _overlaps(walk: Walk, x: Field, images: Tensor | None) -> tuple[Parts, Parts
         return [], [], 0.0
     m = x.sites.batch
     (start,) = (part.kernel for part in x.parts)
-    layers = [(row, *row.inputs) for row in walk.rows if row.inputs is not None and row.inputs[1] is not start]
+    layers = [(row, *row.inputs) for row in walk.rows if row.inputs is not None and not row.of_data]
     kernels = [start, *(kernel for _, _, kernel, _ in layers)]
     first, *others = torch.autograd.grad(torch.stack(added).sum(), kernels, retain_graph=True, allow_unused=True)
     assert first is not None

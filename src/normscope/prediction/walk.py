@@ -14,7 +14,10 @@ Back = Callable[[Cotangent], Sequence[Cotangent]]
 
 @dataclass
 class Row:
-    """Order parameters of a layer, its share of lambda in every direction sent back, and the kernel that enters it."""
+    """Order parameters of a layer, its share of lambda in every direction sent back, and the kernel that enters it.
+
+    of_data: nothing but the data enters it, so that no width is behind its inputs.
+    """
 
     layer: str
     kind: str
@@ -23,6 +26,7 @@ class Row:
     spread: tuple[float, float] = (0.0, 0.0)
     elementwise: Tensor | None = None
     inputs: tuple[Sites, Tensor, int] | None = None
+    of_data: bool = False
     taps: int = 1
     sites: int = 1
 
