@@ -1,6 +1,6 @@
 """Every order parameter of every layer against random networks.
 
-Each is the mean over networks of (measured - predicted for the same network's variances), and must be zero within 4
+The means over networks, measured and predicted (for every fifth network's variances), must agree within 4
 standard errors (false alarms: 1 in 16,000 for each number) plus a term for finite width, 5 / narrowest width of the
 number's scale (qh, q or qt of the layer). The largest term seen is that of the squared gradient as trained below average
 pooling, 8 to 12 % at widths 48 to 96.
@@ -31,10 +31,6 @@ def vgg(seed: int, norm: str, act: type[nn.Module]) -> nn.Module:
     return vgg_like(seed, width=64, norm=norm, act=act, d_out=3)
 
 
-class _Tanh(ns.models.PreActResNet18):
-    """The same network with tanh: its blocks call torch's relu by name."""
-
-
 def resnet(seed: int, norm: str, act: type[nn.Module]) -> nn.Module:
     return ns.models.PreActResNet18(3, 3, width=32, norm=norm, seed=seed)
 
@@ -49,27 +45,37 @@ NETWORKS = {
 
 def check(name: str, norm: str, act: type[nn.Module], stats: str, networks: int) -> None:
     make, shape, m, width = NETWORKS[name]
-    off: dict[tuple[str, str], list[float]] = {}
-    size: dict[tuple[str, str], float] = {}
+    seen: dict[tuple[str, str], list[float]] = {}
+    said: dict[tuple[str, str], list[float]] = {}
     for seed in range(networks):
         net = make(seed, norm, act)
         x = torch.randn(m, *shape, generator=torch.Generator().manual_seed(1000 + seed))
-        rows = {row["layer"]: row for row in ns.predict(net, shape, batch_size=m, stats=stats).layers}
         for layer, found in measured(net, x, stats).items():
             for number in NUMBERS:
-                off.setdefault((layer, number), []).append(found[number] - rows[layer][number])
-                size[layer, number] = abs(rows[layer][number.removesuffix("_xy")])
-    assert off
-    for key, values in off.items():
-        error = statistics.stdev(values) / len(values) ** 0.5
-        # The output's own second moments are those of three units: their spread is in the standard error.
-        assert abs(statistics.mean(values)) < 4 * error + 5 / width * size[key], (key, statistics.mean(values), size[key])
+                seen.setdefault((layer, number), []).append(found[number])
+        if seed % 5 == 0:
+            for row in ns.predict(net, shape, batch_size=m, stats=stats).layers:
+                for number in NUMBERS:
+                    said.setdefault((row["layer"], number), []).append(row.get(number, 0.0))
+    assert seen
+    for (layer, number), values in seen.items():
+        theory = said[layer, number]
+        # The variances of each network's own weights are in its prediction, so both means have an error.
+        error = sum(statistics.variance(v) / len(v) for v in (values, theory)) ** 0.5
+        size = abs(statistics.mean(said[layer, number.removesuffix("_xy")]))
+        off = statistics.mean(values) - statistics.mean(theory)
+        assert abs(off) < 4 * error + 5 / width * size, (
+            layer,
+            number,
+            statistics.mean(values),
+            statistics.mean(theory),
+        )
 
 
 @pytest.mark.parametrize("stats", ["batch", "frozen"])
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
 def test_order_parameters_of_a_few_networks(name, stats):
-    check(name, "batch", nn.ReLU, stats, 12)
+    check(name, "batch", nn.ReLU, stats, 15)
 
 
 @pytest.mark.slow

@@ -4,13 +4,14 @@ K' = E[phi phi]      G' = G E[phi' phi']      bend' = G E[phi''] E[phi'']
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from normscope.prediction.field import Cotangent, Field, Part
 from normscope.prediction.walk import Walk
-from normscope.theory.gaussian import Activation
+from normscope.theory.gaussian import Activation, Moments
 
 
 def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
@@ -19,7 +20,7 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
         walk.note(
             f"{name}: {phi.name} of values that are not Gaussian; a Gaussian of the same moments took their place."
         )
-    found = [phi.moments(x.sites.pairs(part.kernel, part.mean)) for part in x.parts]
+    found = [_moments(phi, x, part) for part in x.parts]
     parts = tuple(
         Part(part.channels, m.value, m.mean, part.noise * _of_two(x, m.slope) ** 2)
         for part, m in zip(x.parts, found, strict=True)
@@ -33,6 +34,16 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
         return [Cotangent(g, bend, cotangent.spread)]
 
     return walk.record(out, [x], back)
+
+
+def _moments(phi: Activation, x: Field, part: Part) -> Moments:
+    """Of Gaussian values, and on the places themselves with the kurtosis that a batch leaves them."""
+    m = phi.moments(x.sites.pairs(part.kernel, part.mean))
+    if part.kurtosis == 0 or not isinstance(m.value4, Tensor) or not isinstance(m.slope4, Tensor):
+        return m
+    same = x.sites.same() * part.kurtosis
+    value, slope = (m.value + same * x.sites.ends(m.value4)[0], m.slope + same * x.sites.ends(m.slope4)[0])
+    return replace(m, value=value, slope=slope)
 
 
 def _of_two(x: Field, slope: Tensor) -> float:

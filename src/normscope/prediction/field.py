@@ -14,13 +14,14 @@ class Part:
     """Channels that share a kernel; a concatenation has several.
 
     kernel: second moments. mean: over channels, for each place. noise: variance of the kernel of two samples from pair
-    to pair, which finite dimensions and widths bring.
+    to pair, which finite dimensions and widths bring. kurtosis: excess, which values normalized by a batch lack.
     """
 
     channels: int
     kernel: Tensor
     mean: Tensor
     noise: float = 0.0
+    kurtosis: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -69,6 +69,8 @@ def batch_norm(
             g2 * n.kernel + float(b.square().mean()),
             0 * part.mean + float(b.mean()),
             part.noise * g2**2 / float(n.variance) ** 2,
+            # Of one entry of a vector on the sphere of that many dimensions.
+            -6 / (n.freedom + 2) if x.gaussian else 0.0,
         )
         for part, n, (g2, b) in zip(x.parts, found, affine, strict=True)
     )
