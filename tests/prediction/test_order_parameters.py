@@ -2,8 +2,8 @@
 
 The means over networks, measured and predicted (for every fifth network's variances), must agree within 4
 standard errors (false alarms: 1 in 16,000 for each number) plus a term for finite width, 5 / narrowest width of the
-number's scale (qh, q or qt of the layer). The largest term seen is that of the squared gradient as trained below average
-pooling, 8 to 12 % at widths 48 to 96.
+number's scale (qh, q or qt of the layer). The largest term seen is that of the squared gradient as trained below
+average pooling, 8 to 12 % at widths 48 to 96.
 """
 
 import statistics

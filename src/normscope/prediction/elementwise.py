@@ -37,13 +37,20 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
 
 
 def _moments(phi: Activation, x: Field, part: Part) -> Moments:
-    """Of Gaussian values, and on the places themselves with the kurtosis that a batch leaves them."""
+    """Of Gaussian values, with the kurtosis that a batch leaves them: of places themselves, and of means elsewhere."""
     m = phi.moments(x.sites.pairs(part.kernel, part.mean))
-    if part.kurtosis == 0 or not isinstance(m.value4, Tensor) or not isinstance(m.slope4, Tensor):
+    if part.kurtosis == 0:
         return m
-    same = x.sites.same() * part.kurtosis
-    value, slope = (m.value + same * x.sites.ends(m.value4)[0], m.slope + same * x.sites.ends(m.slope4)[0])
-    return replace(m, value=value, slope=slope)
+    same, sites = x.sites.same(), x.sites
+    value4, slope4, mean4, rise4 = (part.kurtosis * f for f in m.fourth)
+    means = sites.outer(m.mean, mean4) + sites.outer(mean4, m.mean)
+    rises = sites.outer(m.rise, rise4) + sites.outer(rise4, m.rise)
+    return replace(
+        m,
+        value=m.value + same * sites.ends(value4)[0] + (1 - same) * means,
+        slope=m.slope + same * sites.ends(slope4)[0] + (1 - same) * rises,
+        mean=m.mean + mean4,
+    )
 
 
 def _of_two(x: Field, slope: Tensor) -> float:

@@ -13,7 +13,7 @@ from torch import Tensor
 from normscope.prediction.field import Cotangent, Field, Part
 from normscope.prediction.walk import Walk
 from normscope.theory.sites import Sites
-from normscope.theory.windows import Window, convolve, convolve_back
+from normscope.theory.windows import Window, convolve, convolve_back, taps_inside
 
 NARROW = 30
 
@@ -95,7 +95,8 @@ def _map(
     row.of_data = x.roots == {"input"}
     row.taps, row.sites = window.taps, after.count
     mean = after.diagonal(kernel) * 0
-    noise = sigma_w2**2 * _noise(x, row.numbers["qh"] - row.numbers["qh_xy"]) / window.taps
+    inside = 1.0 if x.sites.form == "samples" else float(taps_inside(window).mean())
+    noise = sigma_w2**2 * _noise(x, row.numbers["qh"] - row.numbers["qh_xy"]) * inside / window.taps
     out = Field(after, (Part(shape[0], kernel, mean, noise),), shape, True, frozenset({root}))
 
     def back(cotangent: Cotangent) -> list[Cotangent]:

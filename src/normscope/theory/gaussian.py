@@ -10,15 +10,15 @@ coefficients. With orthonormal Hermite polynomials h_k and alpha_k(q) = E[phi(me
     value = sum_k alpha_k(q_a) alpha_k(q_b) c^k         (Mehler's formula)
     slope = sum_k beta_k(q_a) beta_k(q_b) c^k           beta_k = sqrt((k + 1) / q) alpha_{k+1}   (Stein's lemma)
 
-The coefficients are a sum over the midpoints of 2000 cells of [-10, 10], which is exact to rounding for smooth functions
-and off by about 1e-5 where there is a kink. What the first 64 terms leave of c = 1 is put on the 65th power, so that
+The coefficients are a sum over the midpoints of 2000 cells of [-10, 10], exact to rounding for smooth functions and off
+by about 1e-5 where there is a kink. What the first 64 terms leave of c = 1 is put on the 65th power, so that
 the diagonal is right whatever the function. No random numbers: two calls give the same bits.
 Sources: seed 002, Eq. (20)-(22) for ReLU (Cho and Saul's arc-cosine kernels); erf: Williams 1997.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -33,18 +33,18 @@ _KINK = 1e-6
 
 @dataclass(frozen=True)
 class Moments:
-    """value, slope: one for each pair; mean, bend: one for each place.
+    """value, slope: one for each pair; mean, rise = E[phi'], bend: one for each place.
 
-    value4, slope4: what a unit of excess kurtosis adds to E[phi^2] and E[phi'^2] of a place (Edgeworth), E[f''''] / 24 =
-    E[f h_4] / sqrt(24) with f = phi^2 or phi'^2; zero for a z + b relu(z).
+    fourth: what a unit of excess kurtosis adds (Edgeworth) to E[phi^2], E[phi'^2], E[phi] and E[phi'] of a place,
+    E[f''''] / 24 = E[f h_4] / sqrt(24).
     """
 
     value: Tensor
     slope: Tensor
     mean: Tensor
+    rise: Tensor
     bend: Tensor
-    value4: Tensor | float = 0.0
-    slope4: Tensor | float = 0.0
+    fourth: tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def _lines(pairs: Pairs, a: float, b: float) -> Moments:
     k, q, mean = pairs.k, pairs.q, pairs.mean
     if b == 0:
         left, right = pairs.ends(mean)
-        return Moments(a * a * (k + left * right), a * a + 0 * k, a * mean, 0 * q)
+        return Moments(a * a * (k + left * right), a * a + 0 * k, a * mean, a + 0 * q, 0 * q, (0 * q,) * 4)
     qa, qb = pairs.ends(q)
     n = (qa * qb).clamp_min(_TINY).sqrt()
     c = (k.detach() / n).clamp(-1, 1)
@@ -102,7 +102,9 @@ def _lines(pairs: Pairs, a: float, b: float) -> Moments:
         slope = _held(k, slope, b * b / (2 * math.pi) / (n * rest.clamp_min(_KINK)))
     root = q.clamp_min(_TINY).sqrt()
     bend = torch.where(q > 2 * _TINY, b / (root * math.sqrt(2 * math.pi)), 0.0)
-    return Moments(value, slope, b * root / math.sqrt(2 * math.pi), bend)
+    mean = b * root / math.sqrt(2 * math.pi)
+    # Only the mean of relu has an even part beyond the second order.
+    return Moments(value, slope, mean, a + b / 2 + 0 * q, bend, (0 * q, 0 * q, -mean / 24, 0 * q))
 
 
 def _erf(pairs: Pairs) -> Moments:
@@ -110,7 +112,7 @@ def _erf(pairs: Pairs) -> Moments:
     square = (1 + 2 * qa) * (1 + 2 * qb)
     value = 2 / math.pi * torch.asin(2 * pairs.k / square.sqrt())
     slope = 4 / math.pi / (square - 4 * pairs.k**2).sqrt()
-    return Moments(value, slope, 0 * pairs.q, 0 * pairs.q)
+    return replace(_series(pairs, torch.erf), value=value, slope=slope)
 
 
 @lru_cache(maxsize=1)
@@ -178,10 +180,11 @@ def _series(pairs: Pairs, function: Callable[[Tensor], Tensor]) -> Moments:
     if pairs.k.requires_grad:
         slope = _held(pairs.k, slope, sums[2])
     shape = pairs.q.shape
-    fourth = table[4] * weight / math.sqrt(24)
-    value4, slope4 = (((f * f) @ fourth)[place].reshape(shape) for f in (values, slopes))
+    he4 = table[4] * weight / math.sqrt(24)
+    fourth = tuple((f @ he4)[place].reshape(shape) for f in (values * values, slopes * slopes, values, slopes))
     bend = (beta[:, 1] / small[:, 0])[place].reshape(shape)
-    return Moments(value, slope, alpha[place, 0].reshape(shape), bend, value4, slope4)
+    mean, rise = (rows[place, 0].reshape(shape) for rows in (alpha, beta))
+    return Moments(value, slope, mean, rise, bend, (fourth[0], fourth[1], fourth[2], fourth[3]))
 
 
 def _rest(square: Tensor, coefficients: Tensor) -> Tensor:
