@@ -70,33 +70,42 @@ def cases() -> list[dict[str, Any]]:
     add("CNN, pad 1", padded, (3, 32, 32), 64, (30,), (0.1, 1.0, 5.0), "batch")
     add("VGG-like, average pooling", vgg, (3, 8, 8), 64, (48,), (0.1, 1.0, 5.0), "batch")
     add("VGG-like, average pooling", vgg, (3, 8, 8), 64, (24, 96), (1.0,), "batch")
-    add("PreActResNet18", resnet, (3, 8, 8), 64, (32,), (0.1, 1.0, 5.0), "batch")
-    add("PreActResNet18", resnet, (3, 8, 8), 64, (16,), (1.0,), "batch")
+    add("PreActResNet18, 8x8", resnet, (3, 8, 8), 64, (32,), (1.0,), "batch")
+    add("PreActResNet18, 16x16", resnet, (3, 16, 16), 64, (16, 32), (1.0,), "batch")
+    add("PreActResNet18, 16x16", resnet, (3, 16, 16), 64, (32,), (0.1, 5.0), "batch")
     return found
 
 
-def compare(case: dict[str, Any], seeds: int) -> dict[str, Any]:
+def compare(case: dict[str, Any], seeds: int, known: dict[str, Any] | None) -> dict[str, Any]:
+    """One row; known: an earlier one, whose measurements are kept."""
     measured, predicted, infinite, modes = [], [], [], set()
     for seed in range(seeds):
         net, m, shape = case["make"](seed), case["m"], case["shape"]
-        generator = torch.Generator().manual_seed(100 + seed)
-        x, y = torch.randn(m, *shape, generator=generator), torch.randint(10, (m,), generator=generator)
-        found = ns.measure(net, ns.losses.half_mse, (x, y), stats=case["stats"], hessian=False, most=200)
+        if known is None:
+            generator = torch.Generator().manual_seed(100 + seed)
+            x, y = torch.randn(m, *shape, generator=generator), torch.randint(10, (m,), generator=generator)
+            found = ns.measure(net, ns.losses.half_mse, (x, y), stats=case["stats"], hessian=False, most=200)
+            measured.append(found.lambda_max)
         theory = ns.predict(net, shape, batch_size=m, stats=case["stats"])
-        measured.append(found.lambda_max)
         predicted.append(theory.lambda_max)
         infinite.append(theory.lambda_infinite)
         modes.add(theory.mode)
-    mean = statistics.mean(measured)
-    return {key: value for key, value in case.items() if key != "make"} | {
+    mean = statistics.mean(measured) if known is None else known["measured"]
+    error = statistics.stdev(measured) / math.sqrt(seeds) if known is None else known["stderr"]
+    return setting(case) | {
         "measured": mean,
-        "stderr": statistics.stdev(measured) / math.sqrt(seeds) if seeds > 1 else math.nan,
+        "stderr": error,
         "predicted": statistics.mean(predicted),
         "infinite_width": statistics.mean(infinite),
         "error": statistics.mean(predicted) / mean - 1,
         "error_infinite_width": statistics.mean(infinite) / mean - 1,
         "modes": sorted(modes),
     }
+
+
+def setting(case: dict[str, Any]) -> dict[str, Any]:
+    keys = ("network", "width", "gamma", "norm", "stats", "m")
+    return {key: case[key] for key in keys} | {"shape": list(case["shape"])}
 
 
 def slopes(rows: list[dict[str, Any]]) -> dict[str, float]:
@@ -115,10 +124,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--keep", action="store_true", help="keep what was measured in --out and predict anew")
     options = parser.parse_args()
     start, rows = time.perf_counter(), []
+    old = json.loads(options.out.read_text())["rows"] if options.keep else []
     for case in cases():
-        rows.append(compare(case, options.seeds))
+        known = next((row for row in old if row.items() >= setting(case).items()), None)
+        rows.append(compare(case, options.seeds, known))
         row = rows[-1]
         print(
             f"{row['network']:27s} width {row['width']:5d} gamma {row['gamma']:4g} {row['norm']:5s} {row['stats']:6s} "
@@ -127,7 +139,12 @@ def main() -> None:
             flush=True,
         )
         if options.out:
-            result = {"seeds": options.seeds, "rows": rows, "slopes": slopes(rows), "environment": environment()}
+            result: dict[str, Any] = {
+                "seeds": options.seeds,
+                "rows": rows,
+                "slopes": slopes(rows),
+                "environment": environment(),
+            }
             result["seconds"] = round(time.perf_counter() - start)
             options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(slopes(rows))

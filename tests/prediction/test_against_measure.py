@@ -106,7 +106,7 @@ def test_a_batch_of_images():
 @pytest.mark.parametrize("stats", ["batch", "frozen"])
 def test_residual_network(stats):
     found = ratio(
-        lambda seed: ns.models.PreActResNet18(3, 10, width=32, norm="batch", seed=seed), (3, 8, 8), 32, stats, 3
+        lambda seed: ns.models.PreActResNet18(3, 10, width=32, norm="batch", seed=seed), (3, 16, 16), 64, stats, 2
     )
     assert found == pytest.approx(1, abs=0.1)
 

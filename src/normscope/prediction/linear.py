@@ -122,10 +122,10 @@ def _noise(x: Field, size: float) -> float:
 
 
 def mean_square(tensor: Tensor) -> float:
-    """In double precision from row sums, without a copy in double precision."""
-    rows = tensor.detach().flatten(1) if tensor.ndim > 1 else tensor.detach()[None]
-    rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
-    return float(torch.linalg.vecdot(rows, rows).double().sum()) / tensor.numel()
+    """Summed in double precision over pieces, without a copy of all in double precision."""
+    flat = tensor.detach().flatten()
+    flat = flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
+    return sum(float(piece.dot(piece)) for piece in flat.split(1 << 17)) / tensor.numel()
 
 
 def independent_sites(sites: Sites, g: Tensor, kernel: Tensor, of: int) -> float:

@@ -172,8 +172,10 @@ def _series(pairs: Pairs, function: Callable[[Tensor], Tensor]) -> Moments:
     c = (pairs.k.detach() / (qa * qb).clamp_min(_TINY).sqrt()).clamp(-1, 1)
     needed = [alpha, beta, gamma] if pairs.k.requires_grad else [alpha, beta]
     if len(both[0]) == 1:
-        powers = torch.cat([torch.ones_like(c)[..., None], c[..., None].expand(*c.shape, TERMS).cumprod(-1)], -1)
-        sums = [powers[..., : row.shape[1]] @ row[0].square() for row in needed]
+        # Far apart, most offsets of a torus have the same correlation.
+        few, which = torch.unique(c, return_inverse=True)
+        powers = torch.cat([torch.ones_like(few)[:, None], few[:, None].expand(-1, TERMS).cumprod(-1)], -1)
+        sums = [(powers[:, : row.shape[1]] @ row[0].square())[which] for row in needed]
     else:
         sums = [_horner(c, rows[place].reshape(*pairs.q.shape, -1), pairs.ends) for rows in needed]
     value, slope = _held(pairs.k, sums[0], sums[1]), sums[1]

@@ -106,10 +106,7 @@ def pool(window: Window, kernel: Tensor) -> Tensor:
     if window.whole:
         return kernel.mean(dim=(-2, -1), keepdim=True)
     if before.form == "torus":
-        smooth = torch.zeros_like(kernel)
-        for dy, dx, share in _differences(window):
-            smooth = smooth + share * kernel.roll((-dy, -dx), dims=(-2, -1))
-        return smooth.flatten(-2)[..., _offsets(window)]
+        return _smoothed(window, kernel).flatten(-2)[..., _offsets(window)]
     height, width = before.height, before.width
     lead = kernel.shape[:-2]
     once = _pooled(kernel.reshape(-1, 1, height, width), window).reshape(*lead, height * width, after.count)
@@ -130,11 +127,7 @@ def pool_back(window: Window, g: Tensor) -> Tensor:
         scale = (after.count if after.form == "torus" else 1) / before.count
         found = g.new_zeros((*lead, before.count))
         found = found.index_add(-1, _offsets(window).flatten(), g.flatten(-2) * scale)
-        found = found.unflatten(-1, (before.height, before.width))
-        smooth = torch.zeros_like(found)
-        for dy, dx, share in _differences(window):
-            smooth = smooth + share * found.roll((dy, dx), dims=(-2, -1))
-        return smooth
+        return _smoothed(window, found.unflatten(-1, (before.height, before.width)))
     once = _spread(g.reshape(-1, 1, after.height, after.width), window)
     once = once.reshape(*lead, after.count, before.count).transpose(-1, -2)
     twice = _spread(once.reshape(-1, 1, after.height, after.width), window)
@@ -228,10 +221,12 @@ def taps_inside(window: Window) -> Tensor:
     return (rows[:, None] * columns[None, :]).flatten()
 
 
-def _differences(window: Window) -> list[tuple[int, int, float]]:
-    """g - f over all pairs of taps, with the share of pairs that have it."""
-    (ky, kx), square = window.kernel, float(window.taps) ** 2
-    return [(dy, dx, (ky - abs(dy)) * (kx - abs(dx)) / square) for dy in range(1 - ky, ky) for dx in range(1 - kx, kx)]
+def _smoothed(window: Window, kernel: Tensor) -> Tensor:
+    """Mean over the differences g - f of all pairs of taps; each axis by itself, its own transpose."""
+    for axis, k in zip((-2, -1), window.kernel, strict=True):
+        shares = [(d, (k - abs(d)) / k**2) for d in range(1 - k, k)]
+        kernel = torch.stack([share * kernel.roll(d, dims=axis) for d, share in shares]).sum(0)
+    return kernel
 
 
 def _pooled(images: Tensor, window: Window) -> Tensor:
