@@ -155,11 +155,13 @@ class Sum(nn.Module):
 
 
 def test_sums():
-    assert lam(Sum("double")) == pytest.approx(lam(Sum("double")), rel=1)
     a, b = Sum("double"), Sum("scaled")
     b.load_state_dict(a.state_dict())
     assert lam(a) == pytest.approx(lam(b))
-    assert lam(Sum("branch")) > 0
+    rows = {row["layer"]: row for row in ns.predict(Sum("branch"), (20,)).layers}
+    assert rows["last"]["qh"] == pytest.approx(rows["second"]["qh"] + rows["second"]["q"])
+    assert rows["last"]["qh_xy"] == pytest.approx(rows["second"]["qh_xy"] + rows["second"]["q_xy"])
+    assert rows["first"]["qt"] > rows["second"]["qt"] / 2
     with pytest.raises(ValueError, match="not independent"):
         ns.predict(Sum("same"), (20,))
     with pytest.raises(ValueError, match="multiplies two tensors"):

@@ -87,6 +87,15 @@ def test_a_torus_becomes_exact_with_its_padding():
     torch.testing.assert_close(found, convolve(Window(exact, *size), exact.same()))
 
 
+def test_by_offsets_a_stride_takes_every_other_one():
+    """K'[b - a] = share inside x K[2 (b - a)], to both sides."""
+    w = Window(Sites("torus", 12, 12, 4, limit=0), (3, 3), (2, 2), (1, 1))
+    k = torch.randn(2, 12, 12, dtype=torch.float64, generator=GENERATOR)
+    found, inside = convolve(w, k), (17 / 18) ** 2
+    for y, x in ((0, 0), (1, 0), (0, 2), (5, 1), (-1, -2)):
+        torch.testing.assert_close(found[:, y, x], k[:, 2 * y, 2 * x] * inside)
+
+
 def test_a_window_that_does_not_fit_says_so():
     with pytest.raises(ValueError, match="does not fit into 6x5"):
         _ = Window(Sites("exact", 6, 5, 4), (9, 9), (1, 1), (0, 0)).after
