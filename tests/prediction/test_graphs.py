@@ -168,6 +168,23 @@ def test_sums():
         ns.predict(Sum("gate"), (20,))
 
 
+def test_what_is_computed_and_dropped_has_no_part():
+    assert not any("second time" in note for note in ns.predict(Sum("double"), (20,)).notes)
+
+    class InPlace(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(20, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.linear(x)
+            y.mul_(2.0)
+            return y
+
+    with pytest.raises(UnknownOperation, match="in place without using the result"):
+        ns.predict(InPlace(), (20,))
+
+
 def test_concatenated_channels_keep_their_own_variances_under_a_normalizer():
     """BatchNorm makes the parts of a concatenation equal: as many channels of one kind give the same lambda."""
 

@@ -56,7 +56,10 @@ def _interpret(
 ) -> Field:
     env: dict[fx.Node, Any] = {}
     inputs = 0
+    live = _live(graph)
     for node in graph.nodes:
+        if node not in live:
+            continue
         args = fx.node.map_arg(node.args, env.__getitem__)
         kwargs = fx.node.map_arg(node.kwargs, env.__getitem__)
         if node.op == "placeholder":
@@ -83,6 +86,21 @@ def _interpret(
         else:
             env[node] = _call(node, args, kwargs, walk, submodule)
     raise AssertionError("a graph ends in its output")
+
+
+def _live(graph: fx.Graph) -> set[fx.Node]:
+    """Nodes that the output depends on, and the inputs; what is computed and dropped has no part in lambda."""
+    live: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        changes = node.kwargs.get("inplace") or (node.op == "call_method" and str(node.target).endswith("_"))
+        if changes and not node.users:
+            raise UnknownOperation(
+                f"{node.name!r} changes a tensor in place without using the result, which a graph of values does not "
+                f"show. Write it as an assignment. {_WAY_OUT}"
+            )
+        if node.op in ("output", "placeholder") or any(user in live for user in node.users):
+            live.add(node)
+    return live
 
 
 def _call(node: fx.Node, args: Any, kwargs: Any, walk: Walk, submodule: Callable[[str], nn.Module]) -> Any:
