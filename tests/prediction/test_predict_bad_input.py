@@ -81,6 +81,11 @@ def test_narrow_networks_are_answered_with_a_warning():
     assert any("16 channels: outside the theory's reach" in warning for warning in found.warnings)
 
 
+def test_large_corrections_of_data_modes_are_warned_of():
+    found = ns.predict(ns.models.PreActResNet18(width=32, norm="batch"), (3, 8, 8), batch_size=64)
+    assert any("Data modes decide" in warning for warning in found.warnings)
+
+
 def test_small_batches_are_answered_with_a_warning():
     found = ns.predict(net(), (20,), batch_size=3)
     assert any("degrees of freedom" in warning for warning in found.warnings)
