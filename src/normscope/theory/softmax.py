@@ -10,7 +10,6 @@ taken over Sobol points, without random numbers.
 from functools import lru_cache
 
 import torch
-from scipy.stats import qmc
 from torch import Tensor
 
 # Beyond so many outputs equal probabilities are taken: the average would take longer than the whole prediction.
@@ -21,6 +20,9 @@ _SHARED, _OWN = 127, 128
 @lru_cache(maxsize=4)
 def _points(outputs: int) -> Tensor:
     """The first 255 Sobol points after zero, as standard Gaussian values."""
+    # scipy.stats takes a second to import, and only this loss needs it.
+    from scipy.stats import qmc
+
     points = torch.from_numpy(qmc.Sobol(outputs, scramble=False).random(_SHARED + _OWN + 1)[1:]).double()
     return torch.special.ndtri(points)
 

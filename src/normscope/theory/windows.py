@@ -215,6 +215,7 @@ def _valid(window: Window) -> Tensor:
     return (rows[:, None, :, None] * columns[None, :, None, :]).reshape(after.count, after.count)
 
 
+@lru_cache(maxsize=64)
 def taps_inside(window: Window) -> Tensor:
     """For each window, in order: the share of its taps that are no padding."""
     rows, columns = (_axis_valid(window, axis, True).diagonal() for axis in (0, 1))
