@@ -31,7 +31,7 @@ def ratio(make, shape, m, stats, seeds=3, loss=ns.losses.half_mse, name="half_ms
 
 
 @pytest.mark.parametrize("stats", ["batch", "frozen"])
-@pytest.mark.parametrize("gamma", [0.1, 1.0, 5.0])
+@pytest.mark.parametrize("gamma", [0.1, 5.0])
 def test_mlp(gamma, stats):
     found = ratio(
         lambda seed: ns.models.MLP(200, 10, width=500, norm="batch", gamma=gamma, seed=seed), (200,), 128, stats
