@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Any
 from normscope._version import __version__
 
 if TYPE_CHECKING:
-    from normscope import bounds, curvature, data, losses, models, norms, observe, solve, sweeping
+    from normscope import bounds, curvature, data, losses, models, norms, observe, prediction, solve, sweeping
     from normscope.curvature import measure
     from normscope.norms import fold_norms, swap_norms
     from normscope.observe import Monitor
+    from normscope.prediction import predict
     from normscope.sweeping import sweep
     from normscope.training import train
 
-_MODULES = ("bounds", "curvature", "data", "losses", "models", "norms", "observe", "solve", "sweeping")
+_MODULES = ("bounds", "curvature", "data", "losses", "models", "norms", "observe", "prediction", "solve", "sweeping")
 _NAMES = {
     "Monitor": "observe",
     "fold_norms": "norms",
     "measure": "curvature",
+    "predict": "prediction",
     "swap_norms": "norms",
     "sweep": "sweeping",
     "train": "training",
@@ -38,6 +40,8 @@ __all__ = [
     "models",
     "norms",
     "observe",
+    "predict",
+    "prediction",
     "solve",
     "swap_norms",
     "sweep",

@@ -43,7 +43,7 @@ def test_a_plan_file_becomes_a_phase_diagram(tmp_path):
     assert "Trained stacked." in found.stdout
     (stored,) = (tmp_path / "runs").glob("phase-*.json")
     assert len(PhaseDiagram.load(stored).outcomes) == 6
-    again = run("plan.toml", "--out", "runs", "--device", "cpu", "--no-measure", cwd=tmp_path)
+    again = run("plan.toml", "--out", "runs", "--device", "cpu", "--no-lines", cwd=tmp_path)
     assert again.returncode == 0
     assert "cells" not in again.stdout
     (tmp_path / "plan.toml").write_text(PLAN.replace("epochs = 1", "epochs = 0").replace("MLP", "MPL"))

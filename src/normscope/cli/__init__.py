@@ -14,6 +14,7 @@ from normscope.cli.data import app as data_app
 from normscope.cli.demo import demo
 from normscope.cli.measure import measure
 from normscope.cli.monitor import monitor
+from normscope.cli.predict import predict
 from normscope.cli.solve import solve
 from normscope.cli.sweep import sweep
 
@@ -27,6 +28,7 @@ app.command()(bounds)
 app.command()(demo)
 app.command()(measure)
 app.command()(monitor)
+app.command()(predict)
 app.command()(solve)
 app.command()(sweep)
 app.add_typer(data_app, name="data")

@@ -14,7 +14,7 @@ def sweep(
     address: Annotated[str | None, typer.Option(help="Of a Ray cluster to join; without one, Ray starts here.")] = None,
     root: Annotated[Path | None, typer.Option(help="Data folder; default $NORMSCOPE_DATA.")] = None,
     group: Annotated[int | None, typer.Option(min=1, help="Members trained at once; found from free memory.")] = None,
-    measure: Annotated[bool, typer.Option(help="Draw the measured curvature's line too.")] = True,
+    lines: Annotated[bool, typer.Option(help="Draw the lines of theory and measured curvature too.")] = True,
     quiet: Annotated[bool, typer.Option("--quiet", help="A plain line a group instead of the bar, for logs.")] = False,
 ) -> None:
     """Train a grid of networks to completion, find where training starts to diverge, and draw the phase diagram.
@@ -27,7 +27,7 @@ def sweep(
     from rich.table import Table
 
     from normscope.report.phase import boundary_columns, boundary_rows, words, write_phase
-    from normscope.sweeping import Plan, measured_line
+    from normscope.sweeping import Plan, measured_line, predicted_line
     from normscope.sweeping import sweep as run
 
     described = Plan.from_toml(plan)
@@ -38,14 +38,19 @@ def sweep(
         raise typer.Exit(130) from None
     except ImportError as error:
         raise ValueError(str(error)) from error
-    lines = {"measured": measured_line(described, device=device, root=root)} if measure else {}
-    written = write_phase(found, lines, out)
-    console = Console()
-    table = Table(*boundary_columns(lines), title=f"Boundary over {described.axis}")
-    for row in boundary_rows(found, lines):
+    console, rungs = Console(), {}
+    if lines:
+        rungs["measured"] = measured_line(described, device=device, root=root)
+        try:
+            rungs["predicted"] = predicted_line(described, root=root)
+        except ValueError as error:
+            console.print(f"- No line of theory: {error}", soft_wrap=True, highlight=False, markup=False)
+    written = write_phase(found, rungs, out)
+    table = Table(*boundary_columns(rungs), title=f"Boundary over {described.axis}")
+    for row in boundary_rows(found, rungs):
         table.add_row(*row)
     console.print(table)
-    for one in found.agreement(lines).values():
+    for one in found.agreement(rungs).values():
         console.print(f"- {words(one)}", soft_wrap=True, highlight=False)
     modes = sorted({f"{one.mode}{f' ({one.note})' if one.note else ''}" for one in found.outcomes})
     console.print(f"- Trained {', '.join(modes)}.", soft_wrap=True, highlight=False)

@@ -6,7 +6,7 @@ from normscope.sweeping.diagram import PhaseDiagram, stored_lines
 from normscope.sweeping.journal import Journal, JournalError
 from normscope.sweeping.outcome import Outcome
 from normscope.sweeping.plan import Cell, Plan, grid
-from normscope.sweeping.rungs import measured_line
+from normscope.sweeping.rungs import measured_line, predicted_line
 from normscope.sweeping.running import sweep
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "PlanError",
     "grid",
     "measured_line",
+    "predicted_line",
     "stored_lines",
     "sweep",
 ]

@@ -1,4 +1,4 @@
-"""The measured curvature as a line on the phase diagram: eta* of every value's initial network, on the first batch."""
+"""Theory and measured curvature as lines on the phase diagram: eta* of every value's initial network, first batch."""
 
 import os
 from copy import deepcopy
@@ -6,12 +6,26 @@ from dataclasses import replace
 
 import torch
 
-from normscope.curvature import measure
+from normscope.curvature import measure, momentum_limit
 from normscope.data import batches
 from normscope.losses import LOSSES
+from normscope.prediction import predict
 from normscope.sweeping.networks import prepare
 from normscope.sweeping.numerics import numerics
 from normscope.sweeping.plan import Cell, Plan
+
+
+def predicted_line(plan: Plan, *, root: str | os.PathLike[str] | None = None) -> dict[float, float]:
+    """value -> eta* by `normscope.predict` as trained, with the overlaps of the plan's first batch."""
+    networks, data = prepare(plan, root, torch.device("cpu"))
+    ((x, _),) = batches(data.x_train, data.y_train, batch_size=plan.batch_size, seed=plan.stream_seed, steps=1)
+    line = {}
+    for value in plan.values:
+        _, momentum, decay = plan.optimizer(Cell(1.0, value, plan.seeds[0]))
+        model = networks.initial(value, plan.seeds[0])
+        found = predict(model, tuple(x.shape[1:]), plan.loss, len(x), momentum=momentum, batch=x)
+        line[value] = momentum_limit(momentum).factor / (found.lambda_max + decay)
+    return line
 
 
 def measured_line(

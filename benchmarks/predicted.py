@@ -1,0 +1,154 @@
+"""Predicted against measured lambda_max, over networks, widths, gammas and statistics: how far the theory reaches.
+
+    OMP_NUM_THREADS=1 PYTHONPATH=tests/prediction python benchmarks/predicted.py [--out results/theory-lambda.json]
+
+White inputs, 10 outputs, 1/2 squared error; five seeds of weights and inputs each. Measured: the Gauss-Newton matrix by
+Lanczos to a relative residual of 1e-3. Errors are of the mean over seeds; `slope` is that of log error against log
+width, of the infinite-width value, where a network was taken at several widths.
+"""
+
+import argparse
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from networks import vgg_like, with_activation
+from torch import nn
+
+import normscope as ns
+from normscope.environment import environment
+
+Make = Callable[[int], nn.Module]
+
+
+def cases() -> list[dict[str, Any]]:
+    """name, width, gamma, stats, m, shape and the network of each."""
+    found: list[dict[str, Any]] = []
+
+    def add(
+        name: str, make: Callable[..., Make], shape: tuple[int, ...], m: int, widths: Any, gammas: Any, norm: str
+    ) -> None:
+        for width in widths:
+            for gamma in gammas:
+                for stats in ("batch", "frozen") if norm == "batch" else ("batch",):
+                    setting = {"network": name, "width": width, "gamma": gamma, "norm": norm, "stats": stats, "m": m}
+                    found.append(setting | {"shape": shape, "make": make(width, gamma, norm)})
+
+    def mlp(width: int, gamma: float, norm: str) -> Make:
+        return lambda seed: ns.models.MLP(200, 10, width=width, norm=norm, gamma=gamma, seed=seed)
+
+    def tanh(width: int, gamma: float, norm: str) -> Make:
+        return lambda seed: with_activation(
+            ns.models.MLP(784, 10, width=width, norm=norm, gamma=gamma, seed=seed), nn.Tanh
+        )
+
+    def cnn(width: int, gamma: float, norm: str) -> Make:
+        channels = (width, 2 * width, 3 * width)
+        return lambda seed: ns.models.CNN(3, 32, 10, channels=channels, norm=norm, gamma=gamma, seed=seed)
+
+    def padded(width: int, gamma: float, norm: str) -> Make:
+        channels = (width, 2 * width, 3 * width)
+        return lambda seed: ns.models.CNN(3, 32, 10, channels=channels, padding=1, norm=norm, gamma=gamma, seed=seed)
+
+    def vgg(width: int, gamma: float, norm: str) -> Make:
+        return lambda seed: vgg_like(seed, width=width, norm=norm, gamma=gamma)
+
+    def resnet(width: int, gamma: float, norm: str) -> Make:
+        return lambda seed: ns.models.PreActResNet18(3, 10, width=width, norm=norm, gamma=gamma, seed=seed)
+
+    add("MLP, ReLU", mlp, (200,), 128, (500,), (0.1, 0.5, 1.0, 2.0, 5.0), "batch")
+    add("MLP, ReLU", mlp, (200,), 128, (125, 250, 1000), (1.0,), "batch")
+    add("MLP, ReLU", mlp, (200,), 128, (500, 1000), (1.0,), "none")
+    add("MLP, tanh", tanh, (784,), 64, (250, 500, 1000), (1.0,), "batch")
+    add("CNN, pad 0", cnn, (3, 32, 32), 64, (30,), (0.1, 1.0, 5.0), "batch")
+    add("CNN, pad 0", cnn, (3, 32, 32), 64, (15, 60), (1.0,), "batch")
+    add("CNN, pad 1", padded, (3, 32, 32), 64, (30,), (0.1, 1.0, 5.0), "batch")
+    add("VGG-like, average pooling", vgg, (3, 8, 8), 64, (48,), (0.1, 1.0, 5.0), "batch")
+    add("VGG-like, average pooling", vgg, (3, 8, 8), 64, (24, 96), (1.0,), "batch")
+    add("PreActResNet18, 8x8", resnet, (3, 8, 8), 64, (32,), (1.0,), "batch")
+    add("PreActResNet18, 16x16", resnet, (3, 16, 16), 64, (16, 32), (1.0,), "batch")
+    add("PreActResNet18, 16x16", resnet, (3, 16, 16), 64, (32,), (0.1, 5.0), "batch")
+    return found
+
+
+def compare(case: dict[str, Any], seeds: int, known: dict[str, Any] | None) -> dict[str, Any]:
+    """One row; known: an earlier one, whose measurements are kept."""
+    measured, predicted, infinite, modes = [], [], [], set()
+    for seed in range(seeds):
+        net, m, shape = case["make"](seed), case["m"], case["shape"]
+        if known is None:
+            generator = torch.Generator().manual_seed(100 + seed)
+            x, y = torch.randn(m, *shape, generator=generator), torch.randint(10, (m,), generator=generator)
+            found = ns.measure(net, ns.losses.half_mse, (x, y), stats=case["stats"], hessian=False, most=200)
+            measured.append(found.lambda_max)
+        theory = ns.predict(net, shape, batch_size=m, stats=case["stats"])
+        predicted.append(theory.lambda_max)
+        infinite.append(theory.lambda_infinite)
+        modes.add(theory.mode)
+    mean = statistics.mean(measured) if known is None else known["measured"]
+    error = statistics.stdev(measured) / math.sqrt(seeds) if known is None else known["stderr"]
+    return setting(case) | {
+        "measured": mean,
+        "stderr": error,
+        "predicted": statistics.mean(predicted),
+        "infinite_width": statistics.mean(infinite),
+        "error": statistics.mean(predicted) / mean - 1,
+        "error_infinite_width": statistics.mean(infinite) / mean - 1,
+        "modes": sorted(modes),
+    }
+
+
+def setting(case: dict[str, Any]) -> dict[str, Any]:
+    keys = ("network", "width", "gamma", "norm", "stats", "m")
+    return {key: case[key] for key in keys} | {"shape": list(case["shape"])}
+
+
+def slopes(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Least-squares slope of log |error| against log width, for gamma = 1 at three widths or more."""
+    found = {}
+    for name, stats in sorted({(row["network"], row["stats"]) for row in rows}):
+        chosen = [r for r in rows if (r["network"], r["stats"], r["gamma"], r["norm"]) == (name, stats, 1.0, "batch")]
+        if len(chosen) > 2:
+            x = [math.log(r["width"]) for r in chosen]
+            y = [math.log(max(abs(r["error_infinite_width"]), 1e-4)) for r in chosen]
+            found[f"{name}, {stats}"] = statistics.linear_regression(x, y).slope
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--keep", action="store_true", help="keep what was measured in --out and predict anew")
+    options = parser.parse_args()
+    start, rows = time.perf_counter(), []
+    old = json.loads(options.out.read_text())["rows"] if options.keep else []
+    for case in cases():
+        known = next((row for row in old if row.items() >= setting(case).items()), None)
+        rows.append(compare(case, options.seeds, known))
+        row = rows[-1]
+        print(
+            f"{row['network']:27s} width {row['width']:5d} gamma {row['gamma']:4g} {row['norm']:5s} {row['stats']:6s} "
+            f"measured {row['measured']:9.4g} predicted {row['predicted']:9.4g} {100 * row['error']:+6.1f} % "
+            f"(infinite width {100 * row['error_infinite_width']:+6.1f} %) {'/'.join(row['modes'])}",
+            flush=True,
+        )
+        if options.out:
+            result: dict[str, Any] = {
+                "seeds": options.seeds,
+                "rows": rows,
+                "slopes": slopes(rows),
+                "environment": environment(),
+            }
+            result["seconds"] = round(time.perf_counter() - start)
+            options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(slopes(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""`normscope predict`: the largest stable learning rate of a network of yours, from theory, before it is run."""
+
+from typing import Annotated
+
+import typer
+
+from normscope.cli.inputs import model_of
+
+
+def predict(
+    model: Annotated[str, typer.Argument(help="path/to/file.py:name or package.module:name of a function.")],
+    input: Annotated[str, typer.Option(help="Shape of one sample: 784 or 3,32,32.")],
+    lr: Annotated[float | None, typer.Option(help="Say what this learning rate means here.")] = None,
+    loss: Annotated[str, typer.Option(help="half_mse, half_sse, mse or cross_entropy.")] = "half_mse",
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples of a batch.")] = 128,
+    momentum: Annotated[float, typer.Option(help="Of gradient descent.")] = 0.0,
+    nesterov: Annotated[bool, typer.Option("--nesterov", help="Nesterov's momentum.")] = False,
+    stats: Annotated[str, typer.Option(help="batch (as trained) or frozen.")] = "batch",
+    theory: Annotated[str, typer.Option(help="corrected, or paper for the formulas as printed.")] = "corrected",
+    layers: Annotated[bool, typer.Option("--layers", help="A row for every layer's order parameters.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Predict the curvature of a network's loss at initialization, and the learning rate it allows.
+
+    The function gives the model, initialized as it will be trained; variances are read off its weights.
+
+    Example: normscope predict net.py:build --input 3,32,32 --loss half_mse --momentum 0.9
+    """
+    from rich.console import Console
+
+    from normscope.prediction import predict as predict_network
+
+    try:
+        shape = tuple(int(part) for part in input.split(","))
+    except ValueError:
+        raise ValueError(f"--input is the shape of one sample, as 784 or 3,32,32; got {input!r}.") from None
+    built = model_of(model, "cpu")
+    options = {"momentum": momentum, "nesterov": nesterov, "stats": stats, "theory": theory}
+    found = predict_network(built, shape, loss, batch_size, **options)  # type: ignore[arg-type]
+    if as_json:
+        typer.echo(found.to_json())
+        return
+    console = Console()
+    console.print(str(found), soft_wrap=True, highlight=False, markup=False)
+    if layers:
+        table = found.frame().to_string(index=False, na_rep="", float_format=lambda value: f"{value:.3g}")
+        console.print(table, soft_wrap=True, highlight=False, markup=False)
+    if lr is not None:
+        console.print(str(found.verdict(lr)), soft_wrap=True, highlight=False, markup=False)

@@ -1,0 +1,112 @@
+r"""Elementwise functions, dropout, and products with constants.
+
+K' = E[phi phi]      G' = G E[phi' phi']      bend' = G E[phi''] E[phi'']
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from normscope.prediction.field import Cotangent, Field, Part
+from normscope.prediction.walk import Walk
+from normscope.theory.gaussian import Activation, Moments
+
+
+def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
+    """phi of a Gaussian field; another one is taken as a Gaussian of the same moments, and a note says so."""
+    if not x.gaussian:
+        walk.note(
+            f"{name}: {phi.name} of values that are not Gaussian; a Gaussian of the same moments took their place."
+        )
+    found = [_moments(phi, x, part) for part in x.parts]
+    parts = tuple(
+        Part(part.channels, m.value, m.mean, part.noise * _of_two(x, m.slope) ** 2)
+        for part, m in zip(x.parts, found, strict=True)
+    )
+    out = Field(x.sites, parts, x.shape, False, x.roots, (phi, x))
+    others = 1 - x.sites.same()
+
+    def back(cotangent: Cotangent) -> list[Cotangent]:
+        g = tuple(g * m.slope for g, m in zip(cotangent.g, found, strict=True))
+        bend = tuple(g * x.sites.outer(m.bend, m.bend) * others for g, m in zip(cotangent.g, found, strict=True))
+        return [Cotangent(g, bend, cotangent.spread)]
+
+    return walk.record(out, [x], back)
+
+
+def _moments(phi: Activation, x: Field, part: Part) -> Moments:
+    """Of Gaussian values, with the kurtosis that a batch leaves them: of places themselves, and of means elsewhere."""
+    m = phi.moments(x.sites.pairs(part.kernel, part.mean))
+    if part.kurtosis == 0:
+        return m
+    same, sites = x.sites.same(), x.sites
+    value4, slope4, mean4, rise4 = (part.kurtosis * f for f in m.fourth)
+    means = sites.outer(m.mean, mean4) + sites.outer(mean4, m.mean)
+    rises = sites.outer(m.rise, rise4) + sites.outer(rise4, m.rise)
+    return replace(
+        m,
+        value=m.value + same * sites.ends(value4)[0] + (1 - same) * means,
+        slope=m.slope + same * sites.ends(slope4)[0] + (1 - same) * rises,
+        mean=m.mean + mean4,
+    )
+
+
+def _of_two(x: Field, slope: Tensor) -> float:
+    """Mean over pairs of different samples, or of all of a real batch."""
+    return float(slope[-1].detach().mean())
+
+
+def multiplied(
+    walk: Walk, x: Field, factor: Callable[[Field], Tensor | float], of_mean: float, *, gaussian: bool
+) -> Field:
+    """Kernels times a factor for each pair, the same for what comes back."""
+    by = factor(x)
+    parts = tuple(
+        Part(part.channels, part.kernel * by, part.mean * of_mean, part.noise * of_mean**4) for part in x.parts
+    )
+    out = Field(x.sites, parts, x.shape, gaussian, x.roots)
+
+    def back(cotangent: Cotangent) -> list[Cotangent]:
+        bend = tuple(b * of_mean**4 for b in cotangent.bend)
+        return [Cotangent(tuple(g * by for g in cotangent.g), bend, cotangent.spread)]
+
+    return walk.record(out, [x], back)
+
+
+def scale(walk: Walk, x: Field, factor: float) -> Field:
+    """factor x."""
+    return multiplied(walk, x, lambda _: factor * factor, factor, gaussian=x.gaussian)
+
+
+def dropout(walk: Walk, x: Field, p: float, *, whole_channels: bool) -> Field:
+    """A fresh mask for each value (or channel) of each sample, kept values divided by 1 - p."""
+    if not 0 <= p < 1:
+        raise ValueError(f"drops with probability {p}, and nothing is left")
+    if p == 0:
+        return x
+
+    def factor(field: Field) -> Tensor:
+        same = field.sites.same()
+        if whole_channels and field.sites.form != "samples":
+            same = torch.zeros_like(same)
+            same[0] = 1
+        return 1 + same * (p / (1 - p))
+
+    return multiplied(walk, x, factor, 1.0, gaussian=False)
+
+
+def shift(walk: Walk, x: Field, constant: float) -> Field:
+    """x + constant."""
+    parts = tuple(
+        Part(
+            part.channels,
+            part.kernel + constant * (x.sites.ends(part.mean)[0] + x.sites.ends(part.mean)[1]) + constant**2,
+            part.mean + constant,
+            part.noise,
+        )
+        for part in x.parts
+    )
+    out = Field(x.sites, parts, x.shape, x.gaussian, x.roots)
+    return walk.record(out, [x], lambda cotangent: [cotangent])

@@ -1,0 +1,92 @@
+"""What the walk knows of a tensor: the kernels of its channels, and of the cotangents that come back to it."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from normscope.theory.gaussian import Activation
+from normscope.theory.sites import Sites
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Channels that share a kernel; a concatenation has several.
+
+    kernel: second moments. mean: over channels, for each place. noise: variance of the kernel of two samples from pair
+    to pair, which finite dimensions and widths bring. kurtosis: excess, which values normalized by a batch lack.
+    """
+
+    channels: int
+    kernel: Tensor
+    mean: Tensor
+    noise: float = 0.0
+    kurtosis: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Field:
+    """A tensor of the network, without its batch dimension.
+
+    shape: as torch has it. gaussian: over the random weights. roots: the layers whose weights it is a function of
+    directly, with no other weights in between: fields without common roots are independent. before: (activation, field)
+    where the values are that activation of that field's.
+    """
+
+    sites: Sites
+    parts: tuple[Part, ...]
+    shape: tuple[int, ...]
+    gaussian: bool
+    roots: frozenset[str]
+    before: "tuple[Activation, Field] | None" = None
+
+    @property
+    def channels(self) -> int:
+        return sum(part.channels for part in self.parts)
+
+    @property
+    def flat(self) -> bool:
+        return len(self.shape) == 1
+
+    def size(self) -> tuple[int, ...]:
+        return (self.sites.batch, *self.shape)
+
+    def mixture(self) -> Tensor:
+        """The kernel over all channels."""
+        if len(self.parts) == 1:
+            return self.parts[0].kernel
+        return sum((p.kernel * (p.channels / self.channels) for p in self.parts), torch.zeros(()).double())
+
+
+@dataclass(frozen=True, eq=False)
+class Cotangent:
+    """For each part: g, the kernel of the gradient summed over its channels, and bend, that of d g / d value.
+
+    spread: sum of 1/width over the weights it came through, for the correction to finite width; for the mean mode, in
+    which only channels are independent, and for the data modes, in which sites are too.
+    """
+
+    g: tuple[Tensor, ...]
+    bend: tuple[Tensor, ...]
+    spread: tuple[float, float]
+
+    def __add__(self, other: "Cotangent") -> "Cotangent":
+        """Two readers of one tensor; what comes back through different weights is independent.
+
+        Fluctuations that both have are added whole, those of one alone by the square of its share.
+        """
+        own, its = self.weight(), other.weight()
+        share = own / (own + its) if own + its > 0 else 0.5
+        shared = [min(a, b) for a, b in zip(self.spread, other.spread, strict=True)]
+        mean, data = (
+            c + share**2 * (a - c) + (1 - share) ** 2 * (b - c)
+            for a, b, c in zip(self.spread, other.spread, shared, strict=True)
+        )
+        return Cotangent(
+            tuple(a + b for a, b in zip(self.g, other.g, strict=True)),
+            tuple(a + b for a, b in zip(self.bend, other.bend, strict=True)),
+            (mean, data),
+        )
+
+    def weight(self) -> float:
+        return float(sum(g[0].detach().abs().sum() for g in self.g))

@@ -1,0 +1,220 @@
+"""A network's graph, read by torch.fx (or torch.export where fx cannot), and walked node by node."""
+
+import contextlib
+import io
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from normscope.prediction import functions, modules
+from normscope.prediction.field import Field
+from normscope.prediction.walk import Walk
+
+_WAY_OUT = (
+    "Measure this network instead (ns.measure), or replace the operation; an elementwise one of your own can be "
+    "declared with normscope.prediction.elementwise_module."
+)
+
+
+class UnknownOperation(ValueError):
+    """An operation without a moment map; the message names it."""
+
+
+class _Tracer(fx.Tracer):
+    """Modules with a rule are leaves; torch's other modules too, to be refused by name."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return modules.has_rule(m) or super().is_leaf_module(m, module_qualified_name)
+
+
+def walk_through(model: nn.Module, x: Field, walk: Walk) -> Field:
+    """The field of the model's output."""
+    try:
+        graph = _Tracer().trace(model)
+    except Exception as error:
+        return _by_export(model, x, walk, error)
+    return _interpret(graph, x, walk, lambda path: _attribute(model, path), lambda path: model.get_submodule(path))
+
+
+def _attribute(model: nn.Module, path: str) -> Any:
+    found: Any = model
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found
+
+
+def _interpret(
+    graph: fx.Graph,
+    x: Field,
+    walk: Walk,
+    attribute: Callable[[str], Any],
+    submodule: Callable[[str], nn.Module],
+    given: dict[str, Any] | None = None,
+) -> Field:
+    env: dict[fx.Node, Any] = {}
+    inputs = 0
+    live = _live(graph)
+    for node in graph.nodes:
+        if node not in live:
+            continue
+        args = fx.node.map_arg(node.args, env.__getitem__)
+        kwargs = fx.node.map_arg(node.kwargs, env.__getitem__)
+        if node.op == "placeholder":
+            if given is not None and node.name in given:
+                env[node] = given[node.name]
+                continue
+            inputs += 1
+            if inputs > 1 and not node.args:
+                raise UnknownOperation(
+                    f"The network takes more than one input ({node.name!r}); predict knows one tensor of samples. "
+                    + _WAY_OUT
+                )
+            env[node] = x if inputs == 1 else node.args[0]
+        elif node.op == "get_attr":
+            env[node] = attribute(str(node.target))
+        elif node.op == "output":
+            out = args[0]
+            out = out[0] if given is not None and isinstance(out, (tuple, list)) else out
+            if not isinstance(out, Field):
+                raise UnknownOperation(
+                    f"The network returns {type(out).__name__}; predict needs one tensor (N, outputs). " + _WAY_OUT
+                )
+            return out
+        else:
+            env[node] = _call(node, args, kwargs, walk, submodule)
+    raise AssertionError("a graph ends in its output")
+
+
+def _live(graph: fx.Graph) -> set[fx.Node]:
+    """Nodes that the output depends on, and the inputs; what is computed and dropped has no part in lambda."""
+    live: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        changes = node.kwargs.get("inplace") or (node.op == "call_method" and str(node.target).endswith("_"))
+        if changes and not node.users:
+            raise UnknownOperation(
+                f"{node.name!r} changes a tensor in place without using the result, which a graph of values does not "
+                f"show. Write it as an assignment. {_WAY_OUT}"
+            )
+        if node.op in ("output", "placeholder") or any(user in live for user in node.users):
+            live.add(node)
+    return live
+
+
+def _call(node: fx.Node, args: Any, kwargs: Any, walk: Walk, submodule: Callable[[str], nn.Module]) -> Any:
+    if node.op == "call_module":
+        layer, name = submodule(str(node.target)), str(node.target)
+        if not modules.has_rule(layer):
+            raise UnknownOperation(f"{name!r} is a {type(layer).__name__}, which has no moment map. {_WAY_OUT}")
+        rule: Callable[..., Any] = lambda w, n, *a, **k: modules.apply(w, n, layer, *a, **k)  # noqa: E731
+        called = type(layer).__name__
+    else:
+        called = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+        name = node.name
+        known = _shapes(node, args, kwargs)
+        if known is not None:
+            return known[0]
+        found = _rule(node)
+        if found is None:
+            where = f" (in {_where(node)})" if _where(node) else ""
+            raise UnknownOperation(f"The operation {called!r}{where} has no moment map. {_WAY_OUT}")
+        rule = found
+        name = _weight_name(node) or name
+    walk.called.append(called)
+    try:
+        return rule(walk, name, *args, **kwargs)
+    except UnknownOperation:
+        raise
+    except ValueError as error:
+        raise ValueError(f"{name!r} ({called}) {str(error).rstrip('.')}.") from error
+    except (TypeError, AttributeError, IndexError) as error:
+        raise UnknownOperation(
+            f"{name!r} ({called}) is called in a way that has no rule: {error}. {_WAY_OUT}"
+        ) from error
+
+
+def _rule(node: fx.Node) -> Callable[..., Any] | None:
+    if node.op == "call_method":
+        return functions.METHODS.get(str(node.target))
+    if isinstance(node.target, torch._ops.OpOverload):
+        return functions.ATEN.get(node.target._schema.name.removeprefix("aten::"))
+    return functions.FUNCTIONS.get(node.target)
+
+
+def _shapes(node: fx.Node, args: Any, kwargs: Any) -> tuple[Any] | None:
+    """Sizes, and arithmetic on them, are computed; None where a tensor of the network is asked for values."""
+    target = node.target
+    if args and isinstance(args[0], Field):
+        field = args[0]
+        if target == "size":
+            return (field.size()[args[1]] if len(args) > 1 else field.size(),)
+        if target in ("dim", "ndimension"):
+            return (len(field.size()),)
+        if target is getattr:
+            of_field = {"shape": field.size(), "ndim": len(field.size()), "dtype": torch.float64, "device": "cpu"}
+            return (of_field[args[1]],) if args[1] in of_field else None
+        return None
+    if node.op == "call_function" and not _has_field((args, kwargs)) and not isinstance(target, torch._ops.OpOverload):
+        known = getattr(target, "__module__", "") in ("_operator", "math")
+        return (target(*args, **kwargs),) if known and callable(target) else None
+    if target is operator.getitem:
+        return (args[0][args[1]],)
+    if isinstance(target, torch._ops.OpOverload) and not _has_field((args, kwargs)):
+        return (None,)
+    return None
+
+
+def _has_field(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(map(_has_field, value))
+    if isinstance(value, dict):
+        return any(map(_has_field, value.values()))
+    return isinstance(value, Field)
+
+
+def _where(node: fx.Node) -> str:
+    """The module whose forward makes the call."""
+    stack = node.meta.get("nn_module_stack") or {}
+    names = [entry[0] for entry in stack.values() if entry[0]]
+    return names[-1] if names else ""
+
+
+def _weight_name(node: fx.Node) -> str:
+    """A functional layer is called by the module whose weight it reads."""
+    for argument in node.args:
+        if isinstance(argument, fx.Node) and argument.op == "get_attr":
+            return str(argument.target).rpartition(".")[0] or node.name
+    return ""
+
+
+def _by_export(model: nn.Module, x: Field, walk: Walk, error: Exception) -> Field:
+    """torch.export's graph of plain operations, for forwards that fx cannot trace."""
+    example = torch.zeros(x.sites.batch, *x.shape, dtype=_dtype(model))
+    quiet = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(quiet), contextlib.redirect_stdout(quiet):
+            program = torch.export.export(model, (example,))
+    except Exception as second:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        last = str(second).strip().splitlines()[0] if str(second).strip() else type(second).__name__
+        raise UnknownOperation(
+            f"The graph of {type(model).__name__} could not be read: torch.fx says {first!r}, torch.export says "
+            f"{last!r}. A forward that branches on values of tensors has no one graph. " + _WAY_OUT
+        ) from error
+    walk.note("torch.fx could not trace the network; torch.export read its graph.")
+    signature = program.graph_signature
+    state: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
+    state |= dict(model.named_buffers(remove_duplicate=False)) | dict(program.constants)
+    names = signature.inputs_to_parameters | signature.inputs_to_buffers
+    names |= getattr(signature, "inputs_to_lifted_tensor_constants", {})
+    given = {node: state[path] for node, path in names.items()}
+    out = next(node for node in program.graph.nodes if node.op == "output")
+    users = {spec.arg.name for spec in signature.output_specs if spec.kind.name == "USER_OUTPUT"}
+    out.args = (tuple(a for a in out.args[0] if getattr(a, "name", None) in users),)
+    return _interpret(program.graph, x, walk, lambda path: state[path], lambda path: model.get_submodule(path), given)
+
+
+def _dtype(model: nn.Module) -> torch.dtype:
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)

@@ -1,0 +1,64 @@
+"""The field of the inputs: independent standard values, or the overlaps of a real batch."""
+
+import torch
+from torch import Tensor
+
+from normscope.prediction.field import Field, Part
+from normscope.theory.sites import Sites, exact_sites
+
+
+def input_field(
+    shape: tuple[int, ...], batch_size: int, batch: Tensor | None, layers: int
+) -> tuple[Field, Tensor | None]:
+    """The field, and for images of a real batch the images themselves, (m, C, H, W) in float64.
+
+    layers: of the network, on which the form of the kernels depends. Vectors of a real batch keep the overlap of every
+    pair; images the mean over pairs, by offset.
+    """
+    if batch is None:
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise ValueError(f"batch_size is a whole number of at least 1; got {batch_size!r}.")
+        return _independent(shape, batch_size, layers), None
+    if tuple(batch.shape[1:]) != shape or len(batch) < 2:
+        raise ValueError(
+            f"batch holds at least two samples of input_shape, (m, {', '.join(map(str, shape))}); got "
+            f"{tuple(batch.shape)}."
+        )
+    x = batch.detach().double().cpu()
+    if not bool(torch.isfinite(x).all()):
+        raise ValueError("batch holds values that are not finite. Clean them first.")
+    if len(shape) == 1:
+        sites = Sites("samples", 1, 1, len(x))
+        kernel = (x @ x.T / shape[0])[None]
+        return _field(sites, kernel, shape), None
+    images = x.reshape(len(x), shape[0], *(1, *shape[1:])[-2:])
+    return _overlaps(images, shape, layers), images
+
+
+def _field(sites: Sites, kernel: Tensor, shape: tuple[int, ...]) -> Field:
+    mean = 0 * sites.diagonal(kernel)
+    return Field(sites, (Part(shape[0], kernel, mean),), shape, False, frozenset({"input"}))
+
+
+def _size(shape: tuple[int, ...]) -> tuple[int, int]:
+    return (1, 1) if len(shape) == 1 else (1, shape[1]) if len(shape) == 2 else (shape[1], shape[2])
+
+
+def _independent(shape: tuple[int, ...], m: int, layers: int) -> Field:
+    height, width = _size(shape)
+    sites = Sites("torus" if height * width > 1 else "exact", height, width, m, exact_sites(layers))
+    kernel = sites.same().requires_grad_()
+    return _field(sites, kernel, shape)
+
+
+def _overlaps(images: Tensor, shape: tuple[int, ...], layers: int) -> Field:
+    """Means over pairs of samples, channels and positions, by offset (circular, like the torus they live on)."""
+    m, channels, height, width = images.shape
+    waves = torch.fft.fft2(images)
+    power = (waves.abs() ** 2).sum((0, 1))
+    together = (waves.sum(0).abs() ** 2).sum(0)
+    scale = channels * height * width
+    same = torch.fft.ifft2(power).real / (scale * m)
+    other = torch.fft.ifft2(together - power).real / (scale * m * (m - 1))
+    sites = Sites("torus" if height * width > 1 else "exact", height, width, m, exact_sites(layers))
+    return _field(sites, torch.stack([same, other]).requires_grad_(), shape)

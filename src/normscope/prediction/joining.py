@@ -1,0 +1,110 @@
+r"""Sums and concatenations.
+
+    sum             K = K_1 + K_2 + mean_1 mean_2 + mean_2 mean_1       independent summands; G goes back to both
+    concatenation   the parts side by side; the next linear map sees their mean, weighted by channels
+
+A residual branch ends in weights that nothing else of the sum has seen, so it is independent of what it is added to.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from normscope.prediction.elementwise import scale
+from normscope.prediction.field import Cotangent, Field, Part
+from normscope.prediction.walk import Walk
+
+
+def add(walk: Walk, name: str, left: Field, right: Field) -> Field:
+    """left + right; refused where they come from the same weights without others in between."""
+    if left is right:
+        return scale(walk, left, 2.0)
+    if left.shape != right.shape:
+        raise ValueError(
+            f"adds shapes {left.shape} and {right.shape}, which would broadcast; there is a map for equal ones"
+        )
+    common = left.roots & right.roots
+    if common:
+        raise ValueError(
+            f"adds two tensors that are both functions of {', '.join(sorted(map(repr, common)))} with no weights in "
+            "between, so they are not independent, and their sum has no map here. End one of them in a linear layer"
+        )
+    cuts = _cuts(left, right)
+    one, two = _split(left, cuts), _split(right, cuts)
+    parts = []
+    for a, b in zip(one, two, strict=True):
+        cross = left.sites.outer(a.mean, b.mean)
+        parts.append(
+            Part(
+                a.channels,
+                a.kernel + b.kernel + cross + left.sites.outer(b.mean, a.mean),
+                a.mean + b.mean,
+                a.noise + b.noise,
+            )
+        )
+    out = Field(left.sites, tuple(parts), left.shape, left.gaussian and right.gaussian, left.roots | right.roots)
+
+    def back(cotangent: Cotangent) -> list[Cotangent]:
+        return [_gather(cotangent, cuts, field) for field in (left, right)]
+
+    return walk.record(out, [left, right], back)
+
+
+def concatenate(walk: Walk, fields: Sequence[Field]) -> Field:
+    """Along the channels."""
+    first = fields[0]
+    if any(f.shape[1:] != first.shape[1:] for f in fields):
+        raise ValueError(f"concatenates shapes {', '.join(str(f.shape) for f in fields)}, whose sites differ")
+    if first.flat and any(f.sites.count > 1 and f.sites.form != "samples" for f in fields):
+        raise ValueError(
+            "concatenates flattened images; there is a map only before flattening. Concatenate channels first"
+        )
+    parts = tuple(part for f in fields for part in f.parts)
+    shape = (sum(f.shape[0] for f in fields), *first.shape[1:])
+    roots = frozenset().union(*(f.roots for f in fields))
+    out = Field(first.sites, parts, shape, all(f.gaussian for f in fields), roots)
+
+    def back(cotangent: Cotangent) -> list[Cotangent]:
+        sent, start = [], 0
+        for f in fields:
+            end = start + len(f.parts)
+            sent.append(Cotangent(cotangent.g[start:end], cotangent.bend[start:end], cotangent.spread))
+            start = end
+        return sent
+
+    return walk.record(out, fields, back)
+
+
+def _cuts(left: Field, right: Field) -> list[int]:
+    """Channels at which either field's parts end."""
+    ends = set()
+    for field in (left, right):
+        end = 0
+        for part in field.parts:
+            end += part.channels
+            ends.add(end)
+    return sorted(ends)
+
+
+def _split(field: Field, cuts: list[int]) -> list[Part]:
+    found, start, at = [], 0, 0
+    for part in field.parts:
+        end = start + part.channels
+        while at < len(cuts) and cuts[at] <= end:
+            found.append(Part(cuts[at] - (cuts[at - 1] if at else 0), part.kernel, part.mean, part.noise))
+            at += 1
+        start = end
+    return found
+
+
+def _gather(cotangent: Cotangent, cuts: list[int], field: Field) -> Cotangent:
+    """Cotangents of the cut pieces, summed to those of the field's own parts."""
+    g, bend, start, at = [], [], 0, 0
+    for part in field.parts:
+        end, first = start + part.channels, at
+        while at < len(cuts) and cuts[at] <= end:
+            at += 1
+        g.append(torch.stack(cotangent.g[first:at]).sum(0))
+        bend.append(torch.stack(cotangent.bend[first:at]).sum(0))
+        start = end
+    return Cotangent(tuple(g), tuple(bend), cotangent.spread)

@@ -1,0 +1,169 @@
+r"""Linear maps and convolutions with independent weights.
+
+    q = sigma_w^2 mean_taps(qh) + sigma_b^2          sigma_w^2 = fan_in mean(W^2), sigma_b^2 = mean(b^2), as they stand
+    G' = sigma_w^2 (transposed taps) G               summed over channels
+    lambda gets   total(G fan_in qh) from W   and   total(G) from b
+
+A linear map of a flattened image is the convolution whose window is the whole image.
+"""
+
+import torch
+from torch import Tensor
+
+from normscope.prediction.field import Cotangent, Field, Part
+from normscope.prediction.walk import Walk
+from normscope.theory.sites import Sites
+from normscope.theory.windows import Window, convolve, convolve_back, taps_inside
+
+NARROW = 30
+
+
+def linear(walk: Walk, name: str, x: Field, weight: Tensor, bias: Tensor | None) -> Field:
+    """torch.nn.Linear on (N, features)."""
+    if not x.flat:
+        raise ValueError(
+            f"takes a linear map of the last dimension of (N, {', '.join(map(str, x.shape))}); only (N, features) has "
+            "a map here. Flatten before it, or write it as a 1x1 convolution."
+        )
+    if weight.shape[1] != x.shape[0]:
+        raise ValueError(f"takes {weight.shape[1]} features and gets {x.shape[0]}")
+    window = Window(x.sites, (x.sites.height, x.sites.width), (1, 1), (0, 0))
+    return _map(walk, name, "Linear", x, weight, bias, window, (weight.shape[0],))
+
+
+def convolution(
+    walk: Walk,
+    name: str,
+    x: Field,
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    dilation: tuple[int, int],
+    groups: int,
+) -> Field:
+    """torch.nn.Conv1d and Conv2d with zero padding."""
+    dims = weight.ndim - 2
+    if len(x.shape) != dims + 1:
+        raise ValueError(f"takes (N, C, {'H, W' if dims == 2 else 'L'}) and gets (N, {', '.join(map(str, x.shape))})")
+    if weight.shape[1] * groups != x.channels:
+        raise ValueError(f"takes {weight.shape[1] * groups} channels and gets {x.channels}")
+    kernel = (1, *weight.shape[2:])[-2:]
+    window = Window(x.sites, (kernel[0], kernel[1]), stride, padding, dilation)
+    after = window.after
+    shape = (weight.shape[0], after.height, after.width) if dims == 2 else (weight.shape[0], after.width)
+    if groups > 1 and weight[0].numel() < NARROW:
+        walk.note(f"{name}: {weight[0].numel()} inputs for each channel are few for a Gaussian limit.")
+    return _map(walk, name, f"Conv{dims}d", x, weight, bias, window, shape)
+
+
+def _map(
+    walk: Walk,
+    name: str,
+    kind: str,
+    x: Field,
+    weight: Tensor,
+    bias: Tensor | None,
+    window: Window,
+    shape: tuple[int, ...],
+) -> Field:
+    fan_in = weight[0].numel()
+    sigma_w2 = fan_in * mean_square(weight)
+    sigma_b2 = 0.0 if bias is None else mean_square(bias)
+    after = window.after
+    inputs = x.mixture()
+    patch = convolve(window, inputs)
+    kernel = sigma_w2 * patch + sigma_b2
+    root = name if id(weight) not in walk.used else f"{name} (again)"
+    if id(weight) in walk.used:
+        walk.note(
+            f"{name} uses weights a second time (first in {walk.used[id(weight)]}): the two uses are taken as "
+            "independent draws, and what they add together beyond their sum is left out."
+        )
+    walk.used.setdefault(id(weight), name)
+    row = walk.row(
+        name,
+        kind,
+        width=shape[0],
+        sigma_w2=sigma_w2,
+        sigma_b2=sigma_b2,
+        **_moments(x.sites, inputs, "qh"),
+        **_moments(after, kernel, "q"),
+    )
+    row.inputs = (x.sites, inputs, x.channels)
+    row.of_data = x.roots == {"input"}
+    row.taps, row.sites = window.taps, after.count
+    mean = after.diagonal(kernel) * 0
+    inside = 1.0 if x.sites.form == "samples" else float(taps_inside(window).mean())
+    noise = sigma_w2**2 * _noise(x, row.numbers["qh"] - row.numbers["qh_xy"]) * inside / window.taps
+    out = Field(after, (Part(shape[0], kernel, mean, noise),), shape, True, frozenset({root}))
+
+    def back(cotangent: Cotangent) -> list[Cotangent]:
+        (g,) = cotangent.g
+        row.numbers.update(_gradients(after, g))
+        if walk.trains(weight):
+            walk.adds(row, after, g * (fan_in * patch), cotangent.spread)
+        if bias is not None and walk.trains(bias):
+            walk.adds(row, after, g, cotangent.spread)
+        sent = sigma_w2 * convolve_back(window, g)
+        widths = [x.channels * independent_sites(x.sites, sent, inputs, two) for two in (1, 0)]
+        spread = (cotangent.spread[0] + 1 / widths[0], cotangent.spread[1] + 1 / widths[1])
+        shares = tuple(sent * (part.channels / x.channels) for part in x.parts)
+        zeros = tuple(torch.zeros_like(share) for share in shares)
+        return [Cotangent(shares, zeros, spread)]
+
+    return walk.record(out, [x], back)
+
+
+def _noise(x: Field, size: float) -> float:
+    """Variance from pair to pair of overlaps of so many channels, of which two samples share all but `size`."""
+    return sum(p.noise * (p.channels / x.channels) ** 2 for p in x.parts) + size**2 / x.channels
+
+
+def mean_square(tensor: Tensor) -> float:
+    """Summed in double precision over pieces, without a copy of all in double precision."""
+    flat = tensor.detach().flatten()
+    flat = flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
+    return sum(float(piece.dot(piece)) for piece in flat.split(1 << 17)) / tensor.numel()
+
+
+def independent_sites(sites: Sites, g: Tensor, kernel: Tensor, of: int) -> float:
+    """tr(G K)^2 / tr(G K G K): over how many sites a layer's part of an eigenvalue averages.
+
+    of: 1 for the kernels of two samples (mean mode), 0 for those of one. The answer is 1 where the kernel is the same
+    for all pairs of sites, however independent the gradients are.
+    """
+    if sites.form == "samples" or sites.count == 1:
+        return 1.0
+    g, kernel = g[0].detach(), kernel.detach()
+    if not bool(g[1].abs().max() > 1e-9 * g[0].abs().max() and kernel[1].abs().max() > 0):
+        of = 0
+    if sites.form == "torus":
+        values = torch.fft.fft2(g[of]).real * torch.fft.fft2(kernel[of]).real
+        trace, square = values.sum(), values.square().sum()
+    else:
+        product = g[of] @ kernel[of]
+        trace, square = product.trace(), (product * product.T).sum()
+    return max(float(trace**2 / square), 1.0) if square > 0 else 1.0
+
+
+def _moments(sites: Sites, kernel: Tensor, symbol: str) -> dict[str, float]:
+    """Means over sites, of one sample and of two."""
+    one = float(sites.diagonal(kernel).detach().mean())
+    return {symbol: one, f"{symbol}_xy": _of_two(sites, kernel.detach(), one)}
+
+
+def _gradients(sites: Sites, g: Tensor) -> dict[str, float]:
+    """Sums over sites and channels for the first direction, of one sample and of two."""
+    one = float(sites.diagonal(g[0]).detach().mean()) * (1 if sites.form == "samples" else sites.count)
+    return {"qt": one, "qt_xy": _of_two(sites, g[0].detach(), one) * (1 if sites.form == "samples" else sites.count)}
+
+
+def _of_two(sites: Sites, kernel: Tensor, one: float) -> float:
+    if sites.form == "torus":
+        return float(kernel[1, 0, 0])
+    if sites.form == "exact":
+        return float(kernel[1].diagonal().mean())
+    m = sites.batch
+    return float((kernel[0].sum() - m * one) / (m * (m - 1))) if m > 1 else float("nan")

@@ -1,0 +1,93 @@
+"""Which rule a module has: the function it stands for, with its settings; and who may add one."""
+
+from typing import Any
+
+from torch import nn
+
+from normscope.norms.kinds import RMSNorm
+from normscope.norms.noisy import CovariateNoise, _NoisyLayer
+from normscope.prediction import elementwise, functions, normalizers
+from normscope.prediction.field import Field
+from normscope.prediction.walk import Walk
+from normscope.theory.gaussian import Activation
+
+_BATCH_NORM = nn.modules.batchnorm._BatchNorm
+
+
+def apply(walk: Walk, name: str, layer: Any, x: Field) -> Any:
+    """The function a module of torch.nn or of ours stands for, with its settings."""
+    if isinstance(layer, nn.Linear):
+        return functions.linear_rule(walk, name, x, layer.weight, layer.bias)
+    if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
+        if layer.padding_mode != "zeros":
+            raise ValueError(f"pads with {layer.padding_mode!r}; there is a map for zeros")
+        settings = (layer.stride, layer.padding, layer.dilation, layer.groups)
+        return functions.convolution_rule(walk, name, x, layer.weight, layer.bias, *settings)
+    if isinstance(layer, _BATCH_NORM) and not isinstance(layer, _NoisyLayer):
+        by_batch = layer.training or layer.running_mean is None
+        statistics = (None, None) if by_batch else (layer.running_mean, layer.running_var)
+        return functions.batch_norm_rule(walk, name, x, *statistics, layer.weight, layer.bias, by_batch, 0.0, layer.eps)
+    if isinstance(layer, nn.GroupNorm):
+        return functions.group_norm_rule(walk, name, x, layer.num_groups, layer.weight, layer.bias, layer.eps)
+    if isinstance(layer, nn.LayerNorm):
+        return functions.layer_norm_rule(walk, name, x, layer.normalized_shape, layer.weight, layer.bias, layer.eps)
+    if isinstance(layer, RMSNorm) or (isinstance(layer, nn.RMSNorm) and x.flat):
+        eps = layer.eps if layer.eps is not None else 1e-7
+        return normalizers.sample_norm(walk, name, x, layer.weight, None, eps, centre=False, kind="RMSNorm")
+    if isinstance(layer, CovariateNoise) and not layer.training:
+        return x
+    if isinstance(layer, (nn.AvgPool1d, nn.AvgPool2d)):
+        override = getattr(layer, "divisor_override", None)
+        shape = (layer.kernel_size, layer.stride, layer.padding)
+        return functions.average_rule(walk, name, x, *shape, layer.ceil_mode, layer.count_include_pad, override)
+    if isinstance(layer, (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)):
+        return functions.adaptive_rule(walk, name, x, layer.output_size)
+    if isinstance(layer, (nn.MaxPool1d, nn.MaxPool2d)):
+        shape = (layer.kernel_size, layer.stride, layer.padding)
+        return functions.maximum_rule(walk, name, x, *shape, layer.dilation, layer.ceil_mode)
+    if isinstance(layer, nn.Flatten):
+        return functions.flatten_rule(walk, name, x, layer.start_dim, layer.end_dim)
+    if isinstance(layer, (nn.Dropout2d, nn.Dropout1d)):
+        return functions.channel_dropout_rule(walk, name, x, layer.p, layer.training)
+    if isinstance(layer, nn.Dropout):
+        return functions.dropout_rule(walk, name, x, layer.p, layer.training)
+    if isinstance(layer, nn.Identity):
+        return x
+    if isinstance(layer, nn.LeakyReLU):
+        return elementwise.activation(walk, name, x, functions.leaky(layer.negative_slope))
+    if isinstance(layer, nn.PReLU):
+        return elementwise.activation(walk, name, x, functions.leaky(float(layer.weight.detach().mean())))
+    kind = type(layer).__name__.lower()
+    if kind in functions.PLAIN:
+        return elementwise.activation(walk, name, x, functions.PLAIN[kind])
+    return elementwise.activation(walk, name, x, Activation(type(layer).__name__, layer, monotone=False))
+
+
+ELEMENTWISE: set[type] = {
+    nn.ReLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.GELU, nn.SiLU, nn.Softplus, nn.ReLU6, nn.Hardtanh, nn.Hardswish,
+    nn.Hardsigmoid, nn.Mish, nn.CELU, nn.SELU, nn.Softsign, nn.LogSigmoid, nn.Tanhshrink, nn.Softshrink, nn.Hardshrink,
+}  # fmt: skip
+_KNOWN = (
+    nn.Linear, nn.Conv1d, nn.Conv2d, _BATCH_NORM, nn.GroupNorm, nn.LayerNorm, RMSNorm, nn.RMSNorm, nn.AvgPool1d,
+    nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.MaxPool1d, nn.MaxPool2d, nn.Flatten, nn.Dropout,
+    nn.Dropout1d, nn.Dropout2d, nn.Identity, nn.LeakyReLU, nn.PReLU,
+)  # fmt: skip
+
+
+def has_rule(layer: nn.Module) -> bool:
+    """Whether a module as a whole has one; a noisy BatchNorm adds noise that has none."""
+    if isinstance(layer, _NoisyLayer):
+        return False
+    own_forward = type(layer).__module__.split(".")[0] not in ("torch", "normscope")
+    if type(layer) in ELEMENTWISE or (isinstance(layer, CovariateNoise) and not layer.training):
+        return True
+    return isinstance(layer, _KNOWN) and not own_forward
+
+
+def elementwise_module(kind: type[nn.Module]) -> type[nn.Module]:
+    """Says that modules of this class act on each value by itself; their moments are then found by quadrature.
+
+    Use as a decorator on the class, or call it once.
+    """
+    ELEMENTWISE.add(kind)
+    return kind

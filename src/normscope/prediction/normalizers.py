@@ -1,0 +1,203 @@
+"""Normalizers: BatchNorm by the batch or by running statistics, and those of each sample."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from normscope.prediction.field import Cotangent, Field, Part
+from normscope.prediction.walk import Walk
+from normscope.theory.normalizing import Normalized, normalize, send_back
+
+_UNEVEN = 0.05
+
+
+def _slices(x: Field, values: Tensor | None, otherwise: float) -> list[Tensor]:
+    """gamma or beta for the channels of each part."""
+    if values is None:
+        return [torch.full((part.channels,), otherwise, dtype=torch.float64) for part in x.parts]
+    if values.numel() != x.channels:
+        raise ValueError(f"normalizes {values.numel()} channels and gets {x.channels}")
+    return list(values.detach().double().flatten().cpu().split([part.channels for part in x.parts]))
+
+
+def _affine(walk: Walk, name: str, x: Field, gamma: Tensor | None, beta: Tensor | None) -> list[tuple[float, Tensor]]:
+    """For each part: mean(gamma^2), and beta's channels."""
+    gammas, betas = _slices(x, gamma, 1.0), _slices(x, beta, 0.0)
+    for values in gammas:
+        size = float(values.abs().mean())
+        if values.numel() > 1 and float(values.abs().std()) > _UNEVEN * max(size, 1e-12):
+            walk.note(f"{name}: gamma differs between channels; its mean square was taken for all.")
+    if gamma is not None and not bool(gamma.detach().any()):
+        walk.warn(f"{name}: gamma is zero, so nothing but beta passes, and no gradient before it.")
+    return [(float(g.square().mean()), b) for g, b in zip(gammas, betas, strict=True)]
+
+
+def batch_norm(
+    walk: Walk,
+    name: str,
+    x: Field,
+    gamma: Tensor | None,
+    beta: Tensor | None,
+    eps: float,
+    running: tuple[Tensor, Tensor] | None,
+) -> Field:
+    """By the statistics of the batch, or, where `running` is given, by those."""
+    if x.flat and x.sites.count > 1 and x.sites.form != "samples":
+        raise ValueError(
+            "normalizes each feature of a flattened image by itself; there is a map only for statistics over all sites."
+            " Normalize before flattening"
+        )
+    affine = _affine(walk, name, x, gamma, beta)
+    if running is not None:
+        return _by_running(walk, name, x, gamma, beta, affine, eps, running)
+    if x.sites.batch * x.sites.count == 1:
+        raise ValueError("takes statistics over the batch, and batch_size=1 leaves one value. Take a larger batch_size")
+    if x.before is not None:
+        walk.note(f"{name}: normalizes after an activation; channels were taken to have the same variance.")
+    found = [normalize(x.sites, part.kernel, eps, part.noise) for part in x.parts]
+    _check(walk, name, found)
+    row = walk.row(
+        name,
+        "BatchNorm",
+        gamma2=sum(a[0] * p.channels for a, p in zip(affine, x.parts, strict=True)) / x.channels,
+        variance=float(sum(n.variance * p.channels for n, p in zip(found, x.parts, strict=True)) / x.channels),
+    )
+    parts = tuple(
+        Part(
+            part.channels,
+            g2 * n.kernel + float(b.square().mean()),
+            0 * part.mean + float(b.mean()),
+            part.noise * g2**2 / float(n.variance) ** 2,
+            # Of one entry of a vector on the sphere of that many dimensions.
+            -6 / (n.freedom + 2) if x.gaussian else 0.0,
+        )
+        for part, n, (g2, b) in zip(x.parts, found, affine, strict=True)
+    )
+    out = Field(x.sites, parts, x.shape, x.gaussian, x.roots)
+
+    def back(cotangent: Cotangent) -> list[Cotangent]:
+        sent = []
+        for n, (g2, _), g, bend in zip(found, affine, cotangent.g, cotangent.bend, strict=True):
+            before, products = send_back(n, g, bend, g2, trained=walk.trained_mask(len(g)))
+            if gamma is not None and walk.trains(gamma):
+                walk.adds(row, x.sites, products, cotangent.spread)
+            if beta is not None and walk.trains(beta):
+                walk.adds(row, x.sites, g, cotangent.spread)
+            sent.append(before)
+        return [Cotangent(tuple(sent), tuple(map(torch.zeros_like, sent)), cotangent.spread)]
+
+    return walk.record(out, [x], back)
+
+
+def _check(walk: Walk, name: str, found: Sequence[Normalized]) -> None:
+    if any(float(n.variance) < 1e-12 or n.freedom == 0 for n in found):
+        walk.warn(f"{name}: the variance before it is zero, so eps alone divides.")
+    elif min(n.freedom for n in found) < 4:
+        walk.warn(
+            f"{name}: the batch has {min(n.freedom for n in found):.1f} degrees of freedom; below 4 the mean of "
+            "1/variance does not exist, and 4 were taken. Use a larger batch_size."
+        )
+
+
+def _by_running(
+    walk: Walk,
+    name: str,
+    x: Field,
+    gamma: Tensor | None,
+    beta: Tensor | None,
+    affine: list[tuple[float, Tensor]],
+    eps: float,
+    running: tuple[Tensor, Tensor],
+) -> Field:
+    """An affine map with constants: z' = gamma (z - mean) / sqrt(var + eps) + beta, channel by channel."""
+    means, variances = (_slices(x, values, 0.0) for values in running)
+    gammas = _slices(x, gamma, 1.0)
+    walk.note(f"{name} is in eval mode: its running statistics were used.")
+    row = walk.row(name, "BatchNorm (eval)")
+    rates = [float((1 / (v + eps)).mean()) for v in variances]
+    scales = [float((g.square() / (v + eps)).mean()) for g, v in zip(gammas, variances, strict=True)]
+    shifts = [b - g * m / (v + eps).sqrt() for g, m, v, (_, b) in zip(gammas, means, variances, affine, strict=True)]
+    parts = tuple(
+        Part(
+            part.channels,
+            part.kernel * s + float(b.square().mean()),
+            0 * part.mean + float(b.mean()),
+            part.noise * s**2,
+        )
+        for part, s, b in zip(x.parts, scales, shifts, strict=True)
+    )
+    out = Field(x.sites, parts, x.shape, x.gaussian, x.roots)
+
+    def back(cotangent: Cotangent) -> list[Cotangent]:
+        for part, rate, g in zip(x.parts, rates, cotangent.g, strict=True):
+            if gamma is not None and walk.trains(gamma):
+                walk.adds(row, x.sites, g * part.kernel * rate, cotangent.spread)
+            if beta is not None and walk.trains(beta):
+                walk.adds(row, x.sites, g, cotangent.spread)
+        sent = tuple(g * s for g, s in zip(cotangent.g, scales, strict=True))
+        return [Cotangent(sent, tuple(map(torch.zeros_like, sent)), cotangent.spread)]
+
+    return walk.record(out, [x], back)
+
+
+def sample_norm(
+    walk: Walk,
+    name: str,
+    x: Field,
+    gamma: Tensor | None,
+    beta: Tensor | None,
+    eps: float,
+    *,
+    centre: bool,
+    kind: str,
+) -> Field:
+    r"""LayerNorm, GroupNorm, RMSNorm: each sample by its own statistics over many channels (and sites).
+
+        K' = gamma^2 K_c / (s(x) s(y)) + beta^2       s^2 = mean_a K_c(x, a; x, a) + eps
+
+    With many channels the statistics are constants of the weights; the direction that their gradient takes out is one
+    of as many as there are channels, and is left in.
+    """
+    gamma_channels = gamma if gamma is None or gamma.numel() == x.channels else gamma.mean().expand(x.channels)
+    beta_channels = beta if beta is None or beta.numel() == x.channels else beta.mean().expand(x.channels)
+    affine = _affine(walk, name, x, gamma_channels, beta_channels)
+    sites, total = x.sites, x.channels
+    mean = sum(part.mean * (part.channels / total) for part in x.parts)
+    assert isinstance(mean, Tensor)
+    middle = mean if sites.form == "samples" else mean.mean().expand(mean.shape)
+    middle = middle if centre else 0 * middle
+
+    def moved(part: Part) -> Tensor:
+        return (
+            part.kernel - sites.outer(middle, part.mean) - sites.outer(part.mean, middle) + sites.outer(middle, middle)
+        )
+
+    kernels = [moved(part) for part in x.parts]
+    square = sum(sites.diagonal(k) * (p.channels / total) for k, p in zip(kernels, x.parts, strict=True))
+    assert isinstance(square, Tensor)
+    square = (square if sites.form == "samples" else square.mean().expand(square.shape)).detach() + eps
+    rate = sites.outer(square.rsqrt(), square.rsqrt())
+    row = walk.row(name, kind, variance=float(square.mean()))
+    hats = [k * rate for k in kernels]
+    parts = tuple(
+        Part(
+            p.channels,
+            g2 * hat + float(b.square().mean()),
+            (p.mean - middle) * square.rsqrt() * g2**0.5 + float(b.mean()),
+            p.noise * (g2 / float(square.mean())) ** 2,
+        )
+        for p, hat, (g2, b) in zip(x.parts, hats, affine, strict=True)
+    )
+    out = Field(sites, parts, x.shape, x.gaussian, x.roots)
+
+    def back(cotangent: Cotangent) -> list[Cotangent]:
+        for hat, g in zip(hats, cotangent.g, strict=True):
+            if gamma is not None and walk.trains(gamma):
+                walk.adds(row, sites, g * hat, cotangent.spread)
+            if beta is not None and walk.trains(beta):
+                walk.adds(row, sites, g, cotangent.spread)
+        sent = tuple(g * g2 * rate for g, (g2, _) in zip(cotangent.g, affine, strict=True))
+        return [Cotangent(sent, tuple(map(torch.zeros_like, sent)), cotangent.spread)]
+
+    return walk.record(out, [x], back)

@@ -1,0 +1,91 @@
+"""What `predict` found."""
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from normscope.curvature.wording import stability_verdict
+from normscope.observe.verdict import Verdict
+from normscope.results import plain
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """lambda_max and eta* of a network that was never run.
+
+    lambda_max: with the correction for finite width; lambda_infinite: without it. eta_star: the learning rate at which
+        the local quadratic turns unstable, for `optimizer` and `loss`.
+    mode: "mean" where the eigenvector is constant over samples, "data" where it is not; mean_mode, data_mode: the
+        largest eigenvalue of either kind.
+    layers: one row a layer. sigma_w2, sigma_b2, gamma2: as they stand in the model. qh, qh_xy: second moments of what
+        enters, of one sample and of two; q, q_xy: of what leaves; variance: what a normalizer divides by. qt, qt_xy:
+        squared gradient of one output by what leaves, summed over units and sites, and its product between two samples,
+        for the output summed over the batch. mean, data: what the layer's parameters add to the two modes.
+    warnings: where the theory is out of its depth. notes: conventions and approximations that were used.
+    """
+
+    lambda_max: float
+    eta_star: float
+    mode: str
+    lambda_infinite: float
+    mean_mode: float
+    data_mode: float
+    rule: str
+    optimizer: str
+    loss: str
+    loss_kind: str
+    stats: str
+    theory: str
+    batch_size: int
+    outputs: int
+    input_shape: tuple[int, ...]
+    layers: tuple[dict[str, float | str], ...]
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+    settings: dict[str, Any]
+    environment: dict[str, str | int]
+
+    def frame(self) -> pd.DataFrame:
+        """One row a layer, from the input on."""
+        return pd.DataFrame(list(self.layers))
+
+    def verdict(self, lr: float) -> Verdict:
+        """What a learning rate of `lr` means here, worded for the loss."""
+        source = f"mean-field theory at initialization, {self.theory}, statistics {self.stats!r}"
+        return stability_verdict(
+            lr, self.eta_star, kind=self.loss_kind, rule=self.rule, source=source, residual=0.0, converged=True
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"kind": "prediction", "schema": SCHEMA} | plain(asdict(self))
+
+    def to_json(self) -> str:
+        return json.dumps(self.plain(), indent=1, allow_nan=False)
+
+    def save(self, path: str | Path) -> None:
+        """As plain JSON; numbers that JSON has no word for (inf, nan) as strings."""
+        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+
+    def summary(self) -> str:
+        """The answer, its modes, and every warning and note."""
+        other = "data" if self.mode == "mean" else "mean"
+        beside = {"mean": self.mean_mode, "data": self.data_mode}[other]
+        lines = [
+            f"lambda_max = {self.lambda_max:.4g} predicted ({self.lambda_infinite:.4g} at infinite width), "
+            f"{self.theory} theory, statistics {self.stats!r}, batch of {self.batch_size}",
+            f"eta*       = {self.eta_star:.4g} for {self.optimizer} on {self.loss} ({self.rule})",
+        ]
+        if math.isfinite(beside):
+            lines.append(f"{self.mode} mode; the largest {other} mode is {beside:.4g}")
+        lines += [f"! {warning}" for warning in self.warnings]
+        return "\n".join(lines + [f"- {note}" for note in self.notes])
+
+    def __str__(self) -> str:
+        return self.summary()

@@ -1,0 +1,202 @@
+r"""`predict`: lambda_max and eta* from the network's own graph, without data, training or random numbers.
+
+    lambda_max = loss factor x max(mean mode, data modes)         eta* = factor / lambda_max
+
+The kernels of all layers go forward through the graph, those of the gradient come back, and every trained tensor adds
+its part (`theory/` has the maps, docs/theory.md their derivation). Two calls give the same bits.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from normscope.choices import check_choice
+from normscope.curvature.limits import momentum_limit
+from normscope.environment import environment
+from normscope.observe.model import unwrapped
+from normscope.observe.verdict import CROSS_ENTROPY, NOT_A_LIMIT, SQUARED
+from normscope.prediction.field import Field
+from normscope.prediction.graph import walk_through
+from normscope.prediction.inputs import input_field
+from normscope.prediction.linear import NARROW
+from normscope.prediction.outcome import Prediction
+from normscope.prediction.paper import as_printed
+from normscope.prediction.spectrum import Spectrum, spectrum
+from normscope.prediction.walk import Walk
+from normscope.theory.softmax import MOST, curvature
+
+LOSSES = ("half_mse", "half_sse", "mse", "cross_entropy")
+THEORIES = ("corrected", "paper")
+READINGS = ("batch", "frozen")
+# Growth of squared gradients through the network that is worth a warning.
+_STEEP = 1e3
+# Data modes beside the mean mode, and their correction for finite width, from which on residual networks were off.
+_CLOSE, _RAISED = 0.8, 1.5
+
+
+def predict(
+    model: nn.Module,
+    input_shape: tuple[int, ...],
+    loss: str = "half_mse",
+    batch_size: int = 128,
+    *,
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    theory: str = "corrected",
+    stats: str = "batch",
+    batch: Tensor | None = None,
+    parameters: Callable[[str, nn.Parameter], bool] | None = None,
+) -> Prediction:
+    """lambda_max and eta* of the model as it is initialized, by mean-field theory; the model is not run.
+
+    Variances are read off the model as it stands: sigma_w^2 = fan_in mean(W^2), sigma_b^2 = mean(b^2), gamma and beta
+    from the normalizers. A trained network's weights are not independent, and the answer is then that of a random
+    network with the same variances.
+
+    Args:
+        model: in the modes it trains in; its forward takes one tensor of samples and gives (N, outputs).
+        input_shape: of one sample, without the batch dimension; inputs are taken as independent standard values.
+        loss: "half_mse" (1/2 sum over outputs, mean over samples), "half_sse", "mse" (torch.nn.MSELoss) or
+            "cross_entropy", with which eta* is the limit of the local quadratic at initialization and not of training.
+        batch_size: m; the data modes and BatchNorm's statistics depend on it.
+        momentum, nesterov: of gradient descent.
+        theory: "corrected", or "paper" for the formulas as printed (MLPs and CNNs of their form).
+        stats: "batch", through BatchNorm's statistics as trained, or "frozen", with them held constant.
+        batch: real inputs (m, *input_shape) whose overlaps take the place of independent values'; sets batch_size.
+        parameters: (name, parameter) -> whether it is trained; all that require gradients by default.
+
+    Example: one linear layer on d independent inputs has lambda = (1 + sqrt(d / m))^2 up to its last digits.
+        >>> found = predict(nn.Linear(50, 1, bias=False), (50,), batch_size=200)
+        >>> round(found.lambda_max, 2), found.mode
+        (2.25, 'data')
+    """
+    check_choice("theory", theory, THEORIES)
+    check_choice("stats", stats, READINGS)
+    check_choice("loss", loss, LOSSES)
+    limit = momentum_limit(momentum, nesterov=nesterov)
+    inner, _, convention = unwrapped(model)
+    shape = _shape(input_shape)
+    x, images = input_field(shape, batch_size, batch, sum(p.ndim > 1 for p in inner.parameters()))
+    chosen = {
+        id(p) for name, p in inner.named_parameters() if p.requires_grad and (not parameters or parameters(name, p))
+    }
+    walk = Walk(x.sites.batch, stats == "batch", lambda tensor: tensor is not None and id(tensor) in chosen)
+    if convention:
+        walk.note(convention)
+    if not chosen:
+        raise ValueError("The model has no trainable parameters, or parameters= leaves none; lambda is by those.")
+    out = walk_through(inner, x, walk)
+    _check_output(out)
+    if not walk.rows:
+        raise ValueError("The model has no layer with parameters on the way from input to output.")
+    found = as_printed(walk, x) if theory == "paper" else spectrum(walk, x, out, images)
+    walk.forget()
+    _common_notes(walk, x, found, batch is not None)
+    if theory == "corrected":
+        _explosion(walk)
+    scale = _loss_factor(walk, loss, out, x.sites.batch)
+    top = scale * max(found.mean, found.data)
+    plain_name = f"gradient descent with momentum {momentum:g}" if momentum else "gradient descent"
+    return Prediction(
+        lambda_max=top,
+        eta_star=limit.factor / top if top > 0 else math.inf,
+        mode="mean" if found.mean >= found.data else "data",
+        lambda_infinite=scale * max(found.mean_infinite, found.data_infinite),
+        mean_mode=scale * found.mean,
+        data_mode=scale * found.data,
+        rule=limit.rule,
+        optimizer=plain_name + (" (Nesterov)" if nesterov else ""),
+        loss=loss,
+        loss_kind=CROSS_ENTROPY if loss == "cross_entropy" else SQUARED,
+        stats=stats,
+        theory=theory,
+        batch_size=x.sites.batch,
+        outputs=out.shape[0],
+        input_shape=shape,
+        layers=_layers(walk, found, scale),
+        warnings=tuple(walk.warnings),
+        notes=tuple(walk.notes),
+        settings={"momentum": momentum, "nesterov": nesterov, "batch": "given" if batch is not None else "independent"},
+        environment=environment(),
+    )
+
+
+def _shape(input_shape: Any) -> tuple[int, ...]:
+    shape = (input_shape,) if isinstance(input_shape, int) else tuple(input_shape)
+    if not shape or not all(isinstance(n, int) and n > 0 for n in shape):
+        raise ValueError(f"input_shape is that of one sample, of positive whole numbers; got {input_shape!r}.")
+    if len(shape) > 3:
+        raise ValueError(f"input_shape is (features,), (C, L) or (C, H, W), without the batch dimension; got {shape}.")
+    return shape
+
+
+def _check_output(out: Field) -> None:
+    if not out.flat or (out.sites.count > 1 and out.sites.form != "samples") or len(out.parts) > 1:
+        raise ValueError(
+            "predict needs one output vector a sample, (N, outputs); the model gives (N, "
+            f"{', '.join(map(str, out.shape))}). Predict the part of it that ends in a linear map, or measure it with "
+            "ns.measure."
+        )
+
+
+def _loss_factor(walk: Walk, loss: str, out: Field, batch: int) -> float:
+    """lambda of a loss over that of half_mse."""
+    outputs = out.shape[0]
+    if loss != "cross_entropy":
+        return {"half_mse": 1.0, "half_sse": float(batch), "mse": 2.0 / outputs}[loss]
+    if outputs == 1:
+        raise ValueError("Cross-entropy needs at least two outputs; the model has one. Take another loss.")
+    kernel, sites = out.parts[0].kernel.detach(), out.sites
+    q = float(sites.diagonal(kernel).mean())
+    q_xy = float(sites.mix(kernel).mean() * sites.batch - q) / max(sites.batch - 1, 1)
+    factor = curvature(outputs, q, q_xy)
+    walk.note(
+        f"Cross-entropy: {factor:.3g} of squared error's curvature, for outputs of mean square {q:.3g}"
+        + ("" if outputs <= MOST else f" taken as zero, as there are more than {MOST}")
+        + f". {NOT_A_LIMIT}"
+    )
+    return factor
+
+
+def _common_notes(walk: Walk, x: Field, found: Spectrum, given: bool) -> None:
+    widths = [row.numbers["width"] for row in walk.rows if row.inputs is not None]
+    hidden = [int(w) for w in widths[:-1]]
+    if hidden and min(hidden) < NARROW:
+        walk.warn(
+            f"The narrowest hidden layer has {min(hidden)} channels: outside the theory's reach, which is many "
+            "channels. Measure instead."
+        )
+    if found.data > _CLOSE * found.mean and found.data > _RAISED * found.data_infinite > 0:
+        walk.warn(
+            f"Data modes decide or nearly do, and finite width raises them by {found.data / found.data_infinite:.2g}; "
+            "with so large a correction the answer was seen to be up to 30 % too low. Measure to be sure."
+        )
+    if x.sites.form == "torus" and found.torus:
+        walk.note("Large images were taken without their borders (by offsets), padding by its mean share of the taps.")
+    if not given:
+        walk.note("Inputs were taken as independent standard values; batch= puts real ones in their place.")
+
+
+def _explosion(walk: Walk) -> None:
+    """Growth of squared gradients from the last hidden layer to the first."""
+    hidden = [row.numbers["qt"] for row in walk.rows if row.inputs is not None and "qt" in row.numbers][:-1]
+    if len(hidden) < 2 or min(hidden[0], hidden[-1]) <= 0:
+        return
+    factor = hidden[0] / hidden[-1]
+    if not 1 / _STEEP < factor < _STEEP:
+        rate = factor ** (1 / (len(hidden) - 1))
+        walk.warn(
+            f"Squared gradients {'grow' if factor > 1 else 'shrink'} by {rate:.3g} a layer on their way back, by "
+            f"{factor:.1e} over {len(hidden)} layers: one learning rate does not fit all. Training is known to end at "
+            f"about {16 / abs(math.log(rate)):.0f} layers of such a stack; skip connections mend it."
+        )
+
+
+def _layers(walk: Walk, found: Spectrum, scale: float) -> tuple[dict[str, float | str], ...]:
+    rows: list[dict[str, float | str]] = []
+    for row in walk.rows:
+        mean, data = found.shares.get(id(row), (0.0, 0.0))
+        rows.append({"layer": row.layer, "kind": row.kind, **row.numbers, "mean": scale * mean, "data": scale * data})
+    return tuple(rows)

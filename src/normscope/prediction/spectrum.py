@@ -1,0 +1,139 @@
+"""The largest eigenvalues of what the walk added up, of the mean mode and of the data modes."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from normscope.prediction.field import Field
+from normscope.prediction.walk import Row, Walk
+from normscope.theory.modes import common_spread, edge, pushed, widening
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Both modes, with and without the correction for finite width; shares: of each row, by its id."""
+
+    mean: float
+    data: float
+    mean_infinite: float
+    data_infinite: float
+    shares: dict[int, tuple[float, float]]
+    torus: bool
+
+
+def spectrum(walk: Walk, x: Field, out: Field, images: Tensor | None) -> Spectrum:
+    """Sends cotangents back from one output and reads the eigenvalues off."""
+    outputs = out.shape[0]
+    if x.sites.form == "samples":
+        return _of_samples(walk, out, outputs)
+    return _of_classes(walk, x, out, outputs, images)
+
+
+def _added(walk: Walk) -> list[tuple[Row, Tensor]]:
+    return [(row, row.share) for row in walk.rows if row.share is not None]
+
+
+def _factor(rows: list[tuple[Row, Tensor]], mode: int, outputs: int) -> float:
+    """By how much finite width raises what lies below the last weights."""
+    parts = [(max(float(share[min(mode, len(share) - 1)].detach()), 0.0), row.spread[mode]) for row, share in rows]
+    return widening(outputs, common_spread([part for part in parts if part[1] > 0]))
+
+
+def _of_samples(walk: Walk, out: Field, outputs: int) -> Spectrum:
+    """lambda is linear in the seed m v v^T, so its derivative by the seed is the kernel of the m samples, over m."""
+    m = out.sites.batch
+    seed = torch.ones(1, 1, m, m, dtype=torch.float64, requires_grad=True)
+    walk.send_back(out, seed)
+    rows = _added(walk)
+    factor = _factor(rows, 0, outputs)
+    lam = torch.stack([share[0] * (factor if row.spread[0] > 0 else 1) for row, share in rows]).sum()
+    (kernel,) = torch.autograd.grad(lam, seed)
+    kernel = m * (kernel[0, 0] + kernel[0, 0].T) / 2
+    values, vectors = torch.linalg.eigh(kernel)
+    constant = int((vectors.sum(0) ** 2).argmax())
+    best = max((i for i in range(m) if i != constant), key=lambda i: float(values[i]))
+    seeds = torch.stack([m * torch.outer(vectors[:, i], vectors[:, i]) for i in (constant, best)])[:, None]
+    walk.send_back(out, seeds)
+    return _read(walk, outputs, m=m, torus=False)
+
+
+def _of_classes(walk: Walk, x: Field, out: Field, outputs: int, images: Tensor | None) -> Spectrum:
+    m = x.sites.batch
+    seeds = torch.ones(3, 2, 1, 1, dtype=torch.float64)
+    seeds[1, 1] = -1 / (m - 1) if m > 1 else 0
+    walk.send_back(out, seeds)
+    if m == 1:
+        return _read(walk, outputs, m=m, torus=x.sites.count > 1)
+    # In the m - 1 directions orthogonal to 1 the mean eigenvalue is the second seed's; the edge lies above it.
+    inputs, widths, given = _overlaps(walk, x, images)
+    return _read(walk, outputs, m=m, inputs=inputs, widths=widths, given=given, torus=x.sites.count > 1)
+
+
+Parts = list[tuple[Tensor, float]]
+
+
+def _overlaps(walk: Walk, x: Field, images: Tensor | None) -> tuple[Parts, Parts, float]:
+    """The linear part of the kernel: by the inputs' dimension, by the widths; by a real batch, how far it spreads.
+
+    Overlaps of the inputs fluctuate by their dimension, those of a layer's inputs again by its width.
+    """
+    added = [row.elementwise for row in walk.rows if row.elementwise is not None and row.elementwise.requires_grad]
+    if not added:
+        return [], [], 0.0
+    m = x.sites.batch
+    (start,) = (part.kernel for part in x.parts)
+    layers = [(row, *row.inputs) for row in walk.rows if row.inputs is not None and not row.of_data]
+    kernels = [start, *(kernel for _, _, kernel, _ in layers)]
+    first, *others = torch.autograd.grad(torch.stack(added).sum(), kernels, retain_graph=True, allow_unused=True)
+    assert first is not None
+    widths: Parts = []
+    for (_, sites, kernel, channels), slope in zip(layers, others, strict=True):
+        if slope is not None:
+            # What fluctuates is what two samples do not share.
+            size = sites.diagonal(kernel[:1] - kernel[1:]).detach().mean()
+            widths.append((sites.eigenvalues(slope[1].detach()) * size / channels, channels))
+    waves = x.sites.eigenvalues(first[1].detach())
+    if images is None:
+        return [(waves / x.channels, float(x.channels))], widths, 0.0
+    rows = torch.fft.fft2(images - images.mean(0)).flatten(1)
+    weights = (waves / (x.channels * x.sites.count)).flatten().repeat(x.channels)
+    gram = ((rows * weights) @ rows.conj().T).real
+    return [], widths, float(torch.linalg.eigvalsh(gram)[-1] - gram.diagonal().sum() / (m - 1)) / m
+
+
+def _beyond(parts: Parts, m: int) -> float:
+    """Edge less mean, over m."""
+    return (edge(parts, m) - sum(float(n * values.clamp_min(0).sum()) for values, n in parts)) / m if parts else 0.0
+
+
+def _read(
+    walk: Walk,
+    outputs: int,
+    *,
+    m: int,
+    torus: bool,
+    inputs: Parts | None = None,
+    widths: Parts | None = None,
+    given: float = 0.0,
+) -> Spectrum:
+    rows = _added(walk)
+    factors = [_factor(rows, mode, outputs) for mode in (0, 1)]
+    shares: dict[int, tuple[float, float]] = {}
+    infinite, corrected = [0.0, 0.0], [0.0, 0.0]
+    for row, share in rows:
+        both = float(share[0].detach()), float(share[1].detach())
+        shares[id(row)] = both
+        for i, part in enumerate(both):
+            infinite[i] += part
+            corrected[i] += part * (factors[i] if row.spread[i] > 0 else 1)
+    # The linear part widens as the whole does.
+    widened = corrected[1] / infinite[1] if infinite[1] > 0 else 1.0
+    narrow = [*(inputs or [])]
+    wide = [(values * widened, n) for values, n in (*narrow, *(widths or []))]
+
+    def ends(mean: float, data: float, parts: Parts) -> tuple[float, float]:
+        return mean + pushed(parts, m, m * (mean - data)) / m, data + given + _beyond(parts, m)
+
+    first, second = ends(infinite[0], infinite[1], narrow), ends(corrected[0], corrected[1], wide)
+    return Spectrum(second[0], second[1], first[0], first[1], shares, torus)

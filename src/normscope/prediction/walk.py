@@ -1,0 +1,106 @@
+"""The walk through a network: fields go forward, layer by layer; a tape sends cotangents back and adds up lambda."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from normscope.prediction.field import Cotangent, Field
+from normscope.theory.sites import Sites
+
+Back = Callable[[Cotangent], Sequence[Cotangent]]
+
+
+@dataclass
+class Row:
+    """Order parameters of a layer, its share of lambda in every direction sent back, and the kernel that enters it.
+
+    of_data: nothing but the data enters it, so that no width is behind its inputs.
+    """
+
+    layer: str
+    kind: str
+    numbers: dict[str, float] = field(default_factory=dict)
+    share: Tensor | None = None
+    spread: tuple[float, float] = (0.0, 0.0)
+    elementwise: Tensor | None = None
+    inputs: tuple[Sites, Tensor, int] | None = None
+    of_data: bool = False
+    taps: int = 1
+    sites: int = 1
+
+
+@dataclass
+class _Record:
+    out: Field
+    inputs: tuple[Field, ...]
+    back: Back
+
+
+class Walk:
+    """One pass over one network; `trains` says which tensors are trained."""
+
+    def __init__(self, batch: int, trained: bool, trains: Callable[[Tensor | None], bool]) -> None:
+        self.batch = batch
+        self.trained = trained
+        self.trains = trains
+        self.rows: list[Row] = []
+        self.notes: list[str] = []
+        self.warnings: list[str] = []
+        self.used: dict[int, str] = {}
+        self.called: list[str] = []
+        self._tape: list[_Record] = []
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def warn(self, text: str) -> None:
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+    def record(self, out: Field, inputs: Sequence[Field], back: Back) -> Field:
+        self._tape.append(_Record(out, tuple(inputs), back))
+        return out
+
+    def row(self, layer: str, kind: str, **numbers: float) -> Row:
+        self.rows.append(Row(layer, kind, numbers))
+        return self.rows[-1]
+
+    def adds(self, row: Row, sites: Sites, products: Tensor, spread: tuple[float, float]) -> None:
+        """What one parameter tensor adds: G times the kernel that it is multiplied with."""
+        self.adds_total(row, sites.total(products), spread)
+        if sites.form != "samples":
+            # The last direction is sent back pair by pair; its second class is the kernel of two samples.
+            scale = sites.count if sites.form == "torus" else 1
+            pair = products[-1, 1].sum() * scale
+            row.elementwise = pair if row.elementwise is None else row.elementwise + pair
+
+    def adds_total(self, row: Row, total: Tensor, spread: tuple[float, float]) -> None:
+        row.share = total if row.share is None else row.share + total
+        row.spread = spread
+
+    def send_back(self, out: Field, seeds: Tensor) -> None:
+        """Cotangents of one output unit, through the tape; rows collect their shares."""
+        for row in self.rows:
+            row.share = row.elementwise = None
+        waiting = {id(out): Cotangent((seeds,), (torch.zeros_like(seeds),), (0.0, 0.0))}
+        for record in reversed(self._tape):
+            cotangent = waiting.pop(id(record.out), None)
+            if cotangent is None:
+                continue
+            for source, sent in zip(record.inputs, record.back(cotangent), strict=True):
+                known = waiting.get(id(source))
+                waiting[id(source)] = sent if known is None else known + sent
+
+    def forget(self) -> None:
+        """Drops the tape, whose functions hold every kernel."""
+        self._tape.clear()
+
+    def trained_mask(self, directions: int) -> Tensor:
+        """1 for directions that go through the statistics; the pair-by-pair one never does."""
+        mask = torch.full((directions,), float(self.trained), dtype=torch.float64)
+        if directions == 3:
+            mask[2] = 0
+        return mask

@@ -1,0 +1,207 @@
+r"""Gaussian expectations: what an elementwise function does to a pair of jointly Gaussian values.
+
+    (u, v) ~ N(mean, [[q_a, k], [k, q_b]])       c = k / sqrt(q_a q_b)
+
+    value   E[phi(u) phi(v)]       slope   E[phi'(u) phi'(v)]       mean   E[phi(u)]       bend   E[phi''(u)]
+
+Closed forms for combinations a z + b relu(z) (linear, ReLU, leaky ReLU, |z|) and for erf; everything else by Hermite
+coefficients. With orthonormal Hermite polynomials h_k and alpha_k(q) = E[phi(mean + sqrt(q) z) h_k(z)], z standard,
+
+    value = sum_k alpha_k(q_a) alpha_k(q_b) c^k         (Mehler's formula)
+    slope = sum_k beta_k(q_a) beta_k(q_b) c^k           beta_k = sqrt((k + 1) / q) alpha_{k+1}   (Stein's lemma)
+
+The coefficients are a sum over the midpoints of 2000 cells of [-10, 10], exact to rounding for smooth functions and off
+by about 1e-5 where there is a kink. What the first 64 terms leave of c = 1 is put on the 65th power, so that
+the diagonal is right whatever the function. No random numbers: two calls give the same bits.
+Sources: seed 002, Eq. (20)-(22) for ReLU (Cho and Saul's arc-cosine kernels); erf: Williams 1997.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+TERMS = 64
+_TINY = 1e-300
+# E[phi'' phi''] of a kink grows without bound as c goes to 1; no pair of different values comes nearer than this.
+_KINK = 1e-6
+
+
+@dataclass(frozen=True)
+class Moments:
+    """value, slope: one for each pair; mean, rise = E[phi'], bend: one for each place.
+
+    fourth: what a unit of excess kurtosis adds (Edgeworth) to E[phi^2], E[phi'^2], E[phi] and E[phi'] of a place,
+    E[f''''] / 24 = E[f h_4] / sqrt(24).
+    """
+
+    value: Tensor
+    slope: Tensor
+    mean: Tensor
+    rise: Tensor
+    bend: Tensor
+    fourth: tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Covariances k of pairs, and the variances q and means of places; ends: of a place's number, at both ends of k."""
+
+    k: Tensor
+    q: Tensor
+    mean: Tensor
+    ends: Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An elementwise function. line: (a, b) where it is a z + b relu(z); monotone: whether it never falls."""
+
+    name: str
+    function: Callable[[Tensor], Tensor]
+    line: tuple[float, float] | None = None
+    monotone: bool = True
+
+    def moments(self, pairs: Pairs) -> Moments:
+        """All four moments of every pair.
+
+        Example: E[relu(z)^2] = 1/2 and E[relu'(z)^2] = 1/2 for standard z.
+            >>> one = torch.ones(1, 1, dtype=torch.float64)
+            >>> pairs = Pairs(one, one[0], 0 * one[0], lambda v: (v[:, None], v[None, :]))
+            >>> found = RELU.moments(pairs)
+            >>> found.value.item(), found.slope.item(), round(found.mean.item(), 4)
+            (0.5, 0.5, 0.3989)
+        """
+        centred = not bool(pairs.mean.any())
+        if self.line is not None and (centred or self.line[1] == 0):
+            return _lines(pairs, *self.line)
+        if self.name == "erf" and centred:
+            return _erf(pairs)
+        return _series(pairs, self.function)
+
+
+def _lines(pairs: Pairs, a: float, b: float) -> Moments:
+    """a z + b relu(z): value a^2 k + a b k + b^2 J(k); with b = 0 for any mean."""
+    k, q, mean = pairs.k, pairs.q, pairs.mean
+    if b == 0:
+        left, right = pairs.ends(mean)
+        return Moments(a * a * (k + left * right), a * a + 0 * k, a * mean, a + 0 * q, 0 * q, (0 * q,) * 4)
+    qa, qb = pairs.ends(q)
+    n = (qa * qb).clamp_min(_TINY).sqrt()
+    c = (k.detach() / n).clamp(-1, 1)
+    angle = math.pi / 2 + torch.asin(c)
+    rest = (1 - c * c).sqrt()
+    live = n > 2 * _TINY**0.5
+    slope = a * (a + b) + b * b * torch.where(live, angle / (2 * math.pi), -a / b)
+    value = _held(k, a * (a + b) * k.detach() + b * b * n / (2 * math.pi) * (rest + c * angle), slope)
+    if k.requires_grad:
+        slope = _held(k, slope, b * b / (2 * math.pi) / (n * rest.clamp_min(_KINK)))
+    root = q.clamp_min(_TINY).sqrt()
+    bend = torch.where(q > 2 * _TINY, b / (root * math.sqrt(2 * math.pi)), 0.0)
+    mean = b * root / math.sqrt(2 * math.pi)
+    # Only the mean of relu has an even part beyond the second order.
+    return Moments(value, slope, mean, a + b / 2 + 0 * q, bend, (0 * q, 0 * q, -mean / 24, 0 * q))
+
+
+def _erf(pairs: Pairs) -> Moments:
+    qa, qb = pairs.ends(pairs.q)
+    square = (1 + 2 * qa) * (1 + 2 * qb)
+    value = 2 / math.pi * torch.asin(2 * pairs.k / square.sqrt())
+    slope = 4 / math.pi / (square - 4 * pairs.k**2).sqrt()
+    return replace(_series(pairs, torch.erf), value=value, slope=slope)
+
+
+@lru_cache(maxsize=1)
+def _hermite() -> tuple[Tensor, Tensor, Tensor]:
+    """Points, weights of the standard Gaussian, and h_0 ... h_{TERMS} at the points."""
+    z = torch.linspace(-9.995, 9.995, 2000, dtype=torch.float64)
+    weight = torch.exp(-z * z / 2)
+    weight /= weight.sum()
+    rows = [torch.ones_like(z), z]
+    for k in range(2, TERMS + 1):
+        rows.append((z * rows[-1] - math.sqrt(k - 1) * rows[-2]) / math.sqrt(k))
+    return z, weight, torch.stack(rows)
+
+
+def derivative(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
+    """phi'(z), elementwise."""
+    with torch.enable_grad():
+        leaf = z.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(function(leaf).sum(), leaf)
+    return slope
+
+
+class _Held(torch.autograd.Function):
+    """Values whose derivative by the covariance is known: d E[phi phi] / dk = E[phi' phi'], and so on."""
+
+    @staticmethod
+    def forward(ctx: Any, k: Tensor, value: Tensor, slope: Tensor) -> Tensor:
+        ctx.save_for_backward(slope)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (slope,) = ctx.saved_tensors
+        return grads[0] * slope, None, None
+
+
+def _held(k: Tensor, value: Tensor, slope: Tensor) -> Tensor:
+    found: Tensor = _Held.apply(k, value, slope)
+    return found
+
+
+def _series(pairs: Pairs, function: Callable[[Tensor], Tensor]) -> Moments:
+    z, weight, table = _hermite()
+    # Equal places share their coefficients: without borders there is one.
+    both, place = torch.unique(torch.stack([pairs.q.flatten(), pairs.mean.flatten()]), dim=1, return_inverse=True)
+    root = both[0].clamp_min(0).sqrt()[:, None]
+    at = both[1][:, None] + root * z
+    values, slopes = function(at), derivative(function, at)
+    alpha = values @ (table[:-1] * weight).T
+    beta = slopes @ (table[:-1] * weight).T
+    small = root.clamp_min(_TINY)
+    gamma = beta[:, 1:] * torch.arange(1, TERMS, dtype=torch.float64).sqrt() / small
+    # What the terms leave of c = 1 goes on the next power.
+    alpha = torch.cat([alpha, _rest((values * values) @ weight, alpha)], 1)
+    beta = torch.cat([beta, _rest((slopes * slopes) @ weight, beta)], 1)
+    qa, qb = pairs.ends(pairs.q)
+    c = (pairs.k.detach() / (qa * qb).clamp_min(_TINY).sqrt()).clamp(-1, 1)
+    needed = [alpha, beta, gamma] if pairs.k.requires_grad else [alpha, beta]
+    if len(both[0]) == 1:
+        # Far apart, most offsets of a torus have the same correlation.
+        few, which = torch.unique(c, return_inverse=True)
+        powers = torch.cat([torch.ones_like(few)[:, None], few[:, None].expand(-1, TERMS).cumprod(-1)], -1)
+        sums = [(powers[:, : row.shape[1]] @ row[0].square())[which] for row in needed]
+    else:
+        sums = [_horner(c, rows[place].reshape(*pairs.q.shape, -1), pairs.ends) for rows in needed]
+    value, slope = _held(pairs.k, sums[0], sums[1]), sums[1]
+    if pairs.k.requires_grad:
+        slope = _held(pairs.k, slope, sums[2])
+    shape = pairs.q.shape
+    he4 = table[4] * weight / math.sqrt(24)
+    fourth = tuple((f @ he4)[place].reshape(shape) for f in (values * values, slopes * slopes, values, slopes))
+    bend = (beta[:, 1] / small[:, 0])[place].reshape(shape)
+    mean, rise = (rows[place, 0].reshape(shape) for rows in (alpha, beta))
+    return Moments(value, slope, mean, rise, bend, (fourth[0], fourth[1], fourth[2], fourth[3]))
+
+
+def _rest(square: Tensor, coefficients: Tensor) -> Tensor:
+    return (square - coefficients.square().sum(1)).clamp_min(0).sqrt()[:, None]
+
+
+def _horner(c: Tensor, rows: Tensor, ends: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
+    """sum_k row_k row_k c^k, with coefficients of each place."""
+    found = torch.zeros_like(c)
+    for term in reversed(rows.unbind(-1)):
+        a, b = ends(term)
+        found = (found * c).add_(a * b)
+    return found
+
+
+RELU = Activation("relu", torch.relu, line=(0.0, 1.0))
+LINEAR = Activation("linear", lambda z: z, line=(1.0, 0.0))
+ERF = Activation("erf", torch.erf)

@@ -1,0 +1,95 @@
+r"""The largest of n equally correlated Gaussians, as max pooling takes it, through a rising function phi.
+
+    z_i = mean + sqrt(q) (sqrt(r) u + sqrt(1 - r) e_i)        M = phi(max_i z_i)
+
+E[M], E[M^2], E[phi'(max z)], E[phi'^2] and E[phi' (max z - mean)] / q by quadrature: 201 points for u, 801 for the
+largest e_i, whose density is n p(e) P(e)^(n - 1).
+
+Two windows A, B with mean covariance k_AB over all pairs of taps (average pooling's kernel), k_same within one window:
+
+    E[M_A M_B] = E[M]^2 + E[phi']^2 k_AB + (Var M - E[phi']^2 k_same) (k_AB / k_same)^2
+
+the first two terms of the Hermite expansion, with what they leave at k_AB = k_same put on the square. It is exact for
+one window and to first order for weakly correlated ones; in between Monte Carlo says how far off it is (the tests hold
+it to 3 % of E[M^2] for windows of 4 and 9).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from normscope.theory.gaussian import derivative
+from normscope.theory.sites import Sites
+from normscope.theory.windows import Window, taps_inside
+
+
+@dataclass(frozen=True)
+class Largest:
+    """Moments of M, one for each window: E[M], E[M^2], E[phi'], E[phi'^2], E[phi' (max z - mean)] / q."""
+
+    mean: Tensor
+    square: Tensor
+    slope: Tensor
+    slope2: Tensor
+    bend: Tensor
+
+
+@lru_cache(maxsize=8)
+def _points(n: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    u = torch.linspace(-8, 8, 201, dtype=torch.float64)
+    e = torch.linspace(-8, 8, 801, dtype=torch.float64)
+    below = 0.5 * (1 + torch.erf(e / math.sqrt(2)))
+    own, largest = torch.exp(-u * u / 2), torch.exp(-e * e / 2) * below ** (n - 1)
+    return u, own / own.sum(), e, largest / largest.sum()
+
+
+def largest(function: Callable[[Tensor], Tensor], n: int, q: float, mean: float, r: float) -> Tensor:
+    """The five moments of `Largest`, of n places.
+
+    Example: the larger of two standard Gaussians has the mean 1/sqrt(pi).
+        >>> round(float(largest(lambda z: z, 2, 1.0, 0.0, 0.0)[0]) * math.sqrt(math.pi), 6)
+        1.0
+    """
+    u, own, e, density = _points(n)
+    r = min(max(r, 0.0), 1.0)
+    z = math.sqrt(max(q, 0.0)) * (math.sqrt(r) * u[:, None] + math.sqrt(1 - r) * e[None, :])
+    weight = own[:, None] * density[None, :]
+    values, slopes = function(mean + z), derivative(function, mean + z)
+    bend = slopes * z / q if q > 0 else 0 * z
+    return torch.stack([(of * weight).sum() for of in (values, values**2, slopes, slopes**2, bend)])
+
+
+def of_windows(
+    window: Window, function: Callable[[Tensor], Tensor], q: float, mean: float, r: float
+) -> tuple[Largest, Tensor]:
+    """Moments for each window, with as many places as it has inside the image; and that number's share of the taps.
+
+    By offsets, where windows have no position, means over all of them.
+    """
+    share = taps_inside(window)
+    counts, which = torch.unique((share * window.taps).round().long(), return_inverse=True)
+    table = torch.stack([largest(function, int(n), q, mean, r) for n in counts])[which]
+    if window.after.form == "torus":
+        table, share = table.mean(0), share.mean()
+    return Largest(*table.unbind(-1)), share
+
+
+def products(sites: Sites, found: Largest, covariance: Tensor, own: Tensor) -> Tensor:
+    """E[M_A M_B] from the mean covariances of windows; own: of each window with itself."""
+    left = (found.square - found.mean**2 - found.slope**2 * own).clamp_min(0).sqrt()
+    share = covariance / sites.outer(own.sqrt(), own.sqrt()).clamp_min(1e-300)
+    return (
+        sites.outer(found.mean, found.mean)
+        + sites.outer(found.slope, found.slope) * covariance
+        + sites.outer(left, left) * share**2
+    )
+
+
+def agreement(sites: Sites, covariance: Tensor, own: Tensor) -> Tensor:
+    """How much more often than by chance two windows choose the same place: 2/pi asin(share), exact for two places."""
+    share = covariance / sites.outer(own.sqrt(), own.sqrt()).clamp_min(1e-300)
+    return 2 / math.pi * torch.asin(share.clamp(0, 1))

@@ -1,0 +1,114 @@
+r"""Eigenvalues from kernels: the mean mode, the data modes, and what finite width does to several outputs.
+
+The kernel of m samples is Theta = theta_xy 11^T + W + c I: a constant, a part W that is linear in the overlaps of the
+inputs, and the rest of the diagonal. Divided by m,
+
+    mean mode    (theta_xx + (m - 1) theta_xy) / m                       eigenvector 1
+    data modes   up to (c + edge of W) / m                               orthogonal to 1
+
+For inputs of independent standard entries W = Y T Y^T, T with eigenvalues t_j, and the edge of its spectrum is the
+smallest value that
+
+    z(u) = 1/u + sum_j t_j / (1 - t_j m u),   0 < u < 1 / (m max t)
+
+takes (Marchenko and Pastur; with d equal t_j = b/d this is b (1 + sqrt(m/d))^2).
+
+A constant part that stands `spike` above the mean of the data modes has its eigenvalue at z(1 / spike), a little above
+the mean mode, as long as it is out of their reach.
+
+With C outputs the weights above a layer couple them: the C cotangents that reach a layer through widths n_1, n_2, ...
+have a Gram matrix whose largest eigenvalue is not 1 but that of a Wishart matrix of C in n, 1/n = sum 1/n_j (exact for
+one width; for several to first order in C/n). The last layer's own part is the same for every output.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+# Mean of the Tracy-Widom law for real matrices.
+_TRACY_WIDOM = -1.2065
+
+
+def widening(outputs: int, spread: float) -> float:
+    """Expected largest eigenvalue of the Gram matrix of C cotangents, spread = 1/n = sum of 1/width above the layer.
+
+        (1 + sqrt(C/n))^2 - 1.2065 (sqrt(n) + sqrt(C)) (1/sqrt(n) + 1/sqrt(C))^(1/3) / n        Johnstone 2001
+
+    1 for one output, whose mean width does not move.
+
+    Example:
+        >>> round(widening(10, 1 / 1000), 3)
+        1.18
+    """
+    if outputs <= 1 or spread <= 0:
+        return 1.0
+    n = 1 / spread
+    top = (1 + math.sqrt(outputs / n)) ** 2
+    scale = (math.sqrt(n) + math.sqrt(outputs)) * (1 / math.sqrt(n) + 1 / math.sqrt(outputs)) ** (1 / 3) / n
+    return max(top + _TRACY_WIDOM * scale, 1.0)
+
+
+def common_spread(parts: Sequence[tuple[float, float]]) -> float:
+    """Of a sum of layers' parts (c, spread): the variance of the sum, in which layers share what lies above both.
+
+    sum_{l, k} c_l c_k min(spread_l, spread_k) / (sum c)^2
+    """
+    total = sum(c for c, _ in parts)
+    if total <= 0:
+        return 0.0
+    ordered = sorted(parts, key=lambda part: part[1])
+    found, below, last = 0.0, total, 0.0
+    for c, spread in ordered:
+        found += below**2 * (spread - last)
+        below, last = below - c, spread
+    return found / total**2
+
+
+def edge(parts: Sequence[tuple[Tensor, float]], m: int) -> float:
+    """Upper edge of the sum of Y T Y^T over independent parts, Y of m rows: (eigenvalues of T, copies of each).
+
+    Example: 64 samples in 16 dimensions, (1 + sqrt(4))^2.
+        >>> round(edge([(torch.full((16,), 1 / 16, dtype=torch.float64), 1)], 64), 9)
+        9.0
+    """
+    t, copies = _joined(parts)
+    if not t.numel():
+        return 0.0
+    u = _turn(t, copies, m)
+    total = sum(n * float(values.clamp_min(0).sum()) for values, n in parts)
+    return total + float(1 / u + (copies * t * (t * m * u / (1 - t * m * u))).sum())
+
+
+def pushed(parts: Sequence[tuple[Tensor, float]], m: int, spike: float) -> float:
+    """How far the spread of the data modes pushes up a mean mode that stands `spike` above their mean.
+
+    z(1 / spike) - spike - sum t        0 where the spike drowns in the data modes
+    """
+    t, copies = _joined(parts)
+    if not t.numel() or spike <= 0 or 1 / spike >= _turn(t, copies, m):
+        return 0.0
+    return float((copies * t * (t * m / spike / (1 - t * m / spike))).sum())
+
+
+def _joined(parts: Sequence[tuple[Tensor, float]]) -> tuple[Tensor, Tensor]:
+    """All t and their copies; those below a thousandth of the largest move the mean alone."""
+    if not parts:
+        return torch.zeros(0), torch.zeros(0)
+    t = torch.cat([values.flatten().clamp_min(0) for values, _ in parts])
+    copies = torch.cat([torch.full((values.numel(),), float(n), dtype=torch.float64) for values, n in parts])
+    live = t > 1e-3 * t.max()
+    return t[live], copies[live]
+
+
+def _turn(t: Tensor, copies: Tensor, m: int) -> float:
+    """Where the convex z(u) is smallest: halve the interval in which its slope changes sign."""
+    low, high = 0.0, 1 / (m * float(t.max()))
+    for _ in range(50):
+        u = (low + high) / 2
+        if float((copies * m * t**2 / (1 - t * m * u) ** 2).sum()) < 1 / u**2:
+            low = u
+        else:
+            high = u
+    return u

@@ -1,0 +1,82 @@
+r"""Batch normalization of kernels, forward and backward: m samples with S sites have n = m S values a channel.
+
+    zh = (z - mean z) / s       z' = gamma zh + beta
+
+Forward. Means over the batch are means of the kernel: with u[a] = mean over (y, b) of K(x, a; y, b) and ubar its mean,
+
+    K_c = K - u[a] - u[b] + ubar       s^2 = mean_a K(x, a; x, a) - ubar + eps       K_h = K_c / s^2
+
+which is P K P in the algebra of two classes, so batches of any size are in it. For inputs without structure this is
+s^2 = q - q_xy up to 1/m: the variance and not, as printed, the second moment q (erratum E-MF-6).
+
+Backward, held constant ("frozen"):   G' = gamma^2 r G
+
+Backward, as trained:                 G' = gamma^2 r (P G P - c2 K_h)      c2 = E[mean(g zh)^2]
+
+r = E[1/s^2] = nu / (nu - 2) / s^2 with nu = s^4 / mean(K_c^2) degrees of freedom, because s^2 of one channel is a sum
+of squares of correlated Gaussians (nu = m - 1 for m unstructured samples, the factor of Yang et al. 2019). P takes out
+the mean over the batch, c2 K_h the direction of zh. g depends on zh through phi'(z'), so by Stein's lemma
+
+    c2 = mean over pairs of [ G K_h + gamma^2 T K_h(a; a) K_h(b; b) ]       T = E[phi''] E[phi''] times the kernel of e
+
+where e is what comes back from the next layer, g = phi'(z') e. T is taken without the places themselves, of which there
+are n among n^2 pairs.
+Source: seed 002, Eq. (23)-(25), corrected; the derivation is in docs/theory.md.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from normscope.theory.sites import Sites
+
+
+@dataclass(frozen=True)
+class Normalized:
+    """kernel: K_h. variance: s^2. inverse: E[1/s^2]. freedom: nu."""
+
+    sites: Sites
+    kernel: Tensor
+    variance: Tensor
+    inverse: Tensor
+    freedom: float
+
+
+def centred(sites: Sites, kernel: Tensor) -> Tensor:
+    """P K P: the mean over batch and sites taken out at both ends."""
+    rows = sites.rows(sites.mix(kernel))
+    if sites.form == "torus":
+        return kernel - rows[..., None, None, None]
+    left, right = rows[..., :, None], rows[..., None, :]
+    return kernel - (left + right - rows.mean(-1)[..., None, None]).unsqueeze(-3)
+
+
+def normalize(sites: Sites, kernel: Tensor, eps: float, noise: float = 0.0) -> Normalized:
+    """K_h and the statistics; statistics are constants of the fluctuations of single pairs (`modes`).
+
+    noise: variance of single pairs' kernels, which takes degrees of freedom: a batch in d dimensions has at most d.
+    """
+    held = kernel.detach()
+    shift = centred(sites, held) - held
+    middle = kernel + shift
+    spread = sites.diagonal(middle.detach()).mean()
+    variance = spread + eps
+    square = sites.mix(middle.detach() ** 2).mean() + (noise if sites.form != "samples" else 0.0)
+    freedom = float(spread**2 / square) if square > 0 else 0.0
+    # Below four degrees of freedom E[1/s^2] does not exist or is ruled by rare batches.
+    inverse = max(freedom, 4.0) / (max(freedom, 4.0) - 2) / variance
+    return Normalized(sites, middle / variance, variance, inverse, freedom)
+
+
+def send_back(found: Normalized, g: Tensor, bend: Tensor, gamma2: float, *, trained: Tensor) -> tuple[Tensor, Tensor]:
+    """The cotangent's kernel before the normalizer, and the products of pairs that a trained gamma adds to lambda.
+
+    trained: for each direction, 1 where the statistics are differentiated through and 0 where they are held.
+    """
+    sites = found.sites
+    diagonal = sites.diagonal(found.kernel)
+    products = g * found.kernel + gamma2 * bend * sites.outer(diagonal, diagonal)
+    c2 = sites.rows(sites.mix(products))
+    c2 = c2 if sites.form == "torus" else c2.mean(-1)
+    kept = (g - centred(sites, g)) + c2[:, None, None, None] * found.kernel
+    return gamma2 * found.inverse * (g - trained[:, None, None, None] * kept), products

@@ -1,0 +1,111 @@
+r"""Where a kernel lives: pairs of sites, for two samples that are the same or different.
+
+A tensor of many channels is described by K[a, b] = mean over channels of h(x, a) h(y, b), in one of three forms:
+
+    exact      (2, S, S)    class 0: x = y, class 1: x != y; every pair of the S = H W sites
+    torus      (2, H, W)    the same by the offset b - a, as if the image had no border
+    samples    (1, m, m)    one site; every pair of the m samples of a batch
+
+A batch of m samples weighs its two classes 1/m and (m - 1)/m: `mix`. Cotangents have one more dimension in front, one
+entry for each direction over the samples that is sent back.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from normscope.theory.gaussian import Pairs
+
+# Pairs of sites that all layers together may cost: beyond, the exact form takes longer than its borders are worth.
+_PAIRS = 500_000
+
+
+def exact_sites(layers: int) -> int:
+    """Up to how many sites a network of so many layers is given the exact form.
+
+    Example: 16x16 images for a network of 7 layers, 7x7 for one of 54.
+        >>> exact_sites(7), exact_sites(54)
+        (267, 96)
+    """
+    return math.isqrt(_PAIRS // max(layers, 1))
+
+
+@dataclass(frozen=True)
+class Sites:
+    """The form, the size of the image, the batch size m, and up to how many sites smaller images become exact."""
+
+    form: str
+    height: int
+    width: int
+    batch: int
+    limit: int = 256
+
+    @property
+    def count(self) -> int:
+        return self.height * self.width
+
+    def smaller(self, height: int, width: int) -> "Sites":
+        """Of an image that a layer makes of this one; exact as soon as it is small enough."""
+        if self.form == "samples":
+            return self
+        form = "exact" if self.form == "exact" or height * width <= self.limit else "torus"
+        return Sites(form, height, width, self.batch, self.limit)
+
+    def mix(self, kernel: Tensor) -> Tensor:
+        """The mean over the samples y of K(x, y)."""
+        if self.form == "samples":
+            return kernel.select(-3, 0)
+        return (kernel.select(-3, 0) + (self.batch - 1) * kernel.select(-3, 1)) / self.batch
+
+    def diagonal(self, kernel: Tensor) -> Tensor:
+        """K(x, a; x, a), for each place: (S,), (m,) or a single number."""
+        same = kernel.select(-3, 0)
+        return same[..., 0, 0] if self.form == "torus" else same.diagonal(dim1=-2, dim2=-1)
+
+    def ends(self, place: Tensor) -> tuple[Tensor, Tensor]:
+        """A number of each place, at the first and at the second end of every pair."""
+        if self.form == "torus":
+            at = place[..., None, None]
+            return at, at
+        return place[..., :, None], place[..., None, :]
+
+    def outer(self, left: Tensor, right: Tensor) -> Tensor:
+        return self.ends(left)[0] * self.ends(right)[1]
+
+    def rows(self, mixed: Tensor) -> Tensor:
+        """The mean over the second end: one number for each place."""
+        return mixed.mean(dim=(-2, -1)) if self.form == "torus" else mixed.mean(dim=-1)
+
+    def same(self) -> Tensor:
+        """Ones where both ends are one place of one sample."""
+        if self.form == "torus":
+            found = torch.zeros(2, self.height, self.width, dtype=torch.float64)
+            found[0, 0, 0] = 1
+            return found
+        size = self.batch if self.form == "samples" else self.count
+        found = torch.zeros(1 if self.form == "samples" else 2, size, size, dtype=torch.float64)
+        found[0] = torch.eye(size, dtype=torch.float64)
+        return found
+
+    def eigenvalues(self, form: Tensor) -> Tensor:
+        """Of the bilinear form over sites that is the derivative of a number by a kernel of two samples."""
+        if self.form == "torus":
+            return torch.fft.fft2(form).real.flatten() / self.count
+        return torch.linalg.eigvalsh((form + form.T) / 2)
+
+    def total(self, products: Tensor) -> Tensor:
+        r"""Sum over pairs of sites, mean over pairs of samples: what a parameter adds to lambda.
+
+        lambda = (1/m) sum_{x, y} v_x v_y sum_{a, b} G K with |v| = 1; cotangents here are seeded with m v_x v_y.
+        """
+        mixed = self.mix(products)
+        if self.form == "samples":
+            return mixed.mean(dim=(-2, -1))
+        return mixed.sum(dim=(-2, -1)) * (self.count if self.form == "torus" else 1)
+
+    def pairs(self, kernel: Tensor, mean: Tensor) -> Pairs:
+        """Second moments and means as covariances, for `gaussian`; a place's own variance is a constant to `modes`."""
+        covariance = kernel - self.outer(mean, mean) if bool(mean.any()) else kernel
+        return Pairs(covariance, self.diagonal(covariance).detach().clamp_min(0), mean.detach(), self.ends)

@@ -1,0 +1,98 @@
+"""What predict says where it cannot answer, or can with a doubt."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import normscope as ns
+
+
+def net() -> nn.Module:
+    return ns.models.MLP(20, 5, width=60, norm="batch")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"momentum": 1.0}, "momentum is at least 0 and less than 1"),
+        ({"momentum": -0.1}, "momentum is at least 0 and less than 1"),
+        ({"loss": "hinge"}, "loss must be one of"),
+        ({"stats": "running"}, "stats must be one of"),
+        ({"theory": "papers"}, "Did you mean 'paper'"),
+        ({"batch_size": 0}, "batch_size is a whole number"),
+        ({"batch_size": 1}, "batch_size=1 leaves one value"),
+        ({"batch": torch.zeros(8, 21)}, "samples of input_shape"),
+        ({"batch": torch.full((8, 20), math.nan)}, "not finite"),
+        ({"parameters": lambda name, p: False}, "no trainable parameters"),
+    ],
+)
+def test_options(options, words):
+    with pytest.raises(ValueError, match=words):
+        ns.predict(net(), (20,), **options)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (-3,), (1, 2, 3, 4), (20.0,)])
+def test_shapes_that_are_none(shape):
+    with pytest.raises(ValueError, match="input_shape is"):
+        ns.predict(net(), shape)
+
+
+def test_a_shape_that_does_not_fit_names_the_layer():
+    with pytest.raises(ValueError, match=r"'1' \(Linear\) takes 20 features and gets 21"):
+        ns.predict(net(), (21,))
+    cnn = ns.models.CNN(3, 32, 10)
+    with pytest.raises(ValueError, match=r"'6' \(Conv2d\) a window of 3x3 does not fit into 1x1"):
+        ns.predict(cnn, (3, 7, 7))
+    with pytest.raises(ValueError, match=r"'0' \(Conv2d\) takes 3 channels and gets 1"):
+        ns.predict(cnn, (1, 32, 32))
+    with pytest.raises(ValueError, match=r"'0' \(Conv2d\) takes \(N, C, H, W\)"):
+        ns.predict(cnn, (3072,))
+
+
+def test_an_output_that_is_an_image():
+    with pytest.raises(ValueError, match="needs one output vector"):
+        ns.predict(nn.Conv2d(3, 4, 3), (3, 8, 8))
+
+
+def test_gamma_of_zero_is_answered_with_a_warning():
+    model = ns.models.MLP(20, 5, width=60, norm="batch", gamma=0.0)
+    found = ns.predict(model, (20,))
+    assert any("gamma is zero" in warning for warning in found.warnings)
+    # Nothing but the output's bias and beta are left.
+    assert math.isfinite(found.lambda_max)
+    assert found.layers[0]["mean"] == 0
+
+
+def test_weights_of_zero_are_answered_with_a_warning():
+    model = net()
+    nn.init.zeros_(model[1].weight)
+    found = ns.predict(model, (20,))
+    assert any("the variance before it is zero" in warning for warning in found.warnings)
+    assert math.isfinite(found.lambda_max)
+    silent = nn.Linear(20, 5, bias=False)
+    nn.init.zeros_(silent.weight)
+    assert math.isfinite(ns.predict(silent, (20,)).lambda_max)
+
+
+def test_narrow_networks_are_answered_with_a_warning():
+    found = ns.predict(ns.models.MLP(20, 5, width=16, norm="batch"), (20,))
+    assert any("16 channels: outside the theory's reach" in warning for warning in found.warnings)
+
+
+def test_large_corrections_of_data_modes_are_warned_of():
+    found = ns.predict(ns.models.PreActResNet18(width=32, norm="batch"), (3, 8, 8), batch_size=64)
+    assert any("Data modes decide" in warning for warning in found.warnings)
+
+
+def test_small_batches_are_answered_with_a_warning():
+    found = ns.predict(net(), (20,), batch_size=3)
+    assert any("degrees of freedom" in warning for warning in found.warnings)
+
+
+def test_nothing_to_predict():
+    with pytest.raises(ValueError, match="no trainable parameters"):
+        ns.predict(nn.ReLU(), (20,))
+    with pytest.raises(ValueError, match="at least two outputs"):
+        ns.predict(nn.Linear(20, 1), (20,), "cross_entropy")

@@ -1,0 +1,81 @@
+"""`normscope predict`, and the result on its way to text and JSON."""
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import normscope as ns
+from normscope.cli import app
+
+NET = "import normscope as ns\n\ndef build():\n    return ns.models.MLP(20, 5, width=60, norm='batch')\n"
+
+
+@pytest.fixture
+def reference(tmp_path):
+    (tmp_path / "predicted_net.py").write_text(NET)
+    return f"{tmp_path / 'predicted_net.py'}:build"
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(app, ["predict", *arguments])
+
+
+def test_text(reference):
+    found = run(reference, "--input", "20", "--momentum", "0.9", "--lr", "0.1", "--layers")
+    assert found.exit_code == 0, found.output
+    for words in ("lambda_max = ", "with momentum 0.9 on half_mse", "qh_xy", "lr = 0.1 is"):
+        assert words in found.output
+
+
+def test_json_is_the_result(reference):
+    found = run(reference, "--input", "20", "--json", "--loss", "cross_entropy")
+    plain = json.loads(found.output)
+    direct = ns.predict(ns.models.MLP(20, 5, width=60, norm="batch"), (20,), "cross_entropy")
+    assert plain["lambda_max"] == direct.lambda_max
+    assert plain["kind"] == "prediction"
+    assert "no limit of training" in " ".join(plain["notes"])
+
+
+def test_a_bad_shape(reference):
+    found = run(reference, "--input", "a,b")
+    assert isinstance(found.exception, ValueError)
+    assert "shape of one sample" in str(found.exception)
+
+
+def test_saved_results_are_plain_json(tmp_path):
+    net = ns.models.MLP(20, 5, width=60, norm="batch")
+    found = ns.predict(net, (20,), momentum=0.9, nesterov=True)
+    found.save(tmp_path / "found.json")
+    assert json.loads((tmp_path / "found.json").read_text())["eta_star"] == found.eta_star
+    assert found.eta_star == pytest.approx(2 * 1.9 / (2.8 * found.lambda_max))
+    assert list(found.frame()["layer"]) == [row["layer"] for row in found.layers]
+
+
+def test_verdicts_are_worded_for_the_loss():
+    net = ns.models.MLP(20, 5, width=60, norm="batch")
+    assert ns.predict(net, (20,)).verdict(1e-6).good is True
+    assert ns.predict(net, (20,)).verdict(1e6).good is False
+    assert ns.predict(net, (20,), "cross_entropy").verdict(1e6).good is None
+
+
+def test_losses_scale_with_their_definitions():
+    net = ns.models.MLP(20, 5, width=60, norm="batch")
+    half, mean, total = (ns.predict(net, (20,), loss, 32).lambda_max for loss in ("half_mse", "mse", "half_sse"))
+    assert mean == pytest.approx(half * 2 / 5)
+    assert total == pytest.approx(half * 32)
+
+
+def test_the_printed_theory_of_the_papers_network():
+    pytest.importorskip("normscope.theory.printed")
+    net = ns.models.MLP(norm="batch")
+    found = ns.predict(net, (784,), theory="paper")
+    assert found.lambda_max == pytest.approx(229.9, rel=0.03)
+    assert found.mode == "mean"
+    cnn = ns.predict(ns.models.CNN(1, 28), (1, 28, 28), theory="paper")
+    assert cnn.lambda_max == pytest.approx(98669, rel=0.1)
+    with pytest.raises(ValueError, match='Use theory="corrected"'):
+        ns.predict(
+            torch.nn.Sequential(torch.nn.Linear(20, 60), torch.nn.Tanh(), torch.nn.Linear(60, 5)), (20,), theory="paper"
+        )

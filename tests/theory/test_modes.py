@@ -1,0 +1,96 @@
+"""Edges, outliers and widening against random matrices; cross-entropy's curvature and maxima against Monte Carlo."""
+
+import pytest
+import torch
+
+from normscope.theory.maxima import largest, of_windows, products
+from normscope.theory.modes import common_spread, edge, pushed, widening
+from normscope.theory.sites import Sites
+from normscope.theory.softmax import curvature
+from normscope.theory.windows import Window
+
+GENERATOR = torch.Generator().manual_seed(0)
+
+
+def normal(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=GENERATOR)
+
+
+def bulk(m: int, t: torch.Tensor) -> torch.Tensor:
+    y = normal(m, len(t))
+    return (y * t) @ y.T
+
+
+def test_edge_of_a_mixed_spectrum():
+    t = torch.cat([torch.full((300,), 1 / 300), torch.full((100,), 4 / 300)]).double()
+    tops = [float(torch.linalg.eigvalsh(bulk(400, t))[-1]) for _ in range(5)]
+    # Top eigenvalues lie below the edge by about m^(-2/3) of it.
+    assert sum(tops) / 5 == pytest.approx(edge([(t, 1.0)], 400), rel=0.05)
+
+
+def test_edge_of_two_parts_is_that_of_one():
+    one, two = torch.full((30,), 0.02, dtype=torch.float64), torch.full((10,), 0.05, dtype=torch.float64)
+    assert edge([(one, 1.0), (two, 1.0)], 50) == pytest.approx(edge([(torch.cat([one, two]), 1.0)], 50))
+    assert edge([(one[:1], 30.0)], 50) == pytest.approx(edge([(one, 1.0)], 50))
+
+
+def test_data_modes_push_the_mean_mode():
+    m, t = 300, torch.full((600,), 1 / 600, dtype=torch.float64)
+    spike = 6.0
+    tops = [float(torch.linalg.eigvalsh(bulk(m, t) + spike / m)[-1]) for _ in range(5)]
+    assert sum(tops) / 5 == pytest.approx(spike + 1 + pushed([(t, 1.0)], m, spike), rel=0.02)
+    assert pushed([(t, 1.0)], m, 0.5) == 0.0
+
+
+@pytest.mark.parametrize(("outputs", "n"), [(10, 100), (10, 1000), (3, 60)])
+def test_widening_is_the_top_of_a_wishart_matrix(outputs, n):
+    draws = normal(200, outputs, n)
+    tops = torch.linalg.eigvalsh(draws @ draws.transpose(1, 2) / n)[:, -1]
+    assert float(tops.mean()) == pytest.approx(widening(outputs, 1 / n), rel=0.03 if outputs > 3 else 0.06)
+
+
+def test_layers_share_the_fluctuations_above_both():
+    """Gram matrices of two layers in a chain, with weights of their own in each."""
+    c, n = 6, 80
+    top = []
+    for _ in range(200):
+        w1, w2 = normal(c, n) / n**0.5, normal(n, n) / n**0.5
+        upper, lower = w1 @ w1.T, (w1 @ w2) @ (w1 @ w2).T
+        top.append(float(torch.linalg.eigvalsh(upper + 2 * lower)[-1]))
+    expected = 3 * widening(c, common_spread([(1.0, 1 / n), (2.0, 2 / n)]))
+    assert sum(top) / len(top) == pytest.approx(expected, rel=0.03)
+
+
+@pytest.mark.parametrize(("q", "q_xy"), [(0.1, 0.05), (1.5, 0.8), (9.0, 3.0)])
+def test_cross_entropy_curvature(q, q_xy):
+    tops = []
+    for _ in range(200):
+        f = q_xy**0.5 * normal(1, 10) + (q - q_xy) ** 0.5 * normal(400, 10)
+        p = f.softmax(-1)
+        tops.append(torch.linalg.eigvalsh(torch.diag(p.mean(0)) - p.T @ p / 400)[-1])
+    assert curvature(10, q, q_xy) == pytest.approx(float(torch.stack(tops).mean()), rel=0.1)
+
+
+@pytest.mark.parametrize("n", [4, 9])
+@pytest.mark.parametrize("r", [0.0, 0.5])
+def test_moments_of_the_largest(n, r):
+    z = r**0.5 * normal(200_000, 1) + (1 - r) ** 0.5 * normal(200_000, n)
+    m = torch.relu(z.amax(1))
+    found = largest(torch.relu, n, 1.0, 0.0, r)
+    assert float(found[0]) == pytest.approx(float(m.mean()), rel=5e-3)
+    assert float(found[1]) == pytest.approx(float(m.square().mean()), rel=1e-2)
+    assert float(found[2]) == pytest.approx(float((z.amax(1) > 0).double().mean()), rel=5e-3)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("c", [0.0, 0.3, 0.6, 0.9])
+def test_products_of_maxima_are_within_three_percent(size, c):
+    n = size * size
+    one, two = normal(200_000, n), normal(200_000, n)
+    other = c * one + (1 - c * c) ** 0.5 * two
+    measured = float((torch.relu(one.amax(1)) * torch.relu(other.amax(1))).mean())
+    window = Window(Sites("exact", size, size, 2), (size, size), (size, size), (0, 0))
+    found, _ = of_windows(window, torch.relu, 1.0, 0.0, 0.0)
+    own = torch.full((1,), 1 / n, dtype=torch.float64)
+    value = products(window.after, found, torch.full((1, 1), c / n, dtype=torch.float64), own)
+    assert float(value) == pytest.approx(measured, abs=0.03 * float(found.square))

@@ -1,0 +1,84 @@
+"""BatchNorm on kernels against the same algebra with every sample written out, and against random channels."""
+
+import math
+
+import pytest
+import torch
+
+from normscope.theory.gaussian import RELU
+from normscope.theory.normalizing import centred, normalize, send_back
+from normscope.theory.sites import Sites
+
+
+def expanded(kernel: torch.Tensor, m: int) -> torch.Tensor:
+    """(2, S, S) -> (m S, m S): class 0 in the blocks of one sample, class 1 in the others."""
+    same = torch.eye(m, dtype=torch.float64)
+    return torch.kron(same, kernel[0]) + torch.kron(1 - same, kernel[1])
+
+
+def kernel_of(sites: int, seed: int = 0) -> torch.Tensor:
+    a = torch.randn(sites, 3 * sites, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    shared = a[:, :sites] @ a[:, :sites].T / (4 * sites)
+    return torch.stack([a @ a.T / sites, shared])
+
+
+def test_two_classes_are_the_whole_matrix():
+    m, s = 5, 4
+    k = kernel_of(s)
+    n = m * s
+    p = torch.eye(n, dtype=torch.float64) - 1 / n
+    whole = p @ expanded(k, m) @ p
+    torch.testing.assert_close(expanded(centred(Sites("exact", 2, 2, m), k), m), whole)
+    found = normalize(Sites("exact", 2, 2, m), k, 0.0)
+    assert float(found.variance) == pytest.approx(float(whole.trace() / n))
+    assert found.freedom == pytest.approx(float(whole.trace() ** 2 / (whole * whole).sum()))
+
+
+def test_samples_form_is_the_whole_matrix_too():
+    k = expanded(kernel_of(1), 6)[None]
+    p = torch.eye(6, dtype=torch.float64) - 1 / 6
+    torch.testing.assert_close(centred(Sites("samples", 1, 1, 6), k)[0], p @ k[0] @ p)
+
+
+def test_wide_batches_divide_by_the_variance_and_grow_gradients_by_the_explosion_rate():
+    """E-MF-6: s^2 = q - q_xy; squared gradients grow by pi / (pi - 1) per layer (sigma_w^2 = 2)."""
+    sites = Sites("exact", 1, 1, 100_000)
+    k = 2 * torch.tensor([0.5, 1 / (2 * math.pi)], dtype=torch.float64)[:, None, None]
+    found = normalize(sites, k, 0.0)
+    assert float(found.variance) == pytest.approx(1 - 1 / math.pi, rel=1e-4)
+    slope = RELU.moments(sites.pairs(found.kernel, torch.zeros(1, dtype=torch.float64))).slope
+    g = torch.ones(1, 2, 1, 1, dtype=torch.float64) * slope
+    sent, _ = send_back(found, g, torch.zeros_like(g), 1.0, trained=torch.zeros(1, dtype=torch.float64))
+    assert 2 * float(sent[0, 0]) == pytest.approx(math.pi / (math.pi - 1), rel=1e-3)
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_backward_as_trained_against_random_channels(constant):
+    """100,000 channels: z ~ N(0, K) over 16 samples, e constant or independent over samples, g = relu'(zh) e."""
+    m, channels = 16, 100_000
+    generator = torch.Generator().manual_seed(1)
+    z = torch.randn(channels, m, dtype=torch.float64, generator=generator)
+    e = torch.randn(channels, 1 if constant else m, dtype=torch.float64, generator=generator).expand(channels, m)
+    z.requires_grad_()
+    zh = (z - z.mean(1, keepdim=True)) / z.var(1, unbiased=False, keepdim=True).sqrt()
+    (gz,) = torch.autograd.grad((torch.relu(zh) * e).sum(), z)
+    measured = gz.T @ gz / channels
+    same = float(measured.diagonal().mean())
+    other = float((measured.sum() - measured.trace()) / (m * (m - 1)))
+
+    sites = Sites("exact", 1, 1, m)
+    found = normalize(sites, torch.tensor([1.0, 0.0], dtype=torch.float64)[:, None, None], 0.0)
+    moments = RELU.moments(sites.pairs(found.kernel, torch.zeros(1, dtype=torch.float64)))
+    seed = torch.tensor([1.0, 1.0 if constant else 0.0], dtype=torch.float64)[None, :, None, None]
+    bend = seed * sites.outer(moments.bend, moments.bend) * (1 - sites.same())
+    sent, _ = send_back(found, seed * moments.slope, bend, 1.0, trained=torch.ones(1, dtype=torch.float64))
+    # The theory takes zh as Gaussian and its statistics as independent of phi': off by O(1/m).
+    assert float(sent[0, 0]) == pytest.approx(same, rel=2 / m)
+    assert float(sent[0, 1]) == pytest.approx(other, abs=2 / m * same)
+    assert float(sites.mix(sent)) == pytest.approx(0.0, abs=2e-3)
+
+
+def test_no_variance_leaves_eps_alone():
+    found = normalize(Sites("exact", 1, 1, 8), torch.ones(2, 1, 1, dtype=torch.float64), 1e-5)
+    assert float(found.variance) == pytest.approx(1e-5)
+    assert found.freedom == 0.0

@@ -1,0 +1,101 @@
+"""Windows on kernels against loops over sites, and their transposes."""
+
+import itertools
+
+import pytest
+import torch
+
+from normscope.theory.sites import Sites
+from normscope.theory.windows import Window, convolve, convolve_back, pool, pool_back
+
+GENERATOR = torch.Generator().manual_seed(0)
+CASES = [
+    ((3, 3), (1, 1), (1, 1), (1, 1)),
+    ((3, 3), (2, 2), (0, 0), (1, 1)),
+    ((3, 3), (2, 2), (1, 1), (1, 1)),
+    ((2, 3), (2, 1), (0, 1), (1, 1)),
+    ((3, 3), (1, 1), (2, 2), (2, 2)),
+    ((6, 5), (1, 1), (0, 0), (1, 1)),
+]
+
+
+def window(form: str, case) -> Window:
+    kernel, stride, padding, dilation = case
+    return Window(Sites(form, 6, 5, 4, limit=0 if form == "torus" else 100), kernel, stride, padding, dilation)
+
+
+def slow(w: Window, kernel: torch.Tensor, *, every_pair: bool) -> torch.Tensor:
+    """K'[a, b] site by site: the same tap at both ends, or every pair of taps."""
+    before, after = w.before, w.after
+    taps = list(itertools.product(range(w.kernel[0]), range(w.kernel[1])))
+
+    def value(k, a, f, b, g):
+        ends = []
+        for site, tap in ((a, f), (b, g)):
+            y = w.stride[0] * (site // after.width) + w.dilation[0] * tap[0] - w.padding[0]
+            x = w.stride[1] * (site % after.width) + w.dilation[1] * tap[1] - w.padding[1]
+            if not (0 <= y < before.height and 0 <= x < before.width):
+                return 0.0
+            ends.append(y * before.width + x)
+        return float(k[ends[0], ends[1]])
+
+    found = torch.zeros(2, after.count, after.count, dtype=torch.float64)
+    for c, a, b in itertools.product(range(2), range(after.count), range(after.count)):
+        pairs = itertools.product(taps, taps) if every_pair else ((f, f) for f in taps)
+        scale = w.taps**2 if every_pair else w.taps
+        found[c, a, b] = sum(value(kernel[c], a, f, b, g) for f, g in pairs) / scale
+    return found
+
+
+def kernels(count: int) -> torch.Tensor:
+    return torch.randn(2, count, count, dtype=torch.float64, generator=GENERATOR)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_convolutions_are_their_loops(case):
+    w, k = window("exact", case), kernels(30)
+    torch.testing.assert_close(convolve(w, k), slow(w, k, every_pair=False))
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c[3] == (1, 1)])
+def test_average_pooling_is_its_loop(case):
+    w, k = window("exact", case), kernels(30)
+    torch.testing.assert_close(pool(w, k), slow(w, k, every_pair=True))
+
+
+@pytest.mark.parametrize("form", ["exact", "torus"])
+@pytest.mark.parametrize("case", CASES)
+def test_cotangents_go_through_the_transpose(form, case):
+    """sum over pairs of sites (A K) G = sum over pairs of sites K (A^T G); a torus of S sites has S pairs an offset."""
+    w = window(form, case)
+    maps = [(convolve, convolve_back)] + ([(pool, pool_back)] if case[3] == (1, 1) else [])
+    k = kernels(30) if form == "exact" else torch.randn(2, 6, 5, dtype=torch.float64, generator=GENERATOR)
+    for forward, back in maps:
+        out = forward(w, k)
+        g = torch.randn(1, *out.shape, dtype=torch.float64, generator=GENERATOR)
+        pairs = w.after.count if w.after.form == "torus" else 1
+        left = (out * g).sum() * pairs
+        right = (k * back(w, g)).sum() * (w.before.count if form == "torus" else 1)
+        torch.testing.assert_close(left, right)
+
+
+def test_a_torus_becomes_exact_with_its_padding():
+    """White noise has no borders of its own, so the first convolution of it is exact whatever its size."""
+    size = (3, 3), (2, 2), (1, 1), (1, 1)
+    torus, exact = Sites("torus", 6, 5, 4), Sites("exact", 6, 5, 4)
+    found = convolve(Window(torus, *size), torus.same())
+    torch.testing.assert_close(found, convolve(Window(exact, *size), exact.same()))
+
+
+def test_by_offsets_a_stride_takes_every_other_one():
+    """K'[b - a] = share inside x K[2 (b - a)], to both sides."""
+    w = Window(Sites("torus", 12, 12, 4, limit=0), (3, 3), (2, 2), (1, 1))
+    k = torch.randn(2, 12, 12, dtype=torch.float64, generator=GENERATOR)
+    found, inside = convolve(w, k), (17 / 18) ** 2
+    for y, x in ((0, 0), (1, 0), (0, 2), (5, 1), (-1, -2)):
+        torch.testing.assert_close(found[:, y, x], k[:, 2 * y, 2 * x] * inside)
+
+
+def test_a_window_that_does_not_fit_says_so():
+    with pytest.raises(ValueError, match="does not fit into 6x5"):
+        _ = Window(Sites("exact", 6, 5, 4), (9, 9), (1, 1), (0, 0)).after
