@@ -109,10 +109,8 @@ class Measurement:
             f"eta*       = {self.eta_star:.4g} for {self.optimizer} on {self.loss_name} ({self.rule})",
         ]
         if not math.isnan(self.hessian_max):
-            lines.append(
             word = "Hessian, preconditioned," if self.preconditioned else "Hessian   "
             lines.append(f"{word} from {self.hessian_min:.4g} to {self.hessian_max:.4g}")
-            )
         if len(self.by_statistics) > 1:
             pairs = ", ".join(f"{name} {value:.4g}" for name, value in self.by_statistics.items())
             lines.append(f"lambda_max by statistics: {pairs}")
