@@ -36,7 +36,7 @@ def _net(norm: str) -> nn.Module:
 def _error(work) -> str:
     try:
         work()
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
 
@@ -132,7 +132,10 @@ def test_so_are_those_of_torchs_layer_held_constant(found):
 
 
 def test_the_spectrum_is_that_of_the_mean_and_the_mean_mode_is_refused(found):
-    halves = [spectrum(_net("batch"), losses.half_mse, pair, steps=200).trace for pair in zip(X.chunk(2), Y.chunk(2), strict=True)]
+    halves = [
+        spectrum(_net("batch"), losses.half_mse, pair, steps=200).trace
+        for pair in zip(X.chunk(2), Y.chunk(2), strict=True)
+    ]
     assert found[0]["trace"] == found[1]["trace"] == pytest.approx(sum(halves) / 2, rel=1e-6)
     assert all("of one process" in rank["mean mode"] for rank in found)
 

@@ -1,6 +1,7 @@
 """`normscope measure`: the largest stable learning rate of a network of yours, on data of yours."""
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,6 +45,8 @@ def measure(
     from normscope.curvature.statistics import over_the_batch
     from normscope.losses import LOSSES
 
+    if lr is not None and not (math.isfinite(lr) and lr > 0):
+        raise ValueError(f"--lr is a positive number; got {lr}.")
     check_choice("loss", loss, LOSSES)
     check_choice("stats", stats, STATISTICS)
     built = _model(model, device)
@@ -61,8 +64,8 @@ def measure(
             layers=layers,
             seed=seed,
         )
-    except (RuntimeError, IndexError, TypeError) as error:
-        raise ValueError(f"The model or the loss does not take this batch: {error}") from error
+    except (RuntimeError, IndexError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"The model or the loss does not take this batch: {_said(error)}") from error
     verdict = None if lr is None else found.verdict(lr)
     if as_json:
         said = None if verdict is None else {"lr": lr, "good": verdict.good, "text": verdict.text}
@@ -83,10 +86,7 @@ def measure(
 def _model(reference: str, device: str) -> "nn.Module":
     from torch import nn
 
-    try:
-        built = load(reference)()
-    except TypeError as error:
-        raise ValueError(f"{reference} must build the model without arguments: {error}") from error
+    built = _called(reference, "build the model")
     if not isinstance(built, nn.Module):
         raise ValueError(f"{reference} must return a torch.nn.Module; got {type(built).__name__}.")
     try:
@@ -95,8 +95,27 @@ def _model(reference: str, device: str) -> "nn.Module":
         raise ValueError(f"--device {device} does not work here: {str(error).splitlines()[0]}") from error
 
 
+def _called(reference: str, purpose: str) -> Any:
+    """What the user's function gives; what it raises is one message."""
+    function = load(reference)
+    if not callable(function):
+        raise ValueError(f"{reference} must be a function that can {purpose}; got {type(function).__name__}.")
+    try:
+        return function()
+    except TypeError as error:
+        raise ValueError(f"{reference} must {purpose} without arguments: {error}") from error
+    except Exception as error:
+        raise ValueError(f"{reference} was to {purpose} and raised {_said(error)}.") from error
+
+
+def _said(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
 def _batch(reference: str, model: "nn.Module", batch_size: int, seed: int) -> Any:
     """One batch of `batch_size` samples in the model's dtype and on its device; or a function's own batches."""
+    import numpy as np
     import torch
 
     from normscope.data import Dataset, batches
@@ -104,10 +123,16 @@ def _batch(reference: str, model: "nn.Module", batch_size: int, seed: int) -> An
     found = _data(reference, seed)
     if isinstance(found, Dataset):
         found = (found.x_train, found.y_train)
-    if not isinstance(found, tuple):
+    arrays = (torch.Tensor, np.ndarray)
+    if not isinstance(found, (tuple, list)) or not any(isinstance(part, arrays) for part in found):
         return found
+    if len(found) != 2 or not all(isinstance(part, arrays) for part in found):
+        got = ", ".join(type(part).__name__ for part in found)
+        raise ValueError(f"{reference} must give a pair of tensors or arrays (x, y), or batches of them; got {got}.")
     like = next(model.parameters(), torch.zeros(()))
     x, y = (_tensor(part, like) for part in found)
+    if len(x) != len(y):
+        raise ValueError(f"{reference} must give as many targets as samples; got {len(x)} and {len(y)}.")
     return next(iter(batches(x, y, batch_size=batch_size, seed=seed, steps=1)))
 
 
@@ -121,7 +146,7 @@ def _data(reference: str, seed: int) -> Any:
     if reference.endswith(".npz"):
         return _arrays(Path(reference))
     if ":" in reference:
-        return load(reference)()
+        return _called(reference, "give the data")
     check_choice("data", reference, (*_SEEDED, *_FROM_FILES, "path.npz", "path.py:name"))
     raise ValueError(f"{reference} stands for a file or function of yours; name that one.")
 
@@ -129,6 +154,8 @@ def _data(reference: str, seed: int) -> Any:
 def _arrays(path: Path) -> tuple[Any, Any]:
     import numpy as np
 
+    if not path.is_file():
+        raise ValueError(f"There is no file {path}. Name a .npz with arrays x and y.")
     with np.load(path) as arrays:
         missing = [name for name in ("x", "y") if name not in arrays]
         if missing:

@@ -1,6 +1,5 @@
 """What `measure` found: lambda_max, eta* and all that lies beside them, with their doubts."""
 
-import json
 import math
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from normscope.curvature.wording import stability_verdict
 from normscope.observe.verdict import Verdict
-from normscope.results import plain
+from normscope.results import plain, write_json
 
 SCHEMA = 1
 _NAMES = {"ggn": "generalized Gauss-Newton matrix", "hessian": "Hessian", "fisher": "Fisher matrix"}
@@ -96,8 +95,7 @@ class Measurement:
 
     def save(self, path: str | Path) -> None:
         """As plain JSON; numbers that JSON has no word for (inf, nan) as strings."""
-        text = json.dumps(self.plain(), indent=1, allow_nan=False)
-        Path(path).write_text(text + "\n", encoding="utf-8")
+        write_json(path, self.plain())
 
     def __str__(self) -> str:
         doubt = f"relative residual {self.residual:.1e} after {self.products} products"
