@@ -16,8 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 from normscope.choices import check_choice
 from normscope.norms._held import statistics_held
@@ -59,39 +57,33 @@ def reading(model: nn.Module, statistics: str) -> Iterator[None]:
             for module in training:
                 module.training = True
     elif statistics == "frozen":
-        with statistics_held(), _HeldInTorch(), answering(_synced(model), _over_processes):
+        with statistics_held(), _held_in_torch(), answering(_synced(model), _over_processes):
             yield
     else:
         yield
 
 
-class _HeldInTorch(TorchFunctionMode):
-    """torch's batch normalization with the statistics of the batch as constants."""
+@contextmanager
+def _held_in_torch() -> Iterator[None]:
+    """Inside, torch's batch normalization, which `F.batch_norm` and the layers end in, holds the batch's statistics.
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is F.batch_norm:
-            return _of_functional(func, *args, **kwargs)
-        if func is torch.batch_norm:
-            x, weight, bias, mean, var, training, momentum, eps, _ = args
-            return _of_functional(F.batch_norm, x, mean, var, weight, bias, training, momentum, eps)
-        return func(*args, **kwargs)
+    By its name in torch, and not by a mode: `autograd.grad` runs with that switched off, and activation checkpointing
+    calls the layers again there.
+    """
+    names = vars(torch)
+    function: Callable[..., Tensor] = names["batch_norm"]
 
+    def held(x: Tensor, weight: Tensor | None, bias: Tensor | None, *rest: Any) -> Tensor:
+        running_mean, running_var, training, momentum, eps, enabled = rest
+        if training:
+            return batch_norm(x, weight, bias, eps=eps)
+        return function(x, weight, bias, running_mean, running_var, training, momentum, eps, enabled)
 
-def _of_functional(
-    func: Callable[..., Tensor],
-    input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
-    if training:
-        return batch_norm(input, weight, bias, eps=eps)
-    return func(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    names["batch_norm"] = held
+    try:
+        yield
+    finally:
+        names["batch_norm"] = function
 
 
 def _synced(model: nn.Module) -> dict[str, nn.Module]:
