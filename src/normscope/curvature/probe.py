@@ -1,6 +1,6 @@
 r"""Curvature in the `Monitor`: lambda_max as trained, eta* of the optimizer, and what its learning rate means.
 
-Every look after the first starts from the last one's eigenvector, which moves little between steps: 3 to 10 products
+Every look after the first starts from the last one's eigenvector, which moves little between steps: 5 to 10 products
 where a fresh start takes 8 to 20. A product costs up to two gradients, so a look costs as much as 5 to 40 training
 steps; the Monitor's budget spaces them.
 """
