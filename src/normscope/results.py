@@ -1,6 +1,8 @@
 """Results as plain JSON."""
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 
@@ -13,3 +15,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return value
+
+
+def write_json(path: str | Path, content: dict[str, Any]) -> None:
+    """`content` as `plain` gives it, in a file."""
+    Path(path).write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")

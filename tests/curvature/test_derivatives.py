@@ -141,7 +141,8 @@ def test_products_are_not_rounded_to_fewer_digits_and_the_users_setting_is_back_
             kind.fp32_precision = precision
     assert asked == ["tf32", "tf32", "bf16"]
     assert seen
-    assert all(row == ["ieee"] * 3 for row in seen)
+    # Those of the device at hand; the others are left alone.
+    assert all(row == ["tf32", "tf32", "ieee"] for row in seen)
 
 
 def _bn_net() -> nn.Sequential:

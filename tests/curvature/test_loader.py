@@ -93,6 +93,6 @@ def test_mistakes_are_named():
     with pytest.raises(ValueError, match="Did you mean 'batches'"):
         measure(model, F.cross_entropy, BATCHES, over="batch")
     with pytest.raises(ValueError, match="neither a mean nor a sum"):
-        measure(model, lambda o, y: F.cross_entropy(o, y) * len(o) ** 0.5, BATCHES, stats="running", over="data")
+        measure(model, lambda o, y: F.cross_entropy(o, y) ** 2, BATCHES, stats="running", over="data")
     uneven = [(X[:8], Y[:8]), (X[8:12], Y[8:12])]
     assert any("differ in size" in note for note in measure(model, F.cross_entropy, uneven, hessian=False).notes)

@@ -31,6 +31,19 @@ def no_model():
 def batches():
     x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
     return [(x[:10], x[:10, :2]), (x[10:], x[10:, :2])]
+
+def listed():
+    x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+    return [x, x[:, :2]]
+
+def triple():
+    return (*listed(), 3)
+
+def named():
+    return {"x": listed()[0]}, torch.zeros(20, 2)
+
+def breaks():
+    return {}["missing"]
 """
 
 
@@ -72,7 +85,7 @@ def test_it_says_what_measure_finds(folder):
 
 
 def test_arrays_and_functions_give_data(folder):
-    for reference, samples in (("some.npz", [16]), ("net.py:batches", [10, 10])):
+    for reference, samples in (("some.npz", [16]), ("net.py:batches", [10, 10]), ("net.py:listed", [16])):
         arguments = ["--data", reference, "--loss", "half_mse", "--batch-size", "16", "--json"]
         found = run("net.py:plain", *arguments, cwd=folder)
         assert found.returncode == 0, found.stderr
@@ -92,7 +105,13 @@ def test_arrays_and_functions_give_data(folder):
         (["net.py:no_model", "--data", "digits"], "torch.nn.Module; got int"),
         (["net.py:plain", "--data", "digits"], "does not take this batch"),
         (["net.py:plain", "--data", "wrong.npz"], "arrays x and y; it has inputs"),
-        (["net.py:plain", "--data", "nothere.npz"], "nothere.npz"),
+        (["net.py:plain", "--data", "nothere.npz"], "There is no file nothere.npz"),
+        (["net.py:plain", "--data", "net.py:triple"], "a pair of tensors or arrays (x, y)"),
+        (["net.py:plain", "--data", "net.py:named"], "a pair of tensors or arrays (x, y)"),
+        (["net.py:plain", "--data", "net.py:breaks"], "raised KeyError: 'missing'"),
+        (["net.py:breaks", "--data", "digits"], "was to build the model and raised KeyError"),
+        (["net.py:build", "--data", "digits", "--lr", "nan"], "--lr is a positive number; got nan"),
+        (["net.py:build", "--data", "digits", "--lr", "-1"], "--lr is a positive number; got -1"),
         (["net.py:build", "--data", "digits", "--loss", "mse"], "half_mse"),
         (["net.py:build", "--data", "digits", "--stats", "evil"], "stats must be one of"),
         (["net.py:build", "--data", "digits", "--momentum", "1"], "momentum"),

@@ -15,10 +15,7 @@ _SEEDED, _FROM_FILES = ("digits", "gaussian"), ("mnist", "cifar10")
 def model_of(reference: str, device: str) -> "nn.Module":
     from torch import nn
 
-    try:
-        built = load(reference)()
-    except TypeError as error:
-        raise ValueError(f"{reference} must build the model without arguments: {error}") from error
+    built = _called(reference, "build the model")
     if not isinstance(built, nn.Module):
         raise ValueError(f"{reference} must return a torch.nn.Module; got {type(built).__name__}.")
     try:
@@ -27,18 +24,35 @@ def model_of(reference: str, device: str) -> "nn.Module":
         raise ValueError(f"--device {device} does not work here: {str(error).splitlines()[0]}") from error
 
 
+def _called(reference: str, purpose: str) -> Any:
+    """What the user's function gives; what it raises is one message."""
+    function = load(reference)
+    try:
+        return function()
+    except TypeError as error:
+        raise ValueError(f"{reference} must {purpose} without arguments: {error}") from error
+    except Exception as error:
+        raise ValueError(f"{reference} was to {purpose} and raised {what_was_said(error)}.") from error
+
+
+def what_was_said(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
 def batch_of(reference: str, model: "nn.Module", batch_size: int, seed: int) -> Any:
     """One batch of `batch_size` samples in the model's dtype and on its device; or a function's own batches."""
     from normscope.data import batches
 
     found = data_of(reference, model, seed)
-    if not isinstance(found, tuple):
+    if not (isinstance(found, tuple) and len(found) == 2 and hasattr(found[0], "shape")):
         return found
     return next(iter(batches(*found, batch_size=batch_size, seed=seed, steps=1)))
 
 
 def data_of(reference: str, model: "nn.Module", seed: int) -> Any:
     """All samples, a pair of tensors in the model's dtype and on its device; or what a function gives instead."""
+    import numpy as np
     import torch
 
     from normscope.data import Dataset
@@ -46,10 +60,16 @@ def data_of(reference: str, model: "nn.Module", seed: int) -> Any:
     found = _data(reference, seed)
     if isinstance(found, Dataset):
         found = (found.x_train, found.y_train)
-    if not isinstance(found, tuple):
+    arrays = (torch.Tensor, np.ndarray)
+    if not isinstance(found, (tuple, list)) or not any(isinstance(part, arrays) for part in found):
         return found
+    if len(found) != 2 or not all(isinstance(part, arrays) for part in found):
+        got = ", ".join(type(part).__name__ for part in found)
+        raise ValueError(f"{reference} must give a pair of tensors or arrays (x, y), or batches of them; got {got}.")
     like = next(model.parameters(), torch.zeros(()))
     x, y = (_tensor(part, like) for part in found)
+    if len(x) != len(y):
+        raise ValueError(f"{reference} must give as many targets as samples; got {len(x)} and {len(y)}.")
     return x, y
 
 
@@ -63,7 +83,7 @@ def _data(reference: str, seed: int) -> Any:
     if reference.endswith(".npz"):
         return _arrays(Path(reference))
     if ":" in reference:
-        return load(reference)()
+        return _called(reference, "give the data")
     check_choice("data", reference, (*_SEEDED, *_FROM_FILES, "path.npz", "path.py:name"))
     raise ValueError(f"{reference} stands for a file or function of yours; name that one.")
 
@@ -71,6 +91,8 @@ def _data(reference: str, seed: int) -> Any:
 def _arrays(path: Path) -> tuple[Any, Any]:
     import numpy as np
 
+    if not path.is_file():
+        raise ValueError(f"There is no file {path}. Name a .npz with arrays x and y.")
     with np.load(path) as arrays:
         missing = [name for name in ("x", "y") if name not in arrays]
         if missing:

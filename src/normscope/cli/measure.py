@@ -1,12 +1,13 @@
 """`normscope measure`: the largest stable learning rate of a network of yours, on data of yours."""
 
 import json
+import math
 from typing import Annotated
 
 import typer
 
 from normscope.choices import check_choice
-from normscope.cli.inputs import batch_of, model_of
+from normscope.cli.inputs import batch_of, model_of, what_was_said
 
 
 def measure(
@@ -38,6 +39,8 @@ def measure(
     from normscope.curvature.statistics import over_the_batch
     from normscope.losses import LOSSES
 
+    if lr is not None and not (math.isfinite(lr) and lr > 0):
+        raise ValueError(f"--lr is a positive number; got {lr}.")
     check_choice("loss", loss, LOSSES)
     check_choice("stats", stats, STATISTICS)
     built = model_of(model, device)
@@ -55,8 +58,8 @@ def measure(
             layers=layers,
             seed=seed,
         )
-    except (RuntimeError, IndexError, TypeError) as error:
-        raise ValueError(f"The model or the loss does not take this batch: {error}") from error
+    except (RuntimeError, IndexError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"The model or the loss does not take this batch: {what_was_said(error)}") from error
     verdict = None if lr is None else found.verdict(lr)
     if as_json:
         said = None if verdict is None else {"lr": lr, "good": verdict.good, "text": verdict.text}

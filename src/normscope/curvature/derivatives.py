@@ -1,17 +1,18 @@
 """Where torch has a fused kernel without derivatives, the path that has them all; products in full precision."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-_cuda: Any = torch.backends.cuda
-_cudnn: Any = torch.backends.cudnn
-_mkldnn: Any = torch.backends.mkldnn
-_ROUNDING = (_cuda.matmul, _cudnn.conv, _cudnn.rnn, _mkldnn.matmul, _mkldnn.conv, _mkldnn.rnn)
+_KINDS = ("matmul", "conv", "rnn")
+_FAMILIES = {"cuda": "cuda", "cpu": "mkldnn"}
+# torch.backends.mkldnn writes the setting of all backends in place of its own: these name what they write.
+_bindings: Any = torch._C
+_get, _set = _bindings._get_fp32_precision_getter, _bindings._set_fp32_precision_setter
 
 
 @contextmanager
@@ -22,17 +23,34 @@ def derivable(device: str) -> Iterator[None]:
     ones rounded to TF32 or bfloat16, would be right to two or three digits alone.
     """
     fused = torch.backends.mha.get_fastpath_enabled()
-    kept = [(kind, kind.fp32_precision) for kind in _ROUNDING]
-    try:
+    with ExitStack() as stack:
+        stack.callback(torch.backends.mha.set_fastpath_enabled, fused)
         torch.backends.mha.set_fastpath_enabled(False)
-        for kind in _ROUNDING:
-            kind.fp32_precision = "ieee"
-        with torch.autocast(device, enabled=False), sdpa_kernel(SDPBackend.MATH):
-            yield
+        if device in _FAMILIES:
+            family = _FAMILIES[device]
+            whole = _own((family, "all"), ("generic", "all"), _get("generic", "all"))
+            for kind in _KINDS:
+                stack.callback(_set, family, kind, _own((family, kind), (family, "all"), whole))
+                _set(family, kind, "ieee")
+        stack.enter_context(torch.autocast(device, enabled=False))
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        yield
+
+
+def _own(setting: tuple[str, str], parent: tuple[str, str], parents: str) -> str:
+    """What `setting` itself is set to: "none" where it only reads as `parent`, itself set to `parents`, does.
+
+    Set to the value it reads as, a flag would no longer follow its parent: so that one is turned for a moment.
+    """
+    found: str = _get(*setting)
+    try:
+        seen = set()
+        for value in ("ieee", "tf32"):
+            _set(*parent, value)
+            seen.add(_get(*setting))
     finally:
-        torch.backends.mha.set_fastpath_enabled(fused)
-        for kind, precision in kept:
-            kind.fp32_precision = precision
+        _set(*parent, parents)
+    return found if len(seen) == 1 else "none"
 
 
 def working_dtype(model: nn.Module, asked: torch.dtype | None) -> torch.dtype | None:

@@ -12,14 +12,18 @@ whole batch and g_s is its gradient all the same. Source: seed 002, Eqs. (147), 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from normscope.curvature.lanczos import lanczos
 from normscope.curvature.network import Network
+from normscope.results import plain, write_json
 
+SCHEMA = 1
 SIGNS = 16
 
 
@@ -39,6 +43,15 @@ class MeanMode:
     upper: float
     upper_error: float
     share: float
+    settings: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str | int] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"kind": "mean_mode", "schema": SCHEMA} | plain(asdict(self))
+
+    def save(self, path: str | Path) -> None:
+        write_json(path, self.plain())
 
 
 def dual(network: Network) -> tuple[Callable[[Tensor], Tensor], torch.Size]:
@@ -66,6 +79,11 @@ def mean_mode_of(network: Network, *, tol: float = 1e-3, most: int = 100, seed: 
             random signs.
     """
     output = network.output()
+    if output.ndim < 2 or len(output) < 2:
+        raise ValueError(
+            f"The mean mode is over at least two samples, outputs of shape (samples, outputs); got "
+            f"{tuple(output.shape)}. Hand in a larger batch."
+        )
     pull, m, outputs = network.pull(output), len(output), output[0].numel()
     generator = torch.Generator().manual_seed(seed)
 

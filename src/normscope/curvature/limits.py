@@ -5,39 +5,45 @@ r"""The largest stable learning rate of an optimizer on a quadratic, from its la
     Adam, AdamW (beta_1)                             eta* = 2 (1 + beta_1) / ((1 - beta_1) lambda_P)
     RMSprop (momentum mu)                            eta* = 2 (1 + mu) / lambda_P
 
-lambda is the top eigenvalue of H + wd (weight decay as the optimizer adds it to the gradient); lambda_P that of
-P^-1/2 (H + wd) P^-1/2 with the optimizer's own diagonal P = sqrt(v_hat) + eps, held constant. Decoupled decay (AdamW)
-is not divided by P and skips the average of the gradients: along an eigenvector
+lambda is the top eigenvalue of H + R (R the weight decay that the optimizer adds to the gradient, a diagonal: each
+parameter's own); lambda_P that of P^-1/2 (H + R) P^-1/2 with the optimizer's own diagonal P = sqrt(v_hat) + eps, held
+constant. Decoupled decay D (AdamW) is not divided by P and skips the average of the gradients: with x_t = (-1)^t x in
 
-    x_{t+1} = (1 - eta wd) x_t + b (x_t - (1 - eta wd) x_{t-1}) - eta (1 - b) lambda_P x_t,     b = beta_1
+    x_{t+1} = (1 - eta D) x_t + b (x_t - (1 - eta D) x_{t-1}) - eta (1 - b) M x_t,     M = P^-1/2 H P^-1/2,  b = beta_1
 
-has the root -1 where (1 + b) (2 - eta wd) = eta (1 - b) lambda_P, so lambda_P + wd (1 + b) / (1 - b) takes lambda_P's
-place. Beyond eta* the iteration grows along the top eigenvector.
+one finds (1 + b) (2 - eta D) x = eta (1 - b) M x, so lambda_P is that of M + D (1 + b) / (1 - b). M and D need not
+commute: for a root z of this recursion with vector x, z^2 - p z + q = 0 with real p, q (forms of symmetric matrices),
+and |p| < 1 + q is eta < eta*. Learning rates that differ between groups are a diagonal too: eta* is that of the largest
+rate, the others in proportion, P divided by their share of it. Beyond eta* the iteration grows along the top
+eigenvector. Parameters that the optimizer has never had a gradient of do not move, and have no part in it.
 Sources: seed 002, Eq. (7) for momentum; the others from the same two-term recursion x_{t+1} = (1 + a) x_t - a x_{t-1}
 - eta (...), whose characteristic root passes -1 at eta* (checked by running it); for Adam this is arXiv 2207.14484.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+Product = Callable[[Tensor], Tensor]
+
 
 @dataclass(frozen=True)
 class Limit:
-    """eta* = factor / lambda. rule: its formula. decay: what weight decay adds to the eigenvalue.
+    """eta* = factor / lambda. rule: its formula. The rest is one tensor for each parameter, None where there is none.
 
-    preconditioner: the optimizer's diagonal P for each parameter, None for gradient descent.
-    ridge: what weight decay adds to the matrix before it is preconditioned.
+    inverse: the diagonal of P^-1; None for gradient descent at one learning rate. ridge, decay: what weight decay adds
+    to the matrix before and after it is preconditioned. idle: numbers of parameters that the optimizer does not move.
     """
 
     factor: float
     rule: str
-    decay: float = 0.0
-    preconditioner: tuple[Tensor, ...] | None = None
-    ridge: float = 0.0
+    inverse: tuple[Tensor, ...] | None = None
+    ridge: tuple[Tensor, ...] | None = None
+    decay: tuple[Tensor, ...] | None = None
+    idle: tuple[int, ...] = ()
 
 
 def momentum_limit(momentum: float = 0.0, *, nesterov: bool = False, dampening: float = 0.0) -> Limit:
@@ -59,30 +65,61 @@ def momentum_limit(momentum: float = 0.0, *, nesterov: bool = False, dampening: 
     return Limit(2 * (1 + momentum) / (1 - dampening), rule)
 
 
-def optimizer_limit(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> Limit:
-    """Read off `optimizer` as it stands; one rule for all its groups, or a message."""
-    groups = optimizer.param_groups
+def optimizer_limit(
+    optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], chosen: Sequence[int] | None = None
+) -> Limit:
+    """Read off `optimizer` as it stands, for the parameters number `chosen` (all): one rule for their groups."""
     kind = type(optimizer)
+    wanted = {id(parameters[i]) for i in (range(len(parameters)) if chosen is None else chosen)}
+    groups = {id(p): group for group in optimizer.param_groups for p in group["params"] if id(p) in wanted}
+    used = [group for group in optimizer.param_groups if any(id(p) in wanted for p in group["params"])]
+    if kind not in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop):
+        raise ValueError(
+            f"No stability bound is known here for {kind.__name__}. There is one for SGD, Adam, AdamW and RMSprop; for "
+            "another pass momentum= to get gradient descent's."
+        )
+    if any(group["maximize"] for group in used):
+        raise ValueError(
+            f"This {kind.__name__} maximizes, so the curvature that limits it is that of the negative loss. Measure "
+            "-loss with an optimizer that has maximize=False."
+        )
+    factor, rule, decoupled = _rule(kind, used)
+    own = [groups.get(id(p)) for p in parameters]
+    rates = [0.0 if group is None else float(group["lr"]) for group in own]
+    largest = max(rates)
+    shares = [
+        0.0 if group is None else rate / largest if largest else 1.0 for group, rate in zip(own, rates, strict=True)
+    ]
+    inverse: list[Tensor] | None = None
+    if kind is not torch.optim.SGD:
+        inverse = [s * m for s, m in zip(shares, _inverses(optimizer, parameters, own), strict=True)]
+    elif {share for group, share in zip(own, shares, strict=True) if group is not None} != {1.0}:
+        inverse = [torch.tensor(share) for share in shares]
+    if len(set(rates) - {0.0}) > 1:
+        rule += ", of the largest learning rate with the others in proportion"
+    idle = tuple(i for i, m in enumerate(inverse or []) if not m.any())
+    decays = [0.0 if group is None else float(group["weight_decay"]) for group in own]
+    if decoupled is not None:
+        decays = [0.0 if i in idle else decoupled * shares[i] * decay for i, decay in enumerate(decays)]
+    added = tuple(torch.tensor(d, dtype=torch.float64) for d in decays) if any(decays) else None
+    ridge, decay = (added, None) if decoupled is None else (None, added)
+    return Limit(factor, rule, None if inverse is None else tuple(inverse), ridge, decay, idle)
+
+
+def _rule(kind: type, groups: Sequence[dict[str, Any]]) -> tuple[float, str, float | None]:
+    """Factor, formula, and what decoupled weight decay is multiplied by (None for the coupled one)."""
     if kind is torch.optim.SGD:
-        settings = {(g["momentum"], g["nesterov"], g["dampening"], g["weight_decay"]) for g in groups}
-        (momentum, nesterov, dampening, decay) = _one(settings, kind)
+        momentum, nesterov, dampening = _one({(g["momentum"], g["nesterov"], g["dampening"]) for g in groups}, kind)
         limit = momentum_limit(momentum, nesterov=nesterov, dampening=dampening)
-        return Limit(limit.factor, limit.rule, decay)
-    if kind in (torch.optim.Adam, torch.optim.AdamW):
-        read = {(g["betas"][0], g["weight_decay"], g.get("decoupled_weight_decay", False)) for g in groups}
-        beta, decay, decoupled = _one(read, kind)
-        beside = decay * (1 + beta) / (1 - beta) if decoupled or kind is torch.optim.AdamW else 0.0
-        rule = "eta* = 2 (1 + beta_1) / ((1 - beta_1) lambda_P), P = sqrt(v_hat) + eps held constant"
-        moments = _second_moments(optimizer, parameters)
-        return Limit(2 * (1 + beta) / (1 - beta), rule, beside, moments, 0.0 if beside else decay)
+        return limit.factor, limit.rule, None
     if kind is torch.optim.RMSprop:
-        momentum, decay = _one({(g["momentum"], g["weight_decay"]) for g in groups}, kind)
-        rule = "eta* = 2 (1 + mu) / lambda_P, P = sqrt(v) + eps held constant"
-        return Limit(2 * (1 + momentum), rule, 0.0, _second_moments(optimizer, parameters), decay)
-    raise ValueError(
-        f"No stability bound is known here for {kind.__name__}. There is one for SGD, Adam, AdamW and RMSprop; for "
-        "another pass momentum= to get gradient descent's."
-    )
+        (momentum,) = _one({(g["momentum"],) for g in groups}, kind)
+        return 2 * (1 + momentum), "eta* = 2 (1 + mu) / lambda_P, P = sqrt(v) + eps held constant", None
+    settings = {(g["betas"][0], g.get("decoupled_weight_decay", kind is torch.optim.AdamW)) for g in groups}
+    beta, decoupled = _one(settings, kind)
+    rule = "eta* = 2 (1 + beta_1) / ((1 - beta_1) lambda_P), P = sqrt(v_hat) + eps held constant"
+    beside = (1 + beta) / (1 - beta) if decoupled or kind is torch.optim.AdamW else None
+    return 2 * (1 + beta) / (1 - beta), rule, beside
 
 
 def _one(settings: set[Any], kind: type) -> Any:
@@ -91,19 +128,48 @@ def _one(settings: set[Any], kind: type) -> Any:
     return settings.pop()
 
 
-def _second_moments(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> tuple[Tensor, ...]:
-    group_of = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+def _inverses(
+    optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], groups: Sequence[dict[str, Any] | None]
+) -> list[Tensor]:
+    """The diagonal of P^-1 for each parameter; zero where the optimizer has had no gradient of it, ever."""
     found = []
-    for parameter in parameters:
-        state, group = optimizer.state.get(parameter, {}), group_of.get(id(parameter), {})
+    for parameter, group in zip(parameters, groups, strict=True):
+        state = optimizer.state.get(parameter, {})
         second = state.get("max_exp_avg_sq", state.get("exp_avg_sq", state.get("square_avg")))
-        if second is None:
-            raise ValueError(
-                f"{type(optimizer).__name__} has no second moments yet: its preconditioner exists after the first step."
-            )
+        if second is None or group is None:
+            found.append(torch.zeros(()))
+            continue
         if "betas" in group:
             second = second / (1 - group["betas"][1] ** float(state["step"]))
         if group.get("centered"):
             second = (second - state["grad_avg"].square()).clamp_min(0)
-        found.append(second.sqrt() + group["eps"])
-    return tuple(found)
+        found.append(1 / (second.sqrt() + group["eps"]))
+    if not any(inverse.any() for inverse in found):
+        raise ValueError(
+            f"{type(optimizer).__name__} has no second moments yet: its preconditioner exists after the first step."
+        )
+    return found
+
+
+def preconditioned(
+    product: Product, limit: Limit, chosen: Sequence[int] | None, leaves: Sequence[Tensor]
+) -> tuple[Product, Tensor | None]:
+    """v -> P^-1/2 (A + R) P^-1/2 v + D v, and the vector of P^-1/2, for the parameters number `chosen` (all)."""
+
+    def along(values: Sequence[Tensor] | None) -> Tensor | None:
+        if values is None:
+            return None
+        picked = values if chosen is None else [values[i] for i in chosen]
+        return torch.cat([v.to(leaf).expand_as(leaf).reshape(-1) for v, leaf in zip(picked, leaves, strict=True)])
+
+    inverse, ridge, decay = map(along, (limit.inverse, limit.ridge, limit.decay))
+    half = None if inverse is None else inverse.sqrt()
+
+    def whole(v: Tensor) -> Tensor:
+        w = v if half is None else half * v
+        found = product(w)
+        found = found if ridge is None else found + ridge * w
+        found = found if half is None else half * found
+        return found if decay is None else found + decay * v
+
+    return whole, half

@@ -2,8 +2,8 @@ r"""The ends of the spectrum of one network, by statistics, matrix and parameter
 
 The start vector is the gradient, which lies to a large part in the top eigenvectors, with a random vector of the same
 length, which misses none; or the vectors of an earlier look with a part of it (`WARM`). With a preconditioner P the
-operator is P^-1/2 (A + wd) P^-1/2. Several processes average gradients and products, as DDP averages gradients; all of
-them then take the same steps.
+operator is P^-1/2 (A + R) P^-1/2 + D (`limits.py`). Several processes average gradients and products, as DDP averages
+gradients; all of them then take the same steps.
 """
 
 import math
@@ -16,20 +16,22 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from normscope.curvature.block import block_lanczos
-from normscope.curvature.fisher import LOG_LABELS, distribution
-from normscope.curvature.lanczos import Product, Ritz, lanczos
-from normscope.curvature.limits import Limit
-from normscope.curvature.network import Network, call_model, flat
-from normscope.curvature.several import Several, reduction_of, weights
+from normscope.curvature.lanczos import Ritz, lanczos
+from normscope.curvature.limits import Limit, preconditioned
+from normscope.curvature.network import Network, call_model
+from normscope.curvature.several import Several, refuse_linear
+from normscope.curvature.shares import check_parts, refuse_mixing, shares
 from normscope.curvature.statistics import reading
+from normscope.curvature.vectors import flat
 from normscope.observe.calls import Trace
+from normscope.observe.lending import Copies
 from normscope.observe.processes import Processes
 from normscope.observe.untouched import Lent
 
 # Enough for an eigenvector that has overtaken the last one to show; from 0.03 on the warm start costs more products
 # (measured from one training step to the next).
 WARM = 0.01
-LEAST, LEAST_WARM = 8, 3
+LEAST, LEAST_WARM = 8, 5
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,16 @@ class Solver:
     most: int = 100
     block: int = 1
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, count in (("most", self.most), ("block", self.block)):
+            if not isinstance(count, int) or count < 1:
+                raise ValueError(f"{name}= counts {_COUNTED[name]}, at least 1; got {count!r}.")
+        if not (math.isfinite(self.tol) and self.tol > 0):
+            raise ValueError(f"tol= is a relative residual, more than 0; got {self.tol!r}. The default is 1e-3.")
+
+
+_COUNTED = {"most": "products", "block": "start vectors"}
 
 
 class Look:
@@ -58,54 +70,90 @@ class Look:
         over: str = "batches",
         draws: int = 0,
         call: Callable[[nn.Module, Any], Any] = call_model,
+        dtype: torch.dtype | None = None,
     ) -> None:
         self._lent, self._model, self._loss_fn, self._batches, self._call = lent, model, loss_fn, batches, call
-        self._limit, self._solver, self._over, self._draws = limit, solver, over, draws
+        self._limit, self._solver, self._over, self._draws, self._dtype = limit, solver, over, draws, dtype
         self._processes = processes or Processes()
-        self.forward_mode = True
-        self.drew = False
+        self._shares: list[float] | None = None
+        self._separate: set[str] = set()
+        self.forward_mode, self.drew, self.direct = True, False, False
+        self.mixing: set[str] = set()
 
     def _networks(self, stats: str, chosen: Sequence[int] | None = None) -> list[Network]:
         settings: dict[str, Any] = {"stats": stats, "chosen": chosen, "call": self._call, "draws": self._draws}
+        settings["dtype"] = self._dtype
         return [
             Network(self._lent, self._model, self._loss_fn, batch, seed=self._solver.seed + i, **settings)
             for i, batch in enumerate(self._batches)
         ]
 
     def network(self, stats: str, chosen: Sequence[int] | None = None) -> Network | Several:
+        weights = self._weights(stats, chosen)
         networks = self._networks(stats, chosen)
-        if len(networks) == 1:
-            return networks[0]
-        shares = weights(self._batches, self._over, stats, self._model, lambda: reduction_of(networks[0]))
-        return Several(networks, shares)
+        return networks[0] if len(networks) == 1 else Several(networks, weights)
+
+    def _weights(self, stats: str, chosen: Sequence[int] | None) -> list[float]:
+        """Of each batch's operator; refused where the parts' operators do not add up to what is asked for."""
+        n = len(self._batches)
+        if not check_parts(self._model, self._over, stats, n):
+            return [1 / n] * n
+        # Statistics held constant hide what depends on them.
+        seen = "running" if stats == "running" else "batch"
+        if seen not in self._separate:
+            refuse_mixing(self._networks(seen, chosen)[0])
+            self._separate.add(seen)
+        if self._shares is None:
+            self._shares = shares(self._networks(stats, chosen))
+        return self._shares
 
     def first(self, stats: str, chosen: Sequence[int]) -> tuple[float, Tensor, list[str]]:
         """The loss and its gradient, as the curvature's mean or sum over the batches; names of parameters without any.
 
-        Raises where one of them is not finite.
+        Raises where one of them is not finite. Looks whether outputs depend on other samples where none should.
         """
-        networks = self._networks(stats, chosen)
-        shares = weights(self._batches, self._over, stats, self._model, lambda: reduction_of(networks[0]))
         names = [self._lent.names[i] for i in chosen]
-        total, slope, unused = torch.zeros(()), torch.zeros(()), set(names)
-        for network, share, batch in zip(networks, shares, self._batches, strict=True):
-            loss, found = network.value_and_gradients()
-            self.drew = self.drew or self._lent.draws
-            if not loss.isfinite():
-                where = self._first_bad(batch, stats)
-                raise ValueError(f"The loss is {float(loss)} here, so it has no curvature. {where}")
-            for name, gradient in zip(names, found, strict=True):
-                if gradient is not None and not gradient.isfinite().all():
-                    raise ValueError(
-                        f"The loss is finite here, but its gradient is not finite at {name}: no curvature."
-                    )
-            unused -= {name for name, g in zip(names, found, strict=True) if g is not None}
-            total, slope = (
-                total + share * loss.detach().cpu(),
-                slope.to(loss.device) + share * flat(found, network.leaves),
-            )
-        mean = self._processes.mean(lambda: [total, slope])
-        return float(mean[0]), mean[1], [name for name in names if name in unused]
+        unused = set(names)
+
+        def local() -> list[Tensor]:
+            total, slope = torch.zeros(()), torch.zeros(())
+            weights = self._weights(stats, chosen)
+            for network, share, batch in zip(self._networks(stats, chosen), weights, self._batches, strict=True):
+                loss, found = self._value(network, stats)
+                if not loss.isfinite():
+                    where = self._first_bad(batch, stats)
+                    raise ValueError(f"The loss is {float(loss)} here, so it has no curvature. {where}")
+                for name, gradient in zip(names, found, strict=True):
+                    if gradient is not None and not gradient.isfinite().all():
+                        raise ValueError(
+                            f"The loss is finite here, but its gradient is not finite at {name}: no curvature."
+                        )
+                unused.difference_update(name for name, g in zip(names, found, strict=True) if g is not None)
+                total = total + share * loss.detach().cpu()
+                slope = slope.to(loss.device) + share * flat(found, network.leaves)
+            return [total, slope]
+
+        total, slope = self._processes.mean(local)
+        return float(total), slope, [name for name in names if name in unused]
+
+    def _value(self, network: Network, stats: str) -> tuple[Tensor, list[Tensor | None]]:
+        try:
+            found = network.value_and_gradients(mixing=stats != "batch")
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise ValueError(
+                f"BatchNorm in training needs more than one value per channel to take statistics of ({error}). Hand "
+                "in a larger batch, or ask for stats='running'."
+            ) from error
+        self.drew = self.drew or self._lent.draws
+        if network.mixes:
+            self.mixing.add(stats)
+        return found
+
+    def compared(self, stats: str, chosen: Sequence[int]) -> None:
+        """One pass in another reading: whether outputs depend on other samples there."""
+        self._processes.each(lambda: self._value(self._networks(stats, chosen)[0], stats))
 
     def _first_bad(self, batch: tuple[Any, Any], stats: str) -> str:
         seen: list[str] = []
@@ -115,9 +163,11 @@ class Look:
             if bad and not seen:
                 seen.append(f"{name} ({type(module).__name__})")
 
+        if any(isinstance(t, Tensor) and not t.isfinite().all() for t in tree_leaves(batch)):
+            return "The batch itself is not finite: look at x and y."
         self._lent.reset()
         with torch.no_grad(), reading(self._model, stats), Trace((watch,)).following(self._model):
-            self._call(self._model, batch[0])
+            self._call(self._model, Copies(batch[0]).take())
         return f"It first became so in the output of {seen[0]}." if seen else "The outputs are finite; the loss is not."
 
     def top(
@@ -148,11 +198,17 @@ class Look:
         warm: Tensor | None,
         gradient: Tensor | None,
     ) -> tuple[Ritz, float]:
-        network = self.network(stats, chosen)
-        half = self._half(chosen, network.leaves)
+        network = self._processes.each(lambda: self.network(stats, chosen))
         if gradient is None:
             gradient = self._processes.mean(lambda: [network.gradient()])[0]
-        product = self._wrapped(network.product(matrix), half)
+        local = self._processes.each(lambda: network.product(matrix))
+
+        def averaged(v: Tensor) -> Tensor:
+            found = self._processes.mean(lambda: [local(v)])[0]
+            refuse_linear(network)
+            return found
+
+        product, half = preconditioned(averaged, self._limit, chosen, network.leaves)
         start = self._start(gradient, warm)
         solver = self._solver
         least = LEAST if warm is None else LEAST_WARM
@@ -160,35 +216,21 @@ class Look:
         alone = len(start) == 1
         found = lanczos(product, start[0], mix=0.0, **options) if alone else block_lanczos(product, start, **options)
         self.forward_mode = self.forward_mode and network.forward_mode
+        self.direct = self.direct or network.direct
         top = found.vectors[0]
-        error = network.fisher_error(top if half is None else half * top) if matrix == "fisher" else 0.0
-        return found, error
-
-    def refuse_linear(self, found: Ritz, matrix: str) -> None:
-        """Raises where a zero is that of a loss without second derivative by the outputs; other zeros are true."""
-        if matrix != "hessian" and not found.values[0] and distribution(self._loss_fn) in (None, LOG_LABELS):
-            raise ValueError(
-                "The loss is linear in the outputs, so its Gauss-Newton matrix is zero. For log-probabilities and "
-                "nll_loss ask for matrix='fisher', or hand in logits and cross_entropy; else matrix='hessian'."
-            )
-
-    def _half(self, chosen: Sequence[int] | None, leaves: Sequence[Tensor]) -> Tensor | None:
-        """P^-1/2 as a vector."""
-        diagonal = self._limit.preconditioner
-        if diagonal is None:
-            return None
-        picked = diagonal if chosen is None else [diagonal[i] for i in chosen]
-        return torch.cat([p.reshape(-1) for p in picked]).to(leaves[0]).rsqrt()
-
-    def _wrapped(self, product: Product, half: Tensor | None) -> Product:
-        def averaged(v: Tensor) -> Tensor:
-            return self._processes.mean(lambda: [product(v)])[0]
-
-        ridge = self._limit.ridge
-        return averaged if half is None else lambda v: half * (averaged(half * v) + ridge * half * v)
+        if matrix != "fisher":
+            return found, 0.0
+        error = torch.tensor(network.fisher_error(top if half is None else half * top), dtype=torch.float64)
+        variance = self._processes.mean(lambda: [error.square()])[0] / self._processes.size
+        return found, float(variance.sqrt())
 
     def _start(self, gradient: Tensor, warm: Tensor | None) -> Tensor:
         # Drawn where it is used: for a large network on a GPU the host would take longer than some products.
+        if self._solver.block > gradient.numel():
+            raise ValueError(
+                f"block= start vectors are at most as many as parameters, {gradient.numel()} here; got "
+                f"{self._solver.block}."
+            )
         generator = torch.Generator(gradient.device).manual_seed(self._solver.seed)
         rows = gradient.new_empty(self._solver.block, gradient.numel()).normal_(generator=generator)
         rows = rows / rows.norm(dim=1, keepdim=True)
@@ -201,23 +243,3 @@ class Look:
         together = last[: len(rows)]
         rows[: len(together)] = together + WARM * rows[: len(together)]
         return rows
-
-
-def chosen_parameters(lent: Lent, wanted: Callable[[str, nn.Parameter], bool] | None) -> list[int]:
-    """Numbers of the parameters to take curvature by."""
-    named = zip(lent.names, lent.originals, strict=True)
-    chosen = [i for i, (name, p) in enumerate(named) if wanted is None or wanted(name, p)]
-    if not chosen:
-        left = "parameters= chose none of them" if lent.names else "none of the model's requires a gradient"
-        raise ValueError(f"There is no parameter to take curvature by: {left}.")
-    return chosen
-
-
-def blocks(lent: Lent, model: nn.Module, chosen: Sequence[int]) -> dict[str, list[int]]:
-    """For each module that owns chosen parameters, their numbers."""
-    index = {id(lent.leaves[i]): i for i in chosen}
-    found = {
-        name: [index[id(p)] for p in module.parameters(recurse=False) if id(p) in index]
-        for name, module in model.named_modules()
-    }
-    return {name: block for name, block in found.items() if block}

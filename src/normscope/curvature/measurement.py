@@ -1,6 +1,5 @@
 """What `measure` found: lambda_max, eta* and all that lies beside them, with their doubts."""
 
-import json
 import math
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from normscope.curvature.wording import stability_verdict
 from normscope.observe.verdict import Verdict
-from normscope.results import plain
+from normscope.results import plain, write_json
 
 SCHEMA = 1
 _NAMES = {"ggn": "generalized Gauss-Newton matrix", "hessian": "Hessian", "fisher": "Fisher matrix"}
@@ -27,7 +26,9 @@ class Measurement:
     hessian_max, hessian_min: the Hessian's ends, nan where not asked for; hessian_residual: the larger of theirs.
     by_statistics: lambda_max read in each of the three ways asked for. by_layer: lambda_max of each layer's own block.
     statistics_residuals, layer_residuals: theirs. notes: conventions that were used, and what did not converge.
-    vector: the top eigenvector, over the trainable parameters in their order; measure(start=...) takes the result.
+    vector: the top eigenvector, over the measured parameters in their order; measure(start=...) takes the result. That
+        of a preconditioned matrix is u with the direction P^-1/2 u in the parameters.
+    preconditioned: whether the numbers are those of P^-1/2 (A + weight decay) P^-1/2, P the optimizer's diagonal.
     """
 
     lambda_max: float
@@ -54,6 +55,7 @@ class Measurement:
     notes: tuple[str, ...]
     settings: dict[str, Any]
     environment: dict[str, str | int]
+    preconditioned: bool = False
     vector: Tensor = field(repr=False, compare=False, default_factory=lambda: torch.zeros(0))
 
     def verdict(self, lr: float) -> Verdict:
@@ -66,6 +68,7 @@ class Measurement:
             source=f"curvature of this batch, {self.matrix}, {self.stats}",
             residual=self.residual,
             converged=self.converged,
+            ends=(self.hessian_min, self.hessian_max),
         )
 
     def frame(self) -> pd.DataFrame:
@@ -92,19 +95,20 @@ class Measurement:
 
     def save(self, path: str | Path) -> None:
         """As plain JSON; numbers that JSON has no word for (inf, nan) as strings."""
-        text = json.dumps(self.plain(), indent=1, allow_nan=False)
-        Path(path).write_text(text + "\n", encoding="utf-8")
+        write_json(path, self.plain())
 
     def __str__(self) -> str:
         doubt = f"relative residual {self.residual:.1e} after {self.products} products"
         doubt += "" if self.converged else ", NOT CONVERGED"
         doubt += f", standard error {self.stderr:.2g}" if self.stderr else ""
+        name = _NAMES[self.matrix] + (", preconditioned by the optimizer" if self.preconditioned else "")
         lines = [
-            f"lambda_max = {self.lambda_max:.4g} of the {_NAMES[self.matrix]}, statistics {self.stats!r} ({doubt})",
+            f"lambda_max = {self.lambda_max:.4g} of the {name}, statistics {self.stats!r} ({doubt})",
             f"eta*       = {self.eta_star:.4g} for {self.optimizer} on {self.loss_name} ({self.rule})",
         ]
         if not math.isnan(self.hessian_max):
-            lines.append(f"Hessian    from {self.hessian_min:.4g} to {self.hessian_max:.4g}")
+            word = "Hessian, preconditioned," if self.preconditioned else "Hessian   "
+            lines.append(f"{word} from {self.hessian_min:.4g} to {self.hessian_max:.4g}")
         if len(self.by_statistics) > 1:
             pairs = ", ".join(f"{name} {value:.4g}" for name, value in self.by_statistics.items())
             lines.append(f"lambda_max by statistics: {pairs}")

@@ -2,6 +2,7 @@ r"""Curvature of a network's loss as products with vectors, on copies.
 
     H v = d/de grad L(theta + e v)                    Hessian: reverse over reverse, the graph of the gradient kept
     G v = J^T (d^2 l / df^2) (J v)                    generalized Gauss-Newton: J v forward, J^T u by a kept graph
+                                                      (with what the loss reads of the parameters: `outer.py`)
     F v = J^T B (J v)                                 Fisher: B the Fisher matrix of the outputs (`fisher.py`)
 
 f are the outputs, l(f) the loss of the batch, J = df/dtheta; derivatives go through the statistics as `stats` says
@@ -19,9 +20,12 @@ from torch.autograd import forward_ad
 
 from normscope.curvature.derivatives import derivable
 from normscope.curvature.fisher import FisherOfOutputs, fisher_of_outputs
+from normscope.curvature.outer import LossOfOutputs
 from normscope.curvature.statistics import reading
 from normscope.curvature.tangents import fused, with_tangent
+from normscope.curvature.vectors import flat, split
 from normscope.observe.calls import answering
+from normscope.observe.lending import Copies
 from normscope.observe.untouched import Lent
 
 Product = Callable[[Tensor], Tensor]
@@ -38,6 +42,9 @@ class Network:
     Args:
         call: call(model, x) gives the outputs.
         draws, seed: of the sampled Fisher matrix; draws=0 is the exact one.
+        dtype: that in which the model is lent, for the tensors that a loss holds; None for its own.
+
+    mixes: whether the output of one sample depends on other samples, where `value_and_gradients` has looked.
     """
 
     def __init__(
@@ -52,12 +59,15 @@ class Network:
         call: Callable[[nn.Module, Any], Any] = call_model,
         draws: int = 0,
         seed: int = 0,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        self._lent, self._model, self._loss_fn, self._stats, self._call = lent, model, loss_fn, stats, call
-        self._x, self._y = batch
+        self._lent, self._model, self._stats, self._call = lent, model, stats, call
+        self._x = Copies(batch[0])
+        self.mixes = False
         self._draws, self._seed = draws, seed
         self._drawn: FisherOfOutputs | None = None
         self._device = next((leaf.device.type for leaf in lent.leaves), "cpu")
+        self.loss = LossOfOutputs(loss_fn, batch[1], lent.originals, self._device, dtype)
         self._fresh = True
         self.forward_mode = True
         self.leaves = [lent.leaves[i] for i in (range(len(lent.leaves)) if chosen is None else chosen)]
@@ -76,39 +86,56 @@ class Network:
         with reading(self._model, self._stats), derivable(self._device):
             yield
 
-    def output(self) -> Any:
+    def output(self, x: Any = None) -> Any:
+        """Of the batch, or of a copy `x` of its inputs."""
         if self._fresh:
             self._lent.draws = True
         self._lent.reset()
         with self._reading():
-            found = self._call(self._model, self._x)
+            found = self._call(self._model, self._x.take() if x is None else x)
         if self._fresh:
             self._lent.draws = self._lent.generators.moved()
             self._fresh = False
         return found
 
-    def loss(self, output: Any) -> Tensor:
-        with derivable(self._device):
-            loss = self._loss_fn(output, self._y)
-        if not isinstance(loss, Tensor) or loss.ndim:
-            got = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-            raise ValueError(f"loss_fn must return a scalar; got {got}. Take its mean or its sum.")
-        return loss
+    def value_and_gradients(self, *, mixing: bool = False) -> tuple[Tensor, list[Tensor | None]]:
+        """The loss, and its gradient by each leaf; None where it has no part in the loss.
 
-    def loss_twice(self, output: Any) -> Tensor:
-        """Of the outputs and the targets twice over."""
-        twice = [torch.cat([t, t]) if isinstance(t, Tensor) else t for t in (output, self._y)]
-        return self._loss_fn(*twice)
-
-    def value_and_gradients(self) -> tuple[Tensor, list[Tensor | None]]:
-        """The loss, and its gradient by each leaf; None where it has no part in the loss."""
-        loss = self.loss(self.output())
+        mixing: look in the same pass whether outputs depend on other samples than their own.
+        """
+        x = self._x.take() if mixing else None
+        rows = None
+        if isinstance(x, Tensor) and x.is_floating_point() and x.ndim:
+            rows = x.detach().requires_grad_()
+            x = rows.clone()
+        output = self.output(x)
+        if rows is not None:
+            self.mixes = self._depends_on_others(output, rows)
+        loss = self.loss(output)
         if not loss.requires_grad:
             return loss, [None] * len(self.leaves)
         return loss.detach(), self._grad([loss], self.leaves, None, keep=False)
 
+    def _depends_on_others(self, output: Any, rows: Tensor) -> bool:
+        if not isinstance(output, Tensor) or not output.requires_grad or output.shape[:1] != rows.shape[:1]:
+            return False
+        first = output[0].reshape(-1)
+        # Not their plain sum, which a normalizer over outputs makes a constant.
+        probe = torch.arange(len(first), device=first.device).cos().to(first)
+        (slope,) = self._grad([first @ probe], [rows], None)
+        return slope is not None and bool(slope[1:].any())
+
     def gradient(self) -> Tensor:
         return flat(self.value_and_gradients()[1], self.leaves)
+
+    @property
+    def linear(self) -> bool:
+        """Whether a Gauss-Newton product was made, of a loss without curvature; the parameters' part too is zero."""
+        return self.loss.linear
+
+    @property
+    def direct(self) -> bool:
+        return self.loss.direct
 
     def product(self, matrix: str) -> Product:
         """v -> A v for A "ggn", "hessian" or "fisher"; graphs are kept as long as it is."""
@@ -132,15 +159,24 @@ class Network:
         return product
 
     def gauss_newton(self) -> Product:
-        output = self._one_tensor(self.output())
-        bend, pull, push = self._output_hessian(output), self.pull(output), self.push()
-        return lambda v: pull(bend(push(v)))
+        return self._gauss_newton(self._one_tensor(self.output()))
+
+    def _gauss_newton(self, output: Tensor) -> Product:
+        bend, pull, push = self.loss.bent(output, self.leaves), self.pull(output), self.push()
+
+        def product(v: Tensor) -> Tensor:
+            u, own = bend(push(v), v)
+            return pull(u) if own is None else pull(u) + own
+
+        return product
 
     def fisher(self) -> Product:
         output = self._one_tensor(self.output())
-        pull, push = self.pull(output), self.push()
-        self._drawn = fisher_of_outputs(self._loss_fn, output.detach(), self._y, draws=self._draws, seed=self._seed)
-        bend = self._output_hessian(output) if self._drawn is None else self._drawn.product
+        sample = {"draws": self._draws, "seed": self._seed}
+        self._drawn = fisher_of_outputs(self.loss.loss_fn, output.detach(), self.loss.targets, **sample)
+        if self._drawn is None:
+            return self._gauss_newton(output)
+        bend, pull, push = self._drawn.product, self.pull(output), self.push()
         return lambda v: pull(bend(push(v)))
 
     def fisher_error(self, v: Tensor) -> float:
@@ -176,7 +212,7 @@ class Network:
             duals = [forward_ad.make_dual(leaf, part) for leaf, part in zip(self.leaves, parts, strict=True)]
             layers = {} if self._stats == "frozen" else fused(self._model)
             with self._lent.holding(self.leaves, duals), self._reading(), answering(layers, with_tangent):
-                output, tangent = forward_ad.unpack_dual(self._one_tensor(self._call(self._model, self._x)))
+                output, tangent = forward_ad.unpack_dual(self._one_tensor(self._call(self._model, self._x.take())))
         return torch.zeros_like(output) if tangent is None else tangent
 
     def _reverse_twice(self) -> Product:
@@ -194,13 +230,6 @@ class Network:
 
         return product
 
-    def _output_hessian(self, output: Tensor) -> Product:
-        z = output.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(self.loss(z), z, create_graph=True)
-        if not slope.requires_grad:
-            return torch.zeros_like
-        return lambda u: torch.autograd.grad(slope, z, u, retain_graph=True)[0]
-
     def _grad(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], along: Sequence[Tensor] | None, keep: bool = True
     ) -> list[Tensor | None]:
@@ -214,16 +243,3 @@ class Network:
                 f"{type(output).__name__}. Have it return the tensor, or ask for matrix='hessian'."
             )
         return output
-
-
-def flat(tensors: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
-    """One vector; zeros where there is none."""
-    parts = [
-        torch.zeros_like(b).reshape(-1) if a is None else a.reshape(-1) for a, b in zip(tensors, like, strict=True)
-    ]
-    return torch.cat(parts)
-
-
-def split(v: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    parts = v.split([tensor.numel() for tensor in like])
-    return [part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]

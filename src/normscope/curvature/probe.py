@@ -1,6 +1,6 @@
 r"""Curvature in the `Monitor`: lambda_max as trained, eta* of the optimizer, and what its learning rate means.
 
-Every look after the first starts from the last one's eigenvector, which moves little between steps: 3 to 10 products
+Every look after the first starts from the last one's eigenvector, which moves little between steps: 5 to 10 products
 where a fresh start takes 8 to 20. A product costs up to two gradients, so a look costs as much as 5 to 40 training
 steps; the Monitor's budget spaces them.
 """
@@ -30,6 +30,8 @@ class Curvature:
     """lambda_max of `matrix` with its relative residual; eta* of the optimizer by `rule`.
 
     lr: the largest learning rate of its groups, nan without one. reason: why there is no eta*, which is nan then.
+    preconditioned: whether lambda_max is that of the matrix preconditioned by the optimizer, another number, which has
+    a column of its own.
     """
 
     matrix: str
@@ -41,9 +43,12 @@ class Curvature:
     lr: float
     rule: str
     reason: str
+    preconditioned: bool = False
 
     def summary(self) -> dict[str, float]:
-        return {"lambda_max": self.lambda_max, "lambda_residual": self.residual, "eta_star": self.eta_star}
+        names = ("lambda_max", "lambda_preconditioned")
+        values = {names[self.preconditioned]: self.lambda_max, names[not self.preconditioned]: math.nan}
+        return {name: values[name] for name in names} | {"lambda_residual": self.residual, "eta_star": self.eta_star}
 
     def by_layer(self) -> dict[str, dict[str, float]]:
         return {}
@@ -93,12 +98,11 @@ class CurvatureProbe:
                 matrix, loss_fn, batch, call = self.matrix, task.loss_fn, tuple(probe.at.batch), call_model
             if cast is not None:
                 batch = tree_map_only(Tensor, lambda t: t.to(cast) if t.is_floating_point() else t, batch)
-            look = Look(lent, task.model, loss_fn, [batch], call=call, **settings)
+            look = Look(lent, task.model, loss_fn, [batch], call=call, dtype=cast, **settings)
             warm = self._last if self._last is not None and self._last.shape[1] == gradient.numel() else None
             found, _ = look.top("batch", matrix, warm=warm, gradient=gradient.to(lent.leaves[0].dtype))
-        look.refuse_linear(found, matrix)
         self._last = found.vectors
-        top = found.values[0] + limit.decay
+        top = found.values[0]
         return Curvature(
             matrix=matrix,
             lambda_max=top,
@@ -109,6 +113,7 @@ class CurvatureProbe:
             lr=_rate(probe),
             rule=limit.rule,
             reason=reason,
+            preconditioned=limit.inverse is not None,
         )
 
     @staticmethod

@@ -2,7 +2,8 @@ r"""Several batches as one: the mean of their operators, or the curvature of all
 
     over="batches"   A = 1/B sum_b A_b                    each batch counts the same; with batch statistics A_b is the
                                                           curvature of the loss that step b descends
-    over="data"      A = sum_b w_b A_b,  w_b = n_b / n    that of the loss of all data (w_b = 1 for losses that sum);
+    over="data"      A = sum_b w_b A_b                    that of the loss of all data, L = sum_b w_b L_b: n_b / n for a
+                                                          mean, 1 for a sum (`shares.py` reads them off the loss);
                                                           only where a sample's output does not depend on its batch
 
 With batch statistics the loss of all data is that of one large batch, which its parts do not add up to: asking for it
@@ -15,13 +16,12 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from normscope.choices import check_choice
 from normscope.curvature.network import Network, Product
-from normscope.curvature.statistics import over_the_batch
 
 OVER = ("batches", "data")
 MOST_BATCHES = 1000
@@ -33,6 +33,14 @@ class Several:
     def __init__(self, networks: Sequence[Network], weights: Sequence[float]) -> None:
         self._networks, self._weights = list(networks), list(weights)
         self.leaves, self.size = self._networks[0].leaves, self._networks[0].size
+
+    @property
+    def linear(self) -> bool:
+        return all(network.linear for network in self._networks)
+
+    @property
+    def direct(self) -> bool:
+        return any(network.direct for network in self._networks)
 
     @property
     def forward_mode(self) -> bool:
@@ -55,15 +63,39 @@ class Several:
         return total
 
 
+def refuse_linear(network: Network | Several) -> None:
+    """Raises where a product has shown a loss without curvature by its outputs; other zeros are true ones."""
+    if network.linear:
+        raise ValueError(
+            "The loss is linear in the outputs, so its Gauss-Newton matrix is zero. For log-probabilities and "
+            "nll_loss ask for matrix='fisher', or hand in logits and cross_entropy; else matrix='hessian'."
+        )
+
+
 def as_batches(batch: Any, micro_batch: int | None, device: torch.device) -> list[tuple[Any, Any]]:
     """[(x, y)] for one batch, its parts if asked for, or all of a loader's."""
     if is_one_batch(batch):
-        one = tuple(batch)
-        return [one] if micro_batch is None else _parts(one, micro_batch)
-    if micro_batch is not None:
+        found = [tuple(batch)] if micro_batch is None else _parts(tuple(batch), micro_batch)
+    elif micro_batch is not None:
         raise ValueError("micro_batch= cuts one batch; a loader has its batches already.")
-    if not isinstance(batch, Iterable):
+    else:
+        found = [tree_map_only(Tensor, lambda t: t.to(device), item) for item in _all(batch)]
+    for pair in found:
+        if any(isinstance(leaf, np.ndarray) for leaf in tree_leaves(pair)):
+            raise ValueError("A batch is of tensors; got NumPy arrays. Convert them: torch.from_numpy(x).")
+        if any(isinstance(leaf, Tensor) and leaf.ndim and not len(leaf) for leaf in tree_leaves(pair[0])):
+            raise ValueError("The batch is empty: it has no sample to take a loss of. Hand in at least one.")
+    return found
+
+
+def _all(batch: Any) -> list[tuple[Any, Any]]:
+    if not isinstance(batch, Iterable) or isinstance(batch, (str, bytes, dict)):
         raise ValueError(f"batch is a pair (x, y) or an iterable of such pairs; got {type(batch).__name__}.")
+    if isinstance(batch, (tuple, list)) and any(isinstance(part, Tensor) for part in batch):
+        raise ValueError(
+            f"A batch is a pair (x, y); got {len(batch)} parts. What the model takes beside x goes into x, what the "
+            "loss takes beside y into y, as tuples."
+        )
     found = list(islice(batch, MOST_BATCHES + 1))
     if len(found) > MOST_BATCHES:
         raise ValueError(
@@ -75,44 +107,18 @@ def as_batches(batch: Any, micro_batch: int | None, device: torch.device) -> lis
             raise ValueError(f"A loader's batches are pairs (x, y); got {type(item).__name__}.")
     if not found:
         raise ValueError("The loader gives no batch.")
-    return [tree_map_only(Tensor, lambda t: t.to(device), tuple(item)) for item in found]
+    return [tuple(item) for item in found]
 
 
 def is_one_batch(batch: Any) -> bool:
     """A tuple of two, or a list of two with a tensor in it, as DataLoader gives a batch."""
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         return False
-    return isinstance(batch, tuple) or any(isinstance(part, Tensor) for part in batch)
-
-
-def weights(
-    batches: Sequence[tuple[Any, Any]], over: str, stats: str, model: nn.Module, reduction: Callable[[], str]
-) -> list[float]:
-    """Of each batch's operator; refused where the parts' operators do not add up to what is asked for."""
-    check_choice("over", over, OVER)
-    if over == "batches" or len(batches) == 1:
-        return [1 / len(batches)] * len(batches)
-    layers = over_the_batch(model) if stats != "running" else {}
-    if layers:
+    if isinstance(batch, tuple) and all(isinstance(part, (tuple, list)) and len(part) == 2 for part in batch):
         raise ValueError(
-            f"With stats={stats!r} the layers {', '.join(list(layers)[:3])}{', ...' if len(layers) > 3 else ''} take "
-            "their statistics over the batch, so the loss of all data is not the sum of its parts: each part's "
-            "curvature is that of another loss. Hand in the whole as one batch, take the mean over batches "
-            "(over='batches'), or ask for stats='running'."
+            "A tuple of two pairs may be one batch or two. Hand in a list: [first, second] for two, [batch] for one."
         )
-    sizes = [samples(batch) for batch in batches]
-    return [1.0] * len(batches) if reduction() == "sum" else [size / sum(sizes) for size in sizes]
-
-
-def reduction_of(network: Network) -> str:
-    """ "mean" or "sum", by the loss of the outputs twice over."""
-    with torch.no_grad():
-        output = network.output()
-        once, twice = float(network.loss(output)), float(network.loss_twice(output))
-    for name, expected in (("mean", once), ("sum", 2 * once)):
-        if math.isclose(twice, expected, rel_tol=1e-4):
-            return name
-    raise ValueError("The loss is neither a mean nor a sum over samples, so batches cannot be put together.")
+    return isinstance(batch, tuple) or any(isinstance(part, Tensor) for part in batch)
 
 
 def samples(batch: tuple[Any, Any]) -> int:

@@ -5,6 +5,9 @@
     running     eval mode: running statistics, no dropout, no noise
 
 Layers whose statistics are not over the batch (LayerNorm, GroupNorm, InstanceNorm, RMSNorm) are the same in all three.
+Held are the statistics of our own layers and of `F.batch_norm`, wherever a forward calls it, so a subclass, a patched
+forward or a normalizer without a layer keeps all else it does, and the loss is that of "batch". A normalizer written
+out in elementary operations is not seen; `Network.mixes` tells of it.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,21 +18,29 @@ import torch
 from torch import Tensor, nn
 
 from normscope.choices import check_choice
-from normscope.norms._inputs import check_input, per_channel, standardize, wide
-from normscope.norms.lp import _LpLayer, lp_statistics
-from normscope.norms.noisy import _NoisyLayer
+from normscope.norms._held import statistics_held
+from normscope.norms._processes import several_processes
+from normscope.norms.batch import batch_norm
+from normscope.norms.lp import _LpLayer
 from normscope.observe.calls import answering
 
 STATISTICS = ("batch", "frozen", "running")
 
 
-def over_the_batch(model: nn.Module) -> dict[str, nn.Module]:
-    """Layers that now take their statistics over the batch."""
+def over_the_batch(model: nn.Module, statistics: str = "batch") -> dict[str, nn.Module]:
+    """Layers that take their statistics over the batch in this reading; in eval mode those that keep no running ones.
+
+    Example:
+        >>> keeps_none = nn.BatchNorm1d(2, track_running_stats=False)
+        >>> list(over_the_batch(nn.Sequential(nn.BatchNorm1d(2), keeps_none), "running"))
+        ['1']
+    """
     kinds = (nn.modules.batchnorm._BatchNorm, _LpLayer)
     return {
         name: layer
         for name, layer in model.named_modules()
-        if isinstance(layer, kinds) and (layer.training or getattr(layer, "running_mean", None) is None)
+        if isinstance(layer, kinds)
+        and ((layer.training and statistics != "running") or getattr(layer, "running_mean", None) is None)
     }
 
 
@@ -46,28 +57,42 @@ def reading(model: nn.Module, statistics: str) -> Iterator[None]:
             for module in training:
                 module.training = True
     elif statistics == "frozen":
-        with answering(over_the_batch(model), _frozen):
+        with statistics_held(), _held_in_torch(), answering(_synced(model), _over_processes):
             yield
     else:
         yield
 
 
-def _frozen(name: str, layer: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Tensor:
-    (x,) = args
-    check_input(x, type(layer).__name__, None, (2, 3, 4, 5), batch_stats=True)
-    with torch.no_grad():
-        mean, rate = _statistics(layer, x)
-    y = standardize(x, mean, rate, layer.weight, layer.bias)  # type: ignore[arg-type]
-    return layer.noise(y) if isinstance(layer, _NoisyLayer) else y
+@contextmanager
+def _held_in_torch() -> Iterator[None]:
+    """Inside, torch's batch normalization, which `F.batch_norm` and the layers end in, holds the batch's statistics.
+
+    By its name in torch, and not by a mode: `autograd.grad` runs with that switched off, and activation checkpointing
+    calls the layers again there.
+    """
+    names = vars(torch)
+    function: Callable[..., Tensor] = names["batch_norm"]
+
+    def held(x: Tensor, weight: Tensor | None, bias: Tensor | None, *rest: Any) -> Tensor:
+        running_mean, running_var, training, momentum, eps, enabled = rest
+        if training:
+            return batch_norm(x, weight, bias, eps=eps)
+        return function(x, weight, bias, running_mean, running_var, training, momentum, eps, enabled)
+
+    names["batch_norm"] = held
+    try:
+        yield
+    finally:
+        names["batch_norm"] = function
 
 
-def _statistics(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and what the layer multiplies by, as constants."""
-    x = wide(x.detach())
-    if isinstance(layer, _LpLayer):
-        mean, norm = lp_statistics(x, layer.p, layer.centered, False)
-        return mean, 1 / (norm + layer.eps)
-    dims = [0, *range(2, x.ndim)]
-    mean = x.mean(dims)
-    variance = (x - per_channel(mean, x)).square().mean(dims)
-    return mean, (variance + float(layer.eps)).rsqrt()  # type: ignore[arg-type]
+def _synced(model: nn.Module) -> dict[str, nn.Module]:
+    """torch's layers whose kernel goes over several processes, and through no function that could be answered for."""
+    if not several_processes():
+        return {}
+    return {name: m for name, m in model.named_modules() if isinstance(m, nn.SyncBatchNorm) and m.training}
+
+
+def _over_processes(name: str, layer: Any, forward: Callable[..., Any], args: Any, kwargs: Any) -> Tensor:
+    x = args[0] if args else kwargs["input"]
+    return batch_norm(x, layer.weight, layer.bias, eps=layer.eps, sync=True)

@@ -4,7 +4,8 @@ r"""BatchNorm in forward mode by torch's fused kernels: three of them where its 
                      dy = w r   dx + xh dw + db                                             (running statistics)
 
 P is symmetric, so dx -> w r P dx is the kernel that takes a gradient back. First order only: a product with J needs no
-more. Layers of the user's own, with noise, or whose statistics go over several processes keep their own path.
+more. Layers of the user's own, with a forward patched onto them, with noise, or whose statistics go over several
+processes keep their own path.
 """
 
 from collections.abc import Callable
@@ -26,7 +27,10 @@ def fused(model: nn.Module) -> dict[str, nn.Module]:
     return {
         name: layer
         for name, layer in model.named_modules()
-        if isinstance(layer, _BatchNorm) and type(layer).forward in _FORWARDS and not getattr(layer, "sync", False)
+        if isinstance(layer, _BatchNorm)
+        and type(layer).forward in _FORWARDS
+        and "forward" not in vars(layer)
+        and not getattr(layer, "sync", False)
     }
 
 

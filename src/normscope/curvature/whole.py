@@ -2,33 +2,54 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from normscope.choices import check_choice
 from normscope.curvature.density import Density, density, trace
-from normscope.curvature.derivatives import derivable
+from normscope.curvature.derivatives import derivable, working_dtype
 from normscope.curvature.dual import MeanMode, mean_mode_of
+from normscope.curvature.limits import momentum_limit
+from normscope.curvature.look import Look, Solver
 from normscope.curvature.network import MATRICES, Network
+from normscope.curvature.parameters import check_parameters, chosen_parameters
+from normscope.curvature.several import refuse_linear, samples
 from normscope.curvature.statistics import STATISTICS
+from normscope.environment import environment
 from normscope.losses import half_mse, pair
 from normscope.observe.loss import check_devices
 from normscope.observe.model import unwrapped
+from normscope.observe.processes import Processes
 from normscope.observe.untouched import untouched
+from normscope.results import plain, write_json
+
+SCHEMA = 1
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """The eigenvalues of `matrix` as a density, and their sum with its standard error."""
+    """The eigenvalues of `matrix` as a density, and their sum with its standard error; `loss` is its value here."""
 
     matrix: str
     stats: str
     density: Density
     trace: float
     trace_error: float
+    loss: float
+    settings: dict[str, Any]
+    environment: dict[str, str | int]
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"kind": "spectrum", "schema": SCHEMA} | plain(asdict(self))
+
+    def save(self, path: str | Path) -> None:
+        write_json(path, self.plain())
 
 
 def spectrum(
@@ -57,12 +78,26 @@ def spectrum(
         (10.0, [2.0, 8.0])
     """
     check_choice("matrix", matrix, MATRICES)
-    with _opened(model, loss_fn, batch, stats) as network:
-        product = network.product(matrix)
-        like = torch.zeros(network.size, dtype=network.leaves[0].dtype, device=network.leaves[0].device)
-        whole = density(product, like, starts=starts, steps=steps, seed=seed)
-        total, error = trace(product, like, products=steps, seed=seed)
-    return Spectrum(matrix, stats, whole, total, error)
+    for name, count in (("starts", starts), ("steps", steps)):
+        if count < 1:
+            raise ValueError(f"{name}= counts from 1; got {count}.")
+    inner, processes, _ = unwrapped(model)
+
+    def work() -> Spectrum:
+        with _opened(inner, loss_fn, batch, stats, processes) as (network, loss):
+            local = processes.each(lambda: network.product(matrix))
+            refuse_linear(network)
+
+            def product(v: Tensor) -> Tensor:
+                return processes.mean(lambda: [local(v)])[0]
+
+            like = torch.zeros(network.size, dtype=network.leaves[0].dtype, device=network.leaves[0].device)
+            whole = density(product, like, starts=starts, steps=steps, seed=seed)
+            total, error = trace(product, like, products=steps, seed=seed)
+        settings = {"starts": starts, "steps": steps, "seed": seed, "samples": samples(batch), "dtype": str(like.dtype)}
+        return Spectrum(matrix, stats, whole, total, error, loss, settings, environment(like.device))
+
+    return processes.together(work)
 
 
 def mean_mode(
@@ -70,20 +105,47 @@ def mean_mode(
 ) -> MeanMode:
     """How much of the top eigenvector is constant over samples, and the bounds of seed 002 on the eigenvalue.
 
-    Of the Fisher matrix of 1/2 squared error, E_x sum_k grad f_k grad f_k^T, by its dual in output space.
+    Of the Fisher matrix of 1/2 squared error, E_x sum_k grad f_k grad f_k^T, by its dual in output space; the targets
+    of the batch have no part in it. Of one process: that of several is not a mean over them.
     """
-    with _opened(model, half_mse, batch, stats) as network:
-        return mean_mode_of(network, tol=tol, seed=seed)
+    inner, processes, _ = unwrapped(model)
+    if processes.size > 1:
+        raise ValueError(
+            "The mean mode is that of one process's samples, and several train this model. Hand in model.module, with "
+            "statistics that are not synchronized."
+        )
+    with _opened(inner, _half_square, batch, stats, processes) as (network, _):
+        found = mean_mode_of(network, tol=tol, seed=seed)
+        device = network.leaves[0].device
+    settings = {"stats": stats, "tol": tol, "seed": seed, "samples": samples(batch)}
+    return replace(found, settings=settings, environment=environment(device))
+
+
+def _half_square(output: Tensor, _: Any) -> Tensor:
+    return half_mse(output, torch.zeros_like(output))
 
 
 @contextmanager
 def _opened(
-    model: nn.Module, loss_fn: Callable[[Any, Any], Tensor], batch: tuple[Any, Any], stats: str
-) -> Iterator[Network]:
+    model: nn.Module,
+    loss_fn: Callable[[Any, Any], Tensor],
+    batch: tuple[Any, Any],
+    stats: str,
+    processes: Processes,
+) -> Iterator[tuple[Network, float]]:
+    """The network on its batch and its loss; as `measure` does, in float32 at least, and refused where not finite."""
     check_choice("stats", stats, STATISTICS)
-    x, y = pair(batch)
-    inner, _, _ = unwrapped(model)
-    device = next((p.device for p in inner.parameters()), torch.device("cpu"))
-    check_devices(batch, device)
-    with untouched(inner) as lent, derivable(device.type):
-        yield Network(lent, inner, loss_fn, (x, y), stats=stats)
+    check_parameters(model)
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    one = [pair(batch)]
+    check_devices(one, device)
+    cast = working_dtype(model, None)
+    if cast is not None:
+        one = [tree_map_only(Tensor, lambda t: t.to(cast) if t.is_floating_point() else t, b) for b in one]
+    with untouched(model, dtype=cast) as lent, derivable(device.type):
+        chosen = chosen_parameters(lent, None)
+        look = Look(lent, model, loss_fn, one, limit=momentum_limit(), solver=Solver(), processes=processes, dtype=cast)
+        loss, _, _ = look.first(stats, chosen)
+        network = look.network(stats, chosen)
+        assert isinstance(network, Network)
+        yield network, loss

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from normscope.norms._batch_grad import BatchNormFunction, moments
+from normscope.norms._held import constant, held
 from normscope.norms._inputs import check_input, per_channel, standardize, stat_dims, traced, track, wide
 from normscope.norms._processes import several_processes, sum_over_processes
 
@@ -64,7 +65,7 @@ def _normalize(
         nothing = wide(x).sum(stat_dims(x))
         return standardize(x, nothing, nothing, weight, bias)
     compiling = torch.compiler.is_compiling()
-    if sync or _transformed() or (compiling and isinstance(factor, Tensor)):
+    if sync or held() or _transformed() or (compiling and isinstance(factor, Tensor)):
         return _composed(x, weight, bias, running_mean, running_var, factor, eps, sync)
     tensors, constants = (x, weight, bias, running_mean, running_var), (float(factor), eps)
     if compiling:
@@ -103,6 +104,7 @@ def _composed(
         shift = z.detach()[0].flatten(1)[:, 0] if z.ndim > 2 else z.detach()[0]
         z = z - per_channel(shift, z)
         mean, var, bessel = moments(z)
+    mean, var = constant(mean, var)
     if running_mean is not None and running_var is not None:
         track(running_mean, mean + shift, factor)
         track(running_var, var * bessel, factor)

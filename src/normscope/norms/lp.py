@@ -16,6 +16,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from normscope.norms._held import constant
 from normscope.norms._inputs import check_input, per_channel, standardize, stat_dims, traced, track, wide
 from normscope.norms._processes import max_over_processes, several_processes, sum_over_processes
 
@@ -52,7 +53,7 @@ def lp_norm(
     sync = sync and several_processes()
     num_features = None if weight is None else len(weight)
     check_input(x, "lp_norm", num_features, (2, 3, 4, 5), batch_stats=not sync)
-    mean, norm = lp_statistics(x, _known_p(p), centered, sync)
+    mean, norm = constant(*lp_statistics(x, _known_p(p), centered, sync))
     return standardize(x, mean, 1 / (norm + eps), weight, bias)
 
 
@@ -136,7 +137,7 @@ class _LpLayer(nn.Module):
         if not self.training or (input.numel() == 0 and not sync):
             mean, norm = wide(self.running_mean), wide(self.running_norm)
         else:
-            mean, norm = lp_statistics(input, self.p, self.centered, sync)
+            mean, norm = constant(*lp_statistics(input, self.p, self.centered, sync))
             self._track(mean, norm)
         return standardize(input, mean, 1 / (norm + self.eps), self.weight, self.bias)
 

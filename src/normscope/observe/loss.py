@@ -1,6 +1,5 @@
 """The training loss of one batch as a function of the parameters, evaluated without a trace."""
 
-import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -8,10 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_leaves
 
+from normscope.observe.lending import Copies
 from normscope.observe.processes import Processes
-from normscope.observe.untouched import INERT, Lent
+from normscope.observe.untouched import Lent
 
 Inside = AbstractContextManager[Callable[[], None] | None] | None
 _HALF_SCALES = (2.0**16, 2.0**8, 1.0)
@@ -38,9 +38,7 @@ class BatchLoss:
 
     def __init__(self, task: Task, lent: Lent, batch: Any) -> None:
         self.task, self.lent = task, lent
-        self._given, self._form = tree_flatten(batch)
-        self._parts = [_copy(part) for part in self._given]
-        self._tensors = [part for part in self._parts if isinstance(part, Tensor)]
+        self._copies = Copies(batch)
         self.device = next((leaf.device for leaf in lent.leaves), torch.device("cpu"))
         self._autocast = task.autocast
         if self._autocast is None and torch.is_autocast_enabled(self.device.type):
@@ -85,14 +83,13 @@ class BatchLoss:
         # The cache of casts would keep this probe's weights for the user's next forward.
         dtype = self._autocast
         cast = torch.autocast(self.device.type, dtype=dtype, cache_enabled=False) if dtype else nullcontext()
-        versions = self._versions()
         with inside or nullcontext() as forward_ends:
             with cast:
                 # In containers of its own: a forward may take the labels out of its batch.
                 loss = self.task.forward(self.task.model, self.batch)
             if forward_ends is not None:
                 forward_ends()
-            if self._versions() != versions and not self._as_given():
+            if self._copies.changed():
                 raise ValueError(
                     "The forward changes the batch in place, so no two passes see the same data. Change a clone of it."
                 )
@@ -104,14 +101,7 @@ class BatchLoss:
     @property
     def batch(self) -> Any:
         """The copies, in containers and objects that are new each time."""
-        return tree_unflatten([p if isinstance(p, Tensor) else _copy(p) for p in self._parts], self._form)
-
-    def _versions(self) -> list[int]:
-        return [tensor._version for tensor in self._tensors]
-
-    def _as_given(self) -> bool:
-        pairs = zip(self._parts, self._given, strict=True)
-        return all(torch.equal(a, b) for a, b in pairs if isinstance(a, Tensor))
+        return self._copies.take()
 
     def _backward(self, loss: Tensor, leaves: list[nn.Parameter]) -> list[Tensor]:
         if not loss.requires_grad:
@@ -133,13 +123,6 @@ class BatchLoss:
 
     def mean_over_processes(self, tensor: Tensor) -> Tensor:
         return self.task.processes.mean(lambda: [tensor])[0]
-
-
-def _copy(part: Any) -> Any:
-    """Of a tensor, or of an object that holds some, such as a batch of graphs."""
-    if not isinstance(part, Tensor):
-        return part if type(part) in INERT else copy.deepcopy(part)
-    return part.detach().clone().requires_grad_(part.requires_grad)
 
 
 def check_devices(batch: Any, device: torch.device) -> None:

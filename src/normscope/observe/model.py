@@ -1,17 +1,18 @@
 """The module inside its wrappers, and its loss as one function of model and batch."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from normscope import losses
+from normscope.norms._processes import several_processes
+from normscope.observe.lending import lending
 from normscope.observe.loss import check_devices
 from normscope.observe.processes import Processes
-from normscope.observe.untouched import untouched
 
 
 def unwrapped(model: nn.Module) -> tuple[nn.Module, Processes, str]:
@@ -40,7 +41,11 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, Processes, str]:
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
         raise TypeError("TorchScript modules cannot be looked into. Hand in the module they were made from.")
     convention = ""
-    synced = any(isinstance(m, nn.SyncBatchNorm) or getattr(m, "sync", False) for m in model.modules())
+    layers = [m for m in model.modules() if isinstance(m, nn.SyncBatchNorm) or getattr(m, "sync", False)]
+    synced = bool(layers)
+    if group is None and several_processes() and any(layer.training for layer in layers):
+        # Their forward goes over all processes of the default group, and so must what is taken of it.
+        group = dist.group.WORLD
     if group is not None:
         convention = "Several processes: losses and gradients are averaged over them, with " + (
             "batch statistics synchronized." if synced else "each process's own batch statistics."
@@ -55,12 +60,8 @@ def loss_of(
         raise ValueError("Hand in loss_fn (called as loss_fn(model(x), y)) or forward (forward(model, batch) -> loss).")
     if forward is not None:
         return forward
-    # torch's own losses write nothing; others keep a running centre, a queue, a counter.
-    own = isinstance(loss_fn, nn.Module) and not type(loss_fn).__module__.startswith("torch.nn.")
-
-    def loss(output: Any, y: Any) -> Tensor:
-        with untouched(loss_fn, only=()) if own else nullcontext():  # type: ignore[arg-type]
-            return loss_fn(output, y)  # type: ignore[misc]
+    assert loss_fn is not None
+    loss = lending(loss_fn)
 
     def supervised(model: nn.Module, batch: Any) -> Tensor:
         x, y = losses.pair(batch)

@@ -108,7 +108,7 @@ def probing(
     rates = None if optimizer is None else held(optimizer)
     with untouched(task.model, only=rates) as lent:
         if not lent.leaves:
-            check_optimizer(rates, task.model)
+            check_optimizer(rates, task.model.parameters())
             raise ValueError("No trainable parameter of the model moves, so there is nothing to look along.")
         yield Probe(BatchLoss(task, lent, batch), optimizer=optimizer, **options)
 

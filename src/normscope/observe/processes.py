@@ -36,16 +36,26 @@ class Processes:
         """Whether this process is the one that writes."""
         return self._group is None or dist.get_rank(self._group) == 0
 
+    @property
+    def size(self) -> int:
+        return 1 if self._group is None else dist.get_world_size(self._group)
+
     def mean(self, local: Callable[[], list[Tensor]]) -> list[Tensor]:
         """Means over the processes of what `local` finds in each."""
         if self._group is None:
             return local()
-        self.meet()
-        found = self._tried(lambda: [self._sendable(tensor) for tensor in local()])
+        found = self.each(lambda: [self._sendable(tensor) for tensor in local()])
         waits = [dist.all_reduce(tensor, group=self._group, async_op=True) for tensor in found]
         for wait in waits:
             wait.wait()
         return list(torch._foreach_div(found, float(dist.get_world_size(self._group))))
+
+    def each(self, work: Callable[[], T]) -> T:
+        """`work()`, a part that may exchange statistics; where it fails in one process, all raise."""
+        if self._group is None:
+            return work()
+        self.meet()
+        return self._tried(work)
 
     def _sendable(self, tensor: Tensor) -> Tensor:
         tensor = tensor.contiguous()

@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,8 +37,8 @@ def held(optimizer: torch.optim.Optimizer) -> dict[int, float]:
     return {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
 
 
-def check_optimizer(rates: dict[int, float] | None, model: nn.Module) -> None:
-    if rates is not None and rates.keys().isdisjoint(map(id, model.parameters())):
+def check_optimizer(rates: dict[int, float] | None, parameters: Iterable[nn.Parameter]) -> None:
+    if rates is not None and rates.keys().isdisjoint(map(id, parameters)):
         raise ValueError(
             "None of the model's parameters is in the optimizer: it was made for another model, or before the "
             "parameters were replaced. Hand in the optimizer that trains this model."

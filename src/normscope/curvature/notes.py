@@ -1,0 +1,61 @@
+"""Conventions that were used in a measurement, and what its reader should know of it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+
+from normscope.curvature.fisher import distribution
+from normscope.curvature.look import Look
+from normscope.curvature.several import samples
+from normscope.curvature.statistics import over_the_batch
+
+
+def on_statistics(model: nn.Module, readings: Sequence[str]) -> list[str]:
+    """What the layers make of the readings asked for."""
+    notes = []
+    normed = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    if "running" in readings:
+        if any(m.num_batches_tracked is not None and not int(m.num_batches_tracked) for m in normed):
+            notes.append("The running statistics are those of initialization: no batch has been seen in train mode.")
+        if keep_none := over_the_batch(model, "running"):
+            notes.append(f"No running statistics in {', '.join(keep_none)}: with 'running' they take the batch's.")
+    if readings[0] != "running" and normed and not over_the_batch(model):
+        notes.append("The model's BatchNorm layers are in eval mode: their running statistics were used.")
+    return notes
+
+
+def on_the_pass(
+    look: Look,
+    unused: Sequence[str],
+    loss_fn: Callable[..., Any],
+    matrix: str,
+    batches: Sequence[tuple[Any, Any]],
+    over: str,
+) -> list[str]:
+    """What the passes have shown."""
+    notes = []
+    if look.drew:
+        each = ", for each batch too" if len(batches) > 1 else ""
+        said = "The forward draws random numbers (dropout, noise); every product was made with the same ones"
+        notes.append(f"{said}{each}.")
+    if look.mixing:
+        names = " and ".join(f"stats={name!r}" for name in sorted(look.mixing))
+        notes.append(
+            f"With {names} outputs still depend on other samples of the batch, by something in the forward that is no "
+            "normalizer known here: its statistics were differentiated through."
+        )
+    if unused:
+        notes.append(f"No gradient reaches {', '.join(unused)}: their rows of the matrix are zero.")
+    if matrix == "fisher" and distribution(loss_fn) is None:
+        notes.append(
+            "This loss is not the -log p of a distribution known here: through its own second derivative by the "
+            "outputs, the matrix is the generalized Gauss-Newton one."
+        )
+    if over == "batches" and len({samples(batch) for batch in batches}) > 1:
+        notes.append("The batches differ in size; each counts the same.")
+    if look.direct:
+        notes.append("The loss reads parameters itself (a penalty): what that adds to the curvature is in it.")
+    if not look.forward_mode:
+        notes.append("The model has no forward-mode derivative; reverse mode was used twice in its place.")
+    return notes
