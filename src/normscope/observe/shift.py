@@ -91,10 +91,14 @@ class ShiftProbe:
         starts = _first_uses(probe)
         replay = probe.replay()
         grads: list[Tensor] = []
+        probe.at.move_to(probe.theta)
+        moved = [False] * len(starts)
         for name, index in chosen.items():
             start = probe.trace.starts[name]
-            values = [n if first < start else o for n, o, first in zip(after, probe.theta, starts, strict=True)]
-            probe.at.move_to(values)
+            now = [i for i, first in enumerate(starts) if first < start and not moved[i]]
+            probe.at.place({i: after[i] for i in now})
+            for i in now:
+                moved[i] = True
             # A weight that is shared with a layer before this one has part of its gradient there.
             grads += probe.at.gradient([index], replay.before(min(start, starts[index])))[1]
         rows = [_compare(before[index], there) for index, there in zip(chosen.values(), grads, strict=True)]
