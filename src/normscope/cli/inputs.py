@@ -19,6 +19,8 @@ def model_of(reference: str, device: str) -> "nn.Module":
         built = load(reference)()
     except TypeError as error:
         raise ValueError(f"{reference} must build the model without arguments: {error}") from error
+    except RuntimeError as error:
+        raise ValueError(f"{reference} could not build the model: {error}") from error
     if not isinstance(built, nn.Module):
         raise ValueError(f"{reference} must return a torch.nn.Module; got {type(built).__name__}.")
     try:
@@ -48,6 +50,8 @@ def data_of(reference: str, model: "nn.Module", seed: int) -> Any:
         found = (found.x_train, found.y_train)
     if not isinstance(found, tuple):
         return found
+    if len(found) != 2:
+        raise ValueError(f"{reference} must give a pair (x, y), or batches; got a tuple of {len(found)}.")
     like = next(model.parameters(), torch.zeros(()))
     x, y = (_tensor(part, like) for part in found)
     return x, y
