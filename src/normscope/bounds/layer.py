@@ -94,6 +94,6 @@ def _lent(downstream: Callable[[Tensor], Tensor]) -> Iterator[None]:
 
 
 def _positive(lam: object) -> float:
-    if not isinstance(lam, Real) or not 0 < lam < float("inf"):
+    if not isinstance(lam, Real) or not 0 < float(lam) < float("inf"):
         raise ValueError(f"lam bounds the norm of the inputs and is a positive number; got {lam}.")
     return float(lam)
