@@ -6,74 +6,102 @@ Slow and literal on purpose. Nothing here is shared with the code.
 from math import asin, pi, sqrt
 
 
+def _by_layer(value, layers):
+    """One number for all layers 1, 2, ..., or one for each."""
+    return dict(enumerate(value if isinstance(value, list) else [value] * layers, 1))
+
+
+def _kappa(q, c):
+    return q / (2 * pi) * (sqrt(1 - c**2) + c * pi / 2 + c * asin(c))
+
+
 def dense(widths, sw2, sb2, gamma=None, q0=1.0, q0_xy=0.0):
-    """Eqs. (20) to (25) and Claim 3.1; Claim 6.1 for the base cases. Every order parameter by its layer."""
+    """Eqs. (20) to (25) and Claim 3.1; Claim 6.1 for the base cases. Every order parameter by its layer.
+
+    Backwards the weights are those of (66), [W^{l+1}]_ki.
+    """
     L = len(widths) - 1
     N = dict(enumerate(widths))
+    sw2, sb2, gamma = _by_layer(sw2, L), _by_layer(sb2, L), _by_layer(gamma, L - 1)
     q, qh, qxy, qhxy, qt, qtxy = {}, {0: q0}, {}, {0: q0_xy}, {L: 1.0}, {L: 1.0}
     for layer in range(1, L + 1):
-        q[layer] = sb2 + sw2 * qh[layer - 1]
-        qxy[layer] = sb2 + sw2 * qhxy[layer - 1]
-        if gamma is None:
-            c = qxy[layer] / q[layer]
+        q[layer] = sb2[layer] + sw2[layer] * qh[layer - 1]
+        qxy[layer] = sb2[layer] + sw2[layer] * qhxy[layer - 1]
+        if layer == L:
+            break
+        if gamma[layer] is None:
             qh[layer] = q[layer] / 2
-            qhxy[layer] = q[layer] / (2 * pi) * (sqrt(1 - c**2) + c * pi / 2 + c * asin(c))
+            qhxy[layer] = _kappa(q[layer], qxy[layer] / q[layer])
         else:
-            qh[layer] = gamma**2 / 2
-            qhxy[layer] = gamma**2 / (2 * pi)
+            qh[layer] = gamma[layer] ** 2 / 2
+            qhxy[layer] = gamma[layer] ** 2 / (2 * pi)
     for layer in range(L - 1, 0, -1):
-        if gamma is None:
+        w = sw2[layer + 1]
+        if gamma[layer] is None:
             c = qxy[layer] / q[layer]
-            qt[layer] = sw2 / 2 * qt[layer + 1]
-            qtxy[layer] = sw2 * qtxy[layer + 1] / (2 * pi) * (pi / 2 + asin(c))
+            qt[layer] = w / 2 * qt[layer + 1]
+            qtxy[layer] = w * qtxy[layer + 1] / (2 * pi) * (pi / 2 + asin(c))
         else:
-            qt[layer] = gamma**2 * sw2 / 2 * qt[layer + 1] / q[layer]
-            qtxy[layer] = gamma**2 * sw2 / 4 * qtxy[layer + 1] / q[layer]
+            qt[layer] = gamma[layer] ** 2 * w / 2 * qt[layer + 1] / q[layer]
+            qtxy[layer] = gamma[layer] ** 2 * w / 4 * qtxy[layer + 1] / q[layer]
     f = {layer: N[layer - 1] * qhxy[layer - 1] * qtxy[layer] for layer in range(1, L + 1)}
     return {"q": q, "q_hat": qh, "q_xy": qxy, "q_hat_xy": qhxy, "q_tilde": qt, "q_tilde_xy": qtxy, "f": f}
 
 
-def convolutional(C, K, F, sw2, sb2, gamma=None, q0=1.0, q0_xy=0.0):
-    """Eqs. (34) to (45) for convolutions 1 to n and one dense layer n + 1 on the C_n K_n numbers of the last map.
+def convolutional(C, K, F, sw2, sb2, gamma=None, q0=1.0, q0_xy=0.0, hidden=()):
+    """Eqs. (34) to (45) for convolutions 1 to n, then Eqs. (20) to (25) on the C_n K_n numbers of the last map.
 
-    Base cases, which the paper does not give: qh_ab^0 = 0, and 1 for all three qt at the output.
+    Base cases, which the paper does not give: qh_ab^0 = 0; at the output qt and qt_xy are 1. A dense layer has no pairs
+    of sites, so that the map's qt_ab starts from qt_xy of the first dense layer: every site gets the same delta.
     """
     n = len(F)
+    L = n + 1 + len(hidden)
     filters = dict(enumerate(F, 1))
+    sw2, sb2, gamma = _by_layer(sw2, L), _by_layer(sb2, L), _by_layer(gamma, L - 1)
     q, qh = {}, {0: q0}
     qxy, qhxy = {}, {0: q0_xy}
     qab, qhab = {}, {0: 0.0}
-    qt, qtxy, qtab = {n + 1: 1.0}, {n + 1: 1.0}, {n + 1: 1.0}
-
-    def kappa(q, c):
-        return q / (2 * pi) * (sqrt(1 - c**2) + c * pi / 2 + c * asin(c))
-
     for layer in range(1, n + 1):
-        q[layer] = sb2 + sw2 * qh[layer - 1]
-        qxy[layer] = sb2 + sw2 * qhxy[layer - 1]
-        qab[layer] = sb2 + sw2 * qhab[layer - 1]
-        if gamma is None:
+        q[layer] = sb2[layer] + sw2[layer] * qh[layer - 1]
+        qxy[layer] = sb2[layer] + sw2[layer] * qhxy[layer - 1]
+        qab[layer] = sb2[layer] + sw2[layer] * qhab[layer - 1]
+        if gamma[layer] is None:
             qh[layer] = q[layer] / 2
-            qhxy[layer] = kappa(q[layer], qxy[layer] / q[layer])
-            qhab[layer] = kappa(q[layer], qab[layer] / q[layer])
+            qhxy[layer] = _kappa(q[layer], qxy[layer] / q[layer])
+            qhab[layer] = _kappa(q[layer], qab[layer] / q[layer])
         else:
-            qh[layer], qhxy[layer], qhab[layer] = gamma**2 / 2, gamma**2 / (2 * pi), gamma**2 / (2 * pi)
+            qh[layer] = gamma[layer] ** 2 / 2
+            qhxy[layer] = qhab[layer] = gamma[layer] ** 2 / (2 * pi)
+    later = range(n + 1, L + 1)
+    flat = dense(
+        [C[n] * K[n], *hidden, 1],
+        [sw2[layer] for layer in later],
+        [sb2[layer] for layer in later],
+        [gamma[layer] for layer in later[:-1]],
+        qh[n],
+        qhxy[n],
+    )
+    for name, values in (("q", q), ("q_hat", qh), ("q_xy", qxy), ("q_hat_xy", qhxy)):
+        values.update({n + layer: value for layer, value in flat[name].items()})
+    qt = {n + layer: value for layer, value in flat["q_tilde"].items()}
+    qtxy = {n + layer: value for layer, value in flat["q_tilde_xy"].items()}
+    qtab = {n + 1: qtxy[n + 1]}
     for layer in range(n, 0, -1):
-        if gamma is None:
-            qt[layer] = sw2 / 2 * qt[layer + 1]
-            qtxy[layer] = sw2 * qtxy[layer + 1] / (2 * pi) * (pi / 2 + asin(qxy[layer] / q[layer]))
-            qtab[layer] = sw2 * qtab[layer + 1] / (2 * pi) * (pi / 2 + asin(qab[layer] / q[layer]))
+        w = sw2[layer + 1]
+        if gamma[layer] is None:
+            qt[layer] = w / 2 * qt[layer + 1]
+            qtxy[layer] = w * qtxy[layer + 1] / (2 * pi) * (pi / 2 + asin(qxy[layer] / q[layer]))
+            qtab[layer] = w * qtab[layer + 1] / (2 * pi) * (pi / 2 + asin(qab[layer] / q[layer]))
         else:
-            qt[layer] = gamma**2 * sw2 / 2 * qt[layer + 1] / q[layer]
-            qtxy[layer] = gamma**2 * sw2 / 4 * qtxy[layer + 1] / q[layer]
-            qtab[layer] = gamma**2 * sw2 / 4 * qtab[layer + 1] / q[layer]
-    f = {}
+            qt[layer] = gamma[layer] ** 2 * w / 2 * qt[layer + 1] / q[layer]
+            qtxy[layer] = gamma[layer] ** 2 * w / 4 * qtxy[layer + 1] / q[layer]
+            qtab[layer] = gamma[layer] ** 2 * w / 4 * qtab[layer + 1] / q[layer]
+    f = {n + layer: value for layer, value in flat["f"].items()}
     for layer in range(1, n + 1):
         N = C[layer - 1] * filters[layer]
         back = (K[layer] - 1) * qtab[layer] + qtxy[layer]
         forward = (K[layer] - 1) * qhab[layer - 1] + qhxy[layer - 1]
         f[layer] = N * back * forward
-    f[n + 1] = C[n] * K[n] * qhxy[n] * qtxy[n + 1]
     return {
         "q": q,
         "q_hat": qh,

@@ -38,7 +38,7 @@ LOSSES = {
 
 
 @given(
-    m=st.integers(4, 20),
+    m=st.integers(2, 20),
     d_in=st.integers(1, 6),
     d_out=st.integers(2, 4),
     loss=st.sampled_from(sorted(LOSSES)),
@@ -245,6 +245,8 @@ def test_bad_layers():
     _refused("does not take x of shape", x=torch.randn(9, 4))
     _refused(r"got \(9, 2, 3\)", x=torch.randn(9, 2, 5))
     _refused("not finite", x=torch.full((9, 5), float("nan")))
+    _refused("x is a tensor, .* got ndarray", x=np.zeros((9, 5)))
+    _refused("lazy and has no weights yet", linear=nn.LazyLinear(3))
 
 
 def test_bad_downstream():
@@ -253,16 +255,30 @@ def test_bad_downstream():
     _refused("The loss is inf", downstream=lambda z: z.sum() + float("inf"))
     _refused("downstream does not take z, float64", downstream=lambda z: nn.Linear(3, 1)(z).sum())
     _refused("the same loss for the same z", downstream=_Dropout())
+    _refused("does not depend on z", downstream=lambda z: z.detach().sum())
+    _refused("does not depend on z", downstream=lambda z: torch.ones((), dtype=torch.float64))
+    _refused("must be float64", downstream=lambda z: z.long().sum())
+
+
+def test_numbers_of_numpy_are_numbers():
+    linear, norm, x = nn.Linear(5, 3), nn.BatchNorm1d(3), torch.randn(9, 5)
+    found = check(linear, norm, x, LOSSES["cubic"], units=np.int64(1), lam=np.float64(100))
+    assert found.units == (0,)
+    assert check(linear, norm, x, LOSSES["cubic"], units=np.arange(2), lam=np.float32(100)).units == (0, 1)
 
 
 def test_bad_numbers():
     _refused("lam bounds the norm", lam=0.0)
     _refused("lam bounds the norm", lam=float("nan"))
+    _refused("lam bounds the norm", lam="1")
+    _refused("units are whole numbers", units=2.0)
+    _refused("units are whole numbers", units=["0"])
     _refused("units are outputs 0 to 2", units=[3])
     _refused("units are outputs 0 to 2", units=[])
     _refused("at least 1", units=0)
     _refused(r"w0 must have the shape \(3, 5\)", w0=torch.randn(5, 3))
     _refused("w_star came without w0", w_star=torch.randn(3, 5))
+    _refused("w0 has values that are not finite", w0=torch.full((3, 5), float("nan")))
     _refused("w_star is zero", w0=torch.randn(3, 5), w_star=torch.zeros(3, 5))
 
 

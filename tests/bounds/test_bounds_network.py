@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import normscope as ns
 from normscope.bounds import check_network, pairs
+from normscope.theory import inequalities as theory
 
 
 class _Awkward(nn.Module):
@@ -79,6 +80,22 @@ def test_a_network_without_pairs_is_refused():
         check_network(nn.Sequential(nn.Linear(6, 3), nn.LayerNorm(3)), ns.losses.half_mse, _batch())
 
 
+class _Casting(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x.float())
+
+
+def test_bad_batches():
+    model, (x, y) = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), _batch()
+    for batch, got in ((x, "Tensor"), ((x,), r"\(Tensor\)"), ((x.numpy(), y), r"\(ndarray, Tensor\)")):
+        with pytest.raises(ValueError, match=f"a pair of tensors, inputs and targets; got {got}"):
+            check_network(model, ns.losses.cross_entropy, batch)
+    with pytest.raises(ValueError, match=r"does not take x, float64 of shape \(12, 5\)"):
+        check_network(model, ns.losses.cross_entropy, (x[:, :5], y))
+    with pytest.raises(ValueError, match="take casts to other formats out of it"):
+        check_network(_Casting(*model), ns.losses.cross_entropy, (x, y))
+
+
 NET = """
 import normscope as ns
 def build():
@@ -88,6 +105,10 @@ def plain():
 def data():
     digits = ns.data.digits(seed=0)
     return digits.x_train[:40], digits.y_train[:40]
+def triple():
+    return *data(), 1
+def broken():
+    raise RuntimeError("no such weights")
 """
 
 
@@ -121,3 +142,18 @@ def test_command_line_bad_input(tmp_path):
     assert "hands its output straight to a BatchNorm" in str(found.exception)
     found = _run(tmp_path, "net.py:build", "--data", "digits", "--loss", "mse")
     assert "loss must be one of" in str(found.exception)
+    found = _run(tmp_path, "net.py:build", "--data", "net.py:triple")
+    assert "must give a pair (x, y), or batches; got a tuple of 3" in str(found.exception)
+    found = _run(tmp_path, "net.py:broken", "--data", "digits")
+    assert isinstance(found.exception, ValueError)
+    assert "could not build the model: no such weights" in str(found.exception)
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_command_line_says_by_its_status_that_a_statement_fails(tmp_path, monkeypatch, more):
+    right = theory.squared_gradient
+    monkeypatch.setattr(theory, "squared_gradient", lambda *args, **more: 2 * right(*args, **more))
+    found = _run(tmp_path, "net.py:build", "--data", "digits", "--batch-size", "16", "--units", "1", *more)
+    assert found.exit_code == 1
+    assert isinstance(found.exception, SystemExit)
+    assert "NOT every corrected statement holds: ['1', '4', '7']" in found.output or more

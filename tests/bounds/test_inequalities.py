@@ -212,6 +212,14 @@ def test_largest_curvature_where_the_top_direction_has_no_share():
     assert theory.largest_curvature(h, np.zeros(2)) == 0.0
 
 
+@pytest.mark.parametrize("share", [0.0, 1e-300, 1e-16, 2e-13, 1e-12, 1e-9, 1e-6])
+@pytest.mark.parametrize("scale", [1.0, 1e-310, 1e200])
+def test_largest_curvature_near_the_hard_case(share, scale):
+    """h = diag(1, 3), d = (2, share): 9/2 + 3 sqrt(3)/2 share + O(share^2), the slope at share = 0 along the edge."""
+    found = theory.largest_curvature(scale * np.diag([1.0, 3.0]), np.array([2.0, share]))
+    assert found == pytest.approx(scale * (4.5 + 1.5 * np.sqrt(3) * share), rel=1e-11)
+
+
 @given(seed=st.integers(0, 10**6))
 @settings(deadline=None, derandomize=True, max_examples=50)
 def test_lemma_4_5(seed):

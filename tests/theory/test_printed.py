@@ -3,6 +3,7 @@
 import json
 from math import inf, pi
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +22,7 @@ def _same(found, expected, *, layers):
         first = 0 if name.startswith("q_hat") else 1
         values = dict(enumerate(getattr(found, name), first))
         for layer, value in values.items():
-            # The transcription of convolutions stops before the dense layer's own preactivations.
+            # The transcription of convolutions has no pairs of sites in dense layers.
             if layer in by_layer:
                 assert value == pytest.approx(by_layer[layer], rel=1e-12, abs=1e-300), (name, layer)
         assert len(values) == layers
@@ -64,6 +65,50 @@ def test_convolutional_equals_the_transcription(layers, sw2, sb2, gamma, q0, c):
     found = printed.convolutional(channels, sites, filters, sigma_w2=sw2, sigma_b2=sb2, gamma=gamma, **data)
     expected = reference.convolutional(channels, sites, filters, sw2, sb2, gamma, **data)
     _same(found, expected, layers=len(filters) + 1)
+
+
+@given(data=st.data(), count=st.integers(1, 5), hidden=st.lists(st.integers(1, 500), max_size=3), conv=st.booleans())
+@settings(deadline=None, derandomize=True, max_examples=100)
+def test_layers_that_differ_equal_the_transcription(data, count, hidden, conv):
+    def draw(strategy, size):
+        return data.draw(st.lists(strategy, min_size=size, max_size=size))
+
+    def settings_of(layers):
+        gammas = draw(st.none() | st.floats(0.01, 8), layers - 1)
+        return draw(variances, layers), draw(st.floats(0, 3), layers), gammas
+
+    if not conv:
+        widths = draw(st.integers(1, 2000), count + 1)
+        sw2, sb2, gamma = settings_of(count)
+        found = printed.dense(widths, sigma_w2=sw2, sigma_b2=sb2, gamma=gamma, q0=1.3, q0_xy=0.4)
+        _same(found, reference.dense(widths, sw2, sb2, gamma, 1.3, 0.4), layers=count)
+        return
+    net = draw(st.integers(1, 100), count + 1), draw(st.integers(1, 400), count + 1), draw(st.integers(1, 25), count)
+    layers = count + 1 + len(hidden)
+    sw2, sb2, gamma = settings_of(layers)
+    found = printed.convolutional(*net, hidden, sigma_w2=sw2, sigma_b2=sb2, gamma=gamma, q0=1.3, q0_xy=0.4)
+    _same(found, reference.convolutional(*net, sw2, sb2, gamma, 1.3, 0.4, hidden), layers=layers)
+
+
+def test_dense_layers_have_no_pairs_of_sites():
+    """One delta goes to all sites of the map: what they share is q_tilde_xy of the first dense layer."""
+    found = printed.convolutional(**MNIST, hidden=(500, 100))
+    assert found.q_tilde_ab[3:] == found.q_tilde_xy[3:]
+    assert found.q_ab[3:] == found.q_xy[3:]
+    assert any("A dense layer has one site" in said for said in found.conventions)
+
+
+def test_conventions_name_what_the_print_contradicts():
+    vanilla, normed = printed.dense(PAPER), printed.convolutional(**MNIST, gamma=1.0, sigma_w2=[1.0, 2.0, 2.0, 2.0])
+    assert any("Claim 6.6 and (118)" in said for said in vanilla.conventions)
+    for part in ("Claim 6.6 and (118)", "(43) prints sigma_l^l", "(52) and (53)", "that of layer l + 1"):
+        assert any(part in said for said in normed.conventions), part
+    assert not any("(43)" in said or "layer l + 1, whose" in said for said in vanilla.conventions)
+
+
+def test_numbers_of_numpy():
+    found = printed.dense(np.array(PAPER), sigma_w2=np.full(4, 2.0), gamma=np.ones(3), q0=np.float64(1))
+    assert found == printed.dense(PAPER, gamma=1.0)
 
 
 def test_numbers_of_the_paper():
@@ -161,6 +206,12 @@ def test_no_curvature_allows_any_step():
         ({"gamma": 0.0, "sigma_b2": 0.0}, "Layer 2 has no variance"),
         ({"sigma_w2": 0.0, "sigma_b2": 0.0}, "Layer 1 has no variance"),
         ({"q0": -1.0}, "The data need a finite q0"),
+        ({"q0": "1"}, "The data need a finite q0"),
+        ({"gamma": "1"}, "gamma is one number or one for each of 3 layers; got '1'"),
+        ({"sigma_w2": ["1"] * 4}, "sigma_w2 is one number or one for each of 4 layers"),
+        ({"gamma": 1e200}, "q of layer 2 is beyond float64"),
+        ({"sigma_w2": 1e200}, "q of layer 2 is beyond float64|lambda is beyond float64"),
+        ({"q0": 1e308}, "beyond float64"),
     ],
 )
 def test_bad_input(arguments, message):
@@ -168,7 +219,7 @@ def test_bad_input(arguments, message):
         printed.dense(PAPER, **arguments)
 
 
-@pytest.mark.parametrize("momentum", [-0.1, 1.0, float("nan")])
+@pytest.mark.parametrize("momentum", [-0.1, 1.0, float("nan"), "0.9"])
 def test_bad_momentum(momentum):
     with pytest.raises(ValueError, match="momentum is at least 0 and less than 1"):
         printed.dense(PAPER).eta_star(momentum)
@@ -177,9 +228,12 @@ def test_bad_momentum(momentum):
 def test_bad_shapes():
     with pytest.raises(ValueError, match="at least two numbers"):
         printed.dense((10,))
-    with pytest.raises(ValueError, match="at least one number; got fan-ins"):
-        printed.dense((0, 10))
+    for widths in ((0, 10), (784, 1000, 0), (784, -3, 10), (784, 10.5, 10), 784, "78"):
+        with pytest.raises(ValueError, match="widths are whole numbers of at least 1; got"):
+            printed.dense(widths)
     with pytest.raises(ValueError, match="one more entry than filters; got 2 channels, 2 sites and 2 filters"):
         printed.convolutional((1, 30), (784, 169), (9, 9))
-    with pytest.raises(ValueError, match="at least one site"):
+    with pytest.raises(ValueError, match="sites are whole numbers of at least 1"):
         printed.convolutional((1, 30), (784, 0), (9,))
+    with pytest.raises(ValueError, match="hidden are whole numbers of at least 1"):
+        printed.convolutional((1, 30), (784, 169), (9,), hidden=(0,))

@@ -1,7 +1,8 @@
 """`check`: the theorems on a linear layer and its BatchNorm, in float64 on copies."""
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from numbers import Real
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from normscope.bounds.sides import Sides
 from normscope.bounds.statements import lemma_rows, unit_rows
 from normscope.bounds.units import Layer
 from normscope.environment import environment
+from normscope.observe.generators import Generators
 from normscope.observe.untouched import untouched
 
 # Above this many values a unit, Hessians are looked at through products alone.
@@ -37,7 +39,8 @@ def check(
         norm: the BatchNorm after it, torch's or normscope's.
         x: input of `linear`, one batch.
         downstream: the rest of the network, from the output of `norm` to the loss, a scalar; takes float64. A module is
-            lent float64 copies and left as it was. Anything random in it must repeat itself.
+            lent float64 copies and left as it was; what lies behind a function (the running statistics of a BatchNorm
+            that it calls) is not protected, but for the random generators. Anything random in it must repeat itself.
         w0, w_star: initial and trained weights of `linear`, for Lemma 4.5; w_star is the weight it has unless given.
         lam: bound on the spectral norm of the inputs in Theorems 4.4 and C.1; that of this batch unless given.
         units: how many outputs to look at, spread evenly; or which.
@@ -55,8 +58,7 @@ def check(
     """
     if w_star is not None and w0 is None:
         raise ValueError("Lemma 4.5 compares two weights: w_star came without w0. Hand in the initial weights too.")
-    lent = untouched(downstream, dtype=torch.float64) if isinstance(downstream, nn.Module) else nullcontext()
-    with torch.inference_mode(False), torch.enable_grad(), lent:
+    with torch.inference_mode(False), torch.enable_grad(), _lent(downstream):
         layer = Layer(linear, norm, x)
         chosen, notes = layer.choose(units)
         sides = Sides(layer, downstream)
@@ -77,7 +79,21 @@ def check(
     return Bounds(tuple(rows), layer.m, lam, tuple(chosen), tuple(notes), environment(layer.x.device))
 
 
-def _positive(lam: float) -> float:
-    if not 0 < lam < float("inf"):
+@contextmanager
+def _lent(downstream: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    if isinstance(downstream, nn.Module):
+        with untouched(downstream, dtype=torch.float64):
+            yield
+        return
+    generators = Generators()
+    generators.save()
+    try:
+        yield
+    finally:
+        generators.restore()
+
+
+def _positive(lam: object) -> float:
+    if not isinstance(lam, Real) or not 0 < float(lam) < float("inf"):
         raise ValueError(f"lam bounds the norm of the inputs and is a positive number; got {lam}.")
     return float(lam)

@@ -1,6 +1,7 @@
 """The theorems on every linear layer of a network that a BatchNorm follows."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -8,15 +9,23 @@ from torch import Tensor, nn
 
 from normscope.bounds.layer import check
 from normscope.bounds.result import Bounds
-from normscope.bounds.units import is_batch_norm, is_linear
-from normscope.observe.calls import answering, units
+from normscope.bounds.units import is_batch_norm, is_linear, normalizes
+from normscope.observe.calls import Answer, answering, units
 from normscope.observe.untouched import untouched
+
+# The loss, with an answer of ours in the place of some layers.
+_Run = Callable[[Sequence[str], Answer], Tensor]
+_ELSEWHERE = (
+    "The layer's output or weight is also used elsewhere; that path is held constant here, so that the left sides are "
+    "derivatives through the norm alone, not those of the whole network."
+)
 
 
 def pairs(model: nn.Module, x: Tensor) -> list[tuple[str, str]]:
     """Names of linear layers and of the BatchNorms that take their outputs, in the order of a forward pass.
 
-    Modules that run more than once in it are left out. Leaves no trace on the model.
+    Modules that run more than once in it are left out, and outputs that anything changes in place on the way to the
+    norm. Leaves no trace on the model.
 
     Example:
         >>> pairs(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 1)), torch.eye(2))
@@ -37,17 +46,26 @@ def check_network(
 ) -> dict[str, Bounds]:
     """`check` on each pair that `pairs` finds, the rest of the network being its downstream.
 
-    The model runs in the mode it is in, on float64 copies, and is left bit for bit as it was.
+    The model runs in the mode it is in, on float64 copies, and is left bit for bit as it was. Where a layer's output
+    goes elsewhere too (the stem of a pre-activation ResNet), that path is held constant, and a note says so.
 
     Args:
         batch: inputs and targets.
-        w0: initial weights by the name of the linear layer, for Lemma 4.5.
+        w0: initial weights by the name of the linear layer ("stem" or "stem.weight"), for Lemma 4.5.
         units: how many of each layer to look at, spread evenly.
 
     Returns:
         A `Bounds` by the linear layer's name.
     """
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2 or not all(isinstance(part, Tensor) for part in batch):
+        raise ValueError(f"batch is a pair of tensors, inputs and targets; got {_kind(batch)}.")
     x, y = (part.double() if part.is_floating_point() else part for part in batch)
+
+    def run(names: Sequence[str], answer: Answer) -> Tensor:
+        lent.reset()  # the same dropout masks at every call
+        with answering({name: modules[name] for name in names}, answer):
+            return loss(model(x), y)
+
     with untouched(model, dtype=torch.float64) as lent:
         with torch.no_grad():
             found = _found(model, x)
@@ -57,50 +75,81 @@ def check_network(
                 "pass; the theorems are about such pairs."
             )
         modules = dict(model.named_modules())
+        initial = _initial(w0 or {}, modules, [linear for linear, _, _ in found])
         results = {}
         for linear, norm, seen in found:
-            results[linear] = check(
-                modules[linear],
-                modules[norm],
-                seen,
-                _rest(model, norm, x, lambda output: loss(output, y), lent.reset),
-                w0=None if w0 is None else w0.get(linear),
-                lam=lam,
-                units=units,
-            )
+            rest = _rest(norm, run)
+            bounds = check(modules[linear], modules[norm], seen, rest, w0=initial.get(linear), lam=lam, units=units)
+            also = (_ELSEWHERE,) if _used_elsewhere(linear, norm, modules[linear], run) else ()
+            results[linear] = replace(bounds, notes=(*bounds.notes, *also))
     return results
+
+
+def _kind(batch: Any) -> str:
+    if not isinstance(batch, (tuple, list)):
+        return type(batch).__name__
+    return f"({', '.join(type(part).__name__ for part in batch)})"
+
+
+def _initial(w0: Mapping[str, Tensor], modules: Mapping[str, nn.Module], found: list[str]) -> dict[str, Tensor]:
+    """w0 by the names of `found`; those of other layers of the model are of no use here and do no harm."""
+    initial = {name if name in modules else name.removesuffix(".weight"): weight for name, weight in w0.items()}
+    unknown = [name for name in initial if name not in modules]
+    if unknown:
+        raise ValueError(f"w0 has {unknown}, which the model has not; the layers looked at are {found}.")
+    return initial
 
 
 def _found(model: nn.Module, x: Tensor) -> list[tuple[str, str, Tensor]]:
     """(linear, norm, input of linear)"""
     calls: dict[str, int] = {}
-    made: dict[int, tuple[str, Tensor, Tensor]] = {}
+    made: dict[int, tuple[str, Tensor, Tensor, int]] = {}
     found: list[tuple[str, str, Tensor]] = []
 
     def see(name: str, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         calls[name] = calls.get(name, 0) + 1
-        if is_batch_norm(module) and args and id(args[0]) in made:
-            linear, seen, _ = made[id(args[0])]
-            found.append((linear, name, seen))
+        given = args[0] if args else kwargs.get("input")
+        if is_batch_norm(module) and id(given) in made:
+            linear, seen, output, version = made[id(given)]
+            # Anything in place on the way, an activation or a sum, counts the version up.
+            if output._version == version and normalizes(module, output):
+                found.append((linear, name, seen))
+        kept = given.detach().clone() if isinstance(given, Tensor) and is_linear(module) else None
         output = forward(*args, **kwargs)
-        if is_linear(module) and args and isinstance(output, Tensor) and output.ndim in (2, 4):
+        if kept is not None and isinstance(output, Tensor) and output.ndim in (2, 4):
             # The output is kept, so that its id stays its own.
-            made[id(output)] = (name, args[0].detach().clone(), output)
+            made[id(output)] = (name, kept, output, output._version)
         return output
 
-    with answering(units(model), see):
-        model(x)
+    try:
+        with answering(units(model), see):
+            model(x)
+    except (RuntimeError, TypeError, IndexError) as error:
+        raise ValueError(
+            f"The model does not take x, {str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}: {error}. It "
+            "runs in float64 here; take casts to other formats out of it."
+        ) from error
     return [pair for pair in found if calls[pair[0]] == calls[pair[1]] == 1]
 
 
-def _rest(
-    model: nn.Module, norm: str, x: Tensor, loss: Callable[[Any], Tensor], reset: Callable[[], None]
-) -> Callable[[Tensor], Tensor]:
+def _rest(norm: str, run: _Run) -> Callable[[Tensor], Tensor]:
     """z -> loss: the whole network, with z as the answer of its layer `norm`."""
+    return lambda z: run([norm], lambda *call: z)
 
-    def downstream(z: Tensor) -> Tensor:
-        reset()  # the same dropout masks at every call
-        with answering({norm: dict(model.named_modules())[norm]}, lambda *call: z):
-            return loss(model(x))
 
-    return downstream
+def _used_elsewhere(linear: str, norm: str, layer: nn.Module, run: _Run) -> bool:
+    """Whether the loss depends on the layer's output or weight though the norm's answer is cut off from them."""
+    added: list[Tensor] = []
+
+    def see(name: str, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        output = forward(*args, **kwargs)
+        if name == norm:
+            return output.detach()
+        added.append(torch.zeros_like(output, requires_grad=True))
+        return output + added[-1]
+
+    loss = run([linear, norm], see)
+    starts = [*added, *(p for p in layer.parameters(False) if p.requires_grad)]
+    if not loss.requires_grad:
+        return False
+    return any(grad is not None for grad in torch.autograd.grad(loss, starts, allow_unused=True))

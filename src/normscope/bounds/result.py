@@ -57,7 +57,7 @@ def row(
     slack = right - left
     size = max(abs(left), abs(right), abs(scale))
     off = (abs(slack) / size if size else 0.0) if error is None else error
-    holds = bool(off <= TOLERANCE) or (relation == "<=" and slack >= 0) or not applies
+    holds = bool(off <= TOLERANCE) or (relation == "<=" and slack >= 0)
     return Row(statement, form, unit, relation, left, right, slack, off, holds, applies, note)
 
 
@@ -80,7 +80,7 @@ class Bounds:
     @property
     def holds(self) -> bool:
         """Whether all holds that should: a False here is a defect of this package or of the arithmetic."""
-        return all(row.holds for row in self.rows if row.form != "printed")
+        return all(row.holds or not row.applies for row in self.rows if row.form != "printed")
 
     def frame(self) -> pd.DataFrame:
         """One row a statement, form and unit."""

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from normscope.bounds.downstream import Downstream, derivative
 from normscope.bounds.units import Array, Layer, as_array
 
 
@@ -17,7 +18,7 @@ class Sides:
     """The derivatives that the left sides, and the g and H that the right sides are made of."""
 
     def __init__(self, layer: Layer, downstream: Callable[[Tensor], Tensor]) -> None:
-        self.layer, self._downstream = layer, downstream
+        self.layer, self._loss = layer, Downstream(downstream)
         self.z, self.y, self.weight = (
             start.detach().clone().requires_grad_() for start in (layer.transform(layer.y), layer.y, layer.weight)
         )
@@ -32,27 +33,20 @@ class Sides:
                 "dropout in eval mode, or reset its generator at every call."
             )
         self.g, self.d, self.by_weight = (
-            torch.autograd.grad(loss, start, create_graph=True, allow_unused=True, materialize_grads=True)[0]
-            for loss, start in zip(losses, (self.z, self.y, self.weight), strict=True)
+            self._loss.gradient(loss, start) for loss, start in zip(losses, (self.z, self.y, self.weight), strict=True)
         )
-
-    def _loss(self, z: Tensor) -> Tensor:
-        try:
-            loss = self._downstream(z.clone())  # its first layer may work in place
-        except RuntimeError as error:
-            raise ValueError(
-                f"downstream does not take z, float64 of shape {tuple(z.shape)}: {error}. Make a copy of it .double()."
-            ) from error
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-            raise ValueError(f"downstream must give the loss, one number; got {shape}. Average or sum it.")
-        if not torch.isfinite(loss):
-            raise ValueError(f"The loss is {loss.item()}; the theorems need a finite one.")
-        return loss.reshape(())
+        self._loss.check_curvature(self.z, self.g)
 
     def loss_with(self, weight: Tensor) -> float:
         with torch.no_grad():
             return self._loss(self.layer.transform(self.layer.apply(weight))).item()
+
+    def loss_terms(self, weight: Tensor, rounding: float) -> float:
+        """Size of what the loss with this weight is a sum of: |g| |z|, or what rounding in y may put into it."""
+        y = self.layer.apply(weight)
+        z = self.layer.transform(y).detach().requires_grad_()
+        g = self._loss.gradient(self._loss(z), z).detach().abs()
+        return max(float((g * z.detach().abs()).sum()), rounding * float((g * self.layer.relative_terms(weight)).sum()))
 
     def of(self, gradient: Tensor, unit: int) -> Array:
         """The values of one unit of a tensor shaped like y or z."""
@@ -61,7 +55,7 @@ class Sides:
     def product(self, gradient: Tensor, start: Tensor, unit: int, v: Array) -> Array:
         """The unit's own block of the Hessian behind `gradient`, times v."""
         seed = self.layer.spread(torch.from_numpy(np.ascontiguousarray(v)).to(start), unit)
-        return self.of(_derivative(gradient, start, seed), unit)
+        return self.of(derivative(gradient, start, seed), unit)
 
     def block(self, gradient: Tensor, start: Tensor, unit: int) -> Array:
         return np.stack([self.product(gradient, start, unit, column) for column in np.eye(self.layer.m)])
@@ -70,10 +64,4 @@ class Sides:
         """The gradient by the unit's weights, times their Hessian, times the gradient."""
         seed = torch.zeros_like(self.weight)
         seed[unit] = self.by_weight[unit].detach()
-        return float((_derivative(self.by_weight, self.weight, seed)[unit] * seed[unit]).sum())
-
-
-def _derivative(gradient: Tensor, start: Tensor, seed: Tensor) -> Tensor:
-    if not gradient.requires_grad:
-        return torch.zeros_like(start)
-    return torch.autograd.grad(gradient, start, seed, retain_graph=True, allow_unused=True, materialize_grads=True)[0]
+        return float((derivative(self.by_weight, self.weight, seed)[unit] * seed[unit]).sum())

@@ -1,6 +1,7 @@
 """Every statement on one unit as a row: its left side by differentiation, its right side from the theory."""
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from normscope.bounds.result import Row, row
@@ -10,16 +11,19 @@ from normscope.theory import inequalities as theory
 
 # Of float64's 2e-16 and the tolerance of 1e-9: below this share of its terms a difference is rounding.
 _ROUNDING = 1e-6
+# Both sides have products of up to four gradients and four inputs; beyond these sizes they leave float64.
+_SMALLEST, _LARGEST = 1e-50, 1e50
 
 
 def unit_rows(sides: Sides, j: int, lam: float, full: bool, *, bounded: bool) -> list[Row]:
     layer = sides.layer
     unit = theory.Unit(sides.of(sides.g, j), layer.y_hat(j), layer.s(j), layer.gamma(j))
     d = sides.of(sides.d, j)
+    _check_range(unit, lam)
     squared, size = float(d @ d), float(unit.gain * (unit.g @ unit.g))
     rows = [
         _same("Fact C.1", j, d, theory.gradient(unit), np.sqrt(size)),
-        _same("Observation 4.3", j, layer.undone(j), as_array(layer.values(layer.y)[j])),
+        _same("Observation 4.3", j, layer.undone(j), layer.whole(j)),
         row("Theorem 4.1", "printed", j, "<=", squared, theory.squared_gradient(unit, printed=True), scale=size),
         row("Theorem 4.1", "corrected", j, "=", squared, theory.squared_gradient(unit), scale=size),
     ]
@@ -44,7 +48,7 @@ def unit_rows(sides: Sides, j: int, lam: float, full: bool, *, bounded: bool) ->
         for form, applies in (("printed", True), ("corrected", met))
     ]
     rows += _weight_rows(sides, unit, j, d, rounding, lam, bounded=bounded)
-    return rows + (_full_rows(sides, unit, j, d) if full else _product_rows(sides, unit, j))
+    return rows + (_full_rows(sides, unit, j, d, rounding) if full else _product_rows(sides, unit, j))
 
 
 def _weight_rows(
@@ -72,24 +76,25 @@ def _weight_rows(
     ]
 
 
-def _full_rows(sides: Sides, unit: theory.Unit, j: int, d: Array) -> list[Row]:
+def _full_rows(sides: Sides, unit: theory.Unit, j: int, d: Array, rounding: float) -> list[Row]:
     """What needs every entry of the m x m matrices."""
     layer = sides.layer
     h, h_hat = sides.block(sides.g, sides.z, j), sides.block(sides.d, sides.y, j)
     size = max(float(np.abs(unit.gain * h).max()), float(np.abs(h_hat).max()))
     size = max(size, abs(unit.gamma) / unit.s**2 * float(np.linalg.norm(unit.g)) / np.sqrt(unit.m))
     largest, without = theory.largest_curvature(h_hat, d), theory.largest_curvature(h, unit.g)
-    right = unit.gain * without - theory.separation(unit, float(d @ d))
-    terms = size * unit.m * float(d @ d) + abs(unit.gain * without)
+    taken = theory.separation(unit, float(d @ d))
+    terms = max(float(np.linalg.norm(h_hat)) * float(d @ d), rounding)
+    terms_without = max(terms, abs(unit.gain * without), abs(taken))
     return [
-        _same("Fact C.2", j, layer.jacobian(j), theory.jacobian(unit)),
+        _same("Fact C.2", j, layer.jacobian(j), theory.jacobian(unit), abs(unit.gamma) / unit.s),
         _same("Hessian (41), (42)", j, h_hat, theory.hessian(unit, h, printed=True), size, form="printed"),
         _same("Hessian (41), (42)", j, h_hat, theory.hessian(unit, h), size, form="corrected"),
         row(
             "Theorem C.1, (58), lam = 1", "printed", j, "<=", largest, float(d @ h_hat @ d), scale=terms,
             note="left: the maximum over |X| <= 1; printed as equal to the right",
         ),
-        row("Theorem C.1, lam = 1", "printed", j, "<=", largest, right, scale=terms),
+        row("Theorem C.1, lam = 1", "printed", j, "<=", largest, unit.gain * without - taken, scale=terms_without),
     ]  # fmt: skip
 
 
@@ -106,6 +111,16 @@ def _product_rows(sides: Sides, unit: theory.Unit, j: int) -> list[Row]:
     return [_same("Hessian (41), (42), times g", j, left, right, size, form=form) for form, right in rights.items()]
 
 
+def _check_range(unit: theory.Unit, lam: float) -> None:
+    length = float(np.abs(unit.g).max())
+    sizes = [length, lam * length, length * abs(unit.gamma) / unit.s, lam * length * abs(unit.gamma) / unit.s]
+    if any(size and not _SMALLEST <= size <= _LARGEST for size in sizes):
+        raise ValueError(
+            f"The gradient by z has entries of {length:.1g}, and times |gamma|/s or |X| it leaves "
+            f"[{_SMALLEST:g}, {_LARGEST:g}]: products of it leave float64. Scale the loss or the inputs."
+        )
+
+
 def _same(statement: str, j: int, left: Array, right: Array, size: float = 0.0, *, form: str = "both") -> Row:
     """Entry by entry; the sides are the largest entries."""
     off = float(np.abs(left - right).max())
@@ -119,6 +134,8 @@ def lemma_rows(sides: Sides, w0: Tensor, w_star: Tensor) -> list[Row]:
     for name, weight in (("w0", w0), ("w_star", w_star)):
         if tuple(weight.shape) != shape:
             raise ValueError(f"{name} must have the shape {shape} of the layer's weight; got {tuple(weight.shape)}.")
+        if not torch.isfinite(weight).all():
+            raise ValueError(f"{name} has values that are not finite.")
     first, last = (weight.detach().to(sides.weight) for weight in (w0, w_star))
     if not last.any():
         raise ValueError("w_star is zero, and BatchNorm has no direction to scale. Hand in trained weights.")
@@ -132,5 +149,6 @@ def lemma_rows(sides: Sides, w0: Tensor, w_star: Tensor) -> list[Row]:
     ]
     if met:
         losses = sides.loss_with(last), sides.loss_with(k * last)
-        rows.append(row("Lemma 4.5, loss at W* and k W*", "both", -1, "=", *losses))
+        scale = sides.loss_terms(last, _ROUNDING)
+        rows.append(row("Lemma 4.5, loss at W* and k W*", "both", -1, "=", *losses, scale=scale))
     return rows

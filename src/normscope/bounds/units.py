@@ -1,5 +1,6 @@
 """A linear layer with its BatchNorm on one batch, in float64, seen unit by unit."""
 
+import operator
 from collections.abc import Sequence
 from typing import TypeGuard
 
@@ -8,8 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.parameter import is_lazy
 
+from normscope.norms.batch import batch_norm
 from normscope.norms.noisy import NoisyBatchNorm1d, NoisyBatchNorm2d, NoisyBatchNorm3d, NoisyBatchNormNd
+from normscope.observe.untouched import untouched
 
 Array = NDArray[np.float64]
 _NOISY = (NoisyBatchNorm1d, NoisyBatchNorm2d, NoisyBatchNorm3d, NoisyBatchNormNd)
@@ -22,9 +26,20 @@ def is_linear(module: nn.Module) -> bool:
 
 
 def is_batch_norm(module: nn.Module) -> TypeGuard[nn.modules.batchnorm._BatchNorm]:
-    """BatchNorm over this process's batch, and nothing else."""
+    """BatchNorm over this process's batch by its class; `normalizes` looks at what it does."""
     batch_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
     return batch_norm and not isinstance(module, (*_NOISY, nn.SyncBatchNorm))
+
+
+def normalizes(norm: nn.modules.batchnorm._BatchNorm, y: Tensor) -> bool:
+    """Whether `norm`, in train mode, does to y what BatchNorm does; a subclass may have a forward of its own."""
+    if y.numel() == y.shape[1]:
+        return True  # one value a unit, which train mode refuses
+    with torch.no_grad(), untouched(norm, dtype=torch.float64):
+        norm.train()
+        found = type(norm).forward(norm, y.double())  # without hooks, and whatever stands in for it on the module
+        expected = batch_norm(y.double(), norm.weight, norm.bias, eps=norm.eps)
+    return found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
 def as_array(values: Tensor) -> Array:
@@ -39,7 +54,8 @@ def _copy(values: Tensor, like: Tensor) -> Tensor:
 class Layer:
     """y = W x + b and z = gamma (y - mean)/s + beta, with eps = 0.
 
-    weight, y: float64 copies. m: values of a unit over the batch (samples, times positions for a convolution).
+    weight, y: float64 copies, y without its mean, which BatchNorm takes off: a mean far above s would cost digits.
+    m: values of a unit over the batch (samples, times positions for a convolution).
     """
 
     def __init__(self, linear: nn.Module, norm: nn.Module, x: Tensor) -> None:
@@ -50,26 +66,36 @@ class Layer:
                 f"norm must be a BatchNorm, torch's or normscope's, without noise and of one process; got "
                 f"{type(norm).__name__}."
             )
+        if not isinstance(x, Tensor):
+            raise ValueError(f"x is a tensor, one batch of inputs of the layer; got {type(x).__name__}.")
+        if any(is_lazy(p) for module in (linear, norm) for p in module.parameters(False)):
+            raise ValueError("The layer is lazy and has no weights yet. Run the network once on a batch.")
         self._linear, self._norm = linear, norm
         self.x = _copy(x, x)
         self.weight = _copy(linear.weight, x)
         self._bias = None if linear.bias is None else _copy(linear.bias, x)
         try:
+            whole = self._outputs(self.x, self.weight, self._bias)
             self.y = self.apply(self.weight)
         except RuntimeError as error:
             raise ValueError(f"{linear} does not take x of shape {tuple(x.shape)}: {error}") from error
         outputs, features = self.weight.shape[0], norm.num_features
-        if outputs != features or self.y.ndim != (4 if isinstance(linear, nn.Conv2d) else 2):
+        if outputs != features or whole.ndim != (4 if isinstance(linear, nn.Conv2d) else 2):
             raise ValueError(
                 f"norm must normalize what linear gives, (samples, {outputs}) or (samples, {outputs}, H, W); got "
-                f"{tuple(self.y.shape)} and a norm of {features} features."
+                f"{tuple(whole.shape)} and a norm of {features} features."
             )
-        if not torch.isfinite(self.y).all():
+        if not torch.isfinite(whole).all():
             raise ValueError("The layer's output has values that are not finite; look at x and the weights.")
-        values = self.values(self.y)
+        self._whole, values = self.values(whole), self.values(self.y)
         self.m = values.shape[1]
-        self._mean, self._var = values.mean(1), values.var(1, correction=0)
-        self.constant = self._var.sqrt() <= _CONSTANT * values.abs().amax(1)
+        self._mean, self._var = self._whole.mean(1), values.var(1, correction=0)
+        self.constant = self._var.sqrt() <= _CONSTANT * self.values(self.terms(self.weight)).amax(1)
+        if not normalizes(norm, self.y):
+            raise ValueError(
+                f"norm must do what BatchNorm does, gamma (y - mean)/sqrt(var + eps) + beta over the batch; this "
+                f"{type(norm).__name__} gives something else."
+            )
         affine = (norm.weight, 1.0), (norm.bias, 0.0)
         self._gamma, self._beta = (
             self._var.new_full((outputs,), default) if p is None else p.detach().to(self.x) for p, default in affine
@@ -77,12 +103,27 @@ class Layer:
         # A constant unit is not looked at, but the rest of the network needs a value for it.
         self._eps = torch.where(self.constant, max(norm.eps, 1e-5), 0.0)
 
-    def apply(self, weight: Tensor) -> Tensor:
-        """The linear layer with other weights."""
+    def _outputs(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if isinstance(self._linear, nn.Conv2d):
-            found: Tensor = self._linear._conv_forward(self.x, weight, self._bias)
+            found: Tensor = self._linear._conv_forward(x, weight, bias)
             return found
-        return F.linear(self.x, weight, self._bias)
+        return F.linear(x, weight, bias)
+
+    def apply(self, weight: Tensor) -> Tensor:
+        """The linear layer with other weights, without bias and mean."""
+        y = self._outputs(self.x, weight, None)
+        return y - y.mean([0, *range(2, y.ndim)], keepdim=True)
+
+    def terms(self, weight: Tensor) -> Tensor:
+        """Sizes of the sums that make up y, of which rounding takes its share."""
+        return self._outputs(self.x.abs(), weight.abs(), None)
+
+    def relative_terms(self, weight: Tensor) -> Tensor:
+        """The same, as they go into z: times |gamma|/s."""
+        y = self.apply(weight)
+        gamma, eps = (p.view(1, -1, *[1] * (y.ndim - 2)) for p in (self._gamma, self._eps))
+        var = y.var([0, *range(2, y.ndim)], correction=0, keepdim=True)
+        return gamma.abs() * self.terms(weight) / (var + eps).sqrt()
 
     def transform(self, y: Tensor) -> Tensor:
         """BatchNorm, composed of operations that are right in every order of differentiation."""
@@ -109,7 +150,11 @@ class Layer:
 
     def y_hat(self, unit: int) -> Array:
         y = self.values(self.y)[unit]
-        return as_array((y - self._mean[unit]) / self._var[unit].sqrt())
+        return as_array((y - y.mean()) / self._var[unit].sqrt())
+
+    def whole(self, unit: int) -> Array:
+        """y with its mean."""
+        return as_array(self._whole[unit])
 
     def undone(self, unit: int) -> Array:
         """BatchNorm with gamma = s and beta = mean, which gives y back (Observation 4.3)."""
@@ -146,14 +191,15 @@ class Layer:
     def choose(self, units: int | Sequence[int]) -> tuple[list[int], list[str]]:
         """The units to look at, and what to say about them."""
         count, notes = self.weight.shape[0], []
-        if isinstance(units, int):
+        if not isinstance(units, (Sequence, np.ndarray)):
+            units = _index(units)
             if units < 1:
                 raise ValueError(f"units is how many to look at, at least 1, or a list of them; got {units}.")
             chosen = [int(unit) for unit in np.unique(np.linspace(0, count - 1, min(units, count)).round())]
             if len(chosen) < count:
                 notes.append(f"{len(chosen)} of {count} units, spread evenly; units= takes others.")
         else:
-            chosen = list(dict.fromkeys(units))
+            chosen = list(dict.fromkeys(map(_index, units)))
             if not chosen or any(not 0 <= unit < count for unit in chosen):
                 raise ValueError(f"units are outputs 0 to {count - 1} of the layer, at least one; got {list(units)}.")
         constant = [unit for unit in chosen if self.constant[unit]]
@@ -178,3 +224,10 @@ class Layer:
         if dead:
             notes.append(f"Units {dead} have gamma = 0: no gradient passes, and both sides are 0.")
         return chosen, notes
+
+
+def _index(unit: object) -> int:
+    try:
+        return operator.index(unit)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError(f"units are whole numbers, one or a list of them; got {unit!r}.") from None

@@ -24,6 +24,8 @@ def bounds(
 
     Both sides, as printed and as corrected, for every linear layer or convolution that hands its output to a BatchNorm.
 
+    Exit status 1 where a corrected statement does not hold.
+
     Example: normscope bounds net.py:build --data digits --train 100
     """
     import torch
@@ -49,8 +51,10 @@ def bounds(
         raise ValueError(f"The model or the loss does not take this batch: {error}") from error
     if as_json:
         typer.echo(json.dumps({name: layer.plain() for name, layer in found.items()}, indent=1, allow_nan=False))
-        return
-    for name, layer in found.items():
-        typer.echo(f"layer {name}: {layer}\n")
     wrong = [name for name, layer in found.items() if not layer.holds]
-    typer.echo(f"NOT every corrected statement holds: {wrong}" if wrong else "Every corrected statement holds.")
+    if not as_json:
+        for name, layer in found.items():
+            typer.echo(f"layer {name}: {layer}\n")
+        typer.echo(f"NOT every corrected statement holds: {wrong}" if wrong else "Every corrected statement holds.")
+    if wrong:
+        raise typer.Exit(1)

@@ -29,6 +29,7 @@ for any phi is derived above.
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -45,18 +46,26 @@ _Function = Callable[[_Array], _Array]
 
 @dataclass(frozen=True)
 class Activation:
-    """phi with its derivative, and the points where either jumps, which quadrature must not step over."""
+    """phi with its derivative, and the points where either jumps or turns fast, which quadrature must not step over."""
 
     phi: _Function
     slope: _Function
     kinks: tuple[float, ...] = ()
 
 
+# Where tanh and erf bend and where they are flat; a large gamma puts all of it into a narrow place.
+_BENDS = (-10.0, -3.0, -1.0, 0.0, 1.0, 3.0, 10.0)
+# Quadrature is off by less than this many times what its last refinements changed; more than this share of the rate is
+# no answer.
+_SAFETY, _LARGEST_ERROR = 4, 1e-3
+# Nodes of the finest rule; their square is the cost.
+_NODES = 2000
+
 ACTIVATIONS = {
     "relu": Activation(lambda z: np.maximum(z, 0.0), lambda z: np.where(z > 0, 1.0, 0.0), (0.0,)),
     "linear": Activation(lambda z: z, np.ones_like),
-    "tanh": Activation(np.tanh, lambda z: 1 / np.cosh(z) ** 2),
-    "erf": Activation(erf, lambda z: 2 / math.sqrt(math.pi) * np.exp(-(z**2))),
+    "tanh": Activation(np.tanh, lambda z: 1 - np.tanh(z) ** 2, _BENDS),
+    "erf": Activation(erf, lambda z: 2 / math.sqrt(math.pi) * np.exp(-(z**2)), _BENDS),
 }
 
 
@@ -84,8 +93,11 @@ class Explosion:
     method: str
 
     def factor(self, depth: int) -> float:
-        """The squared norm at the bottom over that at the top of `depth` layers."""
-        return math.exp(depth * math.log(self.rate))
+        """The squared norm at the bottom over that at the top of `depth` layers; inf beyond float64."""
+        try:
+            return math.exp(depth * math.log(self.rate))
+        except OverflowError:
+            return math.inf
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
@@ -108,8 +120,11 @@ def explosion(
         (1.4685, 1.2118, 42)
     """
     size = _batch_size(batch_size)
-    if not math.isfinite(gamma) or not math.isfinite(beta):
-        raise ValueError(f"gamma and beta are finite numbers; got gamma = {gamma} and beta = {beta}.")
+    if not all(isinstance(value, Real) and (value == 0 or 1e-60 <= abs(value) <= 1e60) for value in (gamma, beta)):
+        raise ValueError(
+            f"gamma and beta are finite numbers, 0 or of a size between 1e-60 and 1e60; got gamma = {gamma!r} and "
+            f"beta = {beta!r}."
+        )
     if not isinstance(phi, Activation):
         check_choice("phi", phi, ACTIVATIONS)
     if phi == "linear" and gamma != 0:
@@ -117,15 +132,8 @@ def explosion(
     if phi == "relu" and beta == 0 and gamma != 0:
         return _result(phi, size, gamma, beta, _relu(size, gamma), 0.0, "closed form")
     activation = phi if isinstance(phi, Activation) else ACTIVATIONS[phi]
-    coarse, fine = (_moments(activation, size, gamma, beta, panels) for panels in (6, 12))
     name = phi if isinstance(phi, str) else "function"
-    if fine.spread <= 1e-12 * fine.square:
-        raise ValueError(
-            f"phi(gamma x + beta) is constant over the batch for gamma = {gamma} and beta = {beta}: the next BatchNorm "
-            "has no variance to divide by. Take a gamma that is not 0, or a smaller beta."
-        )
-    error = abs(_rate(fine, size) - _rate(coarse, size))
-    return _result(name, size, gamma, beta, fine, error, "quadrature")
+    return _result(name, size, gamma, beta, *_refined(activation, size, gamma, beta), "quadrature")
 
 
 def rate(phi: str | Activation = "relu", batch_size: float = math.inf) -> float:
@@ -140,18 +148,14 @@ def rate(phi: str | Activation = "relu", batch_size: float = math.inf) -> float:
 
 @dataclass(frozen=True)
 class _Moments:
-    """E f1^2, E f1 f2, E d1^2, E x1^2 d1^2, E d1 d2, E x1 x2 d1 d2."""
+    """E f1^2, E f1^2 - E f1 f2, E d1^2, E x1^2 d1^2, E d1 d2, E x1 x2 d1 d2."""
 
     square: float
-    product: float
+    spread: float
     slope: float
     weighted: float
     slopes: float
     weighted_slopes: float
-
-    @property
-    def spread(self) -> float:
-        return self.square - self.product
 
 
 def _rate(m: _Moments, size: float) -> float:
@@ -164,7 +168,7 @@ def _rate(m: _Moments, size: float) -> float:
 def _result(phi: str, size: float, gamma: float, beta: float, m: _Moments, error: float, method: str) -> Explosion:
     rate = _rate(m, size)
     xi = 1 / math.log(rate) if rate > 1 else math.inf
-    correlation = m.product / m.square
+    correlation = 1 - m.spread / m.square
     return Explosion(phi, size, gamma, beta, rate, math.sqrt(rate), m.square, correlation, xi, 16 * xi, error, method)
 
 
@@ -172,12 +176,39 @@ def _relu(size: float, gamma: float) -> _Moments:
     c = -1 / (size - 1)
     j, slope = (math.sqrt(1 - c * c) + (math.pi - math.acos(c)) * c) / math.pi, (math.pi - math.acos(c)) / math.pi
     half = gamma**2 / 2
-    return _Moments(half, half * j, half, half, half * slope, half * j)
+    return _Moments(half, half * (1 - j), half, half, half * slope, half * j)
 
 
 def _linear(size: float, gamma: float, beta: float) -> _Moments:
     c, g = -1 / (size - 1), gamma**2
-    return _Moments(g + beta**2, g * c + beta**2, g, g, g, g * c)
+    return _Moments(g + beta**2, g * (1 - c), g, g, g, g * c)
+
+
+def _refined(activation: Activation, size: float, gamma: float, beta: float) -> tuple[_Moments, float]:
+    """Moments from more and more panels, until the rate no longer moves, and what it may be off by."""
+    places = len(activation.kinks) + 1
+    panels = max(1, 6 // places)
+    rates: list[float] = []
+    while len(rates) < 2 or 24 * places * panels <= _NODES:
+        found = _moments(activation, size, gamma, beta, panels)
+        if not found.spread > 1e-28 * found.square:
+            raise ValueError(
+                f"phi(gamma x + beta) is constant over the batch for gamma = {gamma} and beta = {beta}: the next "
+                "BatchNorm has no variance to divide by. Take a gamma that is not 0, or a smaller beta."
+            )
+        rates.append(_rate(found, size))
+        error = _SAFETY * max((abs(rates[-1] - earlier) for earlier in rates[-3:-1]), default=math.inf)
+        if error <= 1e-12 * rates[-1]:
+            break
+        panels *= 2
+    least = 1.0 if math.isinf(size) else (size - 2) / (size - 3)
+    if not error <= _LARGEST_ERROR * rates[-1] or rates[-1] + error < least * (1 - 1e-9):
+        raise ValueError(
+            f"Quadrature does not find the rate for gamma = {gamma} and beta = {beta}: {rates[-1]:.4g} within "
+            f"{error:.1g}, and no phi has less than {least:.4g}. Name the points where phi jumps or turns fast as its "
+            "kinks, or take a smaller gamma."
+        )
+    return found, error
 
 
 def _moments(activation: Activation, size: float, gamma: float, beta: float, panels: int) -> _Moments:
@@ -194,9 +225,12 @@ def _moments(activation: Activation, size: float, gamma: float, beta: float, pan
     x1, w1 = rule(n, kinks[None], panels)
     x1, w1 = x1[0], w1[0]
     square, slope, weighted = (float(w1 @ values) for values in (f(x1) ** 2, d(x1) ** 2, (x1 * d(x1)) ** 2))
+    # Without its mean, which E f1^2 - E f1 f2 does not see, f keeps its digits where beta is large.
+    mean = float(w1 @ f(x1))
+    centred = float(w1 @ (f(x1) - mean) ** 2)
     if math.isinf(size):
-        product, slopes, pulls = (float(w1 @ values) ** 2 for values in (f(x1), d(x1), x1 * d(x1)))
-        return _Moments(square, product, slope, weighted, slopes, pulls)
+        slopes, pulls = (float(w1 @ values) ** 2 for values in (d(x1), x1 * d(x1)))
+        return _Moments(square, centred, slope, weighted, slopes, pulls)
     # x2 = c x1 + width y, with y a coordinate of the sphere that is left once x1 is known.
     c = -1 / n
     # Rounding may put a node on the edge of the sphere, where nothing is left.
@@ -205,17 +239,17 @@ def _moments(activation: Activation, size: float, gamma: float, beta: float, pan
     x2 = c * x1[:, None] + width * y
     product, slopes, pulls = (
         float(w1 @ (values1 * (w2 * values2).sum(1)))
-        for values1, values2 in ((f(x1), f(x2)), (d(x1), d(x2)), (x1 * d(x1), x2 * d(x2)))
+        for values1, values2 in ((f(x1) - mean, f(x2) - mean), (d(x1), d(x2)), (x1 * d(x1), x2 * d(x2)))
     )
-    return _Moments(square, product, slope, weighted, slopes, pulls)
+    return _Moments(square, centred - product, slope, weighted, slopes, pulls)
 
 
 def _batch_size(value: float) -> float:
-    if math.isinf(value) and value > 0:
+    if isinstance(value, Real) and value == math.inf:
         return math.inf
-    if not value > 3 or value != int(value):
+    if not isinstance(value, Real) or not value > 3 or value != int(value):
         raise ValueError(
-            f"The batch size is a whole number above 3, or inf; got {value}. With 3 samples or fewer the mean of "
+            f"The batch size is a whole number above 3, or inf; got {value!r}. With 3 samples or fewer the mean of "
             "1/s^2, and with it the rate, is infinite."
         )
     return int(value)

@@ -128,29 +128,30 @@ def largest_curvature(h_hat: _Array, d: _Array) -> float:
     """
     values, vectors = np.linalg.eigh((h_hat + h_hat.T) / 2)
     centre = vectors.T @ d / 2
-    radius, top = float(np.linalg.norm(centre)), float(values[-1])
+    radius, top, scale = float(np.linalg.norm(centre)), float(values[-1]), float(np.abs(values).max())
     if radius == 0 or top <= 0:
         return 0.0  # at u = 0, which is in the ball
-    scale = float(np.abs(values).max())
+    centre, values = centre / radius, values / scale
+    # From nu = top + t on: the gaps to top are taken once, so that a small t keeps all its digits.
+    gaps = values[-1] - values
 
-    def offset(nu: float) -> _Array:
+    def offset(log_t: float) -> _Array:
         """u - d/2 for this nu."""
-        return values * centre / (nu - values)
+        return values * centre / (np.exp(log_t) + gaps)
 
-    def excess(nu: float) -> float:
-        return float(np.linalg.norm(offset(nu))) - radius
+    def excess(log_t: float) -> float:
+        return float(np.linalg.norm(offset(log_t))) - 1
 
-    low, high = top + 1e-13 * scale, top + scale
+    # At t = 1 the offset is no longer than the radius; the other end has squares that float64 holds.
+    low, high = -345.0, 1e-9
     if excess(low) <= 0:
         # The hard case: the top eigenvector has no share in d, and fills what is left of the radius.
-        move = np.where(values < top - 1e-12 * scale, offset(low), 0.0)
-        move[-1] = np.sqrt(max(radius**2 - float(move @ move), 0.0))
-        u = centre + move
+        move = offset(low)
+        move[-1] = np.sqrt(max(1 - float(move[:-1] @ move[:-1]), 0.0))
     else:
-        while excess(high) > 0:
-            high = top + 2 * (high - top)
-        u = centre + offset(brentq(excess, low, high, xtol=1e-15 * scale, rtol=1e-14))
-    return float(values @ u**2)
+        move = offset(brentq(excess, low, high, xtol=1e-14))
+        move /= np.linalg.norm(move)
+    return scale * radius**2 * float(values @ (centre + move) ** 2)
 
 
 def nearest_optimum(w0: _Array, w_star: _Array) -> tuple[float, float, float]:

@@ -27,16 +27,16 @@ Source: seed 002, Sections 3 and 6.
 """
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from numbers import Real
 from typing import Any
 
 import pandas as pd
 
 from normscope.results import plain
-
-# Of one sample, of two samples at one site, of two samples at two sites.
-_Moments = tuple[float, float, float]
+from normscope.theory.recursions import Layer, order_parameters, term
 
 _BASE = (
     "The data have q_hat = {q0:g} and q_hat_xy = {q0_xy:g}: Section 3.1.1 prints these two the other way round "
@@ -44,11 +44,22 @@ _BASE = (
 )
 _OUTPUT = "lambda is that of one output; with several outputs the paper's sum is not multiplied by their number."
 _VARIANCE = "BatchNorm's backward recursion divides by q^l, as printed, not by the variance q^l - q_xy^l."
+_MOMENT = "q_hat = gamma^2/2 with BatchNorm, as (23), (39) and (54) have it; (52) and (53) have sigma_w^2 before it."
+_SUBSCRIPT = (
+    "q_tilde_xy^l comes from q_tilde_xy of layer l + 1, as in (22), (25), (37), (42) and (143); Claim 6.6 and (118) "
+    "print its q_tilde."
+)
+_WEIGHTS = (
+    "Layers differ in sigma_w2: backwards it is that of layer l + 1, whose weights the gradient goes through (66)."
+)
+_SIGMA = "(43) prints sigma_l^l below the line; read as q^l, as in (42) and (127)."
 _CONVOLUTIONS = (
     "Sites of the data are uncorrelated (q_hat_ab = 0); the paper gives no base case.",
     "q_tilde = q_tilde_xy = q_tilde_ab = 1 at the output, and the flattening changes none; the paper gives no rule.",
     "The stride does not enter: each site is taken to feed as many sites as the filter has.",
     "After flattening, the layer's fan-in is channels times sites.",
+    "A dense layer has one site, and (31) no pairs of different ones to average over: its q_ab, q_hat_ab, q_tilde_ab "
+    "are those of two samples, q_xy, q_hat_xy, q_tilde_xy.",
 )
 
 
@@ -78,7 +89,7 @@ class Printed:
 
     def eta_star(self, momentum: float = 0.0) -> float:
         """eta* = 2 (1 + mu) / lambda, Eq. (7): heavy ball on 1/2 ||f - y||^2, sum over outputs, mean over samples."""
-        if not 0 <= momentum < 1:
+        if not isinstance(momentum, Real) or not 0 <= momentum < 1:
             raise ValueError(f"momentum is at least 0 and less than 1; got {momentum}.")
         return 2 * (1 + momentum) / self.lambda_max if self.lambda_max > 0 else math.inf
 
@@ -94,17 +105,6 @@ class Printed:
     def plain(self) -> dict[str, Any]:
         """For JSON."""
         return plain(asdict(self))
-
-
-@dataclass(frozen=True)
-class _Layer:
-    """fan_in: N_{l-1}. sites: K_l, 1 for a dense layer. gamma: of the BatchNorm after it, None without one."""
-
-    fan_in: int
-    sites: int
-    sigma_w2: float
-    sigma_b2: float
-    gamma: float | None
 
 
 def dense(
@@ -132,8 +132,9 @@ def dense(
         >>> round(dense((784, 1000, 1000, 1000, 10), gamma=1.0).lambda_max, 1)
         229.9
     """
+    widths = _counts("widths", widths)
     if len(widths) < 2:
-        raise ValueError(f"widths are N_0, ..., N_L, at least two numbers; got {tuple(widths)}.")
+        raise ValueError(f"widths are N_0, ..., N_L, at least two numbers; got {widths}.")
     return _solve(_layers(widths[:-1], [1] * (len(widths) - 1), sigma_w2, sigma_b2, gamma), widths[1:-1], q0, q0_xy)
 
 
@@ -162,38 +163,32 @@ def convolutional(
         >>> round(convolutional(**mnist).lambda_max), round(convolutional(**mnist, gamma=1.0).lambda_max)
         (98669, 6704)
     """
+    channels, sites, filters = _counts("channels", channels), _counts("sites", sites), _counts("filters", filters)
+    hidden = _counts("hidden", hidden)
     if not len(channels) == len(sites) == len(filters) + 1 or not filters:
         raise ValueError(
             "channels and sites begin with those of the data and have one more entry than filters; got "
             f"{len(channels)} channels, {len(sites)} sites and {len(filters)} filters."
         )
-    if min(*sites, *filters) < 1:
-        raise ValueError(f"Maps and filters have at least one site; got sites {sites} and filters {filters}.")
     fans = [c * f for c, f in zip(channels[:-1], filters, strict=True)]
     dense_fans = [channels[-1] * sites[-1], *hidden]
     layers = _layers([*fans, *dense_fans], [*sites[1:], *(1 for _ in dense_fans)], sigma_w2, sigma_b2, gamma)
     return _solve(layers, (*channels[1:], *hidden), q0, q0_xy, convolutions=len(filters))
 
 
-def _solve(layers: list[_Layer], hidden: Sequence[int], q0: float, q0_xy: float, *, convolutions: int = 0) -> Printed:
-    if not abs(q0_xy) <= q0 < math.inf:
+def _solve(layers: list[Layer], hidden: Sequence[int], q0: float, q0_xy: float, *, convolutions: int = 0) -> Printed:
+    if not (isinstance(q0, Real) and isinstance(q0_xy, Real) and abs(q0_xy) <= q0 < math.inf):
         raise ValueError(f"The data need a finite q0 with |q0_xy| <= q0; got q0 = {q0} and q0_xy = {q0_xy}.")
-    # In dense layers the third entry repeats the second.
-    hats = [(q0, q0_xy, 0.0 if convolutions else q0_xy)]
-    qs: list[_Moments] = []
-    for number, layer in enumerate(layers, 1):
-        first_dense = number == convolutions + 1
-        own, pair, sites = hats[-1]
-        qs.append(_affine(layer, own, pair, pair if first_dense else sites))
-        if number < len(layers):
-            hats.append(_forward(qs[-1], layer, number))
-    tildes = [(1.0, 1.0, 1.0)]
-    for q, layer, after in zip(qs[-2::-1], layers[-2::-1], layers[:0:-1], strict=True):
-        tildes.insert(0, _backward(tildes[0], q, layer.gamma, after.sigma_w2))
-    f = tuple(_term(layer, hat, tilde) for layer, hat, tilde in zip(layers, hats, tildes, strict=True))
-    conventions = [_BASE.format(q0=q0, q0_xy=q0_xy), _OUTPUT]
-    conventions += [_VARIANCE] if any(layer.gamma is not None for layer in layers) else []
+    qs, hats, tildes = order_parameters(layers, q0, q0_xy, convolutions)
+    f = tuple(term(layer, hat, tilde) for layer, hat, tilde in zip(layers, hats, tildes, strict=True))
+    if not math.isfinite(math.fsum(f)):
+        raise ValueError("lambda is beyond float64. Take fewer layers, or a smaller q0, sigma_w2 or gamma.")
+    batch_norm = any(layer.gamma is not None for layer in layers)
+    conventions = [_BASE.format(q0=q0, q0_xy=q0_xy), _OUTPUT, _SUBSCRIPT]
+    conventions += [_WEIGHTS] if len({layer.sigma_w2 for layer in layers}) > 1 else []
+    conventions += [_VARIANCE, _MOMENT] if batch_norm else []
     conventions += _CONVOLUTIONS if convolutions else ()
+    conventions += [_SIGMA] if convolutions and batch_norm else []
     narrow = min(hidden, default=math.inf)
     notes = (f"A layer of width {narrow} is outside the theory's reach (30 and more).",) if narrow < 30 else ()
     (q, q_xy, q_ab), (q_hat, q_hat_xy, q_hat_ab), (q_tilde, q_tilde_xy, q_tilde_ab) = (
@@ -216,56 +211,14 @@ def _solve(layers: list[_Layer], hidden: Sequence[int], q0: float, q0_xy: float,
     )
 
 
-def _affine(layer: _Layer, own: float, pair: float, sites: float) -> _Moments:
-    b, w = layer.sigma_b2, layer.sigma_w2
-    return b + w * own, b + w * pair, b + w * sites
-
-
-def _forward(q: _Moments, layer: _Layer, number: int) -> _Moments:
-    if q[0] == 0:
-        raise ValueError(
-            f"Layer {number} has no variance: q = sigma_b2 + sigma_w2 q_hat is 0. Take sigma_b2 > 0, or sigma_w2 and "
-            "the gamma before it above 0."
-        )
-    if layer.gamma is not None:
-        return layer.gamma**2 / 2, layer.gamma**2 / (2 * math.pi), layer.gamma**2 / (2 * math.pi)
-    return q[0] / 2, _relu_product(q[0], _cosine(q[1], q[0])), _relu_product(q[0], _cosine(q[2], q[0]))
-
-
-def _cosine(q_xy: float, q: float) -> float:
-    """c_xy = q_xy / q; rounding may carry equal samples above 1."""
-    return max(-1.0, min(1.0, q_xy / q))
-
-
-def _relu_product(q: float, c: float) -> float:
-    return q / (2 * math.pi) * (math.sqrt(1 - c * c) + c * math.pi / 2 + c * math.asin(c))
-
-
-def _backward(tilde: _Moments, q: _Moments, gamma: float | None, sigma_w2: float) -> _Moments:
-    if gamma is not None:
-        scale = gamma**2 * sigma_w2 / q[0]
-        return scale / 2 * tilde[0], scale / 4 * tilde[1], scale / 4 * tilde[2]
-    angle, angle_ab = (math.pi / 2 + math.asin(_cosine(part, q[0])) for part in q[1:])
-    scale = sigma_w2 / (2 * math.pi)
-    return sigma_w2 / 2 * tilde[0], scale * angle * tilde[1], scale * angle_ab * tilde[2]
-
-
-def _term(layer: _Layer, hat: _Moments, tilde: _Moments) -> float:
-    """(45), which for one site is the dense form."""
-    others = layer.sites - 1
-    return layer.fan_in * (others * tilde[2] + tilde[1]) * (others * hat[2] + hat[1])
-
-
 def _layers(
     fans: Sequence[int],
     sites: Sequence[int],
     sigma_w2: float | Sequence[float],
     sigma_b2: float | Sequence[float],
     gamma: float | Sequence[float | None] | None,
-) -> list[_Layer]:
+) -> list[Layer]:
     count = len(fans)
-    if min(fans) < 1:
-        raise ValueError(f"Every layer takes in at least one number; got fan-ins {tuple(fans)}.")
     weights, biases = _each("sigma_w2", sigma_w2, count), _each("sigma_b2", sigma_b2, count)
     for name, values in (("sigma_w2", weights), ("sigma_b2", biases)):
         if any(value is None or not 0 <= value < math.inf for value in values):
@@ -273,12 +226,24 @@ def _layers(
     gammas = [*_each("gamma", gamma, count - 1), None]
     if any(value is not None and not math.isfinite(value) for value in gammas):
         raise ValueError(f"gamma is a finite number, or None without BatchNorm; got {gamma}.")
-    return [_Layer(*row) for row in zip(fans, sites, weights, biases, gammas, strict=True)]  # type: ignore[arg-type]
+    return [Layer(*row) for row in zip(fans, sites, weights, biases, gammas, strict=True)]  # type: ignore[arg-type]
 
 
-def _each(name: str, value: float | Sequence[float | None] | None, count: int) -> list[float | None]:
-    if not isinstance(value, Sequence):
-        return [value] * count
-    if len(value) != count:
-        raise ValueError(f"{name} is one number or one for each of {count} layers; got {len(value)}.")
-    return list(value)
+def _each(name: str, value: Any, count: int) -> list[float | None]:
+    values = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value] * count
+    if len(values) != count:
+        raise ValueError(f"{name} is one number or one for each of {count} layers; got {len(values)}.")
+    if any(each is not None and not isinstance(each, Real) for each in values):
+        raise ValueError(f"{name} is one number or one for each of {count} layers; got {value!r}.")
+    return [None if each is None else float(each) for each in values]
+
+
+def _counts(name: str, values: Iterable[Any]) -> tuple[int, ...]:
+    """Whole numbers of at least 1."""
+    try:
+        found = tuple(operator.index(value) for value in values)
+    except TypeError:
+        found = (0,)
+    if min(found, default=1) < 1:
+        raise ValueError(f"{name} are whole numbers of at least 1; got {values!r}.")
+    return found
