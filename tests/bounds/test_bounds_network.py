@@ -143,10 +143,12 @@ def test_command_line_bad_input(tmp_path):
     found = _run(tmp_path, "net.py:build", "--data", "digits", "--loss", "mse")
     assert "loss must be one of" in str(found.exception)
     found = _run(tmp_path, "net.py:build", "--data", "net.py:triple")
-    assert "must give a pair (x, y), or batches; got a tuple of 3" in str(found.exception)
+    assert "must give a pair of tensors or arrays (x, y), or batches of them; got Tensor, Tensor, int" in str(
+        found.exception
+    )
     found = _run(tmp_path, "net.py:broken", "--data", "digits")
     assert isinstance(found.exception, ValueError)
-    assert "could not build the model: no such weights" in str(found.exception)
+    assert "was to build the model and raised RuntimeError: no such weights" in str(found.exception)
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
