@@ -33,7 +33,7 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
         bend = tuple(g * x.sites.outer(m.bend, m.bend) * others for g, m in zip(cotangent.g, found, strict=True))
         return [Cotangent(g, bend, cotangent.spread)]
 
-    return walk.record(out, [x], back)
+    return walk.record(out, [x], back, bends=f"{name!r} ({phi.name})")
 
 
 def _moments(phi: Activation, x: Field, part: Part) -> Moments:

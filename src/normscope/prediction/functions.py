@@ -100,12 +100,15 @@ def layer_norm_rule(
         raise ValueError(
             "normalizes the last dimensions of images; there is a map for (N, features) and for GroupNorm(1, C)"
         )
+    normalizers.check_features(x, shape)
     return normalizers.sample_norm(walk, name, x, weight, bias, eps, centre=True, kind="LayerNorm")
 
 
 def group_norm_rule(
     walk: Walk, name: str, x: Field, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
 ) -> Field:
+    if x.channels % groups:
+        raise ValueError(f"normalizes {groups} groups and gets {x.channels} channels, which they do not divide")
     if x.channels // groups * (1 if x.flat else x.sites.count) < linear.NARROW:
         walk.warn(f"{name}: groups of {x.channels // groups} channels are narrow for a theory of many channels.")
     if groups == x.channels:
@@ -273,7 +276,7 @@ def _parametric(make: Callable[..., Tensor]) -> Handler:
     def handler(walk: Walk, name: str, x: Field, *args: Any, inplace: bool = False, **kwargs: Any) -> Field:
         if make is F.leaky_relu:
             return elementwise.activation(walk, name, x, leaky(*(args[:1] or (kwargs.get("negative_slope", 0.01),))))
-        phi = Activation(make.__name__, lambda z: make(z, *args, **kwargs), monotone=False)
+        phi = Activation(make.__name__, lambda z: make(z.clone(), *args, **kwargs), monotone=False)
         return elementwise.activation(walk, name, x, phi)
 
     return handler
@@ -329,11 +332,15 @@ _BY_NAME: dict[str, Handler] = {
     "add_": _add,
     "iadd": _add,
     "sub": _subtract,
+    "sub_": _subtract,
+    "isub": _subtract,
     "mul": _multiply,
     "mul_": _multiply,
     "imul": _multiply,
     "truediv": _divide,
     "div": _divide,
+    "div_": _divide,
+    "itruediv": _divide,
     "cat": _concatenate,
     "concat": _concatenate,
     "dropout": dropout_rule,

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from normscope.prediction.field import Field, Part
+from normscope.prediction.field import INPUTS, Field, Part
 from normscope.theory.sites import Sites, exact_sites
 
 
@@ -37,7 +37,7 @@ def input_field(
 
 def _field(sites: Sites, kernel: Tensor, shape: tuple[int, ...]) -> Field:
     mean = 0 * sites.diagonal(kernel)
-    return Field(sites, (Part(shape[0], kernel, mean),), shape, False, frozenset({"input"}))
+    return Field(sites, (Part(shape[0], kernel, mean),), shape, False, frozenset({INPUTS}))
 
 
 def _size(shape: tuple[int, ...]) -> tuple[int, int]:

@@ -26,7 +26,7 @@ def add(walk: Walk, name: str, left: Field, right: Field) -> Field:
     common = left.roots & right.roots
     if common:
         raise ValueError(
-            f"adds two tensors that are both functions of {', '.join(sorted(map(repr, common)))} with no weights in "
+            f"adds two tensors that are both functions of {', '.join(sorted(map(str, common)))} with no weights in "
             "between, so they are not independent, and their sum has no map here. End one of them in a linear layer"
         )
     cuts = _cuts(left, right)

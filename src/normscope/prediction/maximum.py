@@ -47,7 +47,7 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
             bends.append(pool_back(window, after.outer(found.bend / share, found.bend / share) * g) * others)
         return [Cotangent(tuple(sent), tuple(bends), cotangent.spread)]
 
-    return walk.record(out, [before], back)
+    return walk.record(out, [before], back, bends=f"{name!r} (max pooling)")
 
 
 def _inside(window: Window, covariance: Tensor, q: Tensor) -> float:

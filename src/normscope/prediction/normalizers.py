@@ -1,6 +1,7 @@
 """Normalizers: BatchNorm by the batch or by running statistics, and those of each sample."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +19,16 @@ def _slices(x: Field, values: Tensor | None, otherwise: float) -> list[Tensor]:
         return [torch.full((part.channels,), otherwise, dtype=torch.float64) for part in x.parts]
     if values.numel() != x.channels:
         raise ValueError(f"normalizes {values.numel()} channels and gets {x.channels}")
+    if not bool(torch.isfinite(values.detach()).all()):
+        raise ValueError("has a gamma, beta or running statistic that is not finite. Initialize it, or load it again")
     return list(values.detach().double().flatten().cpu().split([part.channels for part in x.parts]))
+
+
+def check_features(x: Field, normalized_shape: Any) -> None:
+    """Of a normalizer of the last dimension of (N, features)."""
+    wanted = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if wanted != x.shape:
+        raise ValueError(f"normalizes a last dimension of {', '.join(map(str, wanted))} and gets {x.shape[0]} features")
 
 
 def _affine(walk: Walk, name: str, x: Field, gamma: Tensor | None, beta: Tensor | None) -> list[tuple[float, Tensor]]:
@@ -87,7 +97,7 @@ def batch_norm(
             sent.append(before)
         return [Cotangent(tuple(sent), tuple(map(torch.zeros_like, sent)), cotangent.spread)]
 
-    return walk.record(out, [x], back)
+    return walk.record(out, [x], back, bends=f"{name!r} (BatchNorm)")
 
 
 def _check(walk: Walk, name: str, found: Sequence[Normalized]) -> None:
@@ -138,7 +148,7 @@ def _by_running(
         sent = tuple(g * s for g, s in zip(cotangent.g, scales, strict=True))
         return [Cotangent(sent, tuple(map(torch.zeros_like, sent)), cotangent.spread)]
 
-    return walk.record(out, [x], back)
+    return walk.record(out, [x], back, bends=f"{name!r} (BatchNorm)")
 
 
 def sample_norm(
@@ -159,9 +169,7 @@ def sample_norm(
     With many channels the statistics are constants of the weights; the direction that their gradient takes out is one
     of as many as there are channels, and is left in.
     """
-    gamma_channels = gamma if gamma is None or gamma.numel() == x.channels else gamma.mean().expand(x.channels)
-    beta_channels = beta if beta is None or beta.numel() == x.channels else beta.mean().expand(x.channels)
-    affine = _affine(walk, name, x, gamma_channels, beta_channels)
+    affine = _affine(walk, name, x, gamma, beta)
     sites, total = x.sites, x.channels
     mean = sum(part.mean * (part.channels / total) for part in x.parts)
     assert isinstance(mean, Tensor)
@@ -200,4 +208,4 @@ def sample_norm(
         sent = tuple(g * g2 * rate for g, (g2, _) in zip(cotangent.g, affine, strict=True))
         return [Cotangent(sent, tuple(map(torch.zeros_like, sent)), cotangent.spread)]
 
-    return walk.record(out, [x], back)
+    return walk.record(out, [x], back, bends=f"{name!r} ({kind})")

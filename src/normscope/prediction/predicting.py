@@ -16,6 +16,7 @@ from normscope.choices import check_choice
 from normscope.curvature.limits import momentum_limit
 from normscope.environment import environment
 from normscope.observe.model import unwrapped
+from normscope.observe.untouched import untouched
 from normscope.observe.verdict import CROSS_ENTROPY, NOT_A_LIMIT, SQUARED
 from normscope.prediction.field import Field
 from normscope.prediction.graph import walk_through
@@ -23,6 +24,7 @@ from normscope.prediction.inputs import input_field
 from normscope.prediction.linear import NARROW
 from normscope.prediction.outcome import Prediction
 from normscope.prediction.paper import as_printed
+from normscope.prediction.refusal import check_model
 from normscope.prediction.spectrum import Spectrum, spectrum
 from normscope.prediction.walk import Walk
 from normscope.theory.softmax import MOST, curvature
@@ -77,22 +79,24 @@ def predict(
     check_choice("loss", loss, LOSSES)
     limit = momentum_limit(momentum, nesterov=nesterov)
     inner, _, convention = unwrapped(model)
+    check_model(inner)
     shape = _shape(input_shape)
-    x, images = input_field(shape, batch_size, batch, sum(p.ndim > 1 for p in inner.parameters()))
-    chosen = {
-        id(p) for name, p in inner.named_parameters() if p.requires_grad and (not parameters or parameters(name, p))
-    }
-    walk = Walk(x.sites.batch, stats == "batch", lambda tensor: tensor is not None and id(tensor) in chosen)
-    if convention:
-        walk.note(convention)
-    if not chosen:
-        raise ValueError("The model has no trainable parameters, or parameters= leaves none; lambda is by those.")
-    out = walk_through(inner, x, walk)
-    _check_output(out)
-    if not walk.rows:
-        raise ValueError("The model has no layer with parameters on the way from input to output.")
-    found = as_printed(walk, x) if theory == "paper" else spectrum(walk, x, out, images)
+    # Reading the graph calls the model's forward: its buffers, attributes and the generators are put back.
+    with untouched(inner, only=frozenset()):
+        x, images = input_field(shape, batch_size, batch, sum(p.ndim > 1 for p in inner.parameters()))
+        chosen = {
+            id(p) for name, p in inner.named_parameters() if p.requires_grad and (not parameters or parameters(name, p))
+        }
+        walk = Walk(x.sites.batch, stats == "batch", lambda tensor: tensor is not None and id(tensor) in chosen)
+        if convention:
+            walk.note(convention)
+        if not chosen:
+            raise ValueError("The model has no trainable parameters, or parameters= leaves none; lambda is by those.")
+        out = walk_through(inner, x, walk)
+        _check_output(walk, out)
+        found = as_printed(walk, x) if theory == "paper" else spectrum(walk, x, out, images)
     walk.forget()
+    _check_finite(found, theory)
     _common_notes(walk, x, found, batch is not None)
     if theory == "corrected":
         _explosion(walk)
@@ -132,7 +136,25 @@ def _shape(input_shape: Any) -> tuple[int, ...]:
     return shape
 
 
-def _check_output(out: Field) -> None:
+def _check_finite(found: Spectrum, theory: str) -> None:
+    numbers = [found.mean, found.mean_infinite]
+    numbers += [found.data, found.data_infinite] if theory == "corrected" else []
+    if not all(map(math.isfinite, numbers)):
+        raise ValueError(
+            "The prediction is not a finite number: on their way through the layers the signals or their gradients "
+            "leave the range of double precision, as they do in stacks of more than about 1,000 normalized layers "
+            "without skip connections. Predict fewer of the layers."
+        )
+
+
+def _check_output(walk: Walk, out: Field) -> None:
+    if not walk.rows:
+        raise ValueError("The model has no layer with parameters on the way from input to output.")
+    if bent := walk.bent(out):
+        raise ValueError(
+            f"The output comes out of {bent}, not of a linear map: the theory takes the gradient at the output as one "
+            "for every sample. Predict the network without it, or measure it with ns.measure."
+        )
     if not out.flat or (out.sites.count > 1 and out.sites.form != "samples") or len(out.parts) > 1:
         raise ValueError(
             "predict needs one output vector a sample, (N, outputs); the model gives (N, "
