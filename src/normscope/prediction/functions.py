@@ -157,6 +157,8 @@ def maximum_rule(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Field:
+    if any(d != 1 for d in (dilation if isinstance(dilation, (tuple, list)) else (dilation,))):
+        raise ValueError("takes maxima over dilated windows, which has no map here. Pool without dilation")
     return max_pool(walk, name, x, _window(x, kernel_size, stride, padding, dilation, ceil_mode))
 
 
@@ -176,11 +178,14 @@ def _window(x: Field, kernel: Any, stride: Any, padding: Any, dilation: Any, cei
     return window
 
 
-def _mean(walk: Walk, name: str, x: Field, dim: Any = None, keepdim: bool = False, **_: Any) -> Field:
+def _mean(
+    walk: Walk, name: str, x: Field, dim: Any = None, keepdim: bool = False, *, axis: Any = None, dtype: Any = None
+) -> Field:
+    dim = axis if dim is None else dim
     dims = tuple(sorted(d % (len(x.shape) + 1) for d in ([dim] if isinstance(dim, int) else dim or ())))
-    if not dims or dims != tuple(range(2, len(x.shape) + 1)):
-        raise ValueError(f"takes a mean over dimensions {dim}; there is a map for the mean over all sites")
-    return pooling.global_mean(walk, x, flat=not keepdim)
+    if not dims or dims[0] < 2:
+        raise ValueError(f"takes a mean over dimensions {dim}; there is a map for means over sites")
+    return pooling.mean(walk, x, dims, keepdim=keepdim)
 
 
 def flatten_rule(walk: Walk, name: str, x: Field, start_dim: int = 0, end_dim: int = -1) -> Field:
@@ -212,30 +217,35 @@ def _add(walk: Walk, name: str, left: Any, right: Any, alpha: float = 1.0) -> An
     if isinstance(left, Field) and isinstance(right, Field):
         return joining.add(walk, name, left, right if alpha == 1 else elementwise.scale(walk, right, alpha))
     field, other = (left, right) if isinstance(left, Field) else (right, left)
-    return elementwise.shift(walk, field, _constant(other) * alpha)
+    return elementwise.shift(walk, field, _constant(walk, other) * alpha)
 
 
 def _subtract(walk: Walk, name: str, left: Any, right: Any) -> Any:
     if isinstance(right, Field):
         return _add(walk, name, left, elementwise.scale(walk, right, -1.0))
-    return elementwise.shift(walk, left, -_constant(right))
+    return elementwise.shift(walk, left, -_constant(walk, right))
 
 
 def _multiply(walk: Walk, name: str, left: Any, right: Any) -> Any:
     if isinstance(left, Field) and isinstance(right, Field):
         raise ValueError("multiplies two tensors of the network (a gate, attention), which has no map here")
     field, other = (left, right) if isinstance(left, Field) else (right, left)
-    return elementwise.scale(walk, field, _constant(other))
+    return elementwise.scale(walk, field, _constant(walk, other))
 
 
 def _divide(walk: Walk, name: str, left: Any, right: Any) -> Any:
     if isinstance(right, Field):
         raise ValueError("divides by a tensor of the network, which has no map here")
-    return elementwise.scale(walk, left, 1 / _constant(right))
+    return elementwise.scale(walk, left, 1 / _constant(walk, right))
 
 
-def _constant(value: Any) -> float:
+def _constant(walk: Walk, value: Any) -> float:
     if isinstance(value, Tensor):
+        if walk.trains(value) or value.grad_fn is not None:
+            raise ValueError(
+                "combines values with a trained number, whose part of lambda has no map here. Leave it out with "
+                "parameters= or requires_grad_(False), or measure this network (ns.measure)"
+            )
         if value.numel() != 1:
             raise ValueError(
                 f"combines a tensor of shape {tuple(value.shape)} elementwise; there is a map for one number"

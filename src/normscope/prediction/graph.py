@@ -194,7 +194,8 @@ def _weight_name(node: fx.Node) -> str:
 
 def _by_export(model: nn.Module, x: Field, walk: Walk, error: Exception) -> Field:
     """torch.export's graph of plain operations, for forwards that fx cannot trace."""
-    example = torch.zeros(x.sites.batch, *x.shape, dtype=_dtype(model))
+    # One number seen as a batch: export asks for shapes alone.
+    example = torch.zeros((), dtype=_dtype(model)).expand(x.sites.batch, *x.shape)
     quiet = io.StringIO()
     try:
         with contextlib.redirect_stderr(quiet), contextlib.redirect_stdout(quiet):

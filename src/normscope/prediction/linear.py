@@ -76,6 +76,11 @@ def _map(
     if key in walk.made:
         # The same weights on the same tensor: the same values, not another draw.
         return walk.made[key]
+    if weight.grad_fn is not None or (bias is not None and bias.grad_fn is not None):
+        raise ValueError(
+            "has weights that are computed from parameters, which has no map here. Use the parameters themselves, or "
+            "measure this network (ns.measure)"
+        )
     fan_in = weight[0].numel()
     sigma_w2 = fan_in * _finite("weights", mean_square(weight))
     sigma_b2 = 0.0 if bias is None else _finite("biases", mean_square(bias))

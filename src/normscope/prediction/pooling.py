@@ -29,11 +29,20 @@ def average_pool(walk: Walk, x: Field, window: Window, *, flat: bool = False) ->
     return walk.record(out, [x], back)
 
 
-def global_mean(walk: Walk, x: Field, *, flat: bool) -> Field:
-    """Mean over all sites."""
+def mean(walk: Walk, x: Field, dims: tuple[int, ...], *, keepdim: bool) -> Field:
+    """Over some or all dimensions of sites, counted as torch does, from 2 on."""
     if x.flat:
         raise ValueError("takes a mean over features, which has no map here")
-    return average_pool(walk, x, Window(x.sites, (x.sites.height, x.sites.width), (1, 1), (0, 0)), flat=flat)
+    height, width = x.sites.height, x.sites.width
+    whole = len(dims) == len(x.shape) - 1
+    kernel = (height, width) if whole else (height, 1) if dims == (2,) else (1, width)
+    window = Window(x.sites, kernel, (1, 1), (0, 0))
+    if whole or keepdim:
+        return average_pool(walk, x, window, flat=whole and not keepdim)
+    if dims == (3,) and height > 1:
+        raise ValueError("takes a mean over the width alone, which has no map here. Take it over (2, 3) at once")
+    found = average_pool(walk, x, window)
+    return _as(walk, found, (x.channels, found.sites.width))
 
 
 def reshape(walk: Walk, x: Field, shape: tuple[int, ...]) -> Field:
@@ -43,9 +52,15 @@ def reshape(walk: Walk, x: Field, shape: tuple[int, ...]) -> Field:
     size = 1
     for n in x.shape:
         size *= n
-    if shape == (size,) or (x.flat and x.sites.count == 1 and shape in ((size, 1, 1), (size, 1))):
-        out = Field(x.sites, x.parts, shape, x.gaussian, x.roots)
-        return walk.record(out, [x], lambda cotangent: [cotangent])
+    single = x.channels == size and x.sites.count == 1
+    if shape == (size,) or (single and shape in ((size, 1, 1), (size, 1))):
+        return _as(walk, x, shape)
     raise ValueError(
         f"reshapes (N, {', '.join(map(str, x.shape))}) to (N, {', '.join(map(str, shape))}), which has no map here"
     )
+
+
+def _as(walk: Walk, x: Field, shape: tuple[int, ...]) -> Field:
+    """The same values in another shape."""
+    out = Field(x.sites, x.parts, shape, x.gaussian, x.roots)
+    return walk.record(out, [x], lambda cotangent: [cotangent])

@@ -142,8 +142,8 @@ def _check_finite(found: Spectrum, theory: str) -> None:
     if not all(map(math.isfinite, numbers)):
         raise ValueError(
             "The prediction is not a finite number: on their way through the layers the signals or their gradients "
-            "leave the range of double precision, as they do in stacks of more than about 1,000 normalized layers "
-            "without skip connections. Predict fewer of the layers."
+            "leave the range of double precision, as they do in stacks of about 1,000 BatchNorm layers without "
+            "skip connections. Predict fewer of the layers."
         )
 
 

@@ -145,7 +145,9 @@ def place(window: Window, values: Tensor, *, averaged: bool) -> Tensor:
 
 
 def _pointwise(window: Window) -> bool:
-    return window.kernel == (1, 1) and window.stride == (1, 1) and window.padding == (0, 0)
+    """Whether it leaves the sites as they are; a small image becomes exact even in a window of one place."""
+    alone = window.kernel == (1, 1) and window.stride == (1, 1) and window.padding == (0, 0)
+    return alone and window.before.form == window.after.form
 
 
 def _taps(window: Window) -> list[tuple[slice, slice]]:
