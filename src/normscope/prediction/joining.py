@@ -89,7 +89,7 @@ def _one_form(walk: Walk, fields: Sequence[Field]) -> list[Field]:
     if len({f.sites.form for f in fields}) == 1:
         return list(fields)
     return [
-        average_pool(walk, f, Window(f.sites, (1, 1), (1, 1), (0, 0)), flat=f.flat) if f.sites.form == "torus" else f
+        average_pool(walk, f, Window(f.sites, (1, 1), (1, 1), (0, 0))) if f.sites.form == "torus" and not f.flat else f
         for f in fields
     ]
 

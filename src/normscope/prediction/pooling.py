@@ -1,5 +1,9 @@
 """Average pooling and means over the image; flattening."""
 
+from dataclasses import replace
+
+from torch import Tensor
+
 from normscope.prediction.field import Cotangent, Field, Part
 from normscope.prediction.walk import Walk
 from normscope.theory.windows import Window, place, pool, pool_back
@@ -39,10 +43,23 @@ def mean(walk: Walk, x: Field, dims: tuple[int, ...], *, keepdim: bool) -> Field
     window = Window(x.sites, kernel, (1, 1), (0, 0))
     if whole or keepdim:
         return average_pool(walk, x, window, flat=whole and not keepdim)
-    if dims == (3,) and height > 1:
-        raise ValueError("takes a mean over the width alone, which has no map here. Take it over (2, 3) at once")
     found = average_pool(walk, x, window)
-    return _as(walk, found, (x.channels, found.sites.width))
+    return _as(walk, found if dims == (2,) else _turned(walk, found), (x.channels, found.sites.count))
+
+
+def _turned(walk: Walk, x: Field) -> Field:
+    """A column of sites as a line."""
+
+    def turn(kernel: Tensor) -> Tensor:
+        return kernel.transpose(-1, -2) if x.sites.form == "torus" else kernel
+
+    sites = replace(x.sites, height=1, width=x.sites.height)
+    out = Field(sites, tuple(replace(p, kernel=turn(p.kernel)) for p in x.parts), x.shape, x.gaussian, x.roots)
+
+    def back(cotangent: Cotangent) -> list[Cotangent]:
+        return [Cotangent(tuple(map(turn, cotangent.g)), tuple(map(turn, cotangent.bend)), cotangent.spread)]
+
+    return walk.record(out, [x], back)
 
 
 def reshape(walk: Walk, x: Field, shape: tuple[int, ...]) -> Field:
