@@ -18,7 +18,7 @@ from normscope.prediction.field import Field
 from normscope.prediction.maximum import max_pool
 from normscope.prediction.walk import Walk
 from normscope.theory.gaussian import RELU, Activation
-from normscope.theory.windows import Window
+from normscope.theory.window import Window
 
 Handler = Callable[..., Any]
 

@@ -14,7 +14,7 @@ from normscope.prediction.elementwise import scale
 from normscope.prediction.field import Cotangent, Field, Part
 from normscope.prediction.pooling import average_pool
 from normscope.prediction.walk import Walk
-from normscope.theory.windows import Window
+from normscope.theory.window import Window
 
 
 def add(walk: Walk, name: str, left: Field, right: Field) -> Field:

@@ -15,7 +15,8 @@ from torch import Tensor
 from normscope.prediction.field import INPUTS, Cotangent, Field, Part, Root
 from normscope.prediction.walk import Walk
 from normscope.theory.sites import Sites
-from normscope.theory.windows import Window, convolve, convolve_back, taps_inside
+from normscope.theory.window import Window, taps_inside
+from normscope.theory.windows import convolve, convolve_back
 
 NARROW = 30
 
@@ -85,6 +86,7 @@ def _map(
     sigma_w2 = fan_in * _finite("weights", mean_square(weight))
     sigma_b2 = 0.0 if bias is None else _finite("biases", mean_square(bias))
     after = window.after
+    walk.offsets |= after.form == "torus"
     inputs = x.mixture()
     patch = convolve(window, inputs)
     kernel = sigma_w2 * patch + sigma_b2

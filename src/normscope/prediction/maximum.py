@@ -1,12 +1,15 @@
 """Max pooling of a Gaussian field or of a rising activation of one."""
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from normscope.prediction.field import Cotangent, Field, Part
 from normscope.prediction.walk import Walk
 from normscope.theory.gaussian import LINEAR
 from normscope.theory.maxima import agreement, of_windows, products
-from normscope.theory.windows import Window, convolve_back, pool, pool_back, taps_inside
+from normscope.theory.window import Window, taps_inside
+from normscope.theory.windows import convolve_back, pool, pool_back
 
 
 def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
@@ -52,9 +55,12 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
 
 def _inside(window: Window, covariance: Tensor, q: Tensor) -> float:
     """Mean correlation between different places of a window, over windows without padding."""
-    n, after = window.taps, window.after
+    n = window.taps
+    if window.after.form == "torus":
+        window = replace(window, padding=(0, 0))
+    after = window.after
     sums = after.diagonal(pool(window, covariance))
     whole = taps_inside(window) > 1 - 1e-9
-    own = float(sums if after.form == "torus" else sums[whole].mean() if bool(whole.any()) else sums.max())
+    own = float(sums.mean() if after.form == "torus" else sums[whole].mean() if bool(whole.any()) else sums.max())
     size = float(q.mean())
     return (own * n / size - 1) / (n - 1) if size > 0 and n > 1 else 0.0

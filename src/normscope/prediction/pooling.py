@@ -6,7 +6,8 @@ from torch import Tensor
 
 from normscope.prediction.field import Cotangent, Field, Part
 from normscope.prediction.walk import Walk
-from normscope.theory.windows import Window, place, pool, pool_back
+from normscope.theory.window import Window
+from normscope.theory.windows import place, pool, pool_back
 
 
 def average_pool(walk: Walk, x: Field, window: Window, *, flat: bool = False) -> Field:

@@ -41,7 +41,11 @@ class _Record:
 
 
 class Walk:
-    """One pass over one network; `trains` says which tensors are trained."""
+    """One pass over one network; `trains` says which tensors are trained.
+
+    made: fields that layers have given, by weights and input. offsets: whether some layer's sites have no borders.
+    lengths: by what BatchNorm layers multiply differences in length between samples.
+    """
 
     def __init__(self, batch: int, trained: bool, trains: Callable[[Tensor | None], bool]) -> None:
         self.batch = batch
@@ -53,6 +57,8 @@ class Walk:
         self.used: dict[int, list[str]] = {}
         self.made: dict[Hashable, Field] = {}
         self.called: list[str] = []
+        self.offsets = False
+        self.lengths = 1.0
         self._tape: list[_Record] = []
 
     def note(self, text: str) -> None:

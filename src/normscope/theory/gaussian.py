@@ -201,6 +201,25 @@ def _second(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
     return (derivative(function, z + _STEP) - derivative(function, z - _STEP)) / (2 * _STEP)
 
 
+def length_slope(phi: Activation, q: float, mean: float) -> float:
+    r"""By what phi and a BatchNorm after it multiply the relative excess of one sample's squared length.
+
+        (E[phi phi' u] - E[phi] E[phi' u]) / Var[phi]        u = sqrt(q) z,  phi at mean + u
+
+    1 for ReLU of centred values; above 1 samples of more than the usual length run away from the others.
+
+    Example:
+        >>> round(length_slope(RELU, 1.0, 0.0), 3), round(length_slope(RELU, 1.0, -1.0), 2)
+        (1.0, 2.02)
+    """
+    z, weight, _ = _hermite()
+    u = math.sqrt(max(q, 0.0)) * z
+    values, slopes = phi.function(mean + u), derivative(phi.function, mean + u)
+    first = float(values @ weight)
+    variance = float(values.square() @ weight) - first**2
+    return float((values - first) * slopes * u @ weight) / variance if variance > 0 else 0.0
+
+
 def _rest(square: Tensor, coefficients: Tensor) -> Tensor:
     return (square - coefficients.square().sum(1)).clamp_min(0).sqrt()[:, None]
 
