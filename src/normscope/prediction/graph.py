@@ -128,8 +128,11 @@ def _call(node: fx.Node, args: Any, kwargs: Any, walk: Walk, submodule: Callable
     walk.called.append(called)
     try:
         return rule(walk, name, *args, **kwargs)
-    except UnknownOperation:
-        raise
+    except UnknownOperation as error:
+        said = str(error).rstrip(".")
+        raise UnknownOperation(
+            f"{name!r} ({called}) {said}. {'' if 'ns.measure' in said else WAY_OUT}".rstrip()
+        ) from error
     except ValueError as error:
         raise ValueError(f"{name!r} ({called}) {str(error).rstrip('.')}.") from error
     except (TypeError, AttributeError, IndexError) as error:

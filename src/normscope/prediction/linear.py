@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from normscope.prediction.field import INPUTS, Cotangent, Field, Part, Root
+from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Walk
 from normscope.theory.sites import Sites
 from normscope.theory.window import Window, taps_inside
@@ -78,7 +79,7 @@ def _map(
         # The same weights on the same tensor: the same values, not another draw.
         return walk.made[key]
     if weight.grad_fn is not None or (bias is not None and bias.grad_fn is not None):
-        raise ValueError(
+        raise UnknownOperation(
             "has weights that are computed from parameters, which has no map here. Use the parameters themselves, or "
             "measure this network (ns.measure)"
         )

@@ -5,6 +5,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from normscope.prediction.field import Cotangent, Field, Part
+from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Walk
 from normscope.theory.gaussian import LINEAR
 from normscope.theory.maxima import agreement, of_windows, products
@@ -16,7 +17,7 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
     """The activation and the maximum together: a rising phi takes the largest place to the largest value."""
     phi, before = x.before or (LINEAR, x)
     if not before.gaussian or not phi.monotone:
-        raise ValueError(
+        raise UnknownOperation(
             "takes maxima of values that are no rising activation of Gaussian ones, which has no map here. Pool after "
             "the normalizer, or average"
         )

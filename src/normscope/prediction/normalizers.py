@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from normscope.prediction.field import Cotangent, Field, Part
+from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Walk
 from normscope.theory.normalizing import Normalized, normalize, send_back
 
@@ -22,7 +23,7 @@ def _slices(x: Field, values: Tensor | None, otherwise: float) -> list[Tensor]:
     if values.numel() != x.channels:
         raise ValueError(f"normalizes {values.numel()} channels and gets {x.channels}")
     if values.grad_fn is not None:
-        raise ValueError("has a gamma or beta that is computed from parameters, which has no map here")
+        raise UnknownOperation("has a gamma or beta that is computed from parameters, which has no map here")
     if not bool(torch.isfinite(values.detach()).all()):
         raise ValueError("has a gamma, beta or running statistic that is not finite. Initialize it, or load it again")
     return list(values.detach().double().flatten().cpu().split([part.channels for part in x.parts]))
@@ -58,7 +59,7 @@ def batch_norm(
 ) -> Field:
     """By the statistics of the batch, or, where `running` is given, by those."""
     if x.flat and x.sites.count > 1 and x.sites.form != "samples":
-        raise ValueError(
+        raise UnknownOperation(
             "normalizes each feature of a flattened image by itself; there is a map only for statistics over all sites."
             " Normalize before flattening"
         )

@@ -5,6 +5,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from normscope.prediction.field import Cotangent, Field, Part
+from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Walk
 from normscope.theory.window import Window
 from normscope.theory.windows import place, pool, pool_back
@@ -37,7 +38,7 @@ def average_pool(walk: Walk, x: Field, window: Window, *, flat: bool = False) ->
 def mean(walk: Walk, x: Field, dims: tuple[int, ...], *, keepdim: bool) -> Field:
     """Over some or all dimensions of sites, counted as torch does, from 2 on."""
     if x.flat:
-        raise ValueError("takes a mean over features, which has no map here")
+        raise UnknownOperation("takes a mean over features, which has no map here")
     height, width = x.sites.height, x.sites.width
     whole = len(dims) == len(x.shape) - 1
     kernel = (height, width) if whole else (height, 1) if dims == (2,) else (1, width)
@@ -73,7 +74,7 @@ def reshape(walk: Walk, x: Field, shape: tuple[int, ...]) -> Field:
     single = x.channels == size and x.sites.count == 1
     if shape == (size,) or (single and shape in ((size, 1, 1), (size, 1))):
         return _as(walk, x, shape)
-    raise ValueError(
+    raise UnknownOperation(
         f"reshapes (N, {', '.join(map(str, x.shape))}) to (N, {', '.join(map(str, shape))}), which has no map here"
     )
 
