@@ -4,7 +4,7 @@
 
 - resnet50: seconds of a call, the first in the process and the median of later ones, in wall-clock and in processor
   time; the share of tracing; and as a multiple of one forward pass of one image through the same network.
-- depth: seconds of BatchNorm MLPs of 2 to 2,000 layers, and the slope of log time against log depth from 20 on: 1 is
+- depth: seconds of LayerNorm MLPs of 2 to 2,000 layers, and the slope of log time against log depth from 20 on: 1 is
   linear.
 - export: seconds where torch.fx cannot trace the network and torch.export reads it.
 """
@@ -65,7 +65,7 @@ def resnet50(rounds: int) -> dict[str, float]:
 def depth(rounds: int) -> dict[str, object]:
     found = {}
     for layers in DEPTHS:
-        net = ns.models.MLP(30, 5, width=30, depth=layers, norm="batch")
+        net = ns.models.MLP(30, 5, width=30, depth=layers, norm="layer")
         found[layers] = min(seconds(lambda net=net: ns.predict(net, (30,)))[1] for _ in range(rounds))
     deep = [layers for layers in DEPTHS if layers >= 20]
     slope = statistics.linear_regression([math.log(n) for n in deep], [math.log(found[n]) for n in deep]).slope

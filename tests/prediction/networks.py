@@ -77,6 +77,29 @@ class Twice(nn.Module):
         return self.last(torch.tanh(self.again(h)))
 
 
+class _PreActBlock(nn.Module):
+    def __init__(self, c_in: int, c: int, stride: int, norm: str, act: type[nn.Module]) -> None:
+        super().__init__()
+        self.branch = nn.Sequential(
+            make_norm(norm, c_in, dim=2), act(), nn.Conv2d(c_in, c, 3, stride, 1),
+            make_norm(norm, c, dim=2), act(), nn.Conv2d(c, c, 3, 1, 1),
+        )  # fmt: skip
+        self.short = nn.Identity() if stride == 1 else nn.Conv2d(c_in, c, 1, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.short(x) + self.branch(x)
+
+
+def preact_resnet(seed: int, *, width: int = 32, norm: str = "batch", act: type[nn.Module] = nn.Tanh) -> nn.Sequential:
+    """Normalizer and activation before each convolution, four blocks, mean over the image, three outputs."""
+    blocks = [_PreActBlock(width, width, 1, norm, act), _PreActBlock(width, 2 * width, 2, norm, act)]
+    blocks += [_PreActBlock(2 * width, 2 * width, 1, norm, act), _PreActBlock(2 * width, 4 * width, 2, norm, act)]
+    end = [make_norm(norm, 4 * width, dim=2), act(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * width, 3)]
+    net = nn.Sequential(nn.Conv2d(3, width, 3, 1, 1), *blocks, *end)
+    initialize(net, "mean_field", seed=seed, sigma_b2=0.05)
+    return net
+
+
 def vgg_like(
     seed: int,
     *,

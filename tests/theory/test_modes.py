@@ -7,7 +7,7 @@ from normscope.theory.maxima import largest, of_windows, products
 from normscope.theory.modes import common_spread, edge, pushed, widening
 from normscope.theory.sites import Sites
 from normscope.theory.softmax import curvature
-from normscope.theory.windows import Window
+from normscope.theory.window import Window
 
 GENERATOR = torch.Generator().manual_seed(0)
 

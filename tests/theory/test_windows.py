@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from normscope.theory.sites import Sites
-from normscope.theory.windows import Window, convolve, convolve_back, pool, pool_back
+from normscope.theory.window import Window
+from normscope.theory.windows import convolve, convolve_back, pool, pool_back
 
 GENERATOR = torch.Generator().manual_seed(0)
 CASES = [

@@ -1,10 +1,13 @@
 """`normscope predict`: the largest stable learning rate of a network of yours, from theory, before it is run."""
 
+import json
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from normscope.cli.inputs import model_of
+from normscope.results import plain
 
 
 def predict(
@@ -38,7 +41,8 @@ def predict(
     options = {"momentum": momentum, "nesterov": nesterov, "stats": stats, "theory": theory}
     found = predict_network(built, shape, loss, batch_size, **options)  # type: ignore[arg-type]
     if as_json:
-        typer.echo(found.to_json())
+        verdict = {} if lr is None else {"verdict": asdict(found.verdict(lr))}
+        typer.echo(json.dumps(found.plain() | plain(verdict), indent=1, allow_nan=False))
         return
     console = Console()
     console.print(str(found), soft_wrap=True, highlight=False, markup=False)

@@ -36,7 +36,7 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, Processes, str]:
         raise TypeError("Parameters sharded over devices (FSDP2, DTensor) are not supported. Use DDP to be measured.")
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
         raise ValueError(
-            "The model has lazy layers that have not seen data. Run one forward before the Monitor is made."
+            "The model has lazy layers that have not seen data, and no weights yet. Run one forward first."
         )
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
         raise TypeError("TorchScript modules cannot be looked into. Hand in the module they were made from.")

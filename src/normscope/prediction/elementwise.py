@@ -11,7 +11,10 @@ from torch import Tensor
 
 from normscope.prediction.field import Cotangent, Field, Part
 from normscope.prediction.walk import Walk
-from normscope.theory.gaussian import Activation, Moments
+from normscope.theory.gaussian import Activation, Moments, length_slope
+
+# Slopes of the length map below which depth was not seen to make a difference.
+_LONGER = 1.25
 
 
 def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
@@ -21,6 +24,7 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
             f"{name}: {phi.name} of values that are not Gaussian; a Gaussian of the same moments took their place."
         )
     found = [_moments(phi, x, part) for part in x.parts]
+    walk.lengths *= max((_lengthens(phi, x, part) for part in x.parts), default=1.0)
     parts = tuple(
         Part(part.channels, m.value, m.mean, part.noise * _of_two(x, m.slope) ** 2)
         for part, m in zip(x.parts, found, strict=True)
@@ -33,7 +37,7 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
         bend = tuple(g * x.sites.outer(m.bend, m.bend) * others for g, m in zip(cotangent.g, found, strict=True))
         return [Cotangent(g, bend, cotangent.spread)]
 
-    return walk.record(out, [x], back)
+    return walk.record(out, [x], back, bends=f"{name!r} ({phi.name})")
 
 
 def _moments(phi: Activation, x: Field, part: Part) -> Moments:
@@ -51,6 +55,15 @@ def _moments(phi: Activation, x: Field, part: Part) -> Moments:
         slope=m.slope + same * sites.ends(slope4)[0] + (1 - same) * rises,
         mean=m.mean + mean4,
     )
+
+
+def _lengthens(phi: Activation, x: Field, part: Part) -> float:
+    """What this does to differences in length between samples after BatchNorm; slopes near 1 are no news."""
+    if part.kurtosis == 0 or (phi.line is not None and not bool(part.mean.any())):
+        return 1.0
+    pairs = x.sites.pairs(part.kernel, part.mean)
+    slope = length_slope(phi, float(pairs.q.mean()), float(pairs.mean.mean()))
+    return slope if slope > _LONGER else 1.0
 
 
 def _of_two(x: Field, slope: Tensor) -> float:

@@ -9,6 +9,20 @@ from normscope.theory.gaussian import Activation
 from normscope.theory.sites import Sites
 
 
+@dataclass(frozen=True)
+class Root:
+    """Independent values that tensors are functions of: one use of a layer's weights, or the inputs (use 0)."""
+
+    name: str
+    use: int = 1
+
+    def __str__(self) -> str:
+        return "the inputs" if not self.use else repr(self.name) + (f" (use {self.use})" if self.use > 1 else "")
+
+
+INPUTS = Root("", 0)
+
+
 @dataclass(frozen=True, eq=False)
 class Part:
     """Channels that share a kernel; a concatenation has several.
@@ -37,7 +51,7 @@ class Field:
     parts: tuple[Part, ...]
     shape: tuple[int, ...]
     gaussian: bool
-    roots: frozenset[str]
+    roots: frozenset[Root]
     before: "tuple[Activation, Field] | None" = None
 
     @property

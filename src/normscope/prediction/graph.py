@@ -11,16 +11,9 @@ from torch import Tensor, fx, nn
 
 from normscope.prediction import functions, modules
 from normscope.prediction.field import Field
+from normscope.prediction.mutation import WritingProxy, check_writes
+from normscope.prediction.refusal import WAY_OUT, UnknownOperation, check_gradients_on
 from normscope.prediction.walk import Walk
-
-_WAY_OUT = (
-    "Measure this network instead (ns.measure), or replace the operation; an elementwise one of your own can be "
-    "declared with normscope.prediction.elementwise_module."
-)
-
-
-class UnknownOperation(ValueError):
-    """An operation without a moment map; the message names it."""
 
 
 class _Tracer(fx.Tracer):
@@ -29,11 +22,21 @@ class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return modules.has_rule(m) or super().is_leaf_module(m, module_qualified_name)
 
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return WritingProxy(node, self)
+
+    def create_node(self, kind: str, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        if kind not in ("placeholder", "get_attr", "output"):
+            check_gradients_on(str(getattr(target, "__name__", target)))
+        return super().create_node(kind, target, *args, **kwargs)
+
 
 def walk_through(model: nn.Module, x: Field, walk: Walk) -> Field:
     """The field of the model's output."""
     try:
         graph = _Tracer().trace(model)
+    except UnknownOperation:
+        raise
     except Exception as error:
         return _by_export(model, x, walk, error)
     return _interpret(graph, x, walk, lambda path: _attribute(model, path), lambda path: model.get_submodule(path))
@@ -56,6 +59,9 @@ def _interpret(
 ) -> Field:
     env: dict[fx.Node, Any] = {}
     inputs = 0
+    check_writes(
+        graph, submodule, [name for name, value in (given or {}).items() if not isinstance(value, nn.Parameter)]
+    )
     live = _live(graph)
     for node in graph.nodes:
         if node not in live:
@@ -70,7 +76,7 @@ def _interpret(
             if inputs > 1 and not node.args:
                 raise UnknownOperation(
                     f"The network takes more than one input ({node.name!r}); predict knows one tensor of samples. "
-                    + _WAY_OUT
+                    + WAY_OUT
                 )
             env[node] = x if inputs == 1 else node.args[0]
         elif node.op == "get_attr":
@@ -80,7 +86,7 @@ def _interpret(
             out = out[0] if given is not None and isinstance(out, (tuple, list)) else out
             if not isinstance(out, Field):
                 raise UnknownOperation(
-                    f"The network returns {type(out).__name__}; predict needs one tensor (N, outputs). " + _WAY_OUT
+                    f"The network returns {type(out).__name__}; predict needs one tensor (N, outputs). " + WAY_OUT
                 )
             return out
         else:
@@ -92,12 +98,9 @@ def _live(graph: fx.Graph) -> set[fx.Node]:
     """Nodes that the output depends on, and the inputs; what is computed and dropped has no part in lambda."""
     live: set[fx.Node] = set()
     for node in reversed(graph.nodes):
-        changes = node.kwargs.get("inplace") or (node.op == "call_method" and str(node.target).endswith("_"))
-        if changes and not node.users:
-            raise UnknownOperation(
-                f"{node.name!r} changes a tensor in place without using the result, which a graph of values does not "
-                f"show. Write it as an assignment. {_WAY_OUT}"
-            )
+        if "set_grad_enabled" in str(getattr(node.target, "__name__", node.target)) and node.args[:1] == (False,):
+            with torch.no_grad():
+                check_gradients_on(node.name)
         if node.op in ("output", "placeholder") or any(user in live for user in node.users):
             live.add(node)
     return live
@@ -107,7 +110,7 @@ def _call(node: fx.Node, args: Any, kwargs: Any, walk: Walk, submodule: Callable
     if node.op == "call_module":
         layer, name = submodule(str(node.target)), str(node.target)
         if not modules.has_rule(layer):
-            raise UnknownOperation(f"{name!r} is a {type(layer).__name__}, which has no moment map. {_WAY_OUT}")
+            raise UnknownOperation(f"{name!r} is a {type(layer).__name__}, which has no moment map. {WAY_OUT}")
         rule: Callable[..., Any] = lambda w, n, *a, **k: modules.apply(w, n, layer, *a, **k)  # noqa: E731
         called = type(layer).__name__
     else:
@@ -119,19 +122,22 @@ def _call(node: fx.Node, args: Any, kwargs: Any, walk: Walk, submodule: Callable
         found = _rule(node)
         if found is None:
             where = f" (in {_where(node)})" if _where(node) else ""
-            raise UnknownOperation(f"The operation {called!r}{where} has no moment map. {_WAY_OUT}")
+            raise UnknownOperation(f"The operation {called!r}{where} has no moment map. {WAY_OUT}")
         rule = found
         name = _weight_name(node) or name
     walk.called.append(called)
     try:
         return rule(walk, name, *args, **kwargs)
-    except UnknownOperation:
-        raise
+    except UnknownOperation as error:
+        said = str(error).rstrip(".")
+        raise UnknownOperation(
+            f"{name!r} ({called}) {said}. {'' if 'ns.measure' in said else WAY_OUT}".rstrip()
+        ) from error
     except ValueError as error:
         raise ValueError(f"{name!r} ({called}) {str(error).rstrip('.')}.") from error
     except (TypeError, AttributeError, IndexError) as error:
         raise UnknownOperation(
-            f"{name!r} ({called}) is called in a way that has no rule: {error}. {_WAY_OUT}"
+            f"{name!r} ({called}) is called in a way that has no rule: {error}. {WAY_OUT}"
         ) from error
 
 
@@ -182,16 +188,17 @@ def _where(node: fx.Node) -> str:
 
 
 def _weight_name(node: fx.Node) -> str:
-    """A functional layer is called by the module whose weight it reads."""
-    for argument in node.args:
+    """A functional layer is called by the module whose weight it reads, or by the parameter where that has another."""
+    for argument in (*node.args, *node.kwargs.values()):
         if isinstance(argument, fx.Node) and argument.op == "get_attr":
-            return str(argument.target).rpartition(".")[0] or node.name
+            return str(argument.target).removesuffix(".weight")
     return ""
 
 
 def _by_export(model: nn.Module, x: Field, walk: Walk, error: Exception) -> Field:
     """torch.export's graph of plain operations, for forwards that fx cannot trace."""
-    example = torch.zeros(x.sites.batch, *x.shape, dtype=_dtype(model))
+    # One number seen as a batch: export asks for shapes alone.
+    example = torch.zeros((), dtype=_dtype(model)).expand(x.sites.batch, *x.shape)
     quiet = io.StringIO()
     try:
         with contextlib.redirect_stderr(quiet), contextlib.redirect_stdout(quiet):
@@ -201,7 +208,7 @@ def _by_export(model: nn.Module, x: Field, walk: Walk, error: Exception) -> Fiel
         last = str(second).strip().splitlines()[0] if str(second).strip() else type(second).__name__
         raise UnknownOperation(
             f"The graph of {type(model).__name__} could not be read: torch.fx says {first!r}, torch.export says "
-            f"{last!r}. A forward that branches on values of tensors has no one graph. " + _WAY_OUT
+            f"{last!r}. A forward that branches on values of tensors has no one graph. " + WAY_OUT
         ) from error
     walk.note("torch.fx could not trace the network; torch.export read its graph.")
     signature = program.graph_signature
@@ -213,7 +220,7 @@ def _by_export(model: nn.Module, x: Field, walk: Walk, error: Exception) -> Fiel
     out = next(node for node in program.graph.nodes if node.op == "output")
     users = {spec.arg.name for spec in signature.output_specs if spec.kind.name == "USER_OUTPUT"}
     out.args = (tuple(a for a in out.args[0] if getattr(a, "name", None) in users),)
-    return _interpret(program.graph, x, walk, lambda path: state[path], lambda path: model.get_submodule(path), given)
+    return _interpret(program.graph, x, walk, state.get, lambda path: model.get_submodule(path), given)
 
 
 def _dtype(model: nn.Module) -> torch.dtype:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from normscope.prediction.field import Field, Part
+from normscope.prediction.field import INPUTS, Field, Part
 from normscope.theory.sites import Sites, exact_sites
 
 
@@ -16,9 +16,13 @@ def input_field(
     pair; images the mean over pairs, by offset.
     """
     if batch is None:
-        if not isinstance(batch_size, int) or batch_size < 1:
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise ValueError(f"batch_size is a whole number of at least 1; got {batch_size!r}.")
         return _independent(shape, batch_size, layers), None
+    if not isinstance(batch, Tensor):
+        raise ValueError(
+            f"batch is a tensor of samples, (m, {', '.join(map(str, shape))}); got {type(batch).__name__}."
+        )
     if tuple(batch.shape[1:]) != shape or len(batch) < 2:
         raise ValueError(
             f"batch holds at least two samples of input_shape, (m, {', '.join(map(str, shape))}); got "
@@ -37,7 +41,7 @@ def input_field(
 
 def _field(sites: Sites, kernel: Tensor, shape: tuple[int, ...]) -> Field:
     mean = 0 * sites.diagonal(kernel)
-    return Field(sites, (Part(shape[0], kernel, mean),), shape, False, frozenset({"input"}))
+    return Field(sites, (Part(shape[0], kernel, mean),), shape, False, frozenset({INPUTS}))
 
 
 def _size(shape: tuple[int, ...]) -> tuple[int, int]:

@@ -12,21 +12,30 @@ import torch
 
 from normscope.prediction.elementwise import scale
 from normscope.prediction.field import Cotangent, Field, Part
+from normscope.prediction.pooling import average_pool
+from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Walk
+from normscope.theory.window import Window
 
 
 def add(walk: Walk, name: str, left: Field, right: Field) -> Field:
     """left + right; refused where they come from the same weights without others in between."""
     if left is right:
         return scale(walk, left, 2.0)
+    left, right = _one_form(walk, [left, right])
     if left.shape != right.shape:
-        raise ValueError(
+        raise UnknownOperation(
             f"adds shapes {left.shape} and {right.shape}, which would broadcast; there is a map for equal ones"
+        )
+    if left.sites != right.sites:
+        raise UnknownOperation(
+            f"adds a flattened image of {max(left.sites.count, right.sites.count)} sites and features that have no "
+            "sites, which has no map here. Add images before flattening"
         )
     common = left.roots & right.roots
     if common:
-        raise ValueError(
-            f"adds two tensors that are both functions of {', '.join(sorted(map(repr, common)))} with no weights in "
+        raise UnknownOperation(
+            f"adds two tensors that are both functions of {', '.join(sorted(map(str, common)))} with no weights in "
             "between, so they are not independent, and their sum has no map here. End one of them in a linear layer"
         )
     cuts = _cuts(left, right)
@@ -52,11 +61,12 @@ def add(walk: Walk, name: str, left: Field, right: Field) -> Field:
 
 def concatenate(walk: Walk, fields: Sequence[Field]) -> Field:
     """Along the channels."""
+    fields = _one_form(walk, fields)
     first = fields[0]
     if any(f.shape[1:] != first.shape[1:] for f in fields):
         raise ValueError(f"concatenates shapes {', '.join(str(f.shape) for f in fields)}, whose sites differ")
     if first.flat and any(f.sites.count > 1 and f.sites.form != "samples" for f in fields):
-        raise ValueError(
+        raise UnknownOperation(
             "concatenates flattened images; there is a map only before flattening. Concatenate channels first"
         )
     parts = tuple(part for f in fields for part in f.parts)
@@ -73,6 +83,16 @@ def concatenate(walk: Walk, fields: Sequence[Field]) -> Field:
         return sent
 
     return walk.record(out, fields, back)
+
+
+def _one_form(walk: Walk, fields: Sequence[Field]) -> list[Field]:
+    """By offsets only where all are: a small image that no layer has seen yet gets every pair of its sites."""
+    if len({f.sites.form for f in fields}) == 1:
+        return list(fields)
+    return [
+        average_pool(walk, f, Window(f.sites, (1, 1), (1, 1), (0, 0))) if f.sites.form == "torus" and not f.flat else f
+        for f in fields
+    ]
 
 
 def _cuts(left: Field, right: Field) -> list[int]:

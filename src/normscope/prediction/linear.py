@@ -7,13 +7,17 @@ r"""Linear maps and convolutions with independent weights.
 A linear map of a flattened image is the convolution whose window is the whole image.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
-from normscope.prediction.field import Cotangent, Field, Part
+from normscope.prediction.field import INPUTS, Cotangent, Field, Part, Root
+from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Walk
 from normscope.theory.sites import Sites
-from normscope.theory.windows import Window, convolve, convolve_back, taps_inside
+from normscope.theory.window import Window, taps_inside
+from normscope.theory.windows import convolve, convolve_back
 
 NARROW = 30
 
@@ -47,6 +51,8 @@ def convolution(
     dims = weight.ndim - 2
     if len(x.shape) != dims + 1:
         raise ValueError(f"takes (N, C, {'H, W' if dims == 2 else 'L'}) and gets (N, {', '.join(map(str, x.shape))})")
+    if weight.shape[0] % groups:
+        raise ValueError(f"gives {weight.shape[0]} channels in {groups} groups, which do not divide them")
     if weight.shape[1] * groups != x.channels:
         raise ValueError(f"takes {weight.shape[1] * groups} channels and gets {x.channels}")
     kernel = (1, *weight.shape[2:])[-2:]
@@ -68,20 +74,30 @@ def _map(
     window: Window,
     shape: tuple[int, ...],
 ) -> Field:
+    key = (id(weight), id(bias), id(x), window)
+    if key in walk.made:
+        # The same weights on the same tensor: the same values, not another draw.
+        return walk.made[key]
+    if weight.grad_fn is not None or (bias is not None and bias.grad_fn is not None):
+        raise UnknownOperation(
+            "has weights that are computed from parameters, which has no map here. Use the parameters themselves, or "
+            "measure this network (ns.measure)"
+        )
     fan_in = weight[0].numel()
-    sigma_w2 = fan_in * mean_square(weight)
-    sigma_b2 = 0.0 if bias is None else mean_square(bias)
+    sigma_w2 = fan_in * _finite("weights", mean_square(weight))
+    sigma_b2 = 0.0 if bias is None else _finite("biases", mean_square(bias))
     after = window.after
+    walk.offsets |= after.form == "torus"
     inputs = x.mixture()
     patch = convolve(window, inputs)
     kernel = sigma_w2 * patch + sigma_b2
-    root = name if id(weight) not in walk.used else f"{name} (again)"
-    if id(weight) in walk.used:
+    uses = walk.used.setdefault(id(weight), [])
+    if uses:
         walk.note(
-            f"{name} uses weights a second time (first in {walk.used[id(weight)]}): the two uses are taken as "
-            "independent draws, and what they add together beyond their sum is left out."
+            f"{name} uses weights a second time (first in {uses[0]}): the uses are taken as independent draws, and "
+            "what they add together beyond their sum is left out."
         )
-    walk.used.setdefault(id(weight), name)
+    uses.append(name)
     row = walk.row(
         name,
         kind,
@@ -92,12 +108,12 @@ def _map(
         **_moments(after, kernel, "q"),
     )
     row.inputs = (x.sites, inputs, x.channels)
-    row.of_data = x.roots == {"input"}
+    row.of_data = x.roots == {INPUTS}
     row.taps, row.sites = window.taps, after.count
     mean = after.diagonal(kernel) * 0
     inside = 1.0 if x.sites.form == "samples" else float(taps_inside(window).mean())
     noise = sigma_w2**2 * _noise(x, row.numbers["qh"] - row.numbers["qh_xy"]) * inside / window.taps
-    out = Field(after, (Part(shape[0], kernel, mean, noise),), shape, True, frozenset({root}))
+    out = Field(after, (Part(shape[0], kernel, mean, noise),), shape, True, frozenset({Root(uses[0], len(uses))}))
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
         (g,) = cotangent.g
@@ -113,12 +129,19 @@ def _map(
         zeros = tuple(torch.zeros_like(share) for share in shares)
         return [Cotangent(shares, zeros, spread)]
 
-    return walk.record(out, [x], back)
+    walk.made[key] = out
+    return walk.record(out, [x], back, maps=True)
 
 
 def _noise(x: Field, size: float) -> float:
     """Variance from pair to pair of overlaps of so many channels, of which two samples share all but `size`."""
     return sum(p.noise * (p.channels / x.channels) ** 2 for p in x.parts) + size**2 / x.channels
+
+
+def _finite(what: str, value: float) -> float:
+    if not math.isfinite(value):
+        raise ValueError(f"has {what} that are not finite. Initialize them, or load them again")
+    return value
 
 
 def mean_square(tensor: Tensor) -> float:

@@ -1,19 +1,23 @@
 """Max pooling of a Gaussian field or of a rising activation of one."""
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from normscope.prediction.field import Cotangent, Field, Part
+from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Walk
 from normscope.theory.gaussian import LINEAR
 from normscope.theory.maxima import agreement, of_windows, products
-from normscope.theory.windows import Window, convolve_back, pool, pool_back, taps_inside
+from normscope.theory.window import Window, taps_inside
+from normscope.theory.windows import convolve_back, pool, pool_back
 
 
 def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
     """The activation and the maximum together: a rising phi takes the largest place to the largest value."""
     phi, before = x.before or (LINEAR, x)
     if not before.gaussian or not phi.monotone:
-        raise ValueError(
+        raise UnknownOperation(
             "takes maxima of values that are no rising activation of Gaussian ones, which has no map here. Pool after "
             "the normalizer, or average"
         )
@@ -47,14 +51,17 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
             bends.append(pool_back(window, after.outer(found.bend / share, found.bend / share) * g) * others)
         return [Cotangent(tuple(sent), tuple(bends), cotangent.spread)]
 
-    return walk.record(out, [before], back)
+    return walk.record(out, [before], back, bends=f"{name!r} (max pooling)")
 
 
 def _inside(window: Window, covariance: Tensor, q: Tensor) -> float:
     """Mean correlation between different places of a window, over windows without padding."""
-    n, after = window.taps, window.after
+    n = window.taps
+    if window.after.form == "torus":
+        window = replace(window, padding=(0, 0))
+    after = window.after
     sums = after.diagonal(pool(window, covariance))
     whole = taps_inside(window) > 1 - 1e-9
-    own = float(sums if after.form == "torus" else sums[whole].mean() if bool(whole.any()) else sums.max())
+    own = float(sums.mean() if after.form == "torus" else sums[whole].mean() if bool(whole.any()) else sums.max())
     size = float(q.mean())
     return (own * n / size - 1) / (n - 1) if size > 0 and n > 1 else 0.0

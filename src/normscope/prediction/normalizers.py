@@ -1,15 +1,19 @@
 """Normalizers: BatchNorm by the batch or by running statistics, and those of each sample."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from normscope.prediction.field import Cotangent, Field, Part
+from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Walk
 from normscope.theory.normalizing import Normalized, normalize, send_back
 
 _UNEVEN = 0.05
+# Running means that are none, and by how much their mean square may be above that of the inputs' means by chance.
+_NO_MEAN, _STRANGE = 1e-12, 1.6
 
 
 def _slices(x: Field, values: Tensor | None, otherwise: float) -> list[Tensor]:
@@ -18,7 +22,18 @@ def _slices(x: Field, values: Tensor | None, otherwise: float) -> list[Tensor]:
         return [torch.full((part.channels,), otherwise, dtype=torch.float64) for part in x.parts]
     if values.numel() != x.channels:
         raise ValueError(f"normalizes {values.numel()} channels and gets {x.channels}")
+    if values.grad_fn is not None:
+        raise UnknownOperation("has a gamma or beta that is computed from parameters, which has no map here")
+    if not bool(torch.isfinite(values.detach()).all()):
+        raise ValueError("has a gamma, beta or running statistic that is not finite. Initialize it, or load it again")
     return list(values.detach().double().flatten().cpu().split([part.channels for part in x.parts]))
+
+
+def check_features(x: Field, normalized_shape: Any) -> None:
+    """Of a normalizer of the last dimension of (N, features)."""
+    wanted = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if wanted != x.shape:
+        raise ValueError(f"normalizes a last dimension of {', '.join(map(str, wanted))} and gets {x.shape[0]} features")
 
 
 def _affine(walk: Walk, name: str, x: Field, gamma: Tensor | None, beta: Tensor | None) -> list[tuple[float, Tensor]]:
@@ -44,7 +59,7 @@ def batch_norm(
 ) -> Field:
     """By the statistics of the batch, or, where `running` is given, by those."""
     if x.flat and x.sites.count > 1 and x.sites.form != "samples":
-        raise ValueError(
+        raise UnknownOperation(
             "normalizes each feature of a flattened image by itself; there is a map only for statistics over all sites."
             " Normalize before flattening"
         )
@@ -87,7 +102,7 @@ def batch_norm(
             sent.append(before)
         return [Cotangent(tuple(sent), tuple(map(torch.zeros_like, sent)), cotangent.spread)]
 
-    return walk.record(out, [x], back)
+    return walk.record(out, [x], back, bends=f"{name!r} (BatchNorm)")
 
 
 def _check(walk: Walk, name: str, found: Sequence[Normalized]) -> None:
@@ -96,7 +111,8 @@ def _check(walk: Walk, name: str, found: Sequence[Normalized]) -> None:
     elif min(n.freedom for n in found) < 4:
         walk.warn(
             f"{name}: the batch has {min(n.freedom for n in found):.1f} degrees of freedom; below 4 the mean of "
-            "1/variance does not exist, and 4 were taken. Use a larger batch_size."
+            "1/variance does not exist, and 4 were taken: the answer was seen to be 7 to 30 times too low. Use a "
+            "larger batch_size."
         )
 
 
@@ -110,35 +126,69 @@ def _by_running(
     eps: float,
     running: tuple[Tensor, Tensor],
 ) -> Field:
-    """An affine map with constants: z' = gamma (z - mean) / sqrt(var + eps) + beta, channel by channel."""
+    r"""An affine map with constants: z' = gamma (z - r) / sqrt(v + eps) + beta, channel by channel.
+
+    The running mean r is not independent of z: it is a share a of z's own mean over the data, whose mean square over
+    channels is the kernel of two samples, q_xy. With mean(r^2) = a^2 q_xy,
+
+        K' = gamma^2 (K - (2 a - a^2) q_xy) / (v + eps) + beta^2
+
+    a is 0 for a layer that has seen nothing and 1 for one that has seen its inputs often.
+    """
     means, variances = (_slices(x, values, 0.0) for values in running)
     gammas = _slices(x, gamma, 1.0)
-    walk.note(f"{name} is in eval mode: its running statistics were used.")
+    walk.note(f"{name} is in eval mode: its running statistics were used, as those of its own inputs.")
     row = walk.row(name, "BatchNorm (eval)")
     rates = [float((1 / (v + eps)).mean()) for v in variances]
     scales = [float((g.square() / (v + eps)).mean()) for g, v in zip(gammas, variances, strict=True)]
-    shifts = [b - g * m / (v + eps).sqrt() for g, m, v, (_, b) in zip(gammas, means, variances, affine, strict=True)]
+    known, kernels = [], []
+    for part, mean in zip(x.parts, means, strict=True):
+        shared = _shared(x, part.kernel)
+        share = _share_of_mean(float(mean.square().mean()), shared)
+        known.append(share)
+        kernels.append(part.kernel - share * (2 - share) * shared)
     parts = tuple(
         Part(
             part.channels,
-            part.kernel * s + float(b.square().mean()),
-            0 * part.mean + float(b.mean()),
+            kernel * s + float(b.square().mean()),
+            (1 - share) * part.mean * s**0.5 + float(b.mean()),
             part.noise * s**2,
         )
-        for part, s, b in zip(x.parts, scales, shifts, strict=True)
+        for part, kernel, share, s, (_, b) in zip(x.parts, kernels, known, scales, affine, strict=True)
     )
     out = Field(x.sites, parts, x.shape, x.gaussian, x.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
-        for part, rate, g in zip(x.parts, rates, cotangent.g, strict=True):
+        for kernel, rate, g in zip(kernels, rates, cotangent.g, strict=True):
             if gamma is not None and walk.trains(gamma):
-                walk.adds(row, x.sites, g * part.kernel * rate, cotangent.spread)
+                walk.adds(row, x.sites, g * kernel * rate, cotangent.spread)
             if beta is not None and walk.trains(beta):
                 walk.adds(row, x.sites, g, cotangent.spread)
         sent = tuple(g * s for g, s in zip(cotangent.g, scales, strict=True))
         return [Cotangent(sent, tuple(map(torch.zeros_like, sent)), cotangent.spread)]
 
-    return walk.record(out, [x], back)
+    return walk.record(out, [x], back, bends=f"{name!r} (BatchNorm)")
+
+
+def _shared(x: Field, kernel: Tensor) -> float:
+    """Mean over pairs of different samples and all pairs of sites: the mean square of channels' means over the data."""
+    kernel, m = kernel.detach(), x.sites.batch
+    if x.sites.form != "samples":
+        return float(kernel[1].mean())
+    return float(kernel[0].sum() - kernel[0].trace()) / (m * (m - 1)) if m > 1 else 0.0
+
+
+def _share_of_mean(square: float, shared: float) -> float:
+    """a in mean(r^2) = a^2 q_xy; refused where r is larger than any mean of these inputs."""
+    if square <= _NO_MEAN:
+        return 0.0
+    if square > _STRANGE * max(shared, 0.0):
+        raise ValueError(
+            f"is in eval mode with running means of mean square {square:.3g}, and its inputs' means have {shared:.3g}: "
+            "they were taken of other inputs or other weights. Hand in batch= with the data they were taken of, put "
+            "the model in training mode, or measure it (ns.measure)"
+        )
+    return min((square / shared) ** 0.5, 1.0)
 
 
 def sample_norm(
@@ -159,9 +209,7 @@ def sample_norm(
     With many channels the statistics are constants of the weights; the direction that their gradient takes out is one
     of as many as there are channels, and is left in.
     """
-    gamma_channels = gamma if gamma is None or gamma.numel() == x.channels else gamma.mean().expand(x.channels)
-    beta_channels = beta if beta is None or beta.numel() == x.channels else beta.mean().expand(x.channels)
-    affine = _affine(walk, name, x, gamma_channels, beta_channels)
+    affine = _affine(walk, name, x, gamma, beta)
     sites, total = x.sites, x.channels
     mean = sum(part.mean * (part.channels / total) for part in x.parts)
     assert isinstance(mean, Tensor)
@@ -200,4 +248,4 @@ def sample_norm(
         sent = tuple(g * g2 * rate for g, (g2, _) in zip(cotangent.g, affine, strict=True))
         return [Cotangent(sent, tuple(map(torch.zeros_like, sent)), cotangent.spread)]
 
-    return walk.record(out, [x], back)
+    return walk.record(out, [x], back, bends=f"{name!r} ({kind})")

@@ -38,7 +38,7 @@ def as_printed(walk: Walk, x: Field) -> Spectrum:
             qt_xy=found.q_tilde_xy[i],
         )
         shares[id(row)] = (found.f[i], math.nan)
-    return Spectrum(found.lambda_max, -math.inf, found.lambda_max, -math.inf, shares, torus=False)
+    return Spectrum(found.lambda_max, -math.inf, found.lambda_max, -math.inf, shares)
 
 
 def _printed(walk: Walk, layers: list[Row], convolutions: int, x: Field) -> Any:

@@ -1,8 +1,14 @@
 """Average pooling and means over the image; flattening."""
 
+from dataclasses import replace
+
+from torch import Tensor
+
 from normscope.prediction.field import Cotangent, Field, Part
+from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Walk
-from normscope.theory.windows import Window, place, pool, pool_back
+from normscope.theory.window import Window
+from normscope.theory.windows import place, pool, pool_back
 
 
 def average_pool(walk: Walk, x: Field, window: Window, *, flat: bool = False) -> Field:
@@ -29,11 +35,33 @@ def average_pool(walk: Walk, x: Field, window: Window, *, flat: bool = False) ->
     return walk.record(out, [x], back)
 
 
-def global_mean(walk: Walk, x: Field, *, flat: bool) -> Field:
-    """Mean over all sites."""
+def mean(walk: Walk, x: Field, dims: tuple[int, ...], *, keepdim: bool) -> Field:
+    """Over some or all dimensions of sites, counted as torch does, from 2 on."""
     if x.flat:
-        raise ValueError("takes a mean over features, which has no map here")
-    return average_pool(walk, x, Window(x.sites, (x.sites.height, x.sites.width), (1, 1), (0, 0)), flat=flat)
+        raise UnknownOperation("takes a mean over features, which has no map here")
+    height, width = x.sites.height, x.sites.width
+    whole = len(dims) == len(x.shape) - 1
+    kernel = (height, width) if whole else (height, 1) if dims == (2,) else (1, width)
+    window = Window(x.sites, kernel, (1, 1), (0, 0))
+    if whole or keepdim:
+        return average_pool(walk, x, window, flat=whole and not keepdim)
+    found = average_pool(walk, x, window)
+    return _as(walk, found if dims == (2,) else _turned(walk, found), (x.channels, found.sites.count))
+
+
+def _turned(walk: Walk, x: Field) -> Field:
+    """A column of sites as a line."""
+
+    def turn(kernel: Tensor) -> Tensor:
+        return kernel.transpose(-1, -2) if x.sites.form == "torus" else kernel
+
+    sites = replace(x.sites, height=1, width=x.sites.height)
+    out = Field(sites, tuple(replace(p, kernel=turn(p.kernel)) for p in x.parts), x.shape, x.gaussian, x.roots)
+
+    def back(cotangent: Cotangent) -> list[Cotangent]:
+        return [Cotangent(tuple(map(turn, cotangent.g)), tuple(map(turn, cotangent.bend)), cotangent.spread)]
+
+    return walk.record(out, [x], back)
 
 
 def reshape(walk: Walk, x: Field, shape: tuple[int, ...]) -> Field:
@@ -43,9 +71,15 @@ def reshape(walk: Walk, x: Field, shape: tuple[int, ...]) -> Field:
     size = 1
     for n in x.shape:
         size *= n
-    if shape == (size,) or (x.flat and x.sites.count == 1 and shape in ((size, 1, 1), (size, 1))):
-        out = Field(x.sites, x.parts, shape, x.gaussian, x.roots)
-        return walk.record(out, [x], lambda cotangent: [cotangent])
-    raise ValueError(
+    single = x.channels == size and x.sites.count == 1
+    if shape == (size,) or (single and shape in ((size, 1, 1), (size, 1))):
+        return _as(walk, x, shape)
+    raise UnknownOperation(
         f"reshapes (N, {', '.join(map(str, x.shape))}) to (N, {', '.join(map(str, shape))}), which has no map here"
     )
+
+
+def _as(walk: Walk, x: Field, shape: tuple[int, ...]) -> Field:
+    """The same values in another shape."""
+    out = Field(x.sites, x.parts, shape, x.gaussian, x.roots)
+    return walk.record(out, [x], lambda cotangent: [cotangent])

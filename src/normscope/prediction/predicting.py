@@ -16,24 +16,22 @@ from normscope.choices import check_choice
 from normscope.curvature.limits import momentum_limit
 from normscope.environment import environment
 from normscope.observe.model import unwrapped
+from normscope.observe.untouched import untouched
 from normscope.observe.verdict import CROSS_ENTROPY, NOT_A_LIMIT, SQUARED
 from normscope.prediction.field import Field
 from normscope.prediction.graph import walk_through
 from normscope.prediction.inputs import input_field
-from normscope.prediction.linear import NARROW
 from normscope.prediction.outcome import Prediction
 from normscope.prediction.paper import as_printed
+from normscope.prediction.refusal import check_model
+from normscope.prediction.remarks import common, explosion
 from normscope.prediction.spectrum import Spectrum, spectrum
 from normscope.prediction.walk import Walk
-from normscope.theory.softmax import MOST, curvature
+from normscope.theory.softmax import curvature
 
 LOSSES = ("half_mse", "half_sse", "mse", "cross_entropy")
 THEORIES = ("corrected", "paper")
 READINGS = ("batch", "frozen")
-# Growth of squared gradients through the network that is worth a warning.
-_STEEP = 1e3
-# Data modes beside the mean mode, and their correction for finite width, from which on residual networks were off.
-_CLOSE, _RAISED = 0.8, 1.5
 
 
 def predict(
@@ -75,27 +73,31 @@ def predict(
     check_choice("theory", theory, THEORIES)
     check_choice("stats", stats, READINGS)
     check_choice("loss", loss, LOSSES)
+    if isinstance(momentum, bool) or not isinstance(momentum, (int, float)):
+        raise ValueError(f"momentum is a number; got {momentum!r}.")
     limit = momentum_limit(momentum, nesterov=nesterov)
     inner, _, convention = unwrapped(model)
+    check_model(inner)
     shape = _shape(input_shape)
-    x, images = input_field(shape, batch_size, batch, sum(p.ndim > 1 for p in inner.parameters()))
-    chosen = {
-        id(p) for name, p in inner.named_parameters() if p.requires_grad and (not parameters or parameters(name, p))
-    }
-    walk = Walk(x.sites.batch, stats == "batch", lambda tensor: tensor is not None and id(tensor) in chosen)
-    if convention:
-        walk.note(convention)
-    if not chosen:
-        raise ValueError("The model has no trainable parameters, or parameters= leaves none; lambda is by those.")
-    out = walk_through(inner, x, walk)
-    _check_output(out)
-    if not walk.rows:
-        raise ValueError("The model has no layer with parameters on the way from input to output.")
-    found = as_printed(walk, x) if theory == "paper" else spectrum(walk, x, out, images)
+    # Reading the graph calls the model's forward: its buffers, attributes and the generators are put back.
+    with untouched(inner, only=frozenset()):
+        x, images = input_field(shape, batch_size, batch, sum(p.ndim > 1 for p in inner.parameters()))
+        chosen = {
+            id(p) for name, p in inner.named_parameters() if p.requires_grad and (not parameters or parameters(name, p))
+        }
+        walk = Walk(x.sites.batch, stats == "batch", lambda tensor: tensor is not None and id(tensor) in chosen)
+        if convention:
+            walk.note(convention)
+        if not chosen:
+            raise ValueError("The model has no trainable parameters, or parameters= leaves none; lambda is by those.")
+        out = walk_through(inner, x, walk)
+        _check_output(walk, out)
+        found = as_printed(walk, x) if theory == "paper" else spectrum(walk, x, out, images)
     walk.forget()
-    _common_notes(walk, x, found, batch is not None)
+    _check_finite(found)
+    common(walk, found, out.shape[0], given=batch is not None)
     if theory == "corrected":
-        _explosion(walk)
+        explosion(walk)
     scale = _loss_factor(walk, loss, out, x.sites.batch)
     top = scale * max(found.mean, found.data)
     plain_name = f"gradient descent with momentum {momentum:g}" if momentum else "gradient descent"
@@ -132,7 +134,25 @@ def _shape(input_shape: Any) -> tuple[int, ...]:
     return shape
 
 
-def _check_output(out: Field) -> None:
+def _check_finite(found: Spectrum) -> None:
+    numbers = (found.mean, found.mean_infinite, found.data, found.data_infinite)
+    # Where there are no data modes they are minus infinity.
+    if not all(math.isfinite(n) or n == -math.inf for n in numbers):
+        raise ValueError(
+            "The prediction is not a finite number: on their way through the layers the signals or their gradients "
+            "leave the range of double precision, as they do in stacks of about 1,000 BatchNorm layers without "
+            "skip connections. Predict fewer of the layers."
+        )
+
+
+def _check_output(walk: Walk, out: Field) -> None:
+    if not walk.rows:
+        raise ValueError("The model has no layer with parameters on the way from input to output.")
+    if bent := walk.bent(out):
+        raise ValueError(
+            f"The output comes out of {bent}, not of a linear map: the theory takes the gradient at the output as one "
+            "for every sample. Predict the network without it, or measure it with ns.measure."
+        )
     if not out.flat or (out.sites.count > 1 and out.sites.form != "samples") or len(out.parts) > 1:
         raise ValueError(
             "predict needs one output vector a sample, (N, outputs); the model gives (N, "
@@ -154,44 +174,9 @@ def _loss_factor(walk: Walk, loss: str, out: Field, batch: int) -> float:
     factor = curvature(outputs, q, q_xy)
     walk.note(
         f"Cross-entropy: {factor:.3g} of squared error's curvature, for outputs of mean square {q:.3g}"
-        + ("" if outputs <= MOST else f" taken as zero, as there are more than {MOST}")
         + f". {NOT_A_LIMIT}"
     )
     return factor
-
-
-def _common_notes(walk: Walk, x: Field, found: Spectrum, given: bool) -> None:
-    widths = [row.numbers["width"] for row in walk.rows if row.inputs is not None]
-    hidden = [int(w) for w in widths[:-1]]
-    if hidden and min(hidden) < NARROW:
-        walk.warn(
-            f"The narrowest hidden layer has {min(hidden)} channels: outside the theory's reach, which is many "
-            "channels. Measure instead."
-        )
-    if found.data > _CLOSE * found.mean and found.data > _RAISED * found.data_infinite > 0:
-        walk.warn(
-            f"Data modes decide or nearly do, and finite width raises them by {found.data / found.data_infinite:.2g}; "
-            "with so large a correction the answer was seen to be up to 30 % too low. Measure to be sure."
-        )
-    if x.sites.form == "torus" and found.torus:
-        walk.note("Large images were taken without their borders (by offsets), padding by its mean share of the taps.")
-    if not given:
-        walk.note("Inputs were taken as independent standard values; batch= puts real ones in their place.")
-
-
-def _explosion(walk: Walk) -> None:
-    """Growth of squared gradients from the last hidden layer to the first."""
-    hidden = [row.numbers["qt"] for row in walk.rows if row.inputs is not None and "qt" in row.numbers][:-1]
-    if len(hidden) < 2 or min(hidden[0], hidden[-1]) <= 0:
-        return
-    factor = hidden[0] / hidden[-1]
-    if not 1 / _STEEP < factor < _STEEP:
-        rate = factor ** (1 / (len(hidden) - 1))
-        walk.warn(
-            f"Squared gradients {'grow' if factor > 1 else 'shrink'} by {rate:.3g} a layer on their way back, by "
-            f"{factor:.1e} over {len(hidden)} layers: one learning rate does not fit all. Training is known to end at "
-            f"about {16 / abs(math.log(rate)):.0f} layers of such a stack; skip connections mend it."
-        )
 
 
 def _layers(walk: Walk, found: Spectrum, scale: float) -> tuple[dict[str, float | str], ...]:

@@ -1,6 +1,7 @@
 """The largest eigenvalues of what the walk added up, of the mean mode and of the data modes."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,14 +13,16 @@ from normscope.theory.modes import common_spread, edge, pushed, widening
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Both modes, with and without the correction for finite width; shares: of each row, by its id."""
+    """Both modes, with and without the correction for finite width, -inf for one that is not there.
+
+    shares: of each row, by its id.
+    """
 
     mean: float
     data: float
     mean_infinite: float
     data_infinite: float
     shares: dict[int, tuple[float, float]]
-    torus: bool
 
 
 def spectrum(walk: Walk, x: Field, out: Field, images: Tensor | None) -> Spectrum:
@@ -55,7 +58,7 @@ def _of_samples(walk: Walk, out: Field, outputs: int) -> Spectrum:
     best = max((i for i in range(m) if i != constant), key=lambda i: float(values[i]))
     seeds = torch.stack([m * torch.outer(vectors[:, i], vectors[:, i]) for i in (constant, best)])[:, None]
     walk.send_back(out, seeds)
-    return _read(walk, outputs, m=m, torus=False)
+    return _read(walk, outputs, m=m)
 
 
 def _of_classes(walk: Walk, x: Field, out: Field, outputs: int, images: Tensor | None) -> Spectrum:
@@ -64,10 +67,11 @@ def _of_classes(walk: Walk, x: Field, out: Field, outputs: int, images: Tensor |
     seeds[1, 1] = -1 / (m - 1) if m > 1 else 0
     walk.send_back(out, seeds)
     if m == 1:
-        return _read(walk, outputs, m=m, torus=x.sites.count > 1)
+        # One sample has one direction.
+        return replace(_read(walk, outputs, m=m), data=-math.inf, data_infinite=-math.inf)
     # In the m - 1 directions orthogonal to 1 the mean eigenvalue is the second seed's; the edge lies above it.
     inputs, widths, given = _overlaps(walk, x, images)
-    return _read(walk, outputs, m=m, inputs=inputs, widths=widths, given=given, torus=x.sites.count > 1)
+    return _read(walk, outputs, m=m, inputs=inputs, widths=widths, given=given)
 
 
 Parts = list[tuple[Tensor, float]]
@@ -112,7 +116,6 @@ def _read(
     outputs: int,
     *,
     m: int,
-    torus: bool,
     inputs: Parts | None = None,
     widths: Parts | None = None,
     given: float = 0.0,
@@ -136,4 +139,4 @@ def _read(
         return mean + pushed(parts, m, m * (mean - data)) / m, data + given + _beyond(parts, m)
 
     first, second = ends(infinite[0], infinite[1], narrow), ends(corrected[0], corrected[1], wide)
-    return Spectrum(second[0], second[1], first[0], first[1], shares, torus)
+    return Spectrum(second[0], second[1], first[0], first[1], shares)

@@ -1,6 +1,6 @@
 """The walk through a network: fields go forward, layer by layer; a tape sends cotangents back and adds up lambda."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -36,10 +36,16 @@ class _Record:
     out: Field
     inputs: tuple[Field, ...]
     back: Back
+    maps: bool
+    bends: str
 
 
 class Walk:
-    """One pass over one network; `trains` says which tensors are trained."""
+    """One pass over one network; `trains` says which tensors are trained.
+
+    made: fields that layers have given, by weights and input. offsets: whether some layer's sites have no borders.
+    lengths: by what BatchNorm layers multiply differences in length between samples.
+    """
 
     def __init__(self, batch: int, trained: bool, trains: Callable[[Tensor | None], bool]) -> None:
         self.batch = batch
@@ -48,8 +54,11 @@ class Walk:
         self.rows: list[Row] = []
         self.notes: list[str] = []
         self.warnings: list[str] = []
-        self.used: dict[int, str] = {}
+        self.used: dict[int, list[str]] = {}
+        self.made: dict[Hashable, Field] = {}
         self.called: list[str] = []
+        self.offsets = False
+        self.lengths = 1.0
         self._tape: list[_Record] = []
 
     def note(self, text: str) -> None:
@@ -60,9 +69,20 @@ class Walk:
         if text not in self.warnings:
             self.warnings.append(text)
 
-    def record(self, out: Field, inputs: Sequence[Field], back: Back) -> Field:
-        self._tape.append(_Record(out, tuple(inputs), back))
+    def record(self, out: Field, inputs: Sequence[Field], back: Back, *, maps: bool = False, bends: str = "") -> Field:
+        """maps: independent weights are in between; bends: what the operation is called where it is not linear."""
+        self._tape.append(_Record(out, tuple(inputs), back, maps, bends))
         return out
+
+    def bent(self, out: Field) -> str:
+        """What stands between the last weights and `out` that is not linear; "" for nothing."""
+        reached = {id(out)}
+        for record in reversed(self._tape):
+            if id(record.out) in reached and not record.maps:
+                if record.bends:
+                    return record.bends
+                reached |= set(map(id, record.inputs))
+        return ""
 
     def row(self, layer: str, kind: str, **numbers: float) -> Row:
         self.rows.append(Row(layer, kind, numbers))

@@ -27,6 +27,8 @@ from torch import Tensor
 
 TERMS = 64
 _TINY = 1e-300
+# Standard deviations below which values are a single point, and the step of a second derivative there.
+_POINT, _STEP = 1e-7, 1e-4
 # E[phi'' phi''] of a kink grows without bound as c goes to 1; no pair of different values comes nearer than this.
 _KINK = 1e-6
 
@@ -97,7 +99,9 @@ def _lines(pairs: Pairs, a: float, b: float) -> Moments:
     rest = (1 - c * c).sqrt()
     live = n > 2 * _TINY**0.5
     slope = a * (a + b) + b * b * torch.where(live, angle / (2 * math.pi), -a / b)
-    value = _held(k, a * (a + b) * k.detach() + b * b * n / (2 * math.pi) * (rest + c * angle), slope)
+    value = _held(
+        k, a * (a + b) * k.detach() + torch.where(live, b * b * n / (2 * math.pi), 0.0) * (rest + c * angle), slope
+    )
     if k.requires_grad:
         slope = _held(k, slope, b * b / (2 * math.pi) / (n * rest.clamp_min(_KINK)))
     root = q.clamp_min(_TINY).sqrt()
@@ -163,8 +167,11 @@ def _series(pairs: Pairs, function: Callable[[Tensor], Tensor]) -> Moments:
     values, slopes = function(at), derivative(function, at)
     alpha = values @ (table[:-1] * weight).T
     beta = slopes @ (table[:-1] * weight).T
-    small = root.clamp_min(_TINY)
-    gamma = beta[:, 1:] * torch.arange(1, TERMS, dtype=torch.float64).sqrt() / small
+    gamma = beta[:, 1:] * torch.arange(1, TERMS, dtype=torch.float64).sqrt() / root.clamp_min(_POINT)
+    point = root[:, 0] < _POINT
+    if bool(point.any()):
+        gamma[point] = 0
+        gamma[point, 0] = _second(function, both[1][point])
     # What the terms leave of c = 1 goes on the next power.
     alpha = torch.cat([alpha, _rest((values * values) @ weight, alpha)], 1)
     beta = torch.cat([beta, _rest((slopes * slopes) @ weight, beta)], 1)
@@ -184,9 +191,33 @@ def _series(pairs: Pairs, function: Callable[[Tensor], Tensor]) -> Moments:
     shape = pairs.q.shape
     he4 = table[4] * weight / math.sqrt(24)
     fourth = tuple((f @ he4)[place].reshape(shape) for f in (values * values, slopes * slopes, values, slopes))
-    bend = (beta[:, 1] / small[:, 0])[place].reshape(shape)
+    bend = gamma[:, 0][place].reshape(shape)
     mean, rise = (rows[place, 0].reshape(shape) for rows in (alpha, beta))
     return Moments(value, slope, mean, rise, bend, (fourth[0], fourth[1], fourth[2], fourth[3]))
+
+
+def _second(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
+    """phi''(z) from two slopes."""
+    return (derivative(function, z + _STEP) - derivative(function, z - _STEP)) / (2 * _STEP)
+
+
+def length_slope(phi: Activation, q: float, mean: float) -> float:
+    r"""By what phi and a BatchNorm after it multiply the relative excess of one sample's squared length.
+
+        (E[phi phi' u] - E[phi] E[phi' u]) / Var[phi]        u = sqrt(q) z,  phi at mean + u
+
+    1 for ReLU of centred values; above 1 samples of more than the usual length run away from the others.
+
+    Example:
+        >>> round(length_slope(RELU, 1.0, 0.0), 3), round(length_slope(RELU, 1.0, -1.0), 2)
+        (1.0, 2.02)
+    """
+    z, weight, _ = _hermite()
+    u = math.sqrt(max(q, 0.0)) * z
+    values, slopes = phi.function(mean + u), derivative(phi.function, mean + u)
+    first = float(values @ weight)
+    variance = float(values.square() @ weight) - first**2
+    return float((values - first) * slopes * u @ weight) / variance if variance > 0 else 0.0
 
 
 def _rest(square: Tensor, coefficients: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from normscope.theory.gaussian import derivative
 from normscope.theory.sites import Sites
-from normscope.theory.windows import Window, taps_inside
+from normscope.theory.window import Window, taps_inside
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ from torch import Tensor
 
 # Mean of the Tracy-Widom law for real matrices.
 _TRACY_WIDOM = -1.2065
+# Eigenvalues that no sum here notices, and whose squares leave the range of numbers.
+_NOTHING = 1e-100
 
 
 def widening(outputs: int, spread: float) -> float:
@@ -98,7 +100,7 @@ def _joined(parts: Sequence[tuple[Tensor, float]]) -> tuple[Tensor, Tensor]:
         return torch.zeros(0), torch.zeros(0)
     t = torch.cat([values.flatten().clamp_min(0) for values, _ in parts])
     copies = torch.cat([torch.full((values.numel(),), float(n), dtype=torch.float64) for values, n in parts])
-    live = t > 1e-3 * t.max()
+    live = t > max(1e-3 * float(t.max()), _NOTHING)
     return t[live], copies[live]
 
 

@@ -1,0 +1,83 @@
+"""What is said beside the answer: where the theory is out of its depth, and what it took for granted."""
+
+import math
+
+from normscope.prediction.linear import NARROW
+from normscope.prediction.spectrum import Spectrum
+from normscope.prediction.walk import Walk
+
+# Growth of squared gradients through the network that is worth a warning.
+_STEEP = 1e3
+# Data modes beside the mean mode, and the correction for finite width, from which on answers were seen to be off.
+_CLOSE, _RAISED = 0.8, 1.5
+# Batches below which data modes under BatchNorm were seen to be too high.
+_SMALL = 64
+# Growth of differences in length through all layers that is worth a warning.
+_LONGER = 1.9
+
+
+def common(walk: Walk, found: Spectrum, outputs: int, *, given: bool) -> None:
+    """Warnings and notes of every prediction."""
+    widths = [row.numbers["width"] for row in walk.rows if row.inputs is not None]
+    hidden = [int(w) for w in widths[:-1]]
+    if hidden and min(hidden) < NARROW:
+        walk.warn(
+            f"The narrowest hidden layer has {min(hidden)} channels: outside the theory's reach, which is many "
+            "channels. Measure instead."
+        )
+    _raised(walk, found, outputs)
+    _batch_norm(walk, found, given)
+    if walk.lengths > _LONGER:
+        walk.warn(
+            f"BatchNorm with these betas makes differences in length between samples {walk.lengths:.2g} times larger, "
+            "and the theory gives all samples one length: lambda was seen to be up to 4 times too low (ReLU, beta of "
+            "-1, three hidden layers). Measure instead."
+        )
+    if walk.offsets:
+        walk.note("Large images were taken without their borders (by offsets), padding by its mean share of the taps.")
+    if not given:
+        walk.note("Inputs were taken as independent standard values; batch= puts real ones in their place.")
+
+
+def _raised(walk: Walk, found: Spectrum, outputs: int) -> None:
+    if found.data > _CLOSE * found.mean and found.data > _RAISED * found.data_infinite > 0:
+        walk.warn(
+            f"Data modes decide or nearly do, and finite width raises them by {found.data / found.data_infinite:.2g}; "
+            "with so large a correction the answer was seen to be up to 30 % too low. Measure to be sure."
+        )
+    elif found.mean > _RAISED * found.mean_infinite > 0:
+        walk.warn(
+            f"{outputs} outputs are many beside these widths: finite width raises the answer by "
+            f"{found.mean / found.mean_infinite:.2g}, and with so large a correction it was seen to be up to 40 % too "
+            "low (as many outputs as channels). Measure to be sure."
+        )
+
+
+def _batch_norm(walk: Walk, found: Spectrum, given: bool) -> None:
+    if found.data <= found.mean or not any(row.kind == "BatchNorm" for row in walk.rows):
+        return
+    if walk.batch < _SMALL:
+        walk.warn(
+            f"Data modes decide, under BatchNorm with a batch of {walk.batch}: below {_SMALL} samples they were seen "
+            "to be 10 to 45 % too high. Measure to be sure."
+        )
+    if given:
+        walk.warn(
+            "Data modes of a real batch decide, under BatchNorm: with tight clusters they were seen to be up to 80 % "
+            "too high. Measure to be sure."
+        )
+
+
+def explosion(walk: Walk) -> None:
+    """Growth of squared gradients from the last hidden layer to the first."""
+    hidden = [row.numbers["qt"] for row in walk.rows if row.inputs is not None and "qt" in row.numbers][:-1]
+    if len(hidden) < 2 or min(hidden[0], hidden[-1]) <= 0:
+        return
+    factor = hidden[0] / hidden[-1]
+    if not 1 / _STEEP < factor < _STEEP:
+        rate = math.exp((math.log(hidden[0]) - math.log(hidden[-1])) / (len(hidden) - 1))
+        walk.warn(
+            f"Squared gradients {'grow' if factor > 1 else 'shrink'} by {rate:.3g} a layer on their way back, by "
+            f"{factor:.1e} over {len(hidden)} layers: one learning rate does not fit all. Training is known to end at "
+            f"about {16 / abs(math.log(rate)):.0f} layers of such a stack; skip connections mend it."
+        )

@@ -1,0 +1,117 @@
+"""Pooling, means and reshaping, with the arguments that torch's functions have."""
+
+import math
+from typing import Any
+
+import torch
+
+from normscope.prediction import pooling
+from normscope.prediction.field import Field
+from normscope.prediction.maximum import max_pool
+from normscope.prediction.refusal import UnknownOperation
+from normscope.prediction.walk import Walk
+from normscope.theory.window import Window
+
+
+def two(value: Any, dims: int = 2) -> tuple[int, int]:
+    """Height and width of an argument that may be one number; along a line the height is 1."""
+    if isinstance(value, (tuple, list)):
+        return (1, int(value[0])) if len(value) == 1 else (int(value[0]), int(value[1]))
+    return (int(value), int(value)) if dims == 2 else (1, int(value))
+
+
+def average_rule(
+    walk: Walk,
+    name: str,
+    x: Field,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Field:
+    window = _window(x, kernel_size, stride, padding, 1, ceil_mode)
+    if divisor_override is not None or (not count_include_pad and max(window.padding)):
+        raise UnknownOperation("divides by other numbers than its window has places, which has no map here")
+    return pooling.average_pool(walk, x, window)
+
+
+def adaptive_rule(walk: Walk, name: str, x: Field, output_size: Any) -> Field:
+    dims = len(x.shape) - 1
+    wanted = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * dims
+    sizes = x.shape[1:]
+    target = [s if w is None else int(w) for w, s in zip(wanted, sizes, strict=True)]
+    if any(s % t for s, t in zip(sizes, target, strict=True)):
+        raise UnknownOperation(
+            f"pools {sizes} adaptively to {tuple(target)}, in windows of different sizes, which has no map here"
+        )
+    kernel = tuple(s // t for s, t in zip(sizes, target, strict=True))
+    return pooling.average_pool(walk, x, _window(x, kernel, None, 0, 1, False))
+
+
+def maximum_rule(
+    walk: Walk,
+    name: str,
+    x: Field,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Field:
+    if any(d != 1 for d in (dilation if isinstance(dilation, (tuple, list)) else (dilation,))):
+        raise UnknownOperation("takes maxima over dilated windows, which has no map here. Pool without dilation")
+    return max_pool(walk, name, x, _window(x, kernel_size, stride, padding, dilation, ceil_mode))
+
+
+def _window(x: Field, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> Window:
+    if x.flat:
+        raise ValueError("pools a tensor without dimensions of space")
+    dims = len(x.shape) - 1
+    k = two(kernel, dims)
+    s = k if stride is None or stride == [] else two(stride, dims)
+    p = two(padding, dims) if dims == 2 else (0, two(padding, 1)[1])
+    window = Window(x.sites, k, s, p, two(dilation, dims))
+    if ceil_mode:
+        after, sizes = window.after, (x.sites.height, x.sites.width)
+        covered = [(n - 1) * s[i] + k[i] - 2 * p[i] for i, n in enumerate((after.height, after.width))]
+        if any(c < n for c, n in zip(covered, sizes, strict=True)):
+            raise UnknownOperation("pools with ceil_mode windows that hang over the border, which has no map here")
+    return window
+
+
+def mean_rule(
+    walk: Walk, name: str, x: Field, dim: Any = None, keepdim: bool = False, *, axis: Any = None, dtype: Any = None
+) -> Field:
+    dim = axis if dim is None else dim
+    dims = tuple(sorted(d % (len(x.shape) + 1) for d in ([dim] if isinstance(dim, int) else dim or ())))
+    if not dims or dims[0] < 2:
+        raise UnknownOperation(f"takes a mean over dimensions {dim}; there is a map for means over sites")
+    return pooling.mean(walk, x, dims, keepdim=keepdim)
+
+
+def flatten_rule(walk: Walk, name: str, x: Field, start_dim: int = 0, end_dim: int = -1) -> Field:
+    if start_dim != 1 or end_dim % (len(x.shape) + 1) != len(x.shape):
+        raise UnknownOperation(f"flattens dimensions {start_dim} to {end_dim}; there is a map for all but the batch")
+    return pooling.reshape(walk, x, (math.prod(x.shape),))
+
+
+def view_rule(walk: Walk, name: str, x: Field, *shape: Any) -> Field:
+    wanted = list(shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list, torch.Size)) else shape)
+    if wanted.count(-1) == 1:
+        known = math.prod(n for n in wanted if n != -1)
+        wanted[wanted.index(-1)] = math.prod(x.size()) // max(known, 1)
+    if wanted[0] != x.sites.batch or math.prod(wanted) != math.prod(x.size()):
+        raise ValueError(
+            f"reshapes (N, {', '.join(map(str, x.shape))}) to {tuple(shape)}, which mixes samples or does not fit"
+        )
+    return pooling.reshape(walk, x, tuple(int(n) for n in wanted[1:]))
+
+
+def squeeze_rule(walk: Walk, name: str, x: Field, dim: Any = None) -> Field:
+    dims = range(1, len(x.shape) + 1) if dim is None else ([dim] if isinstance(dim, int) else dim)
+    drop = {d % (len(x.shape) + 1) for d in dims}
+    shape = tuple(n for i, n in enumerate(x.shape, 1) if not (i in drop and n == 1))
+    return pooling.reshape(walk, x, shape)

@@ -1,0 +1,142 @@
+"""Where the theory is out of its depth the result says so."""
+
+import json
+import math
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import normscope as ns
+from normscope.cli import app
+from normscope.theory.gaussian import RELU, Activation, length_slope
+from normscope.theory.softmax import curvature
+
+
+def mlp(width: int = 100, depth: int = 3, outputs: int = 5, act: type[nn.Module] = nn.ReLU, beta: float = 0.0):
+    layers: list[nn.Module] = []
+    for i in range(depth):
+        layers += [nn.Linear(50 if i == 0 else width, width), nn.BatchNorm1d(width), act()]
+        nn.init.constant_(layers[-2].bias, beta)
+    return nn.Sequential(*layers, nn.Linear(width, outputs))
+
+
+def warned(words: str, *args: object, **options: object) -> bool:
+    return any(words in warning for warning in ns.predict(*args, **options).warnings)
+
+
+def test_sparse_activations():
+    """beta of -1 is 4 times too low with three hidden layers: the lengths of samples run apart."""
+    assert warned("differences in length", mlp(beta=-1.0), (50,))
+    assert warned("differences in length", mlp(beta=-0.5), (50,))
+    assert not warned("differences in length", mlp(), (50,))
+    assert not warned("differences in length", mlp(beta=1.0), (50,))
+
+
+@pytest.mark.parametrize("beta", [-1.0, 0.0, 0.5])
+def test_the_slope_of_the_length_map(beta):
+    """Against a sample of more than the usual length among independent others."""
+    z = torch.randn(2_000_000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    excess = 0.02
+
+    def length(scale: float) -> float:
+        centre = torch.relu(beta + z).mean()
+        return float(((torch.relu(beta + scale * z) - centre) ** 2).mean())
+
+    found = (length(math.sqrt(1 + excess)) / length(1.0) - 1) / excess
+    assert length_slope(RELU, 1.0, beta) == pytest.approx(found, rel=0.03)
+    assert length_slope(Activation("linear", lambda u: u), 2.0, beta) == pytest.approx(1.0)
+
+
+def test_data_modes_of_small_batches_under_batch_norm():
+    net = mlp(act=nn.Tanh)
+    assert warned("too high", net, (50,), batch_size=16)
+    assert not warned("too high", net, (50,), batch_size=128)
+    x = torch.randn(128, 50, generator=torch.Generator().manual_seed(0))
+    assert warned("tight clusters", net, (50,), batch=x)
+
+
+def test_as_many_outputs_as_channels():
+    net = nn.Sequential(*[layer for _ in range(3) for layer in (nn.Linear(100, 100), nn.ReLU())], nn.Linear(100, 100))
+    assert warned("100 outputs are many", net, (100,))
+    assert not warned("outputs are many", mlp(200, outputs=2), (50,))
+
+
+@pytest.mark.parametrize("outputs", [10, 100, 101, 300])
+@pytest.mark.parametrize(("q", "q_xy"), [(1.3, 1.0), (0.2, 0.1), (6.0, 5.0)])
+def test_cross_entropy_of_many_outputs(outputs, q, q_xy):
+    """Against other draws, with the whole matrix."""
+    generator = torch.Generator().manual_seed(7)
+    found = []
+    for _ in range(30):
+        shared = q_xy**0.5 * torch.randn(outputs, generator=generator, dtype=torch.float64)
+        own = (q - q_xy) ** 0.5 * torch.randn(200, outputs, generator=generator, dtype=torch.float64)
+        p = (shared + own).softmax(-1)
+        found.append(torch.linalg.eigvalsh(p.mean(0).diag() - p.T @ p / len(p))[-1])
+    draws = torch.stack(found)
+    error = float(draws.std()) / 30**0.5
+    assert curvature(outputs, q, q_xy) == pytest.approx(float(draws.mean()), abs=4 * error + 0.05 * float(draws.mean()))
+
+
+def test_cross_entropy_has_no_cliff():
+    assert curvature(101, 1.3, 1.0) == pytest.approx(curvature(100, 1.3, 1.0), rel=0.1)
+    assert curvature(1000, 0.0, 0.0) == 1 / 1000
+
+
+def test_padding_of_average_pooling_lowers_large_images_too():
+    """By the share of taps that are padding; the exact form of a smaller image says by how much."""
+
+    def lam(size: int, limit: int) -> float:
+        net = nn.Sequential(nn.Conv2d(3, 40, 1), nn.ReLU(), nn.AvgPool2d(5, 1, 2), nn.Flatten())
+        net.append(nn.Linear(40 * size * size, 5))
+        torch.manual_seed(0)
+        for layer in (net[0], net[4]):
+            nn.init.normal_(layer.weight, std=layer.weight[0].numel() ** -0.5)
+            nn.init.zeros_(layer.bias)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("normscope.prediction.inputs.exact_sites", lambda layers: limit)
+            return ns.predict(net, (3, size, size), batch_size=16).lambda_max
+
+    assert lam(14, 16) == pytest.approx(lam(14, 300), rel=0.05)
+
+
+def test_one_sample_has_no_data_modes():
+    found = ns.predict(nn.Linear(20, 5), (20,), batch_size=1)
+    assert (found.mode, found.data_mode) == ("mean", -math.inf)
+    assert "data mode is" not in str(found)
+
+
+def test_borders_are_spoken_of_where_they_were_left_out():
+    small = nn.Sequential(nn.Conv2d(3, 40, 3), nn.ReLU(), nn.Flatten(), nn.Linear(40 * 16, 5))
+    large = nn.Sequential(nn.Conv2d(3, 40, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(40, 5))
+    assert not any("borders" in note for note in ns.predict(small, (3, 6, 6)).notes)
+    assert any("borders" in note for note in ns.predict(large, (3, 66, 66)).notes)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"batch": [1, 2]}, "batch is a tensor of samples"),
+        ({"momentum": "a"}, "momentum is a number"),
+        ({"batch_size": True}, "batch_size is a whole number"),
+    ],
+)
+def test_options_of_the_wrong_kind(options, words):
+    with pytest.raises(ValueError, match=words):
+        ns.predict(nn.Linear(20, 5), (20,), **options)
+
+
+def test_models_without_weights_yet():
+    with pytest.raises(ValueError, match=r"'weight' is on the meta device.*to_empty"):
+        ns.predict(nn.Linear(20, 5, device="meta"), (20,))
+    with pytest.raises(ValueError, match="Run one forward first"):
+        ns.predict(nn.LazyLinear(5), (20,))
+
+
+def test_the_verdict_in_json(tmp_path):
+    (tmp_path / "judged_net.py").write_text("import torch\n\ndef build():\n    return torch.nn.Linear(20, 5)\n")
+    arguments = ["predict", f"{tmp_path / 'judged_net.py'}:build", "--input", "20", "--json", "--lr", "0.01"]
+    found = json.loads(CliRunner().invoke(app, arguments).output)
+    assert found["verdict"]["good"] is True
+    assert found["verdict"]["text"].startswith("lr = 0.01 is")
