@@ -122,7 +122,10 @@ def test_divergence_is_a_result(folder):
 
 @pytest.mark.slow
 def test_ctrl_c_leaves_what_was_measured_and_says_so(folder):
+    # A suite started in the background hands down an ignored SIGINT.
     command = [
+        "env",
+        "--default-signal=INT",
         sys.executable,
         "-m",
         "normscope",

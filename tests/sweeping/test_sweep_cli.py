@@ -56,7 +56,9 @@ def test_a_plan_file_becomes_a_phase_diagram(tmp_path):
 @pytest.mark.slow
 def test_ctrl_c_says_that_what_is_done_is_kept(tmp_path):
     (tmp_path / "plan.toml").write_text(PLAN.replace("epochs = 1", "epochs = 2000"))
-    command = [sys.executable, "-m", "normscope", "sweep", "plan.toml", "--device", "cpu", "--group", "2", "--quiet"]
+    # A suite started in the background hands down an ignored SIGINT.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "normscope", "sweep", "plan.toml"]
+    command += ["--device", "cpu", "--group", "2", "--quiet"]
     process = subprocess.Popen(command, cwd=tmp_path, env=ENV, stderr=subprocess.PIPE, text=True)
     while not (tmp_path / "normscope-sweep" / "sweep.sqlite").exists():
         time.sleep(0.05)
