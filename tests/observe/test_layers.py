@@ -21,7 +21,7 @@ def _look(model: nn.Module, x: Tensor, y: Tensor, *measure: Any) -> dict[str, An
 
 
 class Projection(nn.Module):
-    """x @ w of (N, T, C), as GPT-2 writes its linear layers."""
+    """x @ w of (N, T, C), as some transformers write their linear layers."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
