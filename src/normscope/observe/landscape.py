@@ -148,16 +148,18 @@ class LandscapeProbe:
     def measure(self, probe: Probe) -> Landscape:
         g, d = flat(probe.gradient), probe.descent
         there = torch.empty_like(g)
+        half = any(weight.dtype.itemsize < 4 for weight in probe.theta)
         found = [inner(g, g), inner(flat(d, there), there)]
         for c in self.factors:
             probe.at.move_to(probe.theta, d, c)
-            _check_moved(probe, c, d)
+            if half:
+                _check_moved(probe, c, d)
             loss, grads = probe.at.gradient()
             flat(grads, there)
             found += [loss, inner(there, g), inner(there, there)]
             there -= g
             found.append(inner(there, there))
-        numbers = torch.stack([number.double() for number in found]).tolist()
+        numbers = torch.stack(found).double().tolist()
         g_norm, d_norm = map(math.sqrt, numbers[:2])
         losses, along, squares, changes = (tuple(numbers[i::4]) for i in range(2, 6))
         products = (g_norm * math.sqrt(square) for square in squares)
@@ -169,8 +171,6 @@ class LandscapeProbe:
 
 def _check_moved(probe: Probe, c: float, d: list[Tensor]) -> None:
     """Half-precision weights may not take so small a step; then there is nothing to look at."""
-    if all(weight.dtype.itemsize >= 4 for weight in probe.theta):
-        return
     asked = c * length(flat(d))
     moved = length(flat([leaf.detach() for leaf in probe.at.lent.leaves]) - flat(probe.theta))
     if abs(moved - asked) > 0.1 * asked:

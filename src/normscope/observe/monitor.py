@@ -144,9 +144,10 @@ class Monitor:
         return not self._owed
 
     def _now(self) -> float:
-        device = next((p.device for p in self._task.model.parameters()), torch.device("cpu"))
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        if torch.cuda.is_initialized():
+            device = next((p.device for p in self._task.model.parameters()), torch.device("cpu"))
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
         return time.perf_counter()
 
     def _look(

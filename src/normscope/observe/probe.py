@@ -80,7 +80,7 @@ class Probe:
     @cached_property
     def descent(self) -> list[Tensor]:
         """- lr g, with each parameter's own learning rate."""
-        return [g * -rate for g, rate in zip(self.gradient, self.rates, strict=True)]
+        return list(torch._foreach_mul(self.gradient, [-rate for rate in self.rates]))
 
     @cached_property
     def _optimizers(self) -> list[Tensor]:
@@ -116,7 +116,9 @@ def probing(
 def flat(tensors: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
     """All entries in one vector, half precision as float32, complex numbers as pairs; into `out` if it is given."""
     device = tensors[0].device
-    parts = [real(tensor).reshape(-1).to(device) for tensor in tensors]
+    # A look of a small network is short: `reshape` and a `to` without effect would take a tenth of it.
+    parts = [real(tensor).flatten() for tensor in tensors]
+    parts = [part if part.device == device else part.to(device) for part in parts]
     if out is not None:
         torch.cat(parts, out=out)
         return out

@@ -16,6 +16,7 @@ import sys
 from collections import deque
 from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -42,9 +43,8 @@ class Lent:
         self._copies = _Copies(dtype)
         self._arrays: list[tuple[Array, Array]] = []
         self._empty: list[Any] = []
-        self._kept: list[_Kept] = []
-        self._in_use: list[_Kept] = []
         self._holders: list[Any] = []
+        kept: list[Any] = []
         owned: list[object] = []
         lent = self._leaves(model, only, dtype)
         for module in model.modules():
@@ -54,7 +54,7 @@ class Lent:
                 if type(value) in INERT:
                     continue
                 if isinstance(value, _CONTAINERS):
-                    self._empty.append(value) if not value else self._kept.append(_Kept(value))
+                    (kept if value else self._empty).append(value)
                     if name not in _MODULE_ATTRIBUTES:
                         self._holders.append(value)
                         self._lend(value, lent)
@@ -63,9 +63,10 @@ class Lent:
                     self._places.append((attributes, name, self._arrays[-1][0]))
                 else:
                     owned.append(value)
-            self._kept.append(_Kept(attributes))
+            kept.append(attributes)
             for holder in (module._parameters, module._buffers, attributes):
                 self._lend(holder, lent)
+        self._kept = _Kept(kept)
         self.generators = Generators(owned)
         self.draws = True
         self._copies.refresh()
@@ -103,7 +104,7 @@ class Lent:
     def place(self) -> None:
         for holder, key, tensor in self._places:
             holder[key] = tensor
-        self._in_use = [_Kept(holder) for holder in self._holders]
+        self._in_use = _Kept(self._holders)
 
     @contextmanager
     def holding(self, leaves: Sequence[Tensor], others: Sequence[Tensor]) -> Iterator[None]:
@@ -123,8 +124,7 @@ class Lent:
 
         Once a forward has shown that it draws nothing, set `draws` to False: the generators need no care until the end.
         """
-        for kept in self._in_use:
-            kept.put_back()
+        self._in_use.put_back()
         self._copies.refresh()
         for copy, array in self._arrays:
             np.copyto(copy, array)
@@ -132,8 +132,7 @@ class Lent:
             self.generators.restore()
 
     def close(self) -> None:
-        for kept in self._kept:
-            kept.put_back()
+        self._kept.put_back()
         for container in self._empty:
             container.clear()
         self.generators.restore()
@@ -162,8 +161,8 @@ class _Copies:
     def of(self, source: Tensor) -> Tensor:
         """A copy of `source`, without its values until `refresh`."""
         dtype = self._dtype if self.casts(source) else source.dtype
-        source = source.detach()
-        copy = torch.empty_like(source, dtype=dtype) if source.layout == torch.strided else source.clone()
+        strided = source.layout == torch.strided
+        copy = torch.empty_like(source, dtype=dtype) if strided else source.detach().clone()
         copies, sources = self._groups.setdefault((source.dtype, source.device), ([], []))
         # By `.data`, so that filling it again does not count as a change of what a kept graph has saved.
         copies.append(copy.data)
@@ -177,25 +176,30 @@ class _Copies:
 
 
 class _Kept:
-    """A container and what it held; by identity, since values may be tensors, which have no plain equality."""
+    """Containers and what they held; by identity, since values may be tensors, which have no plain equality."""
 
-    __slots__ = ("_container", "_held")
-
-    def __init__(self, container: Any) -> None:
-        self._container = container
-        self._held = container.copy()
+    def __init__(self, containers: Sequence[Any]) -> None:
+        self._containers = containers
+        self._held = [container.copy() for container in containers]
 
     def put_back(self) -> None:
-        container, held = self._container, self._held
-        if not isinstance(container, dict):
-            if len(container) != len(held) or not all(map(operator.is_, container, held)):
+        if _same(self._containers, self._held):
+            return
+        for container, held in zip(self._containers, self._held, strict=True):
+            # The attributes of a module share their keys with others of its class for as long as none is taken out.
+            if not isinstance(container, dict) or container.keys() != held.keys():
                 container.clear()
-                (container.update if isinstance(container, set) else container.extend)(held)
-        elif container.keys() != held.keys():
-            container.clear()
-            container.update(held)
-        elif not all(map(operator.is_, container.values(), held.values())):
-            container.update(held)
+            (container.extend if isinstance(container, (list, deque)) else container.update)(held)
+
+
+def _same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether they hold the very same objects; one comparison for all, since it is made before each pass."""
+    return [*map(len, some)] == [*map(len, others)] and all(map(operator.is_, _contents(some), _contents(others)))
+
+
+def _contents(containers: Sequence[Any]) -> Iterator[Any]:
+    values = [container.values() for container in containers if isinstance(container, dict)]
+    return chain(chain.from_iterable(containers), chain.from_iterable(values))
 
 
 @contextmanager
