@@ -142,5 +142,6 @@ def _first_uses(probe: Probe) -> list[int]:
 
 def _compare(before: Tensor, after: Tensor) -> Tensor:
     """||a - b||, their cosine, ||a||, in float64."""
-    a, b = real(before).double(), real(after).double()
-    return torch.stack([(a - b).norm(), (a * b).sum() / (a.norm() * b.norm()), a.norm()])
+    a, b = (real(tensor).flatten().double() for tensor in (before, after))
+    apart, size = a - b, a.dot(a).sqrt()
+    return torch.stack([apart.dot(apart).sqrt(), a.dot(b) / (size * b.dot(b).sqrt()), size])
