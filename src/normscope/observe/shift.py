@@ -11,6 +11,7 @@ module call shows, counts from that module on.
 Source: arXiv 1805.11604, Definition 2.1; seed 000, Section A.2.1 (Figure 6).
 
 Only the units from layer i on are run for G'_i: the results of the updated ones before it are remembered (`Replay`).
+Where nothing runs before a layer, G' is G, and no pass is made.
 """
 
 import math
@@ -99,6 +100,9 @@ class ShiftProbe:
             probe.at.place({i: after[i] for i in now})
             for i in now:
                 moved[i] = True
+            if not any(moved):
+                grads.append(before[index])
+                continue
             # A weight that is shared with a layer before this one has part of its gradient there.
             grads += probe.at.gradient([index], replay.before(min(start, starts[index])))[1]
         rows = [_compare(before[index], there) for index, there in zip(chosen.values(), grads, strict=True)]
