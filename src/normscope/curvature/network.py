@@ -1,6 +1,7 @@
 r"""Curvature of a network's loss as products with vectors, on copies.
 
     H v = d/de grad L(theta + e v)                    Hessian: reverse over reverse, the graph of the gradient kept
+                                                      (through layers with cheap second derivatives: `second.py`)
     G v = J^T (d^2 l / df^2) (J v)                    generalized Gauss-Newton: J v forward, J^T u by a kept graph
                                                       (with what the loss reads of the parameters: `outer.py`)
     F v = J^T B (J v)                                 Fisher: B the Fisher matrix of the outputs (`fisher.py`)
@@ -21,6 +22,7 @@ from torch.autograd import forward_ad
 from normscope.curvature.derivatives import derivable
 from normscope.curvature.fisher import FisherOfOutputs, fisher_of_outputs
 from normscope.curvature.outer import LossOfOutputs
+from normscope.curvature.second import twice_derivable
 from normscope.curvature.statistics import reading
 from normscope.curvature.tangents import fused, with_tangent
 from normscope.curvature.vectors import flat, split
@@ -142,11 +144,12 @@ class Network:
         return {"ggn": self.gauss_newton, "hessian": self.hessian, "fisher": self.fisher}[matrix]()
 
     def hessian(self) -> Product:
-        loss = self.loss(self.output())
-        if not loss.requires_grad:
-            return torch.zeros_like
-        with self._reading():
-            found = torch.autograd.grad(loss, self.leaves, create_graph=True, allow_unused=True)
+        with twice_derivable():
+            loss = self.loss(self.output())
+            if not loss.requires_grad:
+                return torch.zeros_like
+            with self._reading():
+                found = torch.autograd.grad(loss, self.leaves, create_graph=True, allow_unused=True)
         curved = [i for i, g in enumerate(found) if g is not None and g.requires_grad]
         grads = [g for g in found if g is not None and g.requires_grad]
 
@@ -154,7 +157,8 @@ class Network:
             parts = split(v, self.leaves)
             if not grads:
                 return torch.zeros_like(v)
-            return flat(self._grad(grads, self.leaves, [parts[i] for i in curved]), self.leaves)
+            with twice_derivable():
+                return flat(self._grad(grads, self.leaves, [parts[i] for i in curved]), self.leaves)
 
         return product
 
