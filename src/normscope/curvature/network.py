@@ -12,7 +12,7 @@ all (an autograd.Function without jvp), J v is the derivative of u -> J^T u, by 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from torch.autograd import forward_ad
 
 from normscope.curvature.derivatives import derivable
 from normscope.curvature.fisher import FisherOfOutputs, fisher_of_outputs
+from normscope.curvature.kept import Outputs
 from normscope.curvature.outer import LossOfOutputs
 from normscope.curvature.second import twice_derivable
 from normscope.curvature.statistics import reading
@@ -88,12 +89,12 @@ class Network:
         with reading(self._model, self._stats), derivable(self._device):
             yield
 
-    def output(self, x: Any = None) -> Any:
-        """Of the batch, or of a copy `x` of its inputs."""
+    def output(self, x: Any = None, kept: Outputs | None = None) -> Any:
+        """Of the batch, or of a copy `x` of its inputs; what its layers give goes into `kept`."""
         if self._fresh:
             self._lent.draws = True
         self._lent.reset()
-        with self._reading():
+        with self._reading(), nullcontext() if kept is None else kept.keeping():
             found = self._call(self._model, self._x.take() if x is None else x)
         if self._fresh:
             self._lent.draws = self._lent.generators.moved()
@@ -163,10 +164,14 @@ class Network:
         return product
 
     def gauss_newton(self) -> Product:
-        return self._gauss_newton(self._one_tensor(self.output()))
+        return self._gauss_newton(*self._kept_output())
 
-    def _gauss_newton(self, output: Tensor) -> Product:
-        bend, pull, push = self.loss.bent(output, self.leaves), self.pull(output), self.push()
+    def _kept_output(self) -> tuple[Tensor, Outputs]:
+        kept = Outputs(self._model)
+        return self._one_tensor(self.output(kept=kept)), kept
+
+    def _gauss_newton(self, output: Tensor, kept: Outputs) -> Product:
+        bend, pull, push = self.loss.bent(output, self.leaves), self.pull(output), self.push(kept)
 
         def product(v: Tensor) -> Tensor:
             u, own = bend(push(v), v)
@@ -175,12 +180,12 @@ class Network:
         return product
 
     def fisher(self) -> Product:
-        output = self._one_tensor(self.output())
+        output, kept = self._kept_output()
         sample = {"draws": self._draws, "seed": self._seed}
         self._drawn = fisher_of_outputs(self.loss.loss_fn, output.detach(), self.loss.targets, **sample)
         if self._drawn is None:
-            return self._gauss_newton(output)
-        bend, pull, push = self._drawn.product, self.pull(output), self.push()
+            return self._gauss_newton(output, kept)
+        bend, pull, push = self._drawn.product, self.pull(output), self.push(kept)
         return lambda v: pull(bend(push(v)))
 
     def fisher_error(self, v: Tensor) -> float:
@@ -193,14 +198,17 @@ class Network:
             return lambda u: flat([None] * len(self.leaves), self.leaves)
         return lambda u: flat(self._grad([output], self.leaves, [u]), self.leaves)
 
-    def push(self) -> Product:
-        """v -> J v, in the shape of the outputs: by forward mode, or by reverse mode twice where there is none."""
+    def push(self, kept: Outputs | None = None) -> Product:
+        """v -> J v, in the shape of the outputs: by forward mode, or by reverse mode twice where there is none.
+
+        kept: of an earlier pass, whose work need not be done again.
+        """
         twice: list[Product] = []
 
         def product(v: Tensor) -> Tensor:
             if self.forward_mode:
                 try:
-                    return self._forward(v)
+                    return self._forward(v, kept)
                 except NotImplementedError:
                     self.forward_mode = False
             if not twice:
@@ -209,13 +217,14 @@ class Network:
 
         return product
 
-    def _forward(self, v: Tensor) -> Tensor:
+    def _forward(self, v: Tensor, kept: Outputs | None) -> Tensor:
         parts = split(v, self.leaves)
         self._lent.reset()
         with torch.no_grad(), forward_ad.dual_level():
             duals = [forward_ad.make_dual(leaf, part) for leaf, part in zip(self.leaves, parts, strict=True)]
             layers = {} if self._stats == "frozen" else fused(self._model)
-            with self._lent.holding(self.leaves, duals), self._reading(), answering(layers, with_tangent):
+            used = nullcontext() if kept is None else kept.used()
+            with self._lent.holding(self.leaves, duals), self._reading(), answering(layers, with_tangent), used:
                 output, tangent = forward_ad.unpack_dual(self._one_tensor(self._call(self._model, self._x.take())))
         return torch.zeros_like(output) if tangent is None else tangent
 
