@@ -1,12 +1,11 @@
-r"""Convolutions whose second derivative costs what it must: three convolutions of the first one's size.
+r"""Convolutions whose second derivative costs what it must: four convolutions of the first one's size.
 
 y = x * W + b is bilinear, so with g = dL/dy and cotangents (V, Vw, Vb) of its gradients (gx, gW, gb)
 
     d/dg = V * W + x * Vw + Vb          d/dx = gx of (g, Vw)          d/dW = gW of (g, V)
 
-in which gx of (g, W) and gW of (g, x) are the kernels of the first backward pass. Torch makes the last one, and the
-second for strides, of convolutions whose kernel is as large as the image: on a GPU the slowest part of a Hessian
-product by far.
+in which gx of (g, W) and gW of (g, x) are the kernels of the first backward pass. Torch makes the last of them by a
+convolution whose kernel is as large as the image.
 """
 
 from collections.abc import Callable

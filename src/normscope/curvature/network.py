@@ -22,7 +22,7 @@ from torch.autograd import forward_ad
 from normscope.curvature.derivatives import derivable
 from normscope.curvature.fisher import FisherOfOutputs, fisher_of_outputs
 from normscope.curvature.kept import Outputs
-from normscope.curvature.outer import LossOfOutputs
+from normscope.curvature.outer import LossOfOutputs, one_tensor
 from normscope.curvature.second import twice_derivable
 from normscope.curvature.statistics import reading
 from normscope.curvature.tangents import fused, with_tangent
@@ -168,7 +168,7 @@ class Network:
 
     def _kept_output(self) -> tuple[Tensor, Outputs]:
         kept = Outputs(self._model)
-        return self._one_tensor(self.output(kept=kept)), kept
+        return one_tensor(self.output(kept=kept)), kept
 
     def _gauss_newton(self, output: Tensor, kept: Outputs) -> Product:
         bend, pull, push = self.loss.bent(output, self.leaves), self.pull(output), self.push(kept)
@@ -225,11 +225,11 @@ class Network:
             layers = {} if self._stats == "frozen" else fused(self._model)
             used = nullcontext() if kept is None else kept.used()
             with self._lent.holding(self.leaves, duals), self._reading(), answering(layers, with_tangent), used:
-                output, tangent = forward_ad.unpack_dual(self._one_tensor(self._call(self._model, self._x.take())))
+                output, tangent = forward_ad.unpack_dual(one_tensor(self._call(self._model, self._x.take())))
         return torch.zeros_like(output) if tangent is None else tangent
 
     def _reverse_twice(self) -> Product:
-        output = self._one_tensor(self.output())
+        output = one_tensor(self.output())
         u = torch.zeros_like(output, requires_grad=True)
         with self._reading():
             found = torch.autograd.grad(output, self.leaves, u, create_graph=True, allow_unused=True)
@@ -248,11 +248,3 @@ class Network:
     ) -> list[Tensor | None]:
         with self._reading():
             return list(torch.autograd.grad(outputs, inputs, along, retain_graph=keep, allow_unused=True))
-
-    def _one_tensor(self, output: Any) -> Tensor:
-        if not isinstance(output, Tensor):
-            raise TypeError(
-                f"The outputs must be one tensor to take curvature by them; the model returns "
-                f"{type(output).__name__}. Have it return the tensor, or ask for matrix='hessian'."
-            )
-        return output
