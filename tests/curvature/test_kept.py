@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from normscope import losses
+from normscope import losses, measure
 from normscope.curvature import Network
 from normscope.curvature.kept import Outputs
 from normscope.observe.untouched import untouched
@@ -82,7 +82,8 @@ def test_kept_outputs_give_the_products_of_new_ones(name, trained):
         counts = (counts[0] - 1, counts[1])
     with untouched(model) as lent:
         network = Network(lent, model, losses.half_mse, (x, None), stats="batch")
-        _, kept = network._kept_output()
+        kept = Outputs(model)
+        network.output(kept=kept)
         assert kept_of_called(kept) == counts
         push = network.push(kept)
         for v in torch.randn(2, network.size, dtype=torch.float64):
@@ -105,3 +106,41 @@ def test_a_gauss_newton_product_makes_no_output_again():
     (linear,) = (event.count for event in seen.key_averages() if event.key == "aten::linear")
     # x dW for both layers, dx W for the second.
     assert linear == 3
+
+
+class Stopped(nn.Module):
+    """What reverse mode does not see: torch's forward mode goes through no_grad."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.last = nn.Linear(6, 4), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        with torch.no_grad():
+            scale = 1.0 + y.square().mean()
+        return self.last(y / scale)
+
+
+@pytest.mark.parametrize("matrix", ["ggn", "fisher"])
+def test_what_is_stopped_in_reverse_mode_is_stopped_in_products(matrix):
+    torch.manual_seed(0)
+    model = Stopped().double()
+    x, y = torch.randn(5, 6, dtype=torch.float64), torch.randn(5, 2, dtype=torch.float64)
+    with untouched(model) as lent:
+        draws = 3 if matrix == "fisher" else 0
+        network = Network(lent, model, losses.half_mse, (x, y), stats="batch", draws=draws)
+        product = network.product(matrix)
+        whole = torch.stack([product(e) for e in torch.eye(network.size, dtype=torch.float64)])
+        output = network.output()
+        rows = torch.stack([network.pull(output)(e.view(5, 2)) for e in torch.eye(10, dtype=torch.float64)])
+    assert not network.forward_mode
+    torch.testing.assert_close(whole, whole.T)
+    if matrix == "ggn":
+        torch.testing.assert_close(whole, rows.T @ rows / 5)
+
+
+def test_it_is_said_where_forward_mode_is_not_that_of_the_optimizer():
+    torch.manual_seed(0)
+    found = measure(Stopped(), losses.half_mse, (torch.randn(5, 6), torch.randn(5, 2)), hessian=False)
+    assert any("another than the optimizer's" in note for note in found.notes)

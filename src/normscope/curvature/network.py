@@ -7,8 +7,8 @@ r"""Curvature of a network's loss as products with vectors, on copies.
     F v = J^T B (J v)                                 Fisher: B the Fisher matrix of the outputs (`fisher.py`)
 
 f are the outputs, l(f) the loss of the batch, J = df/dtheta; derivatives go through the statistics as `stats` says
-(`statistics.py`). Torch's nested forward mode is wrong for BatchNorm and not used. Where a model has no forward mode at
-all (an autograd.Function without jvp), J v is the derivative of u -> J^T u, by reverse mode twice.
+(`statistics.py`). Torch's nested forward mode is wrong for BatchNorm and not used. Where a model has no forward mode,
+or another derivative there than in reverse mode, J v is the derivative of u -> J^T u, by reverse mode twice.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,11 +22,11 @@ from torch.autograd import forward_ad
 from normscope.curvature.derivatives import derivable
 from normscope.curvature.fisher import FisherOfOutputs, fisher_of_outputs
 from normscope.curvature.kept import Outputs
-from normscope.curvature.outer import LossOfOutputs, one_tensor
+from normscope.curvature.outer import Bent, LossOfOutputs, one_tensor
 from normscope.curvature.second import twice_derivable
 from normscope.curvature.statistics import reading
 from normscope.curvature.tangents import fused, with_tangent
-from normscope.curvature.vectors import flat, split
+from normscope.curvature.vectors import adjoint, flat, split
 from normscope.observe.calls import answering
 from normscope.observe.lending import Copies
 from normscope.observe.untouched import Lent
@@ -164,29 +164,35 @@ class Network:
         return product
 
     def gauss_newton(self) -> Product:
-        return self._gauss_newton(*self._kept_output())
-
-    def _kept_output(self) -> tuple[Tensor, Outputs]:
-        kept = Outputs(self._model)
-        return one_tensor(self.output(kept=kept)), kept
-
-    def _gauss_newton(self, output: Tensor, kept: Outputs) -> Product:
-        bend, pull, push = self.loss.bent(output, self.leaves), self.pull(output), self.push(kept)
-
-        def product(v: Tensor) -> Tensor:
-            u, own = bend(push(v), v)
-            return pull(u) if own is None else pull(u) + own
-
-        return product
+        return self._around(lambda output: self.loss.bent(output, self.leaves))
 
     def fisher(self) -> Product:
-        output, kept = self._kept_output()
-        sample = {"draws": self._draws, "seed": self._seed}
-        self._drawn = fisher_of_outputs(self.loss.loss_fn, output.detach(), self.loss.targets, **sample)
-        if self._drawn is None:
-            return self._gauss_newton(output, kept)
-        bend, pull, push = self._drawn.product, self.pull(output), self.push(kept)
-        return lambda v: pull(bend(push(v)))
+        def bent(output: Tensor) -> Bent:
+            sample = {"draws": self._draws, "seed": self._seed}
+            drawn = fisher_of_outputs(self.loss.loss_fn, output.detach(), self.loss.targets, **sample)
+            self._drawn = drawn
+            return self.loss.bent(output, self.leaves) if drawn is None else lambda t, _: (drawn.product(t), None)
+
+        return self._around(bent)
+
+    def _around(self, bent: Callable[[Tensor], Bent]) -> Product:
+        """v -> J^T B J v; where J v is not what J^T u says (forward mode goes through no_grad), by reverse mode too."""
+        kept, first = Outputs(self._model), True
+        output = one_tensor(self.output(kept=kept))
+        bend, pull, push = bent(output), self.pull(output), self.push(kept)
+
+        def product(v: Tensor) -> Tensor:
+            nonlocal first
+            t = push(v)
+            u, own = bend(t, v)
+            w = pull(u)
+            if first and self.forward_mode and not adjoint(t, u, v, w):
+                self.forward_mode = False
+                return product(v)
+            first = False
+            return w if own is None else w + own
+
+        return product
 
     def fisher_error(self, v: Tensor) -> float:
         """Standard error of v^T F v by the draws; 0 where F is exact. After `fisher`."""
@@ -199,10 +205,7 @@ class Network:
         return lambda u: flat(self._grad([output], self.leaves, [u]), self.leaves)
 
     def push(self, kept: Outputs | None = None) -> Product:
-        """v -> J v, in the shape of the outputs: by forward mode, or by reverse mode twice where there is none.
-
-        kept: of an earlier pass, whose work need not be done again.
-        """
+        """v -> J v as the outputs are: by forward mode, with the outputs `kept`, or by reverse mode twice without it."""
         twice: list[Product] = []
 
         def product(v: Tensor) -> Tensor:
