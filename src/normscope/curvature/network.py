@@ -205,7 +205,7 @@ class Network:
         return lambda u: flat(self._grad([output], self.leaves, [u]), self.leaves)
 
     def push(self, kept: Outputs | None = None) -> Product:
-        """v -> J v as the outputs are: by forward mode, with the outputs `kept`, or by reverse mode twice without it."""
+        """v -> J v as the outputs are: by forward mode, with outputs `kept`, or without it by reverse mode twice."""
         twice: list[Product] = []
 
         def product(v: Tensor) -> Tensor:
