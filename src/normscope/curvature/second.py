@@ -1,7 +1,7 @@
 """Second derivatives by reverse mode twice that cost what they must, for layers whose own in torch do not.
 
-Convolutions (`convolutions.py`) and batch normalization: torch's has a double backward of some 25 passes over its input
-where closed forms take ten (`norms/_batch_grad.py`), and in eval mode it is a product and a sum.
+Convolutions (`convolutions.py`) and batch normalization in train mode: a double backward in torch operations takes some
+25 passes over its input, the closed form of `norms/_batch_grad.py` ten.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from normscope.curvature.convolutions import convolution
 from normscope.norms._batch_grad import BatchNormFunction
-from normscope.norms._inputs import standardize, wide
 from normscope.norms.batch import transformed
 
 _CONVOLUTIONS = {"conv1d": 1, "conv2d": 2, "conv3d": 3}
@@ -43,11 +42,9 @@ def twice_derivable() -> Iterator[None]:
 def _normalization(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def call(x: Tensor, weight: Tensor | None, bias: Tensor | None, *rest: Any) -> Tensor:
         mean, var, training, momentum, eps, _ = rest
-        if transformed() or not x.numel():
+        if not training or transformed() or not x.numel():
             return function(x, weight, bias, *rest)
-        if training:
-            y: Tensor = BatchNormFunction.apply(x, weight, bias, mean, var, momentum, eps)
-            return y
-        return standardize(x, wide(mean), (wide(var) + eps).rsqrt(), weight, bias)
+        y: Tensor = BatchNormFunction.apply(x, weight, bias, mean, var, momentum, eps)
+        return y
 
     return call
