@@ -1,26 +1,28 @@
 """Time to lambda_max at a certified relative residual of 1e-3, against other tools, from one run.
 
-    OMP_NUM_THREADS=2 python benchmarks/curvature.py [--device cuda] [--out benchmarks/results/curvature-cpu.json]
+    OMP_NUM_THREADS=2 python benchmarks/curvature.py --out benchmarks/results/curvature-cpu.json
+    python benchmarks/curvature.py --device cuda --network VGG-16 --out benchmarks/results/curvature-h200-vgg16.json
 
 Batch 256, BatchNorm, cross-entropy, 32x32x3: the CNN of `normscope.models` at initialization and after training steps,
-or on a GPU VGG-16 and PreActResNet-18 after training steps. Modes: "eval" (running statistics), where all tools can be
+or on a GPU VGG-16 or PreActResNet-18 after training steps. Modes: "eval" (running statistics), where all tools can be
 compared, and "train" (as trained), where they raise, change the mode or move the buffers, which is recorded for each.
 
-- seconds of each tool to the top eigenvalue, median over rounds in which all take turns; its residual is recomputed
-  with normscope's operator. curvlinops (with scipy's eigsh), hessian-eigenthings (its iteration limit raised until its
-  own residual passes) and PyHessian (as it stops, and with its tolerance lowered until the residual passes) are
-  optional: what is not installed is said.
-- warm: seconds and products after one more training step, starting from the last vector and fresh, on the same batch
-  and on another.
 - product: a GGN and a Hessian product over a gradient (forward and backward).
+- race: seconds of each tool to the top eigenvalue, median over rounds in which all take turns; its residual is
+  recomputed with normscope's operator. hessian-eigenthings (its iteration limit raised until its own residual passes),
+  PyHessian (as it stops, and with its tolerance lowered until the residual passes) and curvlinops (with scipy's eigsh,
+  last, since it is slow) are optional: what is not installed is said.
+- warm: seconds and products after one and ten more training steps, starting from the last vector and fresh, on the same
+  batch and on another; moved: the relative residual of the last vector there, which is what a warm start has to mend.
 - memory: peak of a measurement over the peak of a training step, each in a process of its own.
 
 TF32 is off for all: with it no product is right to the residual asked for (normscope turns it off itself). A tool that
-takes longer than three seconds, or answers another question, runs once.
+takes longer than three seconds, or answers another question, runs once. The file is written after every row.
 """
 
 import argparse
 import copy
+import itertools
 import json
 import os
 import statistics
@@ -41,6 +43,7 @@ from normscope.observe import untouched
 
 TOL = 1e-3
 SLOW = 3.0
+SIDE = 32
 LOSS = nn.CrossEntropyLoss()
 Found = tuple[float, Tensor]
 
@@ -59,10 +62,11 @@ class Case:
 
     def __init__(self, name: str, device: str, batch: int, steps: int) -> None:
         self.device = device
+        self.iterations: dict[tuple[str, str], int] = {}
         self.model = networks(device)[name]().to(device)
         generator = torch.Generator().manual_seed(0)
         self.batches = [
-            (torch.randn(batch, 3, 32, 32, generator=generator), torch.randint(10, (batch,), generator=generator))
+            (torch.randn(batch, 3, SIDE, SIDE, generator=generator), torch.randint(10, (batch,), generator=generator))
             for _ in range(4)
         ]
         self.batches = [(x.to(device), y.to(device)) for x, y in self.batches]
@@ -82,14 +86,14 @@ class Case:
         x, y = self.batches[i % len(self.batches)]
         LOSS(self.model(x), y).backward()
 
-    def residual(self, matrix: str, mode: str, found: Found) -> float:
-        """||A v - lambda v|| / |lambda| with normscope's products."""
-        value, v = found
+    def residual(self, matrix: str, mode: str, v: Tensor, value: float | None = None) -> float:
+        """||A v - value v|| / |value| with normscope's products; without a value that of v's own quotient."""
         v = v.detach().to(self.device, torch.float32)
         v = v / v.norm()
         with untouched(self.model) as lent:
             network = Network(lent, self.model, LOSS, self.batch, stats=STATS[mode])
             image = network.product(matrix)(v)
+        value = float(v @ image) if value is None else value
         return float((image - value * v).norm()) / abs(value)
 
 
@@ -142,12 +146,13 @@ def pyhessian(tol: float) -> Callable[[Case, nn.Module, str, str], Found]:
     return run
 
 
+LAST = "curvlinops + eigsh"
 TOOLS: dict[str, Callable[[Case, nn.Module, str, str], Found]] = {
     "normscope": normscope,
-    "curvlinops + eigsh": curvlinops,
     "hessian-eigenthings": hessian_eigenthings,
     "PyHessian": pyhessian(1e-3),
     **{f"PyHessian, tolerance {tol:g}": pyhessian(tol) for tol in (1e-4, 1e-5, 1e-6)},
+    LAST: curvlinops,
 }
 
 
@@ -171,7 +176,7 @@ def trial(case: Case, tool: str, matrix: str, mode: str) -> dict[str, Any]:
         lines = str(error).splitlines() or [""]
         return {"not_run": f"{type(error).__name__}: {lines[0][:200]}"}
     harm = [name for name, t in model.state_dict().items() if not torch.equal(t, before[name])]
-    row: dict[str, Any] = {"lambda_max": found[0], "residual": case.residual(matrix, mode, found)}
+    row: dict[str, Any] = {"lambda_max": found[0], "residual": case.residual(matrix, mode, found[1], found[0])}
     row["seconds"] = spent
     row["moved"] = harm
     row["mode_changed"] = model.training != (mode == "train")
@@ -210,9 +215,11 @@ def in_turns(runs: dict[str, Callable[[], Any]], device: str, rounds: int) -> di
 
 
 def race(case: Case, matrix: str, mode: str, rounds: int) -> dict[str, dict[str, Any]]:
-    case.iterations: dict[tuple[str, str], int] = {}
+    """All tools but the last."""
     found: dict[str, dict[str, Any]] = {}
     for tool in TOOLS:
+        if tool == LAST:
+            continue
         tolerances = [row for name, row in found.items() if name.startswith("PyHessian") and "residual" in row]
         # In train mode it answers another question, which no tolerance mends.
         done = not tolerances or tolerances[-1]["residual"] <= TOL or tolerances[-1]["mode_changed"]
@@ -233,29 +240,40 @@ def race(case: Case, matrix: str, mode: str, rounds: int) -> dict[str, dict[str,
     return found
 
 
-def warm(case: Case, matrix: str, rounds: int) -> dict[str, dict[str, float]]:
-    """One training step on from where the last vector was found."""
+def late(case: Case, matrix: str, mode: str, ours: dict[str, Any]) -> dict[str, Any]:
+    """The last tool, once."""
+    row = trial(case, LAST, matrix, mode)
+    if "residual" in row:
+        row["over_normscope"] = row["seconds"] / ours["seconds"]
+    return row
+
+
+def warm(case: Case, matrix: str, steps: int, rounds: int) -> dict[str, dict[str, float]]:
+    """So many training steps on from where the last vector was found."""
     options: dict[str, Any] = {"matrix": matrix, "hessian": False, "tol": TOL}
     last = ns.measure(case.model, LOSS, case.batch, **options)
-    twin = copy.deepcopy(case.model)
-    optimizer = torch.optim.SGD(twin.parameters(), lr=0.01)
-    x, y = case.batch
-    LOSS(twin(x), y).backward()
-    optimizer.step()
+    twin = copy.deepcopy(case)
+    for _ in range(steps):
+        twin.train_pass()
+        twin.optimizer.step()
     rows = {}
-    for name, batch in (("same batch", case.batch), ("another batch", case.batches[1])):
+    for name in ("same batch", "another batch"):
 
-        def run(start: Any, batch: tuple[Tensor, Tensor] = batch) -> Any:
-            return ns.measure(twin, LOSS, batch, start=start, **options)
+        def run(start: Any) -> Any:
+            return ns.measure(twin.model, LOSS, twin.batch, start=start, **options)
 
+        fresh, started = run(None), run(last)
         times = in_turns({"fresh": lambda: run(None), "warm": lambda: run(last)}, case.device, rounds)
         rows[name] = {
             "fresh_seconds": times["fresh"],
             "warm_seconds": times["warm"],
             "speedup": times["fresh"] / times["warm"],
-            "fresh_products": run(None).products,
-            "warm_products": run(last).products,
+            "fresh_products": fresh.products,
+            "warm_products": started.products,
+            "warm_over_fresh_lambda": started.lambda_max / fresh.lambda_max,
+            "moved": twin.residual(matrix, "train", last.vector),
         }
+        twin.batches.reverse()
     return rows
 
 
@@ -321,6 +339,7 @@ def show(name: str, rows: dict[str, dict[str, Any]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--network", choices=[name for d in ("cpu", "cuda") for name in networks(d)], help="one alone")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=60, help="of training, for the second point")
@@ -330,32 +349,51 @@ def main() -> None:
     if args.peak:
         print(peak(args.peak[0], args.device, args.batch, args.peak[1]))
         return
+    chosen = [args.network] if args.network else list(networks(args.device))
+    if unknown := set(chosen) - set(networks(args.device)):
+        parser.error(
+            f"{', '.join(unknown)} is not run on {args.device}; choose from {', '.join(networks(args.device))}"
+        )
     torch.backends.cudnn.allow_tf32 = False
     result: dict[str, Any] = {
         "environment": environment(args.device),
         "load": os.getloadavg()[0],
-        "batch": args.batch,
+        "input": [args.batch, 3, SIDE, SIDE],
         "tol": TOL,
+        "product": {},
         "race": {},
         "warm": {},
-        "product": {},
         "memory": {},
     }
-    for network in networks(args.device):
-        for steps in (0, args.steps) if args.device == "cpu" else (args.steps,):
-            case = Case(network, args.device, args.batch, steps)
-            point = f"{network}, {f'after {steps} steps' if steps else 'initialization'}"
-            for mode in STATS:
-                for matrix in ("hessian", "ggn"):
-                    rows = race(case, matrix, mode, args.rounds)
-                    result["race"][f"{point}, {mode}, {matrix}"] = rows
-                    show(f"{point}, {mode}, {matrix}", rows)
-            result["warm"][point] = {matrix: warm(case, matrix, args.rounds) for matrix in ("ggn", "hessian")}
-        result["product"][network] = products(case, args.rounds)
-        result["memory"][network] = peaks(network, args.device, args.batch)
+
+    def keep() -> None:
         result["load_at_end"] = os.getloadavg()[0]
         if args.out:
             args.out.write_text(json.dumps(result, indent=1) + "\n")
+
+    for network in chosen:
+        points = {}
+        for steps in (0, args.steps) if args.device == "cpu" else (args.steps,):
+            case = Case(network, args.device, args.batch, steps)
+            point = f"{network}, {f'after {steps} steps' if steps else 'initialization'}"
+            points[point] = case
+            result["product"][point] = products(case, args.rounds)
+            keep()
+            for mode, matrix in itertools.product(STATS, ("hessian", "ggn")):
+                rows = result["race"][f"{point}, {mode}, {matrix}"] = race(case, matrix, mode, args.rounds)
+                show(f"{point}, {mode}, {matrix}", rows)
+                keep()
+            found = result["warm"][point] = {}
+            for matrix, more in itertools.product(("ggn", "hessian"), (1, 10)):
+                found[f"{matrix}, {more} steps on"] = warm(case, matrix, more, args.rounds)
+                keep()
+        result["memory"][network] = peaks(network, args.device, args.batch)
+        keep()
+        for (point, case), mode, matrix in itertools.product(points.items(), STATS, ("hessian", "ggn")):
+            rows = result["race"][f"{point}, {mode}, {matrix}"]
+            rows[LAST] = late(case, matrix, mode, rows["normscope"])
+            show(f"{point}, {mode}, {matrix}", {LAST: rows[LAST]})
+            keep()
     for key in ("warm", "product", "memory"):
         print(key, json.dumps(result[key], indent=1))
 

@@ -60,17 +60,19 @@ def test_flags_of_precision_follow_their_parents_as_before(settings):
     assert shown[0] == shown[1]
 
 
-def test_a_warm_start_finds_what_has_overtaken():
-    """By a fifth, at a minimum: no gradient points there. What has by a few per cent may take another look."""
-    for n in (5, 20, 100):
+@pytest.mark.parametrize("ahead", [1.01, 1.05, 1.2])
+def test_a_warm_start_finds_what_has_overtaken_where_no_gradient_points_there(ahead):
+    for n in (5, 20, 100, 1000):
         lengths = torch.linspace(0.0, 0.5, n, dtype=torch.float64)
-        lengths[0], lengths[1] = 1.0, 1.2
+        lengths[0], lengths[1] = 1.0, ahead
         model = nn.Linear(n, 1, bias=False).double()
         nn.init.zeros_(model.weight)
         batch = (torch.diag(lengths.sqrt()) * n**0.5, torch.zeros(n, 1, dtype=torch.float64))
         fresh = measure(model, losses.half_mse, batch, hessian=False)
         last = replace(fresh, vector=torch.eye(n, dtype=torch.float64)[0])
-        assert measure(model, losses.half_mse, batch, hessian=False, start=last).lambda_max == pytest.approx(1.2, 1e-3)
+        found = measure(model, losses.half_mse, batch, hessian=False, start=last)
+        assert found.converged
+        assert found.lambda_max == pytest.approx(ahead, 1e-3)
 
 
 def test_one_mask_for_all_batches_is_said():

@@ -208,6 +208,9 @@ class Look:
             refuse_linear(network)
             return found
 
+        if not gradient.any():
+            # What has overtaken the last vector would be in the random part alone, which a fresh start has more of.
+            warm = None
         product, half = preconditioned(averaged, self._limit, chosen, network.leaves)
         start = self._start(gradient, warm)
         solver = self._solver

@@ -1,17 +1,18 @@
 r"""Curvature of a network's loss as products with vectors, on copies.
 
     H v = d/de grad L(theta + e v)                    Hessian: reverse over reverse, the graph of the gradient kept
+                                                      (through layers with cheap second derivatives: `second.py`)
     G v = J^T (d^2 l / df^2) (J v)                    generalized Gauss-Newton: J v forward, J^T u by a kept graph
                                                       (with what the loss reads of the parameters: `outer.py`)
     F v = J^T B (J v)                                 Fisher: B the Fisher matrix of the outputs (`fisher.py`)
 
 f are the outputs, l(f) the loss of the batch, J = df/dtheta; derivatives go through the statistics as `stats` says
-(`statistics.py`). Torch's nested forward mode is wrong for BatchNorm and not used. Where a model has no forward mode at
-all (an autograd.Function without jvp), J v is the derivative of u -> J^T u, by reverse mode twice.
+(`statistics.py`). Torch's nested forward mode is wrong for BatchNorm and not used. Where a model has no forward mode,
+or another derivative there than in reverse mode, J v is the derivative of u -> J^T u, by reverse mode twice.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -20,10 +21,12 @@ from torch.autograd import forward_ad
 
 from normscope.curvature.derivatives import derivable
 from normscope.curvature.fisher import FisherOfOutputs, fisher_of_outputs
-from normscope.curvature.outer import LossOfOutputs
+from normscope.curvature.kept import Outputs
+from normscope.curvature.outer import Bent, LossOfOutputs, one_tensor
+from normscope.curvature.second import twice_derivable
 from normscope.curvature.statistics import reading
 from normscope.curvature.tangents import fused, with_tangent
-from normscope.curvature.vectors import flat, split
+from normscope.curvature.vectors import adjoint, flat, split
 from normscope.observe.calls import answering
 from normscope.observe.lending import Copies
 from normscope.observe.untouched import Lent
@@ -86,12 +89,12 @@ class Network:
         with reading(self._model, self._stats), derivable(self._device):
             yield
 
-    def output(self, x: Any = None) -> Any:
-        """Of the batch, or of a copy `x` of its inputs."""
+    def output(self, x: Any = None, kept: Outputs | None = None) -> Any:
+        """Of the batch, or of a copy `x` of its inputs; what its layers give goes into `kept`."""
         if self._fresh:
             self._lent.draws = True
         self._lent.reset()
-        with self._reading():
+        with self._reading(), nullcontext() if kept is None else kept.keeping():
             found = self._call(self._model, self._x.take() if x is None else x)
         if self._fresh:
             self._lent.draws = self._lent.generators.moved()
@@ -142,11 +145,12 @@ class Network:
         return {"ggn": self.gauss_newton, "hessian": self.hessian, "fisher": self.fisher}[matrix]()
 
     def hessian(self) -> Product:
-        loss = self.loss(self.output())
-        if not loss.requires_grad:
-            return torch.zeros_like
-        with self._reading():
-            found = torch.autograd.grad(loss, self.leaves, create_graph=True, allow_unused=True)
+        with twice_derivable():
+            loss = self.loss(self.output())
+            if not loss.requires_grad:
+                return torch.zeros_like
+            with self._reading():
+                found = torch.autograd.grad(loss, self.leaves, create_graph=True, allow_unused=True)
         curved = [i for i, g in enumerate(found) if g is not None and g.requires_grad]
         grads = [g for g in found if g is not None and g.requires_grad]
 
@@ -154,30 +158,41 @@ class Network:
             parts = split(v, self.leaves)
             if not grads:
                 return torch.zeros_like(v)
-            return flat(self._grad(grads, self.leaves, [parts[i] for i in curved]), self.leaves)
+            with twice_derivable():
+                return flat(self._grad(grads, self.leaves, [parts[i] for i in curved]), self.leaves)
 
         return product
 
     def gauss_newton(self) -> Product:
-        return self._gauss_newton(self._one_tensor(self.output()))
-
-    def _gauss_newton(self, output: Tensor) -> Product:
-        bend, pull, push = self.loss.bent(output, self.leaves), self.pull(output), self.push()
-
-        def product(v: Tensor) -> Tensor:
-            u, own = bend(push(v), v)
-            return pull(u) if own is None else pull(u) + own
-
-        return product
+        return self._around(lambda output: self.loss.bent(output, self.leaves))
 
     def fisher(self) -> Product:
-        output = self._one_tensor(self.output())
-        sample = {"draws": self._draws, "seed": self._seed}
-        self._drawn = fisher_of_outputs(self.loss.loss_fn, output.detach(), self.loss.targets, **sample)
-        if self._drawn is None:
-            return self._gauss_newton(output)
-        bend, pull, push = self._drawn.product, self.pull(output), self.push()
-        return lambda v: pull(bend(push(v)))
+        def bent(output: Tensor) -> Bent:
+            sample = {"draws": self._draws, "seed": self._seed}
+            drawn = fisher_of_outputs(self.loss.loss_fn, output.detach(), self.loss.targets, **sample)
+            self._drawn = drawn
+            return self.loss.bent(output, self.leaves) if drawn is None else lambda t, _: (drawn.product(t), None)
+
+        return self._around(bent)
+
+    def _around(self, bent: Callable[[Tensor], Bent]) -> Product:
+        """v -> J^T B J v; where J v is not what J^T u says (forward mode goes through no_grad), by reverse mode too."""
+        kept, first = Outputs(self._model), True
+        output = one_tensor(self.output(kept=kept))
+        bend, pull, push = bent(output), self.pull(output), self.push(kept)
+
+        def product(v: Tensor) -> Tensor:
+            nonlocal first
+            t = push(v)
+            u, own = bend(t, v)
+            w = pull(u)
+            if first and self.forward_mode and not adjoint(t, u, v, w):
+                self.forward_mode = False
+                return product(v)
+            first = False
+            return w if own is None else w + own
+
+        return product
 
     def fisher_error(self, v: Tensor) -> float:
         """Standard error of v^T F v by the draws; 0 where F is exact. After `fisher`."""
@@ -189,14 +204,14 @@ class Network:
             return lambda u: flat([None] * len(self.leaves), self.leaves)
         return lambda u: flat(self._grad([output], self.leaves, [u]), self.leaves)
 
-    def push(self) -> Product:
-        """v -> J v, in the shape of the outputs: by forward mode, or by reverse mode twice where there is none."""
+    def push(self, kept: Outputs | None = None) -> Product:
+        """v -> J v as the outputs are: by forward mode, with outputs `kept`, or without it by reverse mode twice."""
         twice: list[Product] = []
 
         def product(v: Tensor) -> Tensor:
             if self.forward_mode:
                 try:
-                    return self._forward(v)
+                    return self._forward(v, kept)
                 except NotImplementedError:
                     self.forward_mode = False
             if not twice:
@@ -205,18 +220,19 @@ class Network:
 
         return product
 
-    def _forward(self, v: Tensor) -> Tensor:
+    def _forward(self, v: Tensor, kept: Outputs | None) -> Tensor:
         parts = split(v, self.leaves)
         self._lent.reset()
         with torch.no_grad(), forward_ad.dual_level():
             duals = [forward_ad.make_dual(leaf, part) for leaf, part in zip(self.leaves, parts, strict=True)]
             layers = {} if self._stats == "frozen" else fused(self._model)
-            with self._lent.holding(self.leaves, duals), self._reading(), answering(layers, with_tangent):
-                output, tangent = forward_ad.unpack_dual(self._one_tensor(self._call(self._model, self._x.take())))
+            used = nullcontext() if kept is None else kept.used()
+            with self._lent.holding(self.leaves, duals), self._reading(), answering(layers, with_tangent), used:
+                output, tangent = forward_ad.unpack_dual(one_tensor(self._call(self._model, self._x.take())))
         return torch.zeros_like(output) if tangent is None else tangent
 
     def _reverse_twice(self) -> Product:
-        output = self._one_tensor(self.output())
+        output = one_tensor(self.output())
         u = torch.zeros_like(output, requires_grad=True)
         with self._reading():
             found = torch.autograd.grad(output, self.leaves, u, create_graph=True, allow_unused=True)
@@ -235,11 +251,3 @@ class Network:
     ) -> list[Tensor | None]:
         with self._reading():
             return list(torch.autograd.grad(outputs, inputs, along, retain_graph=keep, allow_unused=True))
-
-    def _one_tensor(self, output: Any) -> Tensor:
-        if not isinstance(output, Tensor):
-            raise TypeError(
-                f"The outputs must be one tensor to take curvature by them; the model returns "
-                f"{type(output).__name__}. Have it return the tensor, or ask for matrix='hessian'."
-            )
-        return output

@@ -57,5 +57,8 @@ def on_the_pass(
     if look.direct:
         notes.append("The loss reads parameters itself (a penalty): what that adds to the curvature is in it.")
     if not look.forward_mode:
-        notes.append("The model has no forward-mode derivative; reverse mode was used twice in its place.")
+        notes.append(
+            "The model has no forward-mode derivative, or another than the optimizer's; reverse mode was used twice in "
+            "its place."
+        )
     return notes

@@ -91,3 +91,13 @@ class LossOfOutputs:
         known = self.direct or kind not in (None, LOG_LABELS)
         self.linear = not known and not product(probe, probe)[0].any()
         return product
+
+
+def one_tensor(output: Any) -> Tensor:
+    """The outputs, refused where they are several."""
+    if not isinstance(output, Tensor):
+        raise TypeError(
+            f"The outputs must be one tensor to take curvature by them; the model returns "
+            f"{type(output).__name__}. Have it return the tensor, or ask for matrix='hessian'."
+        )
+    return output

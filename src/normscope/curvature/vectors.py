@@ -17,3 +17,9 @@ def flat(tensors: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
 def split(v: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     parts = v.split([tensor.numel() for tensor in like])
     return [part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]
+
+
+def adjoint(t: Tensor, u: Tensor, v: Tensor, w: Tensor) -> bool:
+    """Whether <u, J v> = <J^T u, v> for t = J v, w = J^T u, but for rounding in float32."""
+    one, other = float((t * u).sum()), float(v @ w)
+    return abs(one - other) <= 1e-3 * max(abs(one), abs(other)) + 1e-5 * float(v.norm() * w.norm())

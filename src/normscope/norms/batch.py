@@ -65,7 +65,7 @@ def _normalize(
         nothing = wide(x).sum(stat_dims(x))
         return standardize(x, nothing, nothing, weight, bias)
     compiling = torch.compiler.is_compiling()
-    if sync or held() or _transformed() or (compiling and isinstance(factor, Tensor)):
+    if sync or held() or transformed() or (compiling and isinstance(factor, Tensor)):
         return _composed(x, weight, bias, running_mean, running_var, factor, eps, sync)
     tensors, constants = (x, weight, bias, running_mean, running_var), (float(factor), eps)
     if compiling:
@@ -75,7 +75,7 @@ def _normalize(
     return y
 
 
-def _transformed() -> bool:
+def transformed() -> bool:
     """Whether torch.func or forward-mode AD looks on.
 
     There the transform is composed of torch operations, which is right in every order and nesting: torch's kernel
@@ -178,7 +178,7 @@ class _BatchNormLayer(nn.modules.batchnorm._BatchNorm):
         mean, var = self.running_mean, self.running_var
         assert mean is not None
         assert var is not None
-        if not _transformed():
+        if not transformed():
             return nn.functional.batch_norm(x, mean, var, self.weight, self.bias, eps=self.eps)
         return standardize(x, wide(mean), (wide(var) + self.eps).rsqrt(), self.weight, self.bias)
 

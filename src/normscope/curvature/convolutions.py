@@ -1,0 +1,91 @@
+r"""Convolutions whose second derivative costs what it must: four convolutions of the first one's size.
+
+y = x * W + b is bilinear, so with g = dL/dy and cotangents (V, Vw, Vb) of its gradients (gx, gW, gb)
+
+    d/dg = V * W + x * Vw + Vb          d/dx = gx of (g, Vw)          d/dW = gW of (g, V)
+
+in which gx of (g, W) and gW of (g, x) are the kernels of the first backward pass. Torch makes the last of them by a
+convolution whose kernel is as large as the image.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from normscope.norms.batch import transformed
+
+_convolution = torch.ops.aten.convolution
+_convolution_backward = torch.ops.aten.convolution_backward
+
+
+class _Convolution(torch.autograd.Function):
+    """`settings`: stride, padding, dilation, transposed, output padding, groups, as torch's operator takes them."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, settings: tuple[Any, ...]) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.settings, ctx.outputs = settings, None if bias is None else list(bias.shape)
+        y: Tensor = _convolution(x, weight, bias, *settings)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        wanted = list(ctx.needs_input_grad[:3])
+        return *_ConvolutionGrad.apply(g, x, weight, ctx.outputs, ctx.settings, wanted), None
+
+
+class _ConvolutionGrad(torch.autograd.Function):
+    """(g, x, W) -> (gx, gW, gb), those `wanted`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, g: Tensor, x: Tensor, weight: Tensor, outputs: Any, settings: tuple[Any, ...], wanted: list[bool]
+    ) -> Any:
+        ctx.save_for_backward(g, x, weight)
+        ctx.settings = settings
+        ctx.set_materialize_grads(False)
+        return _convolution_backward(g, x, weight, outputs, *settings, wanted)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, v: Tensor | None, vw: Tensor | None, vb: Tensor | None) -> Any:
+        g, x, weight = ctx.saved_tensors
+        by_g, by_x, by_weight = ctx.needs_input_grad[:3]
+        d_g = d_x = d_weight = None
+        if by_g and vw is not None:
+            d_g = _convolution(x, vw, vb, *ctx.settings)
+        elif by_g and vb is not None:
+            d_g = vb.view(1, -1, *[1] * (g.ndim - 2)).expand_as(g)
+        if by_g and v is not None:
+            through = _convolution(v, weight, None, *ctx.settings)
+            d_g = through if d_g is None else through + d_g
+        if by_x and vw is not None:
+            d_x = _convolution_backward(g, x, vw, None, *ctx.settings, [True, False, False])[0]
+        if by_weight and v is not None:
+            d_weight = _convolution_backward(g, v, weight, None, *ctx.settings, [False, True, False])[1]
+        return d_g, d_x, d_weight, None, None, None
+
+
+def convolution(function: Callable[..., Tensor], space: int) -> Callable[..., Tensor]:
+    """Torch's `function` over `space` dimensions, for batches with these derivatives; forward mode keeps torch's."""
+
+    def call(
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Tensor:
+        if isinstance(padding, str) or input.ndim != space + 2 or transformed():
+            return function(input, weight, bias, stride, padding, dilation, groups)
+        sizes = [[n] * space if isinstance(n, int) else list(n) for n in (stride, padding, dilation)]
+        y: Tensor = _Convolution.apply(input, weight, bias, (*sizes, False, [0] * space, groups))
+        return y
+
+    return call

@@ -1,0 +1,50 @@
+"""Second derivatives by reverse mode twice that cost what they must, for layers whose own in torch do not.
+
+Convolutions (`convolutions.py`) and batch normalization in train mode: a double backward in torch operations takes some
+25 passes over its input, the closed form of `norms/_batch_grad.py` ten.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from normscope.curvature.convolutions import convolution
+from normscope.norms._batch_grad import BatchNormFunction
+from normscope.norms.batch import transformed
+
+_CONVOLUTIONS = {"conv1d": 1, "conv2d": 2, "conv3d": 3}
+
+
+@contextmanager
+def twice_derivable() -> Iterator[None]:
+    """Inside, forwards are made of such layers.
+
+    By their names in torch, as in `statistics.py`: activation checkpointing runs forwards inside of backward passes, so
+    this belongs around those too. A name that was imported from there before keeps torch's derivatives, as right and
+    slower.
+    """
+    replaced: list[tuple[dict[str, Any], str, Any]] = [(vars(torch), "batch_norm", torch.batch_norm)]
+    replaced += [(vars(home), name, vars(home)[name]) for home in (torch, F) for name in _CONVOLUTIONS]
+    try:
+        for names, name, function in replaced:
+            space = _CONVOLUTIONS.get(name)
+            names[name] = _normalization(function) if space is None else convolution(function, space)
+        yield
+    finally:
+        for names, name, function in replaced:
+            names[name] = function
+
+
+def _normalization(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def call(x: Tensor, weight: Tensor | None, bias: Tensor | None, *rest: Any) -> Tensor:
+        mean, var, training, momentum, eps, _ = rest
+        if not training or transformed() or not x.numel():
+            return function(x, weight, bias, *rest)
+        y: Tensor = BatchNormFunction.apply(x, weight, bias, mean, var, momentum, eps)
+        return y
+
+    return call

@@ -1,0 +1,142 @@
+"""Second derivatives of our own convolutions and normalizations: against differences, and against torch's."""
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import forward_ad, gradcheck, gradgradcheck
+from torch.nn import functional as F
+
+from normscope import losses
+from normscope.curvature import Network
+from normscope.curvature.second import twice_derivable
+from normscope.norms import BatchNorm2d
+from normscope.observe.untouched import untouched
+
+FUNCTIONS = {1: "conv1d", 2: "conv2d", 3: "conv3d"}
+SETTINGS = [
+    {},
+    {"stride": 2},
+    {"padding": 1, "groups": 2},
+    {"stride": 2, "padding": 2, "dilation": 2},
+    {"stride": 3, "padding": 1, "groups": 4},
+]
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+
+def operands(space: int, groups: int) -> tuple[torch.Tensor, ...]:
+    sides, kernel = (7, 6, 5)[:space], (3, 2, 2)[:space]
+    return draw(2, 4, *sides), draw(4, 4 // groups, *kernel, seed=1), draw(4, seed=2)
+
+
+def by_hand(name: str, *tensors: torch.Tensor, **settings: int) -> list[torch.Tensor]:
+    """All first and second derivatives of a loss that bends; with names in torch as they are now."""
+    y = getattr(F, name)(*tensors, **settings)
+    leaves = [t for t in tensors if t is not None]
+    first = torch.autograd.grad(y.sin().sum(), leaves, create_graph=True)
+    along = [draw(*t.shape, seed=3 + i).detach() for i, t in enumerate(leaves)]
+    return [y, *first, *torch.autograd.grad(first, leaves, along)]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("space", FUNCTIONS)
+def test_convolutions_have_torchs_derivatives(space, settings, bias):
+    tensors = operands(space, settings.get("groups", 1))
+    tensors = tensors if bias else (*tensors[:2], None)
+    expected = by_hand(FUNCTIONS[space], *tensors, **settings)
+    with twice_derivable():
+        found = by_hand(FUNCTIONS[space], *tensors, **settings)
+    assert "_Convolution" in type(found[0].grad_fn).__name__
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("space", FUNCTIONS)
+def test_convolutions_pass_torchs_checks(space):
+    settings = {"stride": 2, "padding": 1, "groups": 2}
+    with twice_derivable():
+
+        def call(*tensors: torch.Tensor) -> torch.Tensor:
+            return getattr(torch, FUNCTIONS[space])(*tensors, **settings)
+
+        few = {"atol": 1e-6, "fast_mode": True}
+        assert gradcheck(call, operands(space, 2), **few)
+        assert gradgradcheck(call, operands(space, 2), **few)
+
+
+def test_derivatives_not_asked_for_are_left_out():
+    x, weight, bias = operands(2, 1)
+    with twice_derivable():
+        y = F.conv2d(x.detach(), weight, bias.detach())
+        (first,) = torch.autograd.grad(y.square().sum(), weight, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), weight)
+    patches = F.unfold(x.detach(), (3, 2)).transpose(1, 2).reshape(-1, 24)
+    torch.testing.assert_close(second.view(4, 24), (2 * patches.T @ patches).sum(0).expand(4, 24))
+
+
+def test_what_is_not_ours_is_torchs():
+    x, weight, bias = draw(2, 4, 5, 5), draw(4, 4, 3, 3, seed=1), draw(4, seed=2)
+    same = F.conv2d(x, weight, bias, padding="same")
+    with twice_derivable():
+        assert torch.equal(F.conv2d(x, weight, bias, padding="same"), same)
+        assert torch.equal(F.conv2d(x[0], weight, bias), F.conv2d(x, weight, bias)[0])
+        with torch.no_grad(), forward_ad.dual_level():
+            tangent = forward_ad.unpack_dual(F.conv2d(forward_ad.make_dual(x, x), weight)).tangent
+            torch.testing.assert_close(tangent, F.conv2d(x, weight))
+
+
+def test_names_are_torchs_again_whatever_happens():
+    names = [torch.conv2d, F.conv2d, torch.conv1d, F.conv3d, torch.batch_norm]
+    with pytest.raises(RuntimeError, match="channels"), twice_derivable():
+        F.conv2d(torch.zeros(1, 2, 3, 3), torch.zeros(1, 1, 1, 1))
+    assert [torch.conv2d, F.conv2d, torch.conv1d, F.conv3d, torch.batch_norm] == names
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
+def test_batch_norm_has_torchs_derivatives(training, affine, form):
+    x = (5.0 + draw(4, 3, 3, 2).detach()).to(memory_format=form).requires_grad_()
+    layer = nn.BatchNorm2d(3, affine=affine, eps=0.1).double()
+    ours = BatchNorm2d(3, affine=affine, eps=0.1).double()
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.copy_(draw(3, seed=7))
+    layer(x)
+    for other in (layer, ours):
+        other.load_state_dict(layer.state_dict())
+        other.train(training)
+
+    def derivatives(layer: nn.Module) -> list[torch.Tensor]:
+        leaves = [x, *layer.parameters()]
+        first = torch.autograd.grad(layer(x).sin().sum(), leaves, create_graph=True)
+        along = [draw(*t.shape, seed=3 + i).detach() for i, t in enumerate(leaves)]
+        return [*first, *torch.autograd.grad(first, leaves, along)]
+
+    expected = derivatives(layer)
+    before = {name: t.clone() for name, t in layer.state_dict().items()}
+    with twice_derivable():
+        found = [derivatives(layer), derivatives(ours)]
+    for one in found:
+        for a, b in zip(one, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+    # Running statistics move as torch moves them.
+    assert torch.equal(before["running_mean"], layer.running_mean) is not training
+
+
+def test_a_hessian_product_is_made_of_them():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(36, 2))
+    x, y = torch.randn(5, 3, 8, 8), torch.randn(5, 2)
+    with untouched(model) as lent:
+        network = Network(lent, model, losses.half_mse, (x, y), stats="batch")
+        with torch.profiler.profile() as seen:
+            product = network.hessian()
+            product(torch.randn(network.size))
+    made = {event.key for event in seen.key_averages()}
+    assert {"_ConvolutionGrad", "_ConvolutionGradBackward", "BatchNormGradBackward"} <= made
+    assert not any("BackwardBackward0" in key and ("Conv" in key or "BatchNorm" in key) for key in made)
