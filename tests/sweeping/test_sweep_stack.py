@@ -142,13 +142,12 @@ def test_compiled_equals_eager(name):
     ("stride", "padding"),
     [*itertools.product([1, 2, (2, 1)], [0, 1, (2, 1), "valid"]), (1, "same")],
 )
-@pytest.mark.parametrize(("kernel", "dilation", "multiple"), [(3, 1, 1), (3, 1, 4), ((2, 3), 2, 4), (1, 1, 1)])
-def test_a_lowered_convolution_is_the_convolution(stride, padding, kernel, dilation, multiple):
+@pytest.mark.parametrize(("kernel", "dilation"), [(3, 1), ((2, 3), 2), ((3, 2), (1, 2)), (1, 1)])
+def test_a_lowered_convolution_is_the_convolution(stride, padding, kernel, dilation):
     conv = nn.Conv2d(3, 5, kernel, stride=stride, padding=padding, dilation=dilation, bias=kernel != 1).double()
     twin = copy.deepcopy(conv)
     lower(twin)
     assert type(twin) is ConvAsProduct
-    twin.multiple = multiple
     x = torch.randn(2, 3, 9, 8, dtype=torch.float64, requires_grad=True)
     z = x.detach().clone().requires_grad_()
     want, found = conv(x), twin(z)
@@ -186,7 +185,7 @@ def test_a_module_that_cannot_be_stacked_is_named():
     program = Program(model, ns.losses.half_mse, lowered=False, compiled=False)
     x, y = torch.randn(3, 4), torch.randint(4, (3,))
     with pytest.raises(NotStackable, match=r"^1 \(_Branching\): "):
-        check_runs(program.training, lambda: program.plain_step(members, x, y))
+        check_runs(program.training, lambda: program.moved(members, x, y))
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in program.training.modules())
 
 
