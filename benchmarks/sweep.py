@@ -25,28 +25,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from sweep_joined import JoinedProgram
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import normscope as ns
 from normscope.environment import environment
 from normscope.losses import half_mse
-from normscope.sweeping.lowering import ConvAsProduct, use_kernels
 from normscope.sweeping.program import Members, Program, stack
 
 BATCH, RATE, MOMENTUM = 128, 1e-3, 0.9
 WIDE = {"width": 1000, "depth": 4}
 
 
-class ConvByUnfold(ConvAsProduct):
-    """The other way to patches, for comparison: torch's unfold."""
-
-    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        patches = F.unfold(input, self.kernel_size, self.dilation, self.padding, self.stride)
-        height = (input.shape[2] + 2 * self.padding[0] - self.kernel_size[0]) // self.stride[0] + 1
-        rows = patches.transpose(1, 2).reshape(-1, patches.shape[1])
-        product = rows @ weight.flatten(1).T + (0 if bias is None else bias)
-        return product.view(len(input), height, -1, len(weight)).permute(0, 3, 1, 2)
+# Ways of compiling a step, compared on a GPU: options of Inductor, and whether a kernel of ours moves weights.
+PRODUCTS = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "ATEN,TRITON", "epilogue_fusion": True}
+PRODUCTS |= {"max_epilogue_benchmarked_choices": 5}
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "products": PRODUCTS,
+    "kernel": {},
+    "kernel, products": PRODUCTS,
+    "descent": PRODUCTS | {"coordinate_descent_tuning": True},
+    "triton": PRODUCTS | {"max_autotune_gemm_backends": "TRITON"},
+}
 
 
 def network(name: str, seed: int) -> nn.Module:
@@ -117,21 +118,21 @@ def members_of(name: str, count: int, device: str, dtype: torch.dtype = torch.fl
     return stack(rows, [(RATE, MOMENTUM, 0.0)] * count, torch.device(device))
 
 
-def program_of(name: str, device: str, *, lowering: str, compiled: bool, dtype: torch.dtype = torch.float32) -> Program:
-    model = network(name, 0).to(device, dtype)
-    program = Program(model, half_mse, lowered=lowering in ("slices", "unaligned", "unfold"), compiled=compiled)
-    if lowering == "kernels":
-        use_kernels(program.training)
-    for module in program.training.modules():
-        if lowering == "unaligned" and type(module) is ConvAsProduct:
-            module.multiple = 1
-        if lowering == "unfold" and type(module) is ConvAsProduct:
-            module.__class__ = ConvByUnfold
+def program_of(
+    name: str, device: str, *, lowered: bool, compiled: bool, way: str = "plain", dtype: torch.dtype = torch.float32
+) -> Program:
+    kind = JoinedProgram if way.startswith("kernel") else Program
+    program = kind(network(name, 0).to(device, dtype), half_mse, lowered=lowered, compiled=compiled)
+    if compiled and WAYS[way]:
+        torch._dynamo.reset()
+        program._moved = torch.compile(program.moved, dynamic=False, fullgraph=True, options=WAYS[way])
     return program
 
 
-def stacked(name: str, device: str, count: int, seconds: float, *, lowering: str, compiled: bool) -> dict[str, Any]:
-    program = program_of(name, device, lowering=lowering, compiled=compiled)
+def stacked(
+    name: str, device: str, count: int, seconds: float, *, lowered: bool, compiled: bool, way: str = "plain"
+) -> dict[str, Any]:
+    program = program_of(name, device, lowered=lowered, compiled=compiled, way=way)
     members = members_of(name, count, device)
     x, y = batch(name, device)
     if device == "cuda":
@@ -140,11 +141,51 @@ def stacked(name: str, device: str, count: int, seconds: float, *, lowering: str
     losses, _ = program.step(members, x, y, 0)
     synchronized(device)
     first = time.perf_counter() - started
-    found = {"members": count, "lowering": lowering, "compiled": program.compiled, "first_step_s": first}
+    found = {"members": count, "lowered": lowered, "way": way, "compiled": program.compiled, "first_step_s": first}
     found["rate"] = rate(lambda: program.step(members, x, y, 1), device, count, seconds)
     if device == "cuda":
         found["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+        del members
+        found["difference"] = apart(program, name, count)
+        profile(program, name, count)
     assert losses.isfinite().all()
+    return found
+
+
+def profile(program: Program, name: str, count: int) -> None:
+    members = members_of(name, count, "cuda")
+    x, y = batch(name, "cuda")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
+        for step in range(3):
+            program.step(members, x, y, step)
+        torch.cuda.synchronize()
+    rows = sorted(found.key_averages(), key=lambda row: -row.self_device_time_total)[:16]
+    for row in rows:
+        print(f"    {row.self_device_time_total / 3:9.1f} us {row.count / 3:4.0f} x {row.key[:110]}", flush=True)
+
+
+def apart(program: Program, name: str, count: int) -> float:
+    """Largest difference of velocities from those of an eager step, relative to their size, after two steps.
+
+    Every member with a rate and momentum of its own; products in TensorFloat-32 differ by about 1e-3.
+    """
+    twin = program_of(name, "cuda", lowered=False, compiled=False)
+    x, y = batch(name, "cuda")
+    velocities = []
+    for stepped in (program, twin):
+        members = members_of(name, count, "cuda")
+        members.lr.mul_(torch.linspace(0.5, 2, count, device="cuda"))
+        members.momentum.mul_(torch.linspace(0, 1, count, device="cuda"))
+        for step in range(2):
+            stepped.step(members, x, y, step)
+        velocities.append(members.velocity)
+    one, other = velocities
+    # A bias before a normalizer has no gradient but rounding.
+    each = [
+        (t - other[k]).flatten(1).norm(dim=1) / other[k].flatten(1).norm(dim=1) for k, t in one.items() if t.ndim > 2
+    ]
+    found = float(torch.stack(each).max())
+    assert found < 0.02, f"{name}: velocities differ from an eager step's by {found:g}"
     return found
 
 
@@ -153,7 +194,7 @@ def check(name: str, device: str, *, compiled: bool) -> float:
     x, y = batch(name, device)
     x = x.double()
     members = members_of(name, 3, device, torch.float64)
-    program = program_of(name, device, lowering="slices", compiled=compiled, dtype=torch.float64)
+    program = program_of(name, device, lowered=True, compiled=compiled, dtype=torch.float64)
     for step in range(5):
         program.step(members, x, y, step)
     apart = 0.0
@@ -185,36 +226,44 @@ def floor_bytes(d_in: int = 784, d_out: int = 10, width: int = 1000, depth: int 
     return 28 * first + 32 * rest + (depth - 1) * 11 * 4 * BATCH * width
 
 
-def on_gpu(found: dict[str, Any], seconds: float, say: Callable[[str, Any], None]) -> None:
+def on_gpu(found: dict[str, Any], args: argparse.Namespace, say: Callable[[str, Any], None]) -> None:
+    started = time.perf_counter()
     torch.set_float32_matmul_precision("high")
     speed = bandwidth()
     floor = found["floor"] = {"bytes": floor_bytes(), "bytes_per_s": speed, "rate": speed / floor_bytes()}
     say("floor", floor)
-    for name in ("MLP", "CNN"):
-        found[name] = {"difference": check(name, "cuda", compiled=False), "alone": alone(name, "cuda", seconds)}
-        found[name]["stacked"] = []
-        say(name, found[name])
-    # The chosen ways first, then what they were chosen from.
-    ways = [("MLP", "none", 256), ("CNN", "slices", 256), ("MLP", "kernels", 256), ("CNN", "unaligned", 256)]
-    ways += [("CNN", "unfold", 256), ("CNN", "none", 256), ("MLP", "none", 128)]
-    for name, lowering, count in ways:
-        row = stacked(name, "cuda", count, seconds, lowering=lowering, compiled=True)
-        row["ratio"] = row["rate"] / found[name]["alone"]
-        found[name]["stacked"].append(row)
-        if name == "MLP":
-            row["of_floor"] = row["rate"] / floor["rate"]
+    name = args.network
+    found[name] = {"difference": check(name, "cuda", compiled=False), "alone": alone(name, "cuda", args.seconds)}
+    rows = found[name]["stacked"] = []
+    say(name, found[name])
+    ways = [(way, 256) for way in WAYS if name == "MLP" or not way.startswith("kernel")]
+    ways[4:4] = [("best", 512), ("best", 384)]
+    for way, count in ways:
+        if time.perf_counter() - started > args.limit:
+            break
+        if way == "best":
+            way = max(rows, key=lambda row: row.get("rate", 0))["way"]
+        try:
+            row = stacked(name, "cuda", count, args.seconds, lowered=name == "CNN", compiled=True, way=way)
+            row["ratio"] = row["rate"] / found[name]["alone"]
+            if name == "MLP":
+                row["of_floor"] = row["rate"] / floor["rate"]
+        except Exception as error:
+            row = {"way": way, "members": count, "error": f"{type(error).__name__}: {error}"[:2000]}
+        rows.append(row)
+        row["elapsed_s"] = time.perf_counter() - started
         say(name, row)
         torch.cuda.empty_cache()
 
 
-def on_cpu(found: dict[str, Any], seconds: float, say: Callable[[str, Any], None]) -> None:
-    digits = [("none", count, compiled) for compiled in (False, True) for count in (64, 128)]
-    for name, ways in (("digits MLP", digits), ("CNN", [("none", 16, False), ("slices", 16, False)])):
-        found[name] = {"difference": check(name, "cpu", compiled=False), "alone": alone(name, "cpu", seconds)}
+def on_cpu(found: dict[str, Any], args: argparse.Namespace, say: Callable[[str, Any], None]) -> None:
+    digits = [(False, count, compiled) for compiled in (False, True) for count in (64, 128)]
+    for name, ways in (("digits MLP", digits), ("CNN", [(False, 16, False), (True, 16, False)])):
+        found[name] = {"difference": check(name, "cpu", compiled=False), "alone": alone(name, "cpu", args.seconds)}
         found[name]["stacked"] = []
         say(name, found[name])
-        for lowering, count, compiled in ways:
-            row = stacked(name, "cpu", count, seconds, lowering=lowering, compiled=compiled)
+        for lowered, count, compiled in ways:
+            row = stacked(name, "cpu", count, args.seconds, lowered=lowered, compiled=compiled)
             row["ratio"] = row["rate"] / found[name]["alone"]
             found[name]["stacked"].append(row)
             say(name, row)
@@ -223,6 +272,8 @@ def on_cpu(found: dict[str, Any], seconds: float, say: Callable[[str, Any], None
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--network", choices=("MLP", "CNN"), default="MLP", help="on a GPU")
+    parser.add_argument("--limit", type=float, default=240.0, help="seconds after which no other way is begun")
     parser.add_argument("--seconds", type=float, default=5.0, help="for each rate")
     parser.add_argument("--threads", type=int, default=2, help="of the CPU")
     parser.add_argument("--out", type=Path)
@@ -238,19 +289,20 @@ def main() -> None:
             args.out.write_text(json.dumps(result, indent=1) + "\n")
 
     if args.device == "cuda":
-        on_gpu(result, args.seconds, say)
+        on_gpu(result, args, say)
     else:
-        on_cpu(result, args.seconds, say)
-    print(f"\n{'':>12} members  lowering  compiled  model-steps/s  against one at a time")
+        on_cpu(result, args, say)
+    print(f"\n{'':>12} {'members':>7} {'lowered':>8} {'compiled':>9} {'way':>17} model-steps/s  against one at a time")
     for name in (name for name in ("MLP", "CNN", "digits MLP") if name in result):
-        print(f"{name:>12} {'alone':>7} {'':>9} {'':>9} {result[name]['alone']:14.0f}")
+        print(f"{name:>12} {'alone':>7} {'':>36} {result[name]['alone']:13.0f}")
         for row in result[name]["stacked"]:
-            print(
-                f"{name:>12} {row['members']:7} {row['lowering']:>9} {row['compiled']!s:>9} {row['rate']:14.0f} "
-                f"{row['ratio']:8.1f}x"
-            )
-    if "floor" in result:
-        floor, reached = result["floor"], max(row["of_floor"] for row in result["MLP"]["stacked"])
+            if "rate" in row:
+                print(
+                    f"{name:>12} {row['members']:7} {row['lowered']!s:>8} {row['compiled']!s:>9} {row['way']:>17} "
+                    f"{row['rate']:13.0f} {row['ratio']:8.1f}x"
+                )
+    if "MLP" in result:
+        floor, reached = result["floor"], max(row.get("of_floor", 0) for row in result["MLP"]["stacked"])
         print(f"MLP floor {floor['rate']:.0f} at {floor['bytes_per_s'] / 1e12:.2f} TB/s; reached {reached:.2f}")
 
 

@@ -165,7 +165,7 @@ class Trainer:
         self.mode, self.note = "looped", note
 
     def _member_bytes(self, model: nn.Module) -> int:
-        """Parameters and velocity before and after a step, the gradient, and three times what the backward pass keeps."""
+        """Parameters and velocity before and after a step, the gradient, and thrice what the backward pass keeps."""
         trial = deepcopy(model)
         if self.device.type == "cuda":
             lower(trial)
