@@ -77,6 +77,27 @@ def test_agreement_is_signed_in_decades():
     assert "outside the grid" in words(found["none"])
 
 
+def test_a_line_that_is_no_number_has_no_distance():
+    (found,) = diagram().agreement({"none": {0.5: math.inf, 1.0: NAN, 2.0: 0.0}}).values()
+    assert (found.n, found.by_value, found.best) == (0, {}, {})
+
+
+def test_refinement_trains_the_seeds_first_that_an_interruption_left_out():
+    plan = sweep_plans.plan(learning_rates=(0.01, 0.1, 1.0, 10.0), values=(1.0,), bisect=0.02)
+    outcomes = ladder(1.0, [(1, 1), (1, 1), (0, 0), (0, 0)])
+    begun, other = refinement(plan, outcomes)
+    outcomes.append(made(begun.lr, 1.0, begun.seed))
+    assert refinement(plan, outcomes) == [other]
+    outcomes.append(made(other.lr, 1.0, other.seed, survives=False))
+    assert refinement(plan, outcomes)[0].lr == pytest.approx(10**-0.75)
+
+
+def test_refinement_ends_where_no_rate_lies_between():
+    plan = sweep_plans.plan(learning_rates=(0.01, 0.1), values=(1.0,), seeds=(0,), bisect=1e-15)
+    low, high = 0.1, float(f"{0.1 * (1 + 1e-12):.12g}")
+    assert refinement(plan, [made(low, 1.0, 0), made(high, 1.0, 0, survives=False)]) == []
+
+
 def test_refinement_asks_for_the_middle_until_it_is_near_enough():
     plan = sweep_plans.plan(learning_rates=(0.01, 0.1, 1.0, 10.0), values=(1.0,), bisect=0.6)
     outcomes = ladder(1.0, [(1, 1), (1, 1), (1, 0), (0, 0)])

@@ -1,5 +1,6 @@
 """`normscope sweep`: train a grid of networks and draw which of them survive."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -39,12 +40,13 @@ def sweep(
     except ImportError as error:
         raise ValueError(str(error)) from error
     console, rungs = Console(), {}
-    if lines:
-        rungs["measured"] = measured_line(described, device=device, root=root)
+    rung_of = {"measured": partial(measured_line, device=device), "predicted": predicted_line}
+    for name, line_of in rung_of.items() if lines else ():
         try:
-            rungs["predicted"] = predicted_line(described, root=root)
+            rungs[name] = line_of(described, root=root)
         except ValueError as error:
-            console.print(f"- No line of theory: {error}", soft_wrap=True, highlight=False, markup=False)
+            # What is trained is drawn all the same.
+            console.print(f"- No line {name}: {error}", soft_wrap=True, highlight=False, markup=False)
     written = write_phase(found, rungs, out)
     table = Table(*boundary_columns(rungs), title=f"Boundary over {described.axis}")
     for row in boundary_rows(found, rungs):

@@ -112,25 +112,33 @@ def _spacing(rates: list[float], rate: list[float], *, above: bool = False, belo
 
 
 def distance(name: str, found: Iterable[Edge], line: Mapping[float, float]) -> Distance:
-    """Of the boundary from a line given as value -> eta*."""
-    listed = list(found)
-    apart = {e.value: math.log10(e.eta / line[e.value]) for e in listed if line.get(e.value, 0) > 0}
-    apart = {value: decades for value, decades in apart.items() if math.isfinite(decades)}
-    best = {e.value: math.log10(e.best / line[e.value]) for e in listed if line.get(e.value, 0) > 0}
+    """Of the boundary from a line given as value -> eta*; where that is no positive number, there is no distance."""
+    listed = [edge for edge in found if 0 < line.get(edge.value, 0) < math.inf]
+    apart = {e.value: math.log10(e.eta / line[e.value]) for e in listed if math.isfinite(e.eta)}
+    best = {e.value: math.log10(e.best / line[e.value]) for e in listed if math.isfinite(e.best)}
     return Distance(
         name=name,
         by_value=apart,
         median=median(apart.values()) if apart else math.nan,
         worst=max(apart.values(), key=abs) if apart else math.nan,
-        best={value: decades for value, decades in best.items() if math.isfinite(decades)},
+        best=best,
         n=len(apart),
     )
 
 
 def refinement(plan: Plan, outcomes: Iterable[Outcome]) -> list[Cell]:
-    """Cells half way, in decades, between the rates that enclose the boundary, where they are too far apart."""
+    """Cells half way, in decades, between the rates that enclose the boundary, where they are too far apart.
+
+    A rate that an interrupted refinement has trained for some seeds only is trained for the others first.
+    """
+    done = list(outcomes)
+    trained = {found.cell for found in done}
+    begun = [Cell(cell.lr, cell.value, seed) for cell in trained for seed in plan.seeds]
+    if missing := set(begun) - trained:
+        return sorted(missing)
     halfway = []
-    for edge in edges(outcomes):
+    for edge in edges(done):
         if math.log10(edge.diverges / edge.survives) > plan.bisect * (1 + 1e-9):
             halfway += [Cell(float(f"{edge.eta:.12g}"), edge.value, seed) for seed in plan.seeds]
-    return halfway
+    # Rates that differ in their last digits only have nothing between them.
+    return [cell for cell in halfway if cell not in trained]
