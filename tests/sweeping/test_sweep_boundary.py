@@ -4,6 +4,7 @@ import math
 
 import pytest
 import sweep_plans
+import torch
 
 import normscope as ns
 from normscope.report.phase import boundary_rows, phase_figure, phase_page, words, write_phase
@@ -157,3 +158,10 @@ def test_the_measured_line_is_that_of_measure():
     found = ns.measure(model, ns.losses.half_mse, batch, momentum=0.9, hessian=False)
     assert line[2.0] == pytest.approx(found.eta_star, rel=1e-3)
     assert line[0.5] > 3 * line[2.0]
+
+
+def test_the_measured_line_of_a_network_with_dropout_is_the_same_again():
+    plan = sweep_plans.plan(model="sweep_plans:with_dropout", axis="momentum", values=(0.9,), arguments={"p": 0.5})
+    before = torch.get_rng_state()
+    assert measured_line(plan, device="cpu") == measured_line(plan, device="cpu")
+    assert torch.equal(before, torch.get_rng_state())

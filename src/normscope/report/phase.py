@@ -133,7 +133,7 @@ def words(one: Distance) -> str:
 
 
 def boundary_columns(lines: Mapping[str, object]) -> list[str]:
-    return ["value", "survives", "first diverging", "log10", "+-", "first rise", "best rate", *lines]
+    return ["value", "survives", "diverges", "log10", "+-", "rises", "best", *lines]
 
 
 def boundary_rows(found: PhaseDiagram, lines: Mapping[str, Mapping[float, float]]) -> list[list[str]]:
