@@ -143,6 +143,19 @@ def test_the_figure_shows_every_cell_and_line(tmp_path):
     assert all(path.stat().st_size > 1000 for path in written)
 
 
+def test_refined_rates_leave_no_gap_at_other_values():
+    outcomes = [*ladder(0.5, [(1,), (1,), (0,), (0,)]), *ladder(2.0, [(1,), (1,), (0,), (0,)]), made(0.3, 2.0, 0)]
+    found = PhaseDiagram(sweep_plans.plan(values=(0.5, 2.0), axis="momentum_of_mine", epochs=1), tuple(outcomes))
+    ax = phase_figure(found).axes[0]
+    for row in (0.4, 2.5):
+        spans = sorted(
+            (p.get_x(), p.get_x() + p.get_width()) for p in ax.patches if p.get_y() <= row <= p.get_y() + p.get_height()
+        )
+        assert [end for _, end in spans[:-1]] == pytest.approx([start for start, _ in spans[1:]])
+        assert len(spans) == (4 if row < 1 else 5)
+    assert ax.get_title().endswith("1 epoch")
+
+
 def test_one_cell_and_no_survivor_can_be_drawn():
     plan = sweep_plans.plan(learning_rates=(1.0,), values=(1.0,), seeds=(0,))
     for survives in (True, False):
