@@ -47,6 +47,15 @@ def test_a_gap_in_survival_is_counted_and_does_not_move_the_boundary():
     assert (edge.survives, edge.diverges, edge.any_survives, edge.gaps) == (0.01, 0.1, 1.0, 1)
 
 
+def test_a_rise_by_the_noise_of_batches_at_a_small_rate_is_no_onset():
+    outcomes = ladder(1.0, [(1, 1)] * 4, rises=10.0)
+    outcomes[0] = made(0.01, 1.0, 0, rose=7)
+    (edge,) = edges(outcomes)
+    assert edge.rises == 10.0
+    (edge,) = edges(ladder(1.0, [(1, 1)] * 4, rises=100.0))
+    assert math.isnan(edge.rises)
+
+
 @pytest.mark.parametrize("fate", [0, 1])
 def test_a_grid_that_does_not_reach_the_boundary_has_none(fate):
     (edge,) = edges(ladder(1.0, [(fate, fate)] * 4))

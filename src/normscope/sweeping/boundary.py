@@ -6,7 +6,8 @@ For each value of the axis, over the learning rates trained there:
     diverges      the next rate: the first at which some seed diverged
     eta           sqrt(survives diverges), known to +- half of log10(diverges / survives) decades
     any_survives  the largest rate at which at least one seed survived
-    rises         the first rate at which some seed's loss rose above its start after the first steps (`settling`)
+    rises         the rate from which on some seed's loss rose above its start after the first steps (`settling`); a
+                  rate that is so small that batches differ by more than training gains is none
     best          the rate of least test loss, averaged over seeds that all survived
 
 The distance of a rung is log10(eta / eta*), positive where training survives beyond what the rung says.
@@ -79,7 +80,8 @@ def _edge(value: float, by_rate: dict[float, list[Outcome]]) -> Edge:
     whole = [rate for rate in rates if all(found.survived for found in by_rate[rate])]
     unbroken = [rate for i, rate in enumerate(rates) if rates[: i + 1] == whole[: i + 1]]
     some = [rate for rate in rates if any(found.survived for found in by_rate[rate])]
-    risen = [rate for rate in rates if any(found.rose_at is not None for found in by_rate[rate])]
+    calm = [i for i, rate in enumerate(rates) if all(found.rose_at is None for found in by_rate[rate])]
+    risen = rates[calm[-1] + 1 :] if calm else rates
     tests = {rate: _mean(found.test_loss[-1] for found in by_rate[rate]) for rate in whole}
     tests = {rate: loss for rate, loss in tests.items() if math.isfinite(loss)}
     best = min(tests, key=lambda rate: tests[rate]) if tests else math.nan
