@@ -92,19 +92,20 @@ def test_a_line_that_is_no_number_has_no_distance():
     assert (found.n, found.by_value, found.best) == (0, {}, {})
 
 
-def test_refinement_trains_the_seeds_first_that_an_interruption_left_out():
+def test_refinement_goes_on_with_the_round_that_was_interrupted():
     plan = sweep_plans.plan(learning_rates=(0.01, 0.1, 1.0, 10.0), values=(1.0,), bisect=0.02)
     outcomes = ladder(1.0, [(1, 1), (1, 1), (0, 0), (0, 0)])
     begun, other = refinement(plan, outcomes)
     outcomes.append(made(begun.lr, 1.0, begun.seed))
-    assert refinement(plan, outcomes) == [other]
+    # The whole round, so that groups are cut from it as if nothing had happened.
+    assert refinement(plan, outcomes) == [begun, other]
     outcomes.append(made(other.lr, 1.0, other.seed, survives=False))
     assert refinement(plan, outcomes)[0].lr == pytest.approx(10**-0.75)
 
 
 def test_refinement_ends_where_no_rate_lies_between():
-    plan = sweep_plans.plan(learning_rates=(0.01, 0.1), values=(1.0,), seeds=(0,), bisect=1e-15)
-    low, high = 0.1, float(f"{0.1 * (1 + 1e-12):.12g}")
+    low, high = 0.1, 0.1 * (1 + 1e-12)
+    plan = sweep_plans.plan(learning_rates=(low, high), values=(1.0,), seeds=(0,), bisect=1e-15)
     assert refinement(plan, [made(low, 1.0, 0), made(high, 1.0, 0, survives=False)]) == []
 
 

@@ -129,18 +129,24 @@ def distance(name: str, found: Iterable[Edge], line: Mapping[float, float]) -> D
 
 
 def refinement(plan: Plan, outcomes: Iterable[Outcome]) -> list[Cell]:
-    """Cells half way, in decades, between the rates that enclose the boundary, where they are too far apart.
+    """The first round of bisection that is not trained whole: half way, in decades, between the enclosing rates.
 
-    A rate that an interrupted refinement has trained for some seeds only is trained for the others first.
+    Rounds are gone through from the grid on, so that a sweep that was interrupted in one goes on with that round, and
+    not with one that would follow from those of its cells that happen to be done.
     """
-    done = list(outcomes)
-    trained = {found.cell for found in done}
-    begun = [Cell(cell.lr, cell.value, seed) for cell in trained for seed in plan.seeds]
-    if missing := set(begun) - trained:
-        return sorted(missing)
+    done = {found.cell: found for found in outcomes}
+    known = {cell: done[cell] for cell in plan.cells()}
+    while True:
+        middles = [cell for cell in _middles(plan, known.values()) if cell not in known]
+        if not done.keys() >= set(middles) or not middles:
+            return middles
+        known |= {cell: done[cell] for cell in middles}
+
+
+def _middles(plan: Plan, outcomes: Iterable[Outcome]) -> list[Cell]:
+    """Where the rates that enclose the boundary are too far apart; rates are told apart by twelve digits."""
     halfway = []
-    for edge in edges(done):
+    for edge in edges(outcomes):
         if math.log10(edge.diverges / edge.survives) > plan.bisect * (1 + 1e-9):
             halfway += [Cell(float(f"{edge.eta:.12g}"), edge.value, seed) for seed in plan.seeds]
-    # Rates that differ in their last digits only have nothing between them.
-    return [cell for cell in halfway if cell not in trained]
+    return halfway

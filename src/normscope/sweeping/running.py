@@ -73,10 +73,11 @@ def sweep(
     ):
         _train(plan, journal, chosen, cells, group, bar)
         while plan.bisect:
-            cells = refinement(plan, journal.outcomes(plan).values())
+            known = journal.outcomes(plan)
+            cells = refinement(plan, known.values())
             if not cells:
                 break
-            bar.more(len(cells))
+            bar.more(len(set(cells).difference(known)))
             _train(plan, journal, chosen, cells, group, bar)
         return diagram(plan, journal.outcomes(plan).values())
 
