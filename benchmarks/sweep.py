@@ -25,29 +25,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sweep_joined import JoinedProgram
 from torch import Tensor, nn
 
 import normscope as ns
 from normscope.environment import environment
 from normscope.losses import half_mse
+from normscope.sweeping import joined
 from normscope.sweeping.program import Members, Program, stack
 
 BATCH, RATE, MOMENTUM = 128, 1e-3, 0.9
 WIDE = {"width": 1000, "depth": 4}
-
-
-# Ways of compiling a step, compared on a GPU: options of Inductor, and whether a kernel of ours moves weights.
-PRODUCTS = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "ATEN,TRITON", "epilogue_fusion": True}
-PRODUCTS |= {"max_epilogue_benchmarked_choices": 5}
-WAYS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "products": PRODUCTS,
-    "kernel": {},
-    "kernel, products": PRODUCTS,
-    "descent": PRODUCTS | {"coordinate_descent_tuning": True},
-    "triton": PRODUCTS | {"max_autotune_gemm_backends": "TRITON"},
-}
 
 
 def network(name: str, seed: int) -> nn.Module:
@@ -119,20 +106,16 @@ def members_of(name: str, count: int, device: str, dtype: torch.dtype = torch.fl
 
 
 def program_of(
-    name: str, device: str, *, lowered: bool, compiled: bool, way: str = "plain", dtype: torch.dtype = torch.float32
+    name: str, device: str, *, lowered: bool, compiled: bool, join: bool = False, dtype: torch.dtype = torch.float32
 ) -> Program:
-    kind = JoinedProgram if way.startswith("kernel") else Program
-    program = kind(network(name, 0).to(device, dtype), half_mse, lowered=lowered, compiled=compiled)
-    if compiled and WAYS[way]:
-        torch._dynamo.reset()
-        program._moved = torch.compile(program.moved, dynamic=False, fullgraph=True, options=WAYS[way])
-    return program
+    kind = joined.JoinedProgram if join else Program
+    return kind(network(name, 0).to(device, dtype), half_mse, lowered=lowered, compiled=compiled)
 
 
 def stacked(
-    name: str, device: str, count: int, seconds: float, *, lowered: bool, compiled: bool, way: str = "plain"
+    name: str, device: str, count: int, seconds: float, *, lowered: bool, compiled: bool, join: bool = False
 ) -> dict[str, Any]:
-    program = program_of(name, device, lowered=lowered, compiled=compiled, way=way)
+    program = program_of(name, device, lowered=lowered, compiled=compiled, join=join)
     members = members_of(name, count, device)
     x, y = batch(name, device)
     if device == "cuda":
@@ -141,51 +124,36 @@ def stacked(
     losses, _ = program.step(members, x, y, 0)
     synchronized(device)
     first = time.perf_counter() - started
-    found = {"members": count, "lowered": lowered, "way": way, "compiled": program.compiled, "first_step_s": first}
+    found = {"members": count, "lowered": lowered, "joined": join, "compiled": program.compiled, "first_step_s": first}
     found["rate"] = rate(lambda: program.step(members, x, y, 1), device, count, seconds)
     if device == "cuda":
         found["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
-        del members
-        found["difference"] = apart(program, name, count)
-        profile(program, name, count)
+        profile(program, members, x, y)
     assert losses.isfinite().all()
     return found
 
 
-def profile(program: Program, name: str, count: int) -> None:
-    members = members_of(name, count, "cuda")
-    x, y = batch(name, "cuda")
+def profile(program: Program, members: Members, x: Tensor, y: Tensor) -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
         for step in range(3):
             program.step(members, x, y, step)
         torch.cuda.synchronize()
-    rows = sorted(found.key_averages(), key=lambda row: -row.self_device_time_total)[:16]
-    for row in rows:
+    for row in sorted(found.key_averages(), key=lambda row: -row.self_device_time_total)[:16]:
         print(f"    {row.self_device_time_total / 3:9.1f} us {row.count / 3:4.0f} x {row.key[:110]}", flush=True)
 
 
-def apart(program: Program, name: str, count: int) -> float:
-    """Largest difference of velocities from those of an eager step, relative to their size, after two steps.
-
-    Every member with a rate and momentum of its own; products in TensorFloat-32 differ by about 1e-3.
-    """
-    twin = program_of(name, "cuda", lowered=False, compiled=False)
-    x, y = batch(name, "cuda")
-    velocities = []
-    for stepped in (program, twin):
-        members = members_of(name, count, "cuda")
-        members.lr.mul_(torch.linspace(0.5, 2, count, device="cuda"))
-        members.momentum.mul_(torch.linspace(0, 1, count, device="cuda"))
-        for step in range(2):
-            stepped.step(members, x, y, step)
-        velocities.append(members.velocity)
-    one, other = velocities
-    # A bias before a normalizer has no gradient but rounding.
-    each = [
-        (t - other[k]).flatten(1).norm(dim=1) / other[k].flatten(1).norm(dim=1) for k, t in one.items() if t.ndim > 2
-    ]
-    found = float(torch.stack(each).max())
-    assert found < 0.02, f"{name}: velocities differ from an eager step's by {found:g}"
+def check_kernel() -> dict[str, float]:
+    """Largest relative error of the kernel's weights' moves, against float64, in full float32 and TensorFloat-32."""
+    draw = torch.Generator("cuda").manual_seed(0)
+    shapes = [(3, 1000, BATCH), (3, 784, BATCH), (3, 1000, 784), (3, 1000, 784), (3,), (3,), (3,)]
+    parts = [torch.rand(shape, generator=draw, device="cuda") - 0.5 for shape in shapes]
+    exact = joined.apart(*(part.double() for part in parts))
+    found = {}
+    for precision, bound in (("highest", 1e-5), ("high", 5e-3)):
+        torch.set_float32_matmul_precision(precision)
+        pairs = zip(joined.joined(*parts), exact, strict=True)
+        found[precision] = max(float((made - right).norm() / right.norm()) for made, right in pairs)
+        assert found[precision] < bound, f"the kernel is off by {found[precision]:g} at precision {precision}"
     return found
 
 
@@ -236,20 +204,20 @@ def on_gpu(found: dict[str, Any], args: argparse.Namespace, say: Callable[[str, 
     found[name] = {"difference": check(name, "cuda", compiled=False), "alone": alone(name, "cuda", args.seconds)}
     rows = found[name]["stacked"] = []
     say(name, found[name])
-    ways = [(way, 256) for way in WAYS if name == "MLP" or not way.startswith("kernel")]
-    ways[4:4] = [("best", 512), ("best", 384)]
-    for way, count in ways:
+    ways = [(False, 256), (True, 256), (True, 512)] if name == "MLP" else [(False, 256), (False, 512)]
+    if name == "MLP":
+        found["kernel"] = check_kernel()
+        say("kernel", found["kernel"])
+    for join, count in ways:
         if time.perf_counter() - started > args.limit:
             break
-        if way == "best":
-            way = max(rows, key=lambda row: row.get("rate", 0))["way"]
         try:
-            row = stacked(name, "cuda", count, args.seconds, lowered=name == "CNN", compiled=True, way=way)
+            row = stacked(name, "cuda", count, args.seconds, lowered=name == "CNN", compiled=True, join=join)
             row["ratio"] = row["rate"] / found[name]["alone"]
             if name == "MLP":
                 row["of_floor"] = row["rate"] / floor["rate"]
         except Exception as error:
-            row = {"way": way, "members": count, "error": f"{type(error).__name__}: {error}"[:2000]}
+            row = {"joined": join, "members": count, "error": f"{type(error).__name__}: {error}"[:2000]}
         rows.append(row)
         row["elapsed_s"] = time.perf_counter() - started
         say(name, row)
@@ -299,13 +267,15 @@ def main() -> None:
         on_gpu(result, args, say)
     else:
         on_cpu(result, args, say)
-    print(f"\n{'':>12} {'members':>7} {'lowered':>8} {'compiled':>9} {'way':>17} model-steps/s  against one at a time")
+    print(
+        f"\n{'':>12} {'members':>7} {'lowered':>8} {'compiled':>9} {'joined':>7} model-steps/s  against one at a time"
+    )
     for name in (name for name in ("MLP", "CNN", "digits MLP") if name in result):
-        print(f"{name:>12} {'alone':>7} {'':>36} {result[name]['alone']:13.0f}")
+        print(f"{name:>12} {'alone':>7} {'':>26} {result[name]['alone']:13.0f}")
         for row in result[name]["stacked"]:
             if "rate" in row:
                 print(
-                    f"{name:>12} {row['members']:7} {row['lowered']!s:>8} {row['compiled']!s:>9} {row['way']:>17} "
+                    f"{name:>12} {row['members']:7} {row['lowered']!s:>8} {row['compiled']!s:>9} {row['joined']!s:>7} "
                     f"{row['rate']:13.0f} {row['ratio']:8.1f}x"
                 )
     if "MLP" in result:

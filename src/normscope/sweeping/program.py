@@ -116,17 +116,22 @@ class Program:
 
         member_gradients = vmap(grad_and_value(loss_of, has_aux=True), randomness="same")
         gradients, (losses, outputs) = member_gradients(members.parameters, members.fixed, members.buffers)
+        with torch.no_grad():
+            parameters, velocity = self.updated(members, gradients)
+        return losses, right_answers(outputs, y), parameters, velocity
+
+    def updated(self, members: Members, gradients: Tensors) -> tuple[Tensors, Tensors]:
+        """The parameters that have a gradient there, and their velocities, after a step of SGD."""
         parameters: Tensors = {}
         velocity: Tensors = {}
-        with torch.no_grad():
-            for name, parameter in members.parameters.items():
-                each = (-1,) + (1,) * (parameter.ndim - 1)
-                gradient = gradients.pop(name)
-                if members.decays:
-                    gradient = torch.addcmul(gradient, parameter, members.decay.view(each))
-                velocity[name] = torch.addcmul(gradient, members.velocity[name], members.momentum.view(each))
-                parameters[name] = torch.addcmul(parameter, velocity[name], members.lr.view(each), value=-1)
-        return losses, right_answers(outputs, y), parameters, velocity
+        for name in list(gradients):
+            parameter, gradient = members.parameters[name], gradients.pop(name)
+            each = (-1,) + (1,) * (parameter.ndim - 1)
+            if members.decays:
+                gradient = torch.addcmul(gradient, parameter, members.decay.view(each))
+            velocity[name] = torch.addcmul(gradient, members.velocity[name], members.momentum.view(each))
+            parameters[name] = torch.addcmul(parameter, velocity[name], members.lr.view(each), value=-1)
+        return parameters, velocity
 
     @torch.no_grad()
     def evaluate(self, members: Members, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
