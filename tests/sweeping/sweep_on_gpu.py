@@ -1,6 +1,6 @@
 """On a GPU: which networks train as stacks, whether members equal networks trained alone, and what a full GPU does.
 
-    python sweep_on_gpu.py
+    python sweep_on_gpu.py           # or with words that are in the names of cases
 
 Needs torch alone, no test runner; prints a line a case and fails at the end if one has failed. The tests call the
 same functions.
@@ -98,6 +98,8 @@ def main():
     cases += [(f"{name} compiled", lambda name=name: compiled_against_eager(name)) for name in COMPILED]
     failed = 0
     for name, case in cases:
+        if sys.argv[1:] and not any(word in name for word in sys.argv[1:]):
+            continue
         started = time.perf_counter()
         try:
             said = case()

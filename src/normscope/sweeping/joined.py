@@ -40,7 +40,10 @@ class Tapped(nn.Linear):
 
 
 class JoinedProgram(Program):
-    """A `Program` in which the weights of wide linear layers move as they get their gradient."""
+    """A `Program` in which the weights of wide linear layers move as they get their gradient.
+
+    A layer that is called twice, or on more than a batch of vectors, raises; eager, the kernel's twin in torch runs.
+    """
 
     def __init__(self, model: nn.Module, loss_fn: LossFunction, **options: Any) -> None:
         super().__init__(model, loss_fn, **options)
@@ -87,7 +90,7 @@ class JoinedProgram(Program):
                 key = f"{name}.weight"
                 factors = at_taps[f"{name}.tap"].mT.contiguous(), seen.mT.contiguous()
                 state = members.parameters[key], members.velocity[key], members.lr, members.momentum, members.decay
-                join = joined if self.compiled and x.is_cuda else apart
+                join = joined if torch.compiler.is_compiling() and x.is_cuda else apart
                 parameters[key], velocity[key] = join(*factors, *state)
         return losses, right_answers(outputs, y), parameters, velocity
 
@@ -120,7 +123,7 @@ if triton is not None:
         key=["outputs", "inputs"],
     )
     @triton.jit
-    def _joined(
+    def _joined(  # type: ignore[no-untyped-def]
         dz, x, w, v, lr, mu, decay, w_new, v_new, outputs, inputs, BATCH: tl.constexpr, TO: tl.constexpr,
         TI: tl.constexpr, TB: tl.constexpr, PRECISION: tl.constexpr,
     ):  # fmt: skip

@@ -56,6 +56,27 @@ def lower(model: nn.Module) -> None:
             cast(ConvAsProduct, module).contiguous = contiguous
 
 
+class MaskedDropout(nn.Dropout):
+    """A `torch.nn.Dropout` that draws its mask by itself.
+
+    On a GPU torch's fused kernel draws otherwise alone than under vmap; this one draws the same in both, and on a CPU
+    what torch draws.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return input
+        mask = torch.empty(input.shape, dtype=input.dtype, device=input.device).bernoulli_(1 - self.p)
+        return input * mask.div_(1 - self.p)
+
+
+def draw_alike(model: nn.Module) -> None:
+    """Lets, in place, the dropout layers of `model` draw in a stack what they draw alone."""
+    for module in model.modules():
+        if type(module) is nn.Dropout and module.p < 1:
+            module.__class__ = MaskedDropout
+
+
 def use_kernels(model: nn.Module) -> None:
     """BatchNorm by torch's kernel, in place: right to first order, which a step is, and faster under an eager vmap.
 

@@ -9,7 +9,8 @@ of each member's own. The batch is one and the same for all.
 Parameters and velocities are made new, not moved in place: a compiler may then join the update to the product that
 makes the gradient of a weight, which is never written; one that writes into its inputs is not joined.
 
-Dropout in an ensemble: all members draw the same masks, those that each would draw alone from the plan's stream.
+Dropout in an ensemble: all members draw the same masks, those that each would draw alone from the plan's stream. On a
+GPU that holds for `torch.nn.Dropout`; a network that calls torch.nn.functional.dropout itself draws others there.
 """
 
 import warnings
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from normscope.compiling import why_not_compiled
-from normscope.sweeping.lowering import lower, use_kernels
+from normscope.sweeping.lowering import draw_alike, lower, use_kernels
 from normscope.training import seeded_on
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
@@ -82,6 +83,7 @@ class Program:
         self.device = next(model.parameters()).device
         self.draws = draws
         self.compiled = compiled and not why_not_compiled(self.device.type)
+        draw_alike(self.training)
         if lowered:
             lower(self.training)
         if not self.compiled:
