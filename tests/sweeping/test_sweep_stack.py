@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.sweeping.joined import JoinedProgram
 from normscope.sweeping.lowering import ConvAsProduct, MaskedDropout, draw_alike, lower
 from normscope.sweeping.program import Program, seed_of_step, stack
 from normscope.sweeping.stackable import NotStackable, check_alike, check_runs
@@ -91,38 +90,6 @@ def test_a_member_equals_training_it_alone(name, lowered):
         output = model.eval()(x)
         torch.testing.assert_close(tested[row], loss_fn(output, y), rtol=1e-11, atol=0)
         assert right[row] == (output.argmax(1) == y).sum()
-
-
-def test_a_step_joined_to_the_gradient_is_the_step():
-    models = [ns.models.MLP(192, 10, width=64, norm="batch", gamma=0.5 + s, seed=s).double() for s in range(3)]
-    found = []
-    for kind in (Program, JoinedProgram):
-        members = stack(models, RATES, torch.device("cpu"))
-        program = kind(models[0], ns.losses.half_mse, lowered=False, compiled=False)
-        losses = [program.step(members, x, y, step)[0] for step, (x, y) in enumerate(stream("mlp"))]
-        found.append((torch.stack(losses), members))
-    assert [layer.out_features for layer in program.tapped.values()] == [64] * (len(program.tapped))
-    assert len(program.tapped) >= 2
-    (losses, members), (joined_losses, joined_members) = found
-    torch.testing.assert_close(joined_losses, losses, rtol=1e-12, atol=0)
-    assert members.parameters.keys() == joined_members.parameters.keys()
-    for key, value in members.parameters.items():
-        apart = (joined_members.parameters[key] - value).abs().max()
-        assert apart <= 1e-12 * value.abs().max().clamp(min=1e-3), key
-
-
-def test_layers_that_share_a_weight_or_are_narrow_are_not_joined_and_one_called_twice_is_refused():
-    shared = nn.Linear(64, 64)
-    tied = nn.Linear(64, 64)
-    tied.weight = shared.weight
-    model = nn.Sequential(shared, tied, nn.Linear(64, 10))
-    assert not JoinedProgram(model, ns.losses.half_mse, lowered=False, compiled=False).tapped
-    model = nn.Sequential(_Twice())
-    program = JoinedProgram(model, ns.losses.half_mse, lowered=False, compiled=False)
-    members = stack([model, model], [(0.1, 0.0, 0.0)] * 2, torch.device("cpu"))
-    x, y = torch.randn(3, 64), torch.randint(64, (3,))
-    with pytest.raises(NotStackable, match="called once, on a batch of vectors"):
-        check_runs(program.training, lambda: program.moved(members, x, y))
 
 
 def test_dropout_with_a_mask_of_its_own_draws_what_torchs_draws():
@@ -215,15 +182,6 @@ def test_what_is_not_lowered():
     )
     lower(left)
     assert not any(type(module) is ConvAsProduct for module in left.modules())
-
-
-class _Twice(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(64, 64)
-
-    def forward(self, x):
-        return self.layer(self.layer(x))
 
 
 class _Branching(nn.Module):

@@ -14,7 +14,6 @@ from normscope.environment import environment
 from normscope.losses import LOSSES
 from normscope.sweeping.alone import train_alone
 from normscope.sweeping.ensemble import train_stacked
-from normscope.sweeping.joined import JoinedProgram, can_join
 from normscope.sweeping.lowering import lower
 from normscope.sweeping.networks import first_batch, prepare, saved_bytes, state_bytes
 from normscope.sweeping.numerics import numerics
@@ -137,23 +136,17 @@ class Trainer:
             right = right + its_right
         return loss, right / len(x)
 
-    def _programs(self, model: nn.Module) -> Iterator[Program]:
-        """From the fastest to the plainest."""
+    def _program(self, model: nn.Module, lowered: bool) -> Program:
         total = len(self.plan.cells()) * self.steps
         wanted = self.plan.compile == "always" or (self.plan.compile == "auto" and self.repays_compiling(total))
-        on_gpu = self.device.type == "cuda"
-        kinds: list[tuple[type[Program], bool]] = [(Program, True), (Program, False)] if on_gpu else [(Program, False)]
-        if wanted and can_join(self.device, getattr(torch, self.plan.dtype)):
-            kinds.insert(0, (JoinedProgram, True))
-        for kind, lowered in kinds:
-            yield kind(
-                model,
-                self.loss_fn,
-                lowered=lowered,
-                compiled=wanted,
-                draws=self.draws,
-                stream_seed=self.plan.stream_seed,
-            )
+        return Program(
+            model,
+            self.loss_fn,
+            lowered=lowered,
+            compiled=wanted,
+            draws=self.draws,
+            stream_seed=self.plan.stream_seed,
+        )
 
     def _try_stack(self, model: nn.Module) -> None:
         """Two members make a step, eagerly, on a GPU with convolutions lowered, or else as they are.
@@ -161,11 +154,11 @@ class Trainer:
         A model that cannot is looped, and the note says which module stands in the way and why.
         """
         x, y = first_batch(self.plan, self.data)
-        for program in self._programs(model):
-            self.program = program
+        for lowered in (True, False) if self.device.type == "cuda" else (False,):
+            self.program = self._program(model, lowered)
             members = stack([model, model], [(0.0, 0.0, 0.0)] * 2, self.device)
             try:
-                check_runs(program.training, partial(program.moved, members, x, y))
+                check_runs(self.program.training, partial(self.program.moved, members, x, y))
                 return
             except NotStackable as problem:
                 note = f"not stacked: {problem}"
