@@ -26,27 +26,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import normscope as ns
 from normscope.environment import environment
 from normscope.losses import half_mse
-from normscope.sweeping.lowering import ConvAsProduct, use_kernels
 from normscope.sweeping.program import Members, Program, stack
 
 BATCH, RATE, MOMENTUM = 128, 1e-3, 0.9
 WIDE = {"width": 1000, "depth": 4}
-
-
-class ConvByUnfold(ConvAsProduct):
-    """The other way to patches, for comparison: torch's unfold."""
-
-    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        patches = F.unfold(input, self.kernel_size, self.dilation, self.padding, self.stride)
-        height = (input.shape[2] + 2 * self.padding[0] - self.kernel_size[0]) // self.stride[0] + 1
-        rows = patches.transpose(1, 2).reshape(-1, patches.shape[1])
-        product = rows @ weight.flatten(1).T + (0 if bias is None else bias)
-        return product.view(len(input), height, -1, len(weight)).permute(0, 3, 1, 2)
 
 
 def network(name: str, seed: int) -> nn.Module:
@@ -117,21 +104,12 @@ def members_of(name: str, count: int, device: str, dtype: torch.dtype = torch.fl
     return stack(rows, [(RATE, MOMENTUM, 0.0)] * count, torch.device(device))
 
 
-def program_of(name: str, device: str, *, lowering: str, compiled: bool, dtype: torch.dtype = torch.float32) -> Program:
-    model = network(name, 0).to(device, dtype)
-    program = Program(model, half_mse, lowered=lowering in ("slices", "unaligned", "unfold"), compiled=compiled)
-    if lowering == "kernels":
-        use_kernels(program.training)
-    for module in program.training.modules():
-        if lowering == "unaligned" and type(module) is ConvAsProduct:
-            module.multiple = 1
-        if lowering == "unfold" and type(module) is ConvAsProduct:
-            module.__class__ = ConvByUnfold
-    return program
+def program_of(name: str, device: str, *, lowered: bool, compiled: bool, dtype: torch.dtype = torch.float32) -> Program:
+    return Program(network(name, 0).to(device, dtype), half_mse, lowered=lowered, compiled=compiled)
 
 
-def stacked(name: str, device: str, count: int, seconds: float, *, lowering: str, compiled: bool) -> dict[str, Any]:
-    program = program_of(name, device, lowering=lowering, compiled=compiled)
+def stacked(name: str, device: str, count: int, seconds: float, *, lowered: bool, compiled: bool) -> dict[str, Any]:
+    program = program_of(name, device, lowered=lowered, compiled=compiled)
     members = members_of(name, count, device)
     x, y = batch(name, device)
     if device == "cuda":
@@ -140,7 +118,7 @@ def stacked(name: str, device: str, count: int, seconds: float, *, lowering: str
     losses, _ = program.step(members, x, y, 0)
     synchronized(device)
     first = time.perf_counter() - started
-    found = {"members": count, "lowering": lowering, "compiled": program.compiled, "first_step_s": first}
+    found = {"members": count, "lowered": lowered, "compiled": program.compiled, "first_step_s": first}
     found["rate"] = rate(lambda: program.step(members, x, y, 1), device, count, seconds)
     if device == "cuda":
         found["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
@@ -153,7 +131,7 @@ def check(name: str, device: str, *, compiled: bool) -> float:
     x, y = batch(name, device)
     x = x.double()
     members = members_of(name, 3, device, torch.float64)
-    program = program_of(name, device, lowering="slices", compiled=compiled, dtype=torch.float64)
+    program = program_of(name, device, lowered=True, compiled=compiled, dtype=torch.float64)
     for step in range(5):
         program.step(members, x, y, step)
     apart = 0.0
@@ -185,36 +163,40 @@ def floor_bytes(d_in: int = 784, d_out: int = 10, width: int = 1000, depth: int 
     return 28 * first + 32 * rest + (depth - 1) * 11 * 4 * BATCH * width
 
 
-def on_gpu(found: dict[str, Any], seconds: float, say: Callable[[str, Any], None]) -> None:
+def on_gpu(found: dict[str, Any], args: argparse.Namespace, say: Callable[[str, Any], None]) -> None:
     torch.set_float32_matmul_precision("high")
     speed = bandwidth()
     floor = found["floor"] = {"bytes": floor_bytes(), "bytes_per_s": speed, "rate": speed / floor_bytes()}
     say("floor", floor)
     for name in ("MLP", "CNN"):
-        found[name] = {"difference": check(name, "cuda", compiled=False), "alone": alone(name, "cuda", seconds)}
+        found[name] = {"difference": check(name, "cuda", compiled=False), "alone": alone(name, "cuda", args.seconds)}
         found[name]["stacked"] = []
         say(name, found[name])
-    # The chosen ways first, then what they were chosen from.
-    ways = [("MLP", "none", 256), ("CNN", "slices", 256), ("MLP", "kernels", 256), ("CNN", "unaligned", 256)]
-    ways += [("CNN", "unfold", 256), ("CNN", "none", 256), ("MLP", "none", 128)]
-    for name, lowering, count in ways:
-        row = stacked(name, "cuda", count, seconds, lowering=lowering, compiled=True)
-        row["ratio"] = row["rate"] / found[name]["alone"]
-        found[name]["stacked"].append(row)
-        if name == "MLP":
-            row["of_floor"] = row["rate"] / floor["rate"]
-        say(name, row)
-        torch.cuda.empty_cache()
+        # The chosen way first, then another size, and convolutions as they are.
+        ways = [(False, 256), (False, 128)] if name == "MLP" else [(True, 256), (False, 256)]
+        for lowered, count in ways:
+            row = stacked(name, "cuda", count, args.seconds, lowered=lowered, compiled=True)
+            row["ratio"] = row["rate"] / found[name]["alone"]
+            if name == "MLP":
+                row["of_floor"] = row["rate"] / floor["rate"]
+            found[name]["stacked"].append(row)
+            say(name, row)
+            torch.cuda.empty_cache()
 
 
-def on_cpu(found: dict[str, Any], seconds: float, say: Callable[[str, Any], None]) -> None:
-    digits = [("none", count, compiled) for compiled in (False, True) for count in (64, 128)]
-    for name, ways in (("digits MLP", digits), ("CNN", [("none", 16, False), ("slices", 16, False)])):
-        found[name] = {"difference": check(name, "cpu", compiled=False), "alone": alone(name, "cpu", seconds)}
+def on_cpu(found: dict[str, Any], args: argparse.Namespace, say: Callable[[str, Any], None]) -> None:
+    digits = [(False, count, compiled) for compiled in (False, True) for count in (64, 128)]
+    for name, ways in (("digits MLP", digits), ("CNN", [(False, 16, False), (True, 16, False)])):
+        found[name] = {"difference": check(name, "cpu", compiled=False)}
+        # Small networks alone may be faster on one thread: the faster counts.
+        for threads in (1, args.threads):
+            torch.set_num_threads(threads)
+            found[name][f"alone_on_{threads}"] = alone(name, "cpu", args.seconds)
+        found[name]["alone"] = max(found[name]["alone_on_1"], found[name][f"alone_on_{args.threads}"])
         found[name]["stacked"] = []
         say(name, found[name])
-        for lowering, count, compiled in ways:
-            row = stacked(name, "cpu", count, seconds, lowering=lowering, compiled=compiled)
+        for lowered, count, compiled in ways:
+            row = stacked(name, "cpu", count, args.seconds, lowered=lowered, compiled=compiled)
             row["ratio"] = row["rate"] / found[name]["alone"]
             found[name]["stacked"].append(row)
             say(name, row)
@@ -229,7 +211,9 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     load = os.getloadavg()[0]
-    result: dict[str, Any] = {"environment": environment(args.device), "load": load, "batch": BATCH}
+    real_time = os.sched_getscheduler(0) != os.SCHED_OTHER
+    result: dict[str, Any] = {"environment": environment(args.device), "load": load, "real_time_priority": real_time}
+    result["batch"] = BATCH
 
     def say(name: str, row: Any) -> None:
         """What is measured is printed and kept at once: a run that is cut off has its numbers."""
@@ -238,18 +222,18 @@ def main() -> None:
             args.out.write_text(json.dumps(result, indent=1) + "\n")
 
     if args.device == "cuda":
-        on_gpu(result, args.seconds, say)
+        on_gpu(result, args, say)
     else:
-        on_cpu(result, args.seconds, say)
-    print(f"\n{'':>12} members  lowering  compiled  model-steps/s  against one at a time")
+        on_cpu(result, args, say)
+    print(f"\n{'':>12} {'members':>7} {'lowered':>8} {'compiled':>9} model-steps/s  against one at a time")
     for name in (name for name in ("MLP", "CNN", "digits MLP") if name in result):
-        print(f"{name:>12} {'alone':>7} {'':>9} {'':>9} {result[name]['alone']:14.0f}")
+        print(f"{name:>12} {'alone':>7} {'':>18} {result[name]['alone']:13.0f}")
         for row in result[name]["stacked"]:
             print(
-                f"{name:>12} {row['members']:7} {row['lowering']:>9} {row['compiled']!s:>9} {row['rate']:14.0f} "
-                f"{row['ratio']:8.1f}x"
+                f"{name:>12} {row['members']:7} {row['lowered']!s:>8} {row['compiled']!s:>9} "
+                f"{row['rate']:13.0f} {row['ratio']:8.1f}x"
             )
-    if "floor" in result:
+    if "MLP" in result:
         floor, reached = result["floor"], max(row["of_floor"] for row in result["MLP"]["stacked"])
         print(f"MLP floor {floor['rate']:.0f} at {floor['bytes_per_s'] / 1e12:.2f} TB/s; reached {reached:.2f}")
 

@@ -16,6 +16,7 @@ def check_choice(what: str, value: object, options: Iterable[str | None]) -> Non
     known = list(options)
     if value in known:
         return
-    near = get_close_matches(str(value).lower(), [name for name in known if name is not None], n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    lowered = {name.lower(): name for name in known if name is not None}
+    near = get_close_matches(str(value).lower(), lowered, n=1)
+    hint = f" Did you mean {lowered[near[0]]!r}?" if near else ""
     raise ValueError(f"{what} must be one of {', '.join(map(repr, known))}; got {value!r}.{hint}")

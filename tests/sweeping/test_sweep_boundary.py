@@ -4,6 +4,7 @@ import math
 
 import pytest
 import sweep_plans
+import torch
 
 import normscope as ns
 from normscope.report.phase import boundary_rows, phase_figure, phase_page, words, write_phase
@@ -46,6 +47,15 @@ def test_a_gap_in_survival_is_counted_and_does_not_move_the_boundary():
     assert (edge.survives, edge.diverges, edge.any_survives, edge.gaps) == (0.01, 0.1, 1.0, 1)
 
 
+def test_a_rise_by_the_noise_of_batches_at_a_small_rate_is_no_onset():
+    outcomes = ladder(1.0, [(1, 1)] * 4, rises=10.0)
+    outcomes[0] = made(0.01, 1.0, 0, rose=7)
+    (edge,) = edges(outcomes)
+    assert edge.rises == 10.0
+    (edge,) = edges(ladder(1.0, [(1, 1)] * 4, rises=100.0))
+    assert math.isnan(edge.rises)
+
+
 @pytest.mark.parametrize("fate", [0, 1])
 def test_a_grid_that_does_not_reach_the_boundary_has_none(fate):
     (edge,) = edges(ladder(1.0, [(fate, fate)] * 4))
@@ -75,6 +85,28 @@ def test_agreement_is_signed_in_decades():
     assert math.isnan(found["none"].median)
     assert "+0.00 decades" in words(found["theory"])
     assert "outside the grid" in words(found["none"])
+
+
+def test_a_line_that_is_no_number_has_no_distance():
+    (found,) = diagram().agreement({"none": {0.5: math.inf, 1.0: NAN, 2.0: 0.0}}).values()
+    assert (found.n, found.by_value, found.best) == (0, {}, {})
+
+
+def test_refinement_goes_on_with_the_round_that_was_interrupted():
+    plan = sweep_plans.plan(learning_rates=(0.01, 0.1, 1.0, 10.0), values=(1.0,), bisect=0.02)
+    outcomes = ladder(1.0, [(1, 1), (1, 1), (0, 0), (0, 0)])
+    begun, other = refinement(plan, outcomes)
+    outcomes.append(made(begun.lr, 1.0, begun.seed))
+    # The whole round, so that groups are cut from it as if nothing had happened.
+    assert refinement(plan, outcomes) == [begun, other]
+    outcomes.append(made(other.lr, 1.0, other.seed, survives=False))
+    assert refinement(plan, outcomes)[0].lr == pytest.approx(10**-0.75)
+
+
+def test_refinement_ends_where_no_rate_lies_between():
+    low, high = 0.1, 0.1 * (1 + 1e-12)
+    plan = sweep_plans.plan(learning_rates=(low, high), values=(1.0,), seeds=(0,), bisect=1e-15)
+    assert refinement(plan, [made(low, 1.0, 0), made(high, 1.0, 0, survives=False)]) == []
 
 
 def test_refinement_asks_for_the_middle_until_it_is_near_enough():
@@ -121,6 +153,19 @@ def test_the_figure_shows_every_cell_and_line(tmp_path):
     assert all(path.stat().st_size > 1000 for path in written)
 
 
+def test_refined_rates_leave_no_gap_at_other_values():
+    outcomes = [*ladder(0.5, [(1,), (1,), (0,), (0,)]), *ladder(2.0, [(1,), (1,), (0,), (0,)]), made(0.3, 2.0, 0)]
+    found = PhaseDiagram(sweep_plans.plan(values=(0.5, 2.0), axis="momentum_of_mine", epochs=1), tuple(outcomes))
+    ax = phase_figure(found).axes[0]
+    for row in (0.4, 2.5):
+        spans = sorted(
+            (p.get_x(), p.get_x() + p.get_width()) for p in ax.patches if p.get_y() <= row <= p.get_y() + p.get_height()
+        )
+        assert [end for _, end in spans[:-1]] == pytest.approx([start for start, _ in spans[1:]])
+        assert len(spans) == (4 if row < 1 else 5)
+    assert ax.get_title().endswith("1 epoch")
+
+
 def test_one_cell_and_no_survivor_can_be_drawn():
     plan = sweep_plans.plan(learning_rates=(1.0,), values=(1.0,), seeds=(0,))
     for survives in (True, False):
@@ -136,3 +181,10 @@ def test_the_measured_line_is_that_of_measure():
     found = ns.measure(model, ns.losses.half_mse, batch, momentum=0.9, hessian=False)
     assert line[2.0] == pytest.approx(found.eta_star, rel=1e-3)
     assert line[0.5] > 3 * line[2.0]
+
+
+def test_the_measured_line_of_a_network_with_dropout_is_the_same_again():
+    plan = sweep_plans.plan(model="sweep_plans:with_dropout", axis="momentum", values=(0.9,), arguments={"p": 0.5})
+    before = torch.get_rng_state()
+    assert measured_line(plan, device="cpu") == measured_line(plan, device="cpu")
+    assert torch.equal(before, torch.get_rng_state())

@@ -123,13 +123,54 @@ def test_there_is_nothing_to_read(tmp_path):
         Journal(tmp_path / "j.sqlite", readonly=True)
 
 
-def test_a_second_writer_is_told(tmp_path, monkeypatch):
-    plan = sweep_plans.plan()
-    connect = sqlite3.connect
-    monkeypatch.setattr(journal_module.sqlite3, "connect", lambda *a, **k: connect(*a, **k | {"timeout": 0.05}))
-    path, words = tmp_path / "j.sqlite", "Another sweep writes this journal"
-    with Journal(path) as one, Journal(path) as other, one._transaction(), pytest.raises(JournalError, match=words):
-        other.begin(plan, plan.cells())
+def test_a_second_sweep_is_refused_before_it_trains_what_the_first_is_at(tmp_path, monkeypatch):
+    plan, other = sweep_plans.plan(learning_rates=(0.01,)), sweep_plans.plan(learning_rates=(0.02,))
+    found = ns.sweep(plan, tmp_path, device="cpu", quiet=True)
+    monkeypatch.setattr(journal_module.Journal, "begin", lambda *_: pytest.fail("trained"))
+    with Journal(tmp_path / "sweep.sqlite"):
+        with pytest.raises(JournalError, match="Another sweep writes"):
+            ns.sweep(other, tmp_path, device="cpu", quiet=True)
+        # What is done can be had all the same.
+        assert sweep_plans.same(ns.sweep(plan, tmp_path, device="cpu", quiet=True), found)
+    with Journal(tmp_path / "sweep.sqlite"):
+        pass
+
+
+def test_a_journal_cut_off_while_it_was_made_is_made_again(tmp_path):
+    (tmp_path / ".j.sqlite.new").write_bytes(b"half")
+    with Journal(tmp_path / "j.sqlite") as journal:
+        assert journal.plans() == {}
+    assert [path.name for path in tmp_path.iterdir()] == ["j.sqlite"]
+
+
+def test_a_finished_journal_can_be_read_where_nothing_can_be_written(tmp_path, monkeypatch):
+    plan, rows = sweep_plans.plan(), outcomes(sweep_plans.plan())
+    with Journal(tmp_path / "j.sqlite") as journal:
+        journal.begin(plan, [row.cell for row in rows])
+        journal.add(plan, rows)
+    before = (tmp_path / "j.sqlite").read_bytes()
+    monkeypatch.setattr(journal_module.os, "access", lambda *_: False)
+    with Journal(tmp_path / "j.sqlite", readonly=True) as journal:
+        assert len(journal.outcomes(plan)) == 3
+        assert [path.name for path in tmp_path.iterdir()] == ["j.sqlite"]
+    assert (tmp_path / "j.sqlite").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("said", "step"),
+    [
+        ("database or disk is full", "make room"),
+        ("disk I/O error", "make room"),
+        ("unable to open database file", "let its folder be written"),
+        ("attempt to write a readonly database", "let its folder be written"),
+        ("database is locked", "wait for it"),
+    ],
+)
+def test_what_sqlite_says_comes_with_the_next_step(tmp_path, said, step):
+    with Journal(tmp_path / "j.sqlite") as journal:
+        with pytest.raises(JournalError, match=step) as found, journal._said():
+            raise sqlite3.OperationalError(said)
+        assert said in str(found.value)
 
 
 def test_a_full_disk_stops_the_sweep_with_what_is_done_kept(tmp_path, monkeypatch):

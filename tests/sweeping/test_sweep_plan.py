@@ -2,8 +2,10 @@
 
 import json
 import math
+from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from normscope.sweeping import Cell, Plan, PlanError, grid, sweep
@@ -39,6 +41,32 @@ def test_the_hash_is_that_of_the_description():
     assert len(hashes | {plan.hash}) == len(changed) + 1
 
 
+def test_every_key_changes_the_hash():
+    """All fields of a plan, so that a new one cannot be forgotten."""
+    changed = {
+        "model": "DLN", "data": "mnist", "learning_rates": [0.1], "values": [2.0], "axis": "sigma_w", "seeds": [1],
+        "arguments": {"width": 3}, "data_options": {}, "loss": "half_sse", "momentum": 0.9, "weight_decay": 1e-4,
+        "batch_size": 64, "epochs": 4, "explode": 1e5, "stream_seed": 1, "threads": 2, "dtype": "float64",
+        "tf32": False, "compile": "never", "mode": "looped", "bisect": 0.1,
+    }  # fmt: skip
+    assert set(changed) == {field.name for field in fields(Plan)}
+    hashes = {Plan(**BASE | {key: value}).hash for key, value in changed.items()}
+    assert len(hashes | {Plan(**BASE).hash}) == len(changed) + 1
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"learning_rates": [0.1, 0.01]},
+        {"learning_rates": np.array([0.01, 0.1])},
+        {"momentum": 0, "weight_decay": 0, "bisect": 0, "explode": 1000000},
+        {"seeds": [np.int64(0)], "values": [1], "epochs": np.int64(5)},
+    ],
+)
+def test_the_way_a_description_is_written_does_not_change_the_hash(way):
+    assert Plan(**BASE | way).hash == Plan(**BASE).hash
+
+
 def test_a_description_does_not_follow_the_callers_dict():
     arguments = {"width": 8}
     plan = Plan(**BASE, arguments=arguments)
@@ -53,6 +81,25 @@ def test_the_source_of_a_users_factory_is_part_of_the_hash(tmp_path):
     first = Plan(**BASE | {"model": f"{path}:build"}).hash
     path.write_text(path.read_text().replace("width=4", "width=5"))
     assert Plan(**BASE | {"model": f"{path}:build"}).hash != first
+
+
+def test_a_plan_kept_while_its_factorys_file_changes_finds_no_old_results(tmp_path):
+    path = tmp_path / "net.py"
+    text = "from normscope.models import MLP\ndef build(seed, gamma): return MLP(64, 10, width=4, seed=seed)\n"
+    path.write_text(text)
+    plan = Plan(**BASE | {"model": f"{path}:build", "epochs": 1})
+    first = sweep(plan, tmp_path, device="cpu", quiet=True)
+    path.write_text(text.replace("width=4", "width=5"))
+    other = sweep(plan, tmp_path, device="cpu", quiet=True)
+    assert first.plan.hash != other.plan.hash
+    assert first.outcomes[0].initial_loss != other.outcomes[0].initial_loss
+
+
+def test_a_module_that_fails_to_import_is_said_as_a_mistake(tmp_path, monkeypatch):
+    (tmp_path / "no_python.py").write_text("def build(:")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(PlanError, match="model: invalid syntax"):
+        sweep(Plan(**BASE | {"model": "no_python:build"}), tmp_path / "out", device="cpu", quiet=True)
 
 
 def test_a_factory_that_is_not_there_is_said_when_it_is_built_and_not_by_the_hash(tmp_path):
@@ -110,7 +157,14 @@ def test_grids():
         ({"loss": "half_mes"}, "Did you mean 'half_mse'"),
         ({"data": "minst"}, "Did you mean 'mnist'"),
         ({"momentum": 1.0}, r"momentum lies in \[0, 1\)"),
-        ({"explode": 1.0}, "explode is a multiple"),
+        ({"explode": 1.0}, "explode is a finite multiple"),
+        ({"explode": math.inf}, "explode is a finite multiple"),
+        ({"learning_rates": {"log10_from": 0, "log10_to": 400, "count": 3}}, "between 1e-300 and 1e300"),
+        ({"learning_rates": {"from": "a", "to": 1, "count": 2.5}}, "got from='a', count=2.5"),
+        ({"learning_rates": [10**400]}, "positive and finite"),
+        ({"seeds": [2**63]}, "from 0 to"),
+        ({"axis": ["gamma"]}, r"axis is a name; got \['gamma'\]"),
+        ({"model": "MPL"}, "Did you mean 'MLP'"),
         ({"batch_size": 0}, "batch_size is an integer from 1"),
         ({"epochs": 2.5}, "epochs is an integer"),
         ({"tf32": 1}, "tf32 is true or false"),
@@ -136,11 +190,11 @@ def test_all_mistakes_are_named_at_once():
 
 
 def test_what_only_building_shows_is_named_before_anything_trains(tmp_path):
-    plan = Plan(**BASE | {"model": "MLPP", "data": f"{tmp_path}/data.py:load"})
+    plan = Plan(**BASE | {"model": f"{tmp_path}/net.py:build", "data": f"{tmp_path}/data.py:load"})
     with pytest.raises(PlanError) as found:
         sweep(plan, tmp_path / "out", device="cpu", quiet=True)
-    assert "data: " in str(found.value)
-    assert "'MLP', 'VGG'" in str(found.value)
+    assert "data: There is no file" in str(found.value)
+    assert "model: There is no file" in str(found.value)
     assert not (tmp_path / "out").exists()
     for change, words in [
         ({"arguments": {"width": 8, "dept": 3}}, "dept"),

@@ -6,12 +6,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import sweep_plans
 
 import normscope as ns
 from normscope.sweeping import Journal
+from normscope.sweeping.cluster import Ray
 
 HERE = Path(__file__).parent
 
@@ -54,3 +56,49 @@ def test_without_ray_the_extra_is_named(tmp_path, monkeypatch):
     with pytest.raises(ImportError, match=r"pip install 'normscope\[ray\]'"):
         ns.sweep(sweep_plans.plan(), tmp_path, device="cpu", engine="ray")
     assert not list(tmp_path.iterdir())
+
+
+class _Cluster:
+    """A Ray of one CPU that trains nothing."""
+
+    def __init__(self, joined):
+        self.joined, self.down, self.cancelled = joined, False, []
+
+    def is_initialized(self):
+        return self.joined
+
+    def init(self, **options):
+        self.options = options
+
+    def cluster_resources(self):
+        return {"CPU": 1.0}
+
+    def cancel(self, task):
+        self.cancelled.append(task)
+
+    def shutdown(self):
+        self.down = True
+
+    def wait(self, tasks, num_returns):
+        raise KeyboardInterrupt
+
+
+def test_a_group_that_fits_nowhere_is_refused_here_and_said_on_a_cluster(monkeypatch):
+    plan, here, cluster = sweep_plans.plan(threads=2), _Cluster(joined=False), _Cluster(joined=True)
+    monkeypatch.setitem(sys.modules, "ray", here)
+    with pytest.raises(ValueError, match=r"needs 2 CPU \(1 there\), 0 GPU \(0 there\)\. Lower the plan's threads"):
+        Ray(plan, device="cpu")
+    assert here.down
+    monkeypatch.setitem(sys.modules, "ray", cluster)
+    with pytest.warns(UserWarning, match="waits until the cluster has grown"):
+        Ray(sweep_plans.plan(), device="cuda").close()
+    assert not cluster.down
+
+
+def test_an_interrupted_sweep_takes_its_tasks_back(tmp_path, monkeypatch):
+    cluster = _Cluster(joined=True)
+    cluster.remote = lambda **needs: lambda function: SimpleNamespace(remote=lambda *_: "task")
+    monkeypatch.setitem(sys.modules, "ray", cluster)
+    with pytest.raises(KeyboardInterrupt):
+        ns.sweep(sweep_plans.plan(), tmp_path, device="cpu", engine="ray", quiet=True)
+    assert cluster.cancelled == ["task"]

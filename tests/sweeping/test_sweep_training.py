@@ -12,6 +12,7 @@ from normscope.sweeping import Cell, Journal
 from normscope.sweeping import trainer as trainer_module
 from normscope.sweeping.alone import train_alone
 from normscope.sweeping.outcome import divergence, outcome, settling
+from normscope.sweeping.program import Program
 from normscope.sweeping.trainer import Trainer
 
 
@@ -79,6 +80,29 @@ def test_survival_in_float32_is_that_of_networks_alone_away_from_the_boundary():
             compared += 1
             assert train_alone(trainer, found.cell, "", lambda done: None).survived == found.survived
     assert compared == len(stacked)
+
+
+def test_dead_members_leave_the_stack(monkeypatch):
+    plan = small.plan(learning_rates=(0.001, 1e4), epochs=2)
+    sizes, step = [], Program.step
+
+    def counted(self, members, *batch):
+        sizes.append(len(members))
+        return step(self, members, *batch)
+
+    monkeypatch.setattr(Program, "step", counted)
+    (found,) = Trainer(plan).train(plan.cells())
+    dead = [one.diverged_at for one in found if not one.survived]
+    assert 0 < len(dead) < len(found)
+    assert sizes[0] == len(found)
+    assert sizes[-1] == len(found) - len(dead)
+    # Looked for every eighth step.
+    assert sizes[max(dead) + 8] == sizes[-1]
+    plan = small.plan(learning_rates=(1e4,), epochs=3)
+    sizes.clear()
+    (found,) = Trainer(plan).train(plan.cells())
+    assert not any(one.survived for one in found)
+    assert len(sizes) <= max(one.diverged_at for one in found) + 8
 
 
 def test_a_run_again_trains_nothing(tmp_path, monkeypatch, whole):
@@ -223,6 +247,27 @@ def test_bisection_encloses_the_boundary_and_agrees_with_the_grid(tmp_path, whol
     assert len(found.outcomes) < 24 + 2 * 2 * 8
     again = ns.sweep(refined, tmp_path, device="cpu", quiet=True)
     assert small.same(found, again)
+
+
+def test_a_refinement_cut_off_between_seeds_ends_as_an_uninterrupted_one(tmp_path, monkeypatch):
+    plan = small.plan(bisect=0.2, values=(2.0,), learning_rates=(0.01, 1.0), epochs=1)
+    whole = ns.sweep(plan, tmp_path / "whole", device="cpu", quiet=True, group=1)
+    assert len(whole.outcomes) > 4
+    add = Journal.add
+    for cut in range(5, len(whole.outcomes)):
+        landed = []
+
+        def limited(self, plan, outcomes, landed=landed, cut=cut):
+            if len(landed) == cut:
+                raise KeyboardInterrupt
+            landed.append(outcomes)
+            add(self, plan, outcomes)
+
+        monkeypatch.setattr(Journal, "add", limited)
+        with pytest.raises(KeyboardInterrupt):
+            ns.sweep(plan, tmp_path / str(cut), device="cpu", quiet=True, group=1)
+        monkeypatch.setattr(Journal, "add", add)
+        assert small.same(ns.sweep(plan, tmp_path / str(cut), device="cpu", quiet=True, group=1), whole)
 
 
 def test_settling_and_divergence():

@@ -1,5 +1,7 @@
 """`normscope sweep`: train a grid of networks and draw which of them survive."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +25,7 @@ def sweep(
 
     Example: normscope sweep examples/sweep_digits.toml --out runs
     """
+    from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
 
@@ -39,14 +42,19 @@ def sweep(
     except ImportError as error:
         raise ValueError(str(error)) from error
     console, rungs = Console(), {}
-    if lines:
-        rungs["measured"] = measured_line(described, device=device, root=root)
+    rung_of: dict[str, Callable[..., dict[float, float]]] = {
+        "measured": partial(measured_line, device=device),
+        "predicted": predicted_line,
+    }
+    for name, line_of in rung_of.items() if lines else ():
         try:
-            rungs["predicted"] = predicted_line(described, root=root)
+            rungs[name] = line_of(described, root=root)
         except ValueError as error:
-            console.print(f"- No line of theory: {error}", soft_wrap=True, highlight=False, markup=False)
+            # What is trained is drawn all the same.
+            console.print(f"- No line {name}: {error}", soft_wrap=True, highlight=False, markup=False)
     written = write_phase(found, rungs, out)
-    table = Table(*boundary_columns(rungs), title=f"Boundary over {described.axis}")
+    # Room for the names of all columns on a terminal of 80.
+    table = Table(*boundary_columns(rungs), title=f"Boundary over {described.axis}", box=SIMPLE, padding=(0, 1, 0, 0))
     for row in boundary_rows(found, rungs):
         table.add_row(*row)
     console.print(table)

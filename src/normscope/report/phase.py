@@ -23,23 +23,26 @@ _AXIS_NAMES = {"gamma": "γ", "sigma_w": "σ_w"}
 
 def phase_figure(found: PhaseDiagram, lines: Mapping[str, Mapping[float, float]] | None = None) -> Figure:
     """Test loss averaged over seeds; white where at least one run exploded; lines as name -> (value -> eta*)."""
-    rates, values = (sorted({getattr(one.cell, key) for one in found.outcomes}) for key in ("lr", "value"))
     cells = _cells(found)
+    values = sorted({value for _, value in cells})
+    # A refined boundary has rates of its own at every value.
+    rates_at = {value: sorted(lr for lr, at in cells if at == value) for value in values}
     losses = [loss for _, loss, _ in cells.values() if math.isfinite(loss)]
     norm = LogNorm(min(losses, default=0.1), max([*losses, 1.001 * min(losses, default=0.1)]))
     colours = colormaps["viridis"]
     figure = Figure(figsize=(8, 5.5), layout="constrained")
     ax = figure.subplots()
     ax.set_facecolor("#dddddd")
-    across, along = _borders(rates), _borders(values)
+    along = _borders(values)
     for number, ((rate, value), (_, loss, _)) in enumerate(cells.items()):
-        i, j = rates.index(rate), values.index(value)
+        across, i, j = _borders(rates_at[value]), rates_at[value].index(rate), values.index(value)
         place, size = (across[i], along[j]), (across[i + 1] - across[i], along[j + 1] - along[j])
         colour = colours(norm(loss)) if math.isfinite(loss) else "white"
         patch = Rectangle(place, *size, facecolor=colour, edgecolor="none", gid=f"cell-{number}")
         ax.add_patch(patch)
     _draw_lines(ax, found, lines or {})
-    ax.set(xscale="log", xlim=(across[0], across[-1]), ylim=(along[0], along[-1]))
+    ends = [(borders[0], borders[-1]) for borders in map(_borders, rates_at.values())]
+    ax.set(xscale="log", xlim=(min(e[0] for e in ends), max(e[1] for e in ends)), ylim=(along[0], along[-1]))
     if min(values) > 0 and len(values) > 1:
         ax.set_yscale("log")
     axis = _AXIS_NAMES.get(found.plan.axis, found.plan.axis)
@@ -97,8 +100,9 @@ def _borders(numbers: Sequence[float]) -> list[float]:
 
 def _title(found: PhaseDiagram) -> str:
     plan = found.plan
-    model = plan.model.rpartition(":")[2]
-    return f"{model} on {plan.data.rpartition(':')[2]}, {plan.loss}, momentum {plan.momentum:g}, {plan.epochs} epochs"
+    model, data = plan.model.rpartition(":")[2], plan.data.rpartition(":")[2]
+    momentum = "" if plan.axis == "momentum" else f", momentum {plan.momentum:g}"
+    return f"{model} on {data}, {plan.loss}{momentum}, {plan.epochs} epoch{'s' if plan.epochs > 1 else ''}"
 
 
 def phase_page(
@@ -133,7 +137,7 @@ def words(one: Distance) -> str:
 
 
 def boundary_columns(lines: Mapping[str, object]) -> list[str]:
-    return ["value", "survives", "first diverging", "log10", "+-", "first rise", "best rate", *lines]
+    return ["value", "survives", "diverges", "log10", "+-", "rises", "best", *lines]
 
 
 def boundary_rows(found: PhaseDiagram, lines: Mapping[str, Mapping[float, float]]) -> list[list[str]]:

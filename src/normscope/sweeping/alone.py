@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from normscope.data import batches
+from normscope.sweeping.lowering import draw_alike
 from normscope.sweeping.outcome import Outcome, divergence, outcome
 from normscope.sweeping.plan import Cell
 from normscope.sweeping.program import right_answers, seed_of_step
@@ -23,6 +24,7 @@ def train_alone(trainer: "Trainer", cell: Cell, note: str, advance: Callable[[fl
     """The outcome of one cell; the same batches and the same draws as in a stack."""
     plan, device, data = trainer.plan, trainer.device, trainer.data
     model = trainer.networks.build(cell.value, cell.seed).to(device)
+    draw_alike(model)
     lr, momentum, decay = plan.optimizer(cell)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=decay)
     modes = {module: module.training for module in model.modules()}

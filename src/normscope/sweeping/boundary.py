@@ -6,7 +6,8 @@ For each value of the axis, over the learning rates trained there:
     diverges      the next rate: the first at which some seed diverged
     eta           sqrt(survives diverges), known to +- half of log10(diverges / survives) decades
     any_survives  the largest rate at which at least one seed survived
-    rises         the first rate at which some seed's loss rose above its start after the first steps (`settling`)
+    rises         the rate from which on some seed's loss rose above its start after the first steps (`settling`); a
+                  rate that is so small that batches differ by more than training gains is none
     best          the rate of least test loss, averaged over seeds that all survived
 
 The distance of a rung is log10(eta / eta*), positive where training survives beyond what the rung says.
@@ -79,7 +80,8 @@ def _edge(value: float, by_rate: dict[float, list[Outcome]]) -> Edge:
     whole = [rate for rate in rates if all(found.survived for found in by_rate[rate])]
     unbroken = [rate for i, rate in enumerate(rates) if rates[: i + 1] == whole[: i + 1]]
     some = [rate for rate in rates if any(found.survived for found in by_rate[rate])]
-    risen = [rate for rate in rates if any(found.rose_at is not None for found in by_rate[rate])]
+    calm = [i for i, rate in enumerate(rates) if all(found.rose_at is None for found in by_rate[rate])]
+    risen = rates[calm[-1] + 1 :] if calm else rates
     tests = {rate: _mean(found.test_loss[-1] for found in by_rate[rate]) for rate in whole}
     tests = {rate: loss for rate, loss in tests.items() if math.isfinite(loss)}
     best = min(tests, key=lambda rate: tests[rate]) if tests else math.nan
@@ -112,23 +114,37 @@ def _spacing(rates: list[float], rate: list[float], *, above: bool = False, belo
 
 
 def distance(name: str, found: Iterable[Edge], line: Mapping[float, float]) -> Distance:
-    """Of the boundary from a line given as value -> eta*."""
-    listed = list(found)
-    apart = {e.value: math.log10(e.eta / line[e.value]) for e in listed if line.get(e.value, 0) > 0}
-    apart = {value: decades for value, decades in apart.items() if math.isfinite(decades)}
-    best = {e.value: math.log10(e.best / line[e.value]) for e in listed if line.get(e.value, 0) > 0}
+    """Of the boundary from a line given as value -> eta*; where that is no positive number, there is no distance."""
+    listed = [edge for edge in found if 0 < line.get(edge.value, 0) < math.inf]
+    apart = {e.value: math.log10(e.eta / line[e.value]) for e in listed if math.isfinite(e.eta)}
+    best = {e.value: math.log10(e.best / line[e.value]) for e in listed if math.isfinite(e.best)}
     return Distance(
         name=name,
         by_value=apart,
         median=median(apart.values()) if apart else math.nan,
         worst=max(apart.values(), key=abs) if apart else math.nan,
-        best={value: decades for value, decades in best.items() if math.isfinite(decades)},
+        best=best,
         n=len(apart),
     )
 
 
 def refinement(plan: Plan, outcomes: Iterable[Outcome]) -> list[Cell]:
-    """Cells half way, in decades, between the rates that enclose the boundary, where they are too far apart."""
+    """The first round of bisection that is not trained whole: half way, in decades, between the enclosing rates.
+
+    Rounds are gone through from the grid on, so that a sweep that was interrupted in one goes on with that round, and
+    not with one that would follow from those of its cells that happen to be done.
+    """
+    done = {found.cell: found for found in outcomes}
+    known = {cell: done[cell] for cell in plan.cells()}
+    while True:
+        middles = [cell for cell in _middles(plan, known.values()) if cell not in known]
+        if not done.keys() >= set(middles) or not middles:
+            return middles
+        known |= {cell: done[cell] for cell in middles}
+
+
+def _middles(plan: Plan, outcomes: Iterable[Outcome]) -> list[Cell]:
+    """Where the rates that enclose the boundary are too far apart; rates are told apart by twelve digits."""
     halfway = []
     for edge in edges(outcomes):
         if math.log10(edge.diverges / edge.survives) > plan.bisect * (1 + 1e-9):

@@ -4,12 +4,15 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from numbers import Integral, Real
 from typing import Any
 
+from normscope import models
 from normscope.choices import check_choice
 
 LOSS_NAMES = ("half_mse", "half_sse", "cross_entropy")
 DTYPES = ("float32", "float64")
+MODEL_NAMES = tuple(name for name in models.__all__ if name[0].isupper())
 DATA_NAMES = ("digits", "gaussian", "mnist", "cifar10")
 
 
@@ -26,30 +29,32 @@ def mistakes(plan: Any) -> Iterator[str]:
     yield from _numbers("learning_rates", plan.learning_rates, lambda x: 0 < x < math.inf, "positive and finite")
     allowed, words = _axis_range(plan.axis)
     yield from _numbers(f"values (of {plan.axis})", plan.values, allowed, words)
-    yield from _numbers("seeds", plan.seeds, lambda x: x >= 0, "integers from 0 on", integers=True)
+    yield from _numbers("seeds", plan.seeds, lambda x: 0 <= x < 2**63, "integers from 0 to 2^63 - 1", integers=True)
     for name in ("model", "data", "axis"):
         if not isinstance(getattr(plan, name), str) or not getattr(plan, name):
             yield f"{name} is a name; got {getattr(plan, name)!r}."
     ways = {"compile": ("auto", "always", "never"), "mode": ("auto", "stacked", "looped")}
     for name, options in ({"loss": LOSS_NAMES, "dtype": DTYPES} | ways).items():
         yield from said(partial(check_choice, name, getattr(plan, name), options))
-    if isinstance(plan.data, str) and ":" not in plan.data:
-        yield from said(partial(check_choice, "data", plan.data, (*DATA_NAMES, "path.py:name")))
+    for name, known in (("model", MODEL_NAMES), ("data", DATA_NAMES)):
+        value = getattr(plan, name)
+        if isinstance(value, str) and value and ":" not in value:
+            yield from said(partial(check_choice, name, value, (*known, "path.py:name")))
     for name, low, high in (("momentum", 0, 1), ("weight_decay", 0, math.inf), ("bisect", 0, math.inf)):
         number = getattr(plan, name)
-        if not _is_number(number) or not low <= number < high:
+        if not is_number(number) or not low <= number < high:
             yield f"{name} lies in [{low}, {high}); got {number!r}."
-    if not _is_number(plan.explode) or not plan.explode > 1:
-        yield f"explode is a multiple of the first loss, above 1; got {plan.explode!r}."
+    if not is_number(plan.explode) or not 1 < plan.explode < math.inf:
+        yield f"explode is a finite multiple of the first loss, above 1; got {plan.explode!r}."
     for name, least in (("batch_size", 1), ("epochs", 1), ("threads", 1), ("stream_seed", 0)):
         number = getattr(plan, name)
-        if not isinstance(number, int) or isinstance(number, bool) or number < least:
+        if not is_number(number, integer=True) or not least <= number < 2**63:
             yield f"{name} is an integer from {least} on; got {number!r}."
     if not isinstance(plan.tf32, bool):
         yield f"tf32 is true or false; got {plan.tf32!r}."
     for name in ("arguments", "data_options"):
         yield from _table(name, getattr(plan, name))
-    if isinstance(plan.arguments, dict):
+    if isinstance(plan.arguments, dict) and isinstance(plan.axis, str):
         set_elsewhere = {
             "seed": "seeds",
             plan.axis: "values",
@@ -85,7 +90,7 @@ def _numbers(
         return
     if not numbers:
         yield f"{name} is empty: a grid needs at least one."
-    wrong = [x for x in numbers if not _is_number(x, integers) or not allowed(x)]
+    wrong = [x for x in numbers if not is_number(x, integers) or not allowed(x)]
     if wrong:
         yield f"{name} must be {words}; got {', '.join(map(repr, wrong))}."
     elif len(set(numbers)) < len(numbers):
@@ -93,8 +98,12 @@ def _numbers(
         yield f"{name} must differ; {', '.join(map(repr, twice))} is there more than once."
 
 
-def _is_number(x: Any, integer: bool = False) -> bool:
-    return isinstance(x, int if integer else (int, float)) and not isinstance(x, bool)
+def is_number(x: Any, integer: bool = False) -> bool:
+    """Whether a Python or numpy number, small enough for a float."""
+    try:
+        return isinstance(x, Integral if integer else Real) and not isinstance(x, bool) and float(x) == float(x)
+    except OverflowError:
+        return False
 
 
 def _table(name: str, table: Any) -> Iterator[str]:

@@ -7,6 +7,7 @@ they need normscope, and data sets that have files under the same root. The call
 
 import json
 import os
+import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -33,12 +34,30 @@ class Ray:
         # Mistakes are said here, before a cluster is asked for anything; it need not have this machine's device.
         prepare(plan, root, torch.device("cpu"))
         self._plan, self._device, self._root = plan, device, None if root is None else str(root)
+        self._needs = {"CPU": plan.threads, "GPU": int(device.startswith("cuda"))}
+        self._running: dict[Any, int] = {}
         self._started = not self._ray.is_initialized()
         if self._started:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             self._ray.init(address=address or "local", include_dashboard=False, log_to_driver=False)
+        self._check_room(here=self._started and address is None)
+
+    def _check_room(self, *, here: bool) -> None:
+        """A task that fits nowhere waits for ever: refused on a Ray of this machine, said where a cluster may grow."""
+        has = self._ray.cluster_resources()
+        if all(has.get(what, 0) >= count for what, count in self._needs.items()):
+            return
+        words = ", ".join(f"{count} {what} ({has.get(what, 0):g} there)" for what, count in self._needs.items())
+        if here:
+            self.close()
+            raise ValueError(
+                f"A group needs {words}. Lower the plan's threads, or name another --device or an --address."
+            )
+        warnings.warn(f"A group needs {words}; it waits until the cluster has grown.", stacklevel=4)
 
     def close(self) -> None:
+        for task in self._running:
+            self._ray.cancel(task)
         if self._started:
             self._ray.shutdown()
 
@@ -49,10 +68,10 @@ class Ray:
     def run(
         self, groups: Sequence[Sequence[Cell]], size: int, began: Began, advance: Advance
     ) -> Iterator[list[Outcome]]:
-        on_gpu = self._device.startswith("cuda")
-        task = self._ray.remote(num_cpus=self._plan.threads, num_gpus=int(on_gpu), max_retries=3)(train_group)
+        needs = {"num_cpus": self._needs["CPU"], "num_gpus": self._needs["GPU"]}
+        task = self._ray.remote(**needs, max_retries=3)(train_group)
         described = json.dumps(asdict(self._plan))
-        waiting, running = deque(groups), dict[Any, int]()
+        waiting, running = deque(groups), self._running
         while waiting or running:
             while waiting and len(running) < self._slots():
                 cells = waiting.popleft()
@@ -65,8 +84,7 @@ class Ray:
     def _slots(self) -> int:
         """Tasks that fit at once."""
         has = self._ray.cluster_resources()
-        slots = has.get("CPU", 0) / self._plan.threads
-        return max(1, int(min(slots, has.get("GPU", 0)) if self._device.startswith("cuda") else slots))
+        return max(1, int(min(has.get(what, 0) / count for what, count in self._needs.items() if count)))
 
 
 def train_group(described: str, device: str, root: str | None, cells: Sequence[Cell], size: int) -> list[Outcome]:

@@ -2,7 +2,8 @@
 
 A row a finished cell; the rows of a group appear in one transaction. WAL, synchronous=FULL: a kill at any instant loses
 nothing that was acknowledged, nor does a power cut. Not for network file systems. After a clean end the file stands
-alone; while a sweep runs, its `-wal` file belongs to it.
+alone; while a sweep runs, its `-wal` file belongs to it. A writer locks the journal's folder until its end: a second
+one, which would train the same cells, is refused at once.
 """
 
 import json
@@ -14,25 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from normscope.results import plain
+from normscope.sweeping.journalfile import JournalError, check, create, locked, still
 from normscope.sweeping.outcome import Outcome
 from normscope.sweeping.plan import Cell, Plan
 
-SCHEMA = 1
-# "nrms", so that another program's database is known for what it is.
-_APPLICATION = 0x6E726D73
 _CURVES = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
-_TABLES = """
-create table plans (hash text primary key, description text not null) strict;
-create table starts (plan text, lr real, value real, seed integer, started integer not null,
-    primary key (plan, lr, value, seed)) strict;
-create table rows (plan text, lr real, value real, seed integer, started integer not null, initial_loss real,
-    diverged_at integer, rose_at integer, train_loss text, train_accuracy text, test_loss text, test_accuracy text,
-    mode text, note text, environment text, primary key (plan, lr, value, seed)) strict;
-"""
-
-
-class JournalError(ValueError):
-    """A journal that cannot be read or written: what is wrong, and the next step."""
 
 
 @dataclass(frozen=True)
@@ -48,21 +35,37 @@ class Journal:
 
     def __init__(self, path: str | os.PathLike[str], *, readonly: bool = False) -> None:
         self.path, self._readonly = Path(path), readonly
-        exists = self.path.exists() and self.path.stat().st_size > 0
-        if readonly and not exists:
-            raise JournalError(f"There is no journal {self.path}. Run the sweep that writes it first.")
-        if exists:
-            _check(self.path)
-        mode = "ro" if readonly else "rwc"
-        with self._said():
+        self._lock = None if readonly else locked(self.path)
+        try:
+            exists = self.path.exists() and self.path.stat().st_size > 0
+            if exists:
+                check(self.path)
+            elif readonly:
+                raise JournalError(f"There is no journal {self.path}. Run the sweep that writes it first.")
+            with self._said():
+                self._db = self._opened(exists)
+        except BaseException:
+            self._unlock()
+            raise
+
+    def _opened(self, exists: bool) -> sqlite3.Connection:
+        if self._readonly:
+            # Where no log can be laid beside it, and nobody writes, it can be read as it stands.
+            alone = "" if os.access(self.path.parent, os.W_OK) else still(self.path)
+            found = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro{alone}", uri=True, timeout=30)
+        else:
             if not exists:
-                _create(self.path)
-            mode = "ro" if readonly else "rw"
-            self._db = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode={mode}", uri=True, timeout=30)
-            self._db.isolation_level = None
-            if not readonly:
-                self._db.execute("pragma journal_mode = wal")
-                self._db.execute("pragma synchronous = full")
+                create(self.path)
+            found = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=rw", uri=True, timeout=30)
+            found.execute("pragma journal_mode = wal")
+            found.execute("pragma synchronous = full")
+        found.isolation_level = None
+        return found
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def begin(self, plan: Plan, cells: Sequence[Cell]) -> None:
         """Says that these cells start training now."""
@@ -132,16 +135,22 @@ class Journal:
 
     def close(self) -> None:
         """At a clean end the file stands alone and can be copied."""
-        with self._said():
-            if not self._readonly:
-                self._db.execute("pragma wal_checkpoint(truncate)")
-            self._db.close()
+        try:
+            with self._said():
+                if not self._readonly:
+                    self._db.execute("pragma wal_checkpoint(truncate)")
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._db.close()
+        self._unlock()
 
     def __enter__(self) -> "Journal":
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._db.close() if error[0] else self.close()
+        self._let_go() if error[0] else self.close()
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -164,41 +173,11 @@ class Journal:
 
 
 def _advice(text: str) -> str:
-    if "full" in text:
-        return "Rows written so far are kept: make room and run the same command again."
+    kept = "Rows written so far are kept"
+    if "full" in text or "I/O" in text:
+        return f"{kept}: make room and run the same command again."
     if "locked" in text:
-        return "Another sweep writes this journal: wait for it, or give another --out."
-    return "Rows written so far are kept."
-
-
-def _create(path: Path) -> None:
-    """Made beside its place and moved there whole: a kill leaves no half of one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    made = sqlite3.connect(beside)
-    made.executescript(f"pragma application_id = {_APPLICATION}; pragma user_version = {SCHEMA}; {_TABLES}")
-    made.close()
-    os.replace(beside, path)
-
-
-def _check(path: Path) -> None:
-    """Refuses what is no journal of this version, and leaves it untouched."""
-    kept = f"It was left untouched. Give another folder, or move {path.name} away."
-    try:
-        # Without a log beside it nobody writes, and it can be read without leaving one.
-        still = "" if path.with_name(f"{path.name}-wal").exists() else "&immutable=1"
-        found = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro{still}", uri=True)
-        try:
-            (application,) = found.execute("pragma application_id").fetchone()
-            (version,) = found.execute("pragma user_version").fetchone()
-            healthy = found.execute("pragma quick_check").fetchone()[0]
-        finally:
-            found.close()
-    except sqlite3.DatabaseError as error:
-        raise JournalError(f"{path} is no readable journal ({error}). {kept}") from error
-    if application != _APPLICATION:
-        raise JournalError(f"{path} is a database of another program. {kept}")
-    if version != SCHEMA:
-        raise JournalError(f"{path} is a journal of version {version}; this normscope writes version {SCHEMA}. {kept}")
-    if healthy != "ok":
-        raise JournalError(f"{path} is damaged ({healthy}). {kept}")
+        return "Another program holds this journal: wait for it, or give another --out."
+    if "unable to open" in text or "readonly" in text:
+        return f"{kept}: let its folder be written, or give another --out."
+    return f"{kept}."

@@ -3,15 +3,14 @@ r"""Convolutions as matrix products, which a stack of members turns into batched
     y[n, o, p] = b[o] + sum_{c, i, j} W[o, c, i, j] x[n, c, s p + (i, j) d]
 
 is, for one member, the product of a matrix of patches, (N P, C k k), with the kernel, (C k k, O). The vmapped
-convolution is a grouped one, which GPU libraries serve slowly. Patches are stacked shifted slices: their backward is a
-sum of slices, without the scattered additions that the backward of `unfold` compiles to.
+convolution is a grouped one, which GPU libraries serve slowly.
 """
 
 from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch.nn.functional import pad, unfold
 
 from normscope.norms import BatchNorm1d, BatchNorm2d, BatchNorm3d
 
@@ -23,44 +22,23 @@ class ConvAsProduct(nn.Conv2d):
     """A `torch.nn.Conv2d` whose forward is one matrix product; its output has channels last in memory, or first."""
 
     contiguous: bool
-    multiple: int
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        patches, height, width = _patches(input, self)
-        kernel = weight.permute(2, 3, 1, 0).reshape(-1, weight.shape[0])
-        # Zeros that fill rows up to whole words of 16 bytes, which GPU products are fast for.
-        spare, more = -kernel.shape[0] % self.multiple, -kernel.shape[1] % self.multiple
-        if spare or more:
-            patches, kernel = pad(patches, (0, spare)), pad(kernel, (0, more, 0, spare))
-        product = (patches @ kernel)[:, : weight.shape[0]]
+        padding = self.padding
+        if isinstance(padding, str):
+            # "same" may add one more at the end than at the beginning; zeros for "valid".
+            input, padding = pad(input, self._reversed_padding_repeated_twice), (0, 0)
+        patches = unfold(input, self.kernel_size, self.dilation, padding, self.stride)
+        rows = patches.transpose(1, 2).reshape(-1, patches.shape[1])
+        product = rows @ weight.flatten(1).T
         if bias is not None:
             product = product + bias
-        output = product.unflatten(0, (input.shape[0], height, width)).permute(0, 3, 1, 2)
+        reach = self.dilation[0] * (self.kernel_size[0] - 1)
+        height = (input.shape[2] + 2 * padding[0] - reach - 1) // self.stride[0] + 1
+        output = product.view(len(input), height, -1, len(weight)).permute(0, 3, 1, 2)
         # Run eager on a GPU, torch's BatchNorm asks for the order of its input, which vmap does not answer.
         eager = output.is_cuda and not torch.compiler.is_compiling()
         return output.contiguous() if self.contiguous or eager else output
-
-
-def _patches(x: Tensor, conv: nn.Conv2d) -> tuple[Tensor, int, int]:
-    """(N height width, k k C), a row a place of the output, and the output's size."""
-    rows, columns = conv.kernel_size
-    if isinstance(conv.padding, str):
-        before, after = conv._reversed_padding_repeated_twice[::2], conv._reversed_padding_repeated_twice[1::2]
-        x = pad(x, (before[0], after[0], before[1], after[1])) if conv.padding == "same" else x
-    elif any(conv.padding):
-        x = pad(x, (conv.padding[1],) * 2 + (conv.padding[0],) * 2)
-    (up, right), (far, wide) = conv.stride, conv.dilation
-    height = (x.shape[2] - far * (rows - 1) - 1) // up + 1
-    width = (x.shape[3] - wide * (columns - 1) - 1) // right + 1
-    x = x.permute(0, 2, 3, 1)
-
-    def part(i: int, j: int) -> Tensor:
-        i, j = i * far, j * wide
-        return x[:, i : i + up * (height - 1) + 1 : up, j : j + right * (width - 1) + 1 : right]
-
-    # Stacked in two levels: a compiler fuses a few inputs into one kernel, but not nine.
-    stacked = torch.stack([torch.stack([part(i, j) for j in range(columns)], 3) for i in range(rows)], 3)
-    return stacked.reshape(x.shape[0] * height * width, -1), height, width
 
 
 def lower(model: nn.Module) -> None:
@@ -75,8 +53,28 @@ def lower(model: nn.Module) -> None:
     for module in model.modules():
         if type(module) is nn.Conv2d and module.groups == 1 and module.padding_mode == "zeros":
             module.__class__ = ConvAsProduct
-            lowered = cast(ConvAsProduct, module)
-            lowered.contiguous, lowered.multiple = contiguous, 4 if module.weight.is_cuda else 1
+            cast(ConvAsProduct, module).contiguous = contiguous
+
+
+class MaskedDropout(nn.Dropout):
+    """A `torch.nn.Dropout` that draws its mask by itself.
+
+    On a GPU torch's fused kernel draws otherwise alone than under vmap; this one draws the same in both, and on a CPU
+    what torch draws.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return input
+        mask = torch.empty(input.shape, dtype=input.dtype, device=input.device).bernoulli_(1 - self.p)
+        return input * mask.div_(1 - self.p)
+
+
+def draw_alike(model: nn.Module) -> None:
+    """Lets, in place, the dropout layers of `model` draw in a stack what they draw alone."""
+    for module in model.modules():
+        if type(module) is nn.Dropout and module.p < 1:
+            module.__class__ = MaskedDropout
 
 
 def use_kernels(model: nn.Module) -> None:

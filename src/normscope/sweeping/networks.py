@@ -95,7 +95,8 @@ def _check_batch(plan: Plan, model: nn.Module, dataset: Dataset) -> None:
     if not any(parameter.requires_grad for parameter in trial.parameters()):
         raise ValueError("the network has no trainable parameters")
     x, y = first_batch(plan, dataset.to(dtype=getattr(torch, plan.dtype)))
-    loss = LOSSES[plan.loss](trial(x), y)
+    with torch.random.fork_rng(devices=[]):
+        loss = LOSSES[plan.loss](trial(x), y)
     if loss.ndim:
         raise ValueError(f"the loss must be a scalar; got shape {tuple(loss.shape)}")
 

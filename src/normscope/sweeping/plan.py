@@ -12,15 +12,16 @@ import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from normscope import models
+import numpy as np
+
 from normscope.choices import check_choice
 from normscope.loading import load
-from normscope.sweeping.checks import PlanError, mistakes, said
+from normscope.sweeping.checks import PlanError, is_number, mistakes, said
 
 OPTIMIZER_AXES = ("momentum", "weight_decay")
 
@@ -36,7 +37,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Plan:
-    """A grid of trainings.
+    """A grid of trainings; grids are kept sorted.
 
     model: a factory, as `package.module:name` or `path/to/file.py:name`; a bare name is one of `normscope.models`.
         From Python the function itself will do.
@@ -85,13 +86,18 @@ class Plan:
             if callable(getattr(self, name)):
                 object.__setattr__(self, name, reference(getattr(self, name)))
         for name in ("learning_rates", "values", "seeds"):
-            if isinstance(getattr(self, name), Sequence) and not isinstance(getattr(self, name), str):
+            if isinstance(getattr(self, name), (Sequence, np.ndarray)) and not isinstance(getattr(self, name), str):
                 object.__setattr__(self, name, tuple(getattr(self, name)))
         found = list(mistakes(self))
         if found:
             raise PlanError(found)
-        for name in ("learning_rates", "values"):
-            object.__setattr__(self, name, tuple(float(number) for number in getattr(self, name)))
+        # One form of one description: 0 is 0.0, and the order in which a grid is written trains nothing else.
+        for name, kind in (("learning_rates", float), ("values", float), ("seeds", int)):
+            object.__setattr__(self, name, tuple(sorted(kind(number) for number in getattr(self, name))))
+        for name in ("momentum", "weight_decay", "explode", "bisect"):
+            object.__setattr__(self, name, float(getattr(self, name)))
+        for name in ("batch_size", "epochs", "threads", "stream_seed"):
+            object.__setattr__(self, name, int(getattr(self, name)))
         for name in ("arguments", "data_options"):
             # A copy: what the caller does to a dict afterwards does not change the description.
             object.__setattr__(self, name, json.loads(json.dumps(getattr(self, name))))
@@ -153,10 +159,7 @@ class Plan:
 
     def factory(self) -> Callable[..., Any]:
         """The function that builds a network."""
-        if ":" in self.model:
-            return load(self.model)
-        check_choice("a model without module:", self.model, [name for name in models.__all__ if name[0].isupper()])
-        return load(f"normscope.models:{self.model}")
+        return load(self.model if ":" in self.model else f"normscope.models:{self.model}")
 
     def member_arguments(self, value: float, seed: int) -> dict[str, Any]:
         """What the factory is called with for this value and seed."""
@@ -185,6 +188,10 @@ def grid(
         >>> grid(count=3, log10_from=-2, log10_to=0)
         (0.01, 0.1, 1.0)
     """
+    given = {"log10_from": log10_from, "log10_to": log10_to, **ends}
+    wrong = [f"{name}={x!r}" for name, x in given.items() if x is not None and not is_number(x)]
+    if wrong or not is_number(count, integer=True):
+        raise ValueError(f"a grid's ends are numbers and its count an integer; got {', '.join([*wrong, f'{count=}'])}.")
     if set(ends) == {"from", "to"} and log10_from is None and log10_to is None:
         if not (ends["from"] > 0 and ends["to"] > 0):
             raise ValueError(f"a grid's ends are positive; got from={ends['from']} and to={ends['to']}.")
@@ -193,6 +200,8 @@ def grid(
         raise ValueError("a grid is {from, to, count} or {log10_from, log10_to, count}.")
     if count < 1:
         raise ValueError(f"a grid holds at least one number; got count={count}.")
+    if not max(abs(log10_from), abs(log10_to)) < 300:
+        raise ValueError(f"a grid lies between 1e-300 and 1e300; got 1e{log10_from:g} to 1e{log10_to:g}.")
     step = (log10_to - log10_from) / max(count - 1, 1)
     # Twelve digits: the same number whichever way its logarithm was rounded.
     return tuple(float(f"{10 ** (log10_from + i * step):.12g}") for i in range(count))
@@ -216,8 +225,20 @@ def _source(name: str) -> str:
     if ":" not in name or name.startswith("normscope."):
         return ""
     where = name.rpartition(":")[0]
+    if not where.endswith(".py"):
+        return _imported_source(name)
+    return _digest(Path(where))
+
+
+@cache
+def _imported_source(name: str) -> str:
+    """As first seen: a module is imported once, and what is written into its file later is not what trains."""
     try:
-        path = Path(where if where.endswith(".py") else inspect.getsourcefile(load(name)) or "")
-    except (TypeError, ValueError):
+        return _digest(Path(inspect.getsourcefile(load(name)) or ""))
+    except Exception:
+        # Whatever its import raises is said when the factory is asked for.
         return ""
+
+
+def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""

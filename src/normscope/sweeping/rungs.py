@@ -13,6 +13,8 @@ from normscope.prediction import predict
 from normscope.sweeping.networks import prepare
 from normscope.sweeping.numerics import numerics
 from normscope.sweeping.plan import Cell, Plan
+from normscope.sweeping.program import seed_of_step
+from normscope.training import seeded_on
 
 
 def predicted_line(plan: Plan, *, root: str | os.PathLike[str] | None = None) -> dict[float, float]:
@@ -42,6 +44,7 @@ def measured_line(
         lr, momentum, decay = plan.optimizer(Cell(1.0, value, plan.seeds[0]))
         optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=decay)
         # In full float32: an eigenvector to 1e-3 is more than TensorFloat-32 products carry.
-        with numerics(replace(plan, tf32=False), where):
+        # What layers draw is what they draw in the first step.
+        with numerics(replace(plan, tf32=False), where), seeded_on(seed_of_step(plan.stream_seed, 0), where):
             line[value] = measure(model, LOSSES[plan.loss], batch, optimizer=optimizer, hessian=False).eta_star
     return line

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,24 +73,26 @@ def sweep(
     ):
         _train(plan, journal, chosen, cells, group, bar)
         while plan.bisect:
-            cells = refinement(plan, journal.outcomes(plan).values())
+            known = journal.outcomes(plan)
+            cells = refinement(plan, known.values())
             if not cells:
                 break
-            bar.more(len(cells))
+            bar.more(len(set(cells).difference(known)))
             _train(plan, journal, chosen, cells, group, bar)
         return diagram(plan, journal.outcomes(plan).values())
 
 
 def _done(path: Path, plan: Plan) -> dict[Cell, Outcome]:
-    if not path.exists():
+    if not path.exists() or not path.stat().st_size:
         return {}
-    with Journal(path) as journal:
+    with Journal(path, readonly=True) as journal:
         return journal.outcomes(plan)
 
 
 def _plan(plan: Plan | Mapping[str, Any] | str | os.PathLike[str]) -> Plan:
     if isinstance(plan, Plan):
-        return plan
+        # A copy, whose hash is made now: of the factory's file as it is when the sweep starts.
+        return replace(plan)
     return Plan.from_dict(plan) if isinstance(plan, Mapping) else Plan.from_toml(Path(plan))
 
 

@@ -158,19 +158,19 @@ class Trainer:
             self.program = self._program(model, lowered)
             members = stack([model, model], [(0.0, 0.0, 0.0)] * 2, self.device)
             try:
-                check_runs(self.program.training, partial(self.program.plain_step, members, x, y))
+                check_runs(self.program.training, partial(self.program.moved, members, x, y))
                 return
             except NotStackable as problem:
                 note = f"not stacked: {problem}"
         self.mode, self.note = "looped", note
 
     def _member_bytes(self, model: nn.Module) -> int:
-        """Parameters, velocity, gradient and one temporary, and three times what the backward pass keeps."""
+        """Parameters and velocity before and after a step, the gradient, and thrice what the backward pass keeps."""
         trial = deepcopy(model)
         if self.device.type == "cuda":
             lower(trial)
         x, y = first_batch(self.plan, self.data)
-        return 4 * state_bytes(model) + 3 * saved_bytes(lambda: self.loss_fn(trial(x), y))
+        return 5 * state_bytes(model) + 3 * saved_bytes(lambda: self.loss_fn(trial(x), y))
 
 
 def _draws(model: nn.Module, x: Tensor) -> bool:
