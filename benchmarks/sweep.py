@@ -173,7 +173,7 @@ def on_gpu(found: dict[str, Any], args: argparse.Namespace, say: Callable[[str, 
         found[name]["stacked"] = []
         say(name, found[name])
         # The chosen way first, then another size, and convolutions as they are.
-        ways = [(False, 256), (False, 128)] if name == "MLP" else [(True, 256), (False, 256)]
+        ways = [(False, 256), (False, 512)] if name == "MLP" else [(True, 256), (False, 256)]
         for lowered, count in ways:
             row = stacked(name, "cuda", count, args.seconds, lowered=lowered, compiled=True)
             row["ratio"] = row["rate"] / found[name]["alone"]
