@@ -3,6 +3,7 @@ r"""Elementwise functions, dropout, and products with constants.
 K' = E[phi phi]      G' = G E[phi' phi']      bend' = G E[phi''] E[phi'']
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from normscope.prediction.field import Cotangent, Field, Part
 from normscope.prediction.walk import Walk
 from normscope.theory.gaussian import Activation, Moments, length_slope
+from normscope.theory.lengths import fluctuations
 
 # Slopes of the length map below which depth was not seen to make a difference.
 _LONGER = 1.25
@@ -24,10 +26,11 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
             f"{name}: {phi.name} of values that are not Gaussian; a Gaussian of the same moments took their place."
         )
     found = [_moments(phi, x, part) for part in x.parts]
+    lengths = [_lengths(phi, x, part) for part in x.parts]
     walk.lengths *= max((_lengthens(phi, x, part) for part in x.parts), default=1.0)
     parts = tuple(
-        Part(part.channels, m.value, m.mean, part.noise * _of_two(x, m.slope) ** 2)
-        for part, m in zip(x.parts, found, strict=True)
+        Part(part.channels, m.value, m.mean, part.noise * _of_two(x, m.slope) ** 2, length=length)
+        for part, m, (length, _) in zip(x.parts, found, lengths, strict=True)
     )
     out = Field(x.sites, parts, x.shape, False, x.roots, (phi, x))
     others = 1 - x.sites.same()
@@ -35,9 +38,33 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
     def back(cotangent: Cotangent) -> list[Cotangent]:
         g = tuple(g * m.slope for g, m in zip(cotangent.g, found, strict=True))
         bend = tuple(g * x.sites.outer(m.bend, m.bend) * others for g, m in zip(cotangent.g, found, strict=True))
-        return [Cotangent(g, bend, cotangent.spread)]
+        mean, data, length = cotangent.spread
+        length += (1 + 2 / walk.outputs) * _uneven(x, cotangent, [pairs for _, pairs in lengths])
+        return [Cotangent(g, bend, (mean, data, length))]
 
     return walk.record(out, [x], back, bends=f"{name!r} ({phi.name})")
+
+
+def _lengths(phi: Activation, x: Field, part: Part) -> tuple[float, Tensor]:
+    """Relative variance of the squared length after phi, and what phi adds to that of the gradient, by pairs."""
+    if x.sites.form == "samples":
+        return part.length, torch.zeros_like(part.kernel[0])
+    pairs = x.sites.pairs(part.kernel.detach(), part.mean.detach())
+    q = float(pairs.q.mean())
+    own, back, slope = fluctuations(phi, q, float(pairs.mean.mean()), pairs.k[0] / q if q > 0 else pairs.k[0])
+    return slope**2 * part.length + float(own.mean()) / part.channels, back
+
+
+def _uneven(x: Field, cotangent: Cotangent, pairs: list[Tensor]) -> float:
+    """Relative variance that single samples' slopes add to squared gradients, which weigh the sites."""
+    weights = [x.sites.diagonal(g[0].detach()) for g in cotangent.g]
+    total = sum(float(at.sum()) for at in weights)
+    if not 0 < total < math.inf:
+        return 0.0
+    found = 0.0
+    for at, part, by in zip((at / total for at in weights), x.parts, pairs, strict=True):
+        found += float(at @ by @ at if at.ndim else at * at * by.mean()) / part.channels
+    return found
 
 
 def _moments(phi: Activation, x: Field, part: Part) -> Moments:
@@ -77,7 +104,8 @@ def multiplied(
     """Kernels times a factor for each pair, the same for what comes back."""
     by = factor(x)
     parts = tuple(
-        Part(part.channels, part.kernel * by, part.mean * of_mean, part.noise * of_mean**4) for part in x.parts
+        Part(part.channels, part.kernel * by, part.mean * of_mean, part.noise * of_mean**4, length=part.length)
+        for part in x.parts
     )
     out = Field(x.sites, parts, x.shape, gaussian, x.roots)
 
@@ -118,6 +146,7 @@ def shift(walk: Walk, x: Field, constant: float) -> Field:
             part.kernel + constant * (x.sites.ends(part.mean)[0] + x.sites.ends(part.mean)[1]) + constant**2,
             part.mean + constant,
             part.noise,
+            length=part.length,
         )
         for part in x.parts
     )

@@ -29,6 +29,7 @@ class Part:
 
     kernel: second moments. mean: over channels, for each place. noise: variance of the kernel of two samples from pair
     to pair, which finite dimensions and widths bring. kurtosis: excess, which values normalized by a batch lack.
+    length: relative variance from sample to sample of the squared length.
     """
 
     channels: int
@@ -36,6 +37,7 @@ class Part:
     mean: Tensor
     noise: float = 0.0
     kurtosis: float = 0.0
+    length: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,12 +79,13 @@ class Cotangent:
     """For each part: g, the kernel of the gradient summed over its channels, and bend, that of d g / d value.
 
     spread: sum of 1/width over the weights it came through, for the correction to finite width; for the mean mode, in
-    which only channels are independent, and for the data modes, in which sites are too.
+    which only channels are independent, and for the data modes, in which sites are too; and the relative variance from
+    sample to sample of its squared length.
     """
 
     g: tuple[Tensor, ...]
     bend: tuple[Tensor, ...]
-    spread: tuple[float, float]
+    spread: tuple[float, float, float]
 
     def __add__(self, other: "Cotangent") -> "Cotangent":
         """Two readers of one tensor; what comes back through different weights is independent.
@@ -92,14 +95,14 @@ class Cotangent:
         own, its = self.weight(), other.weight()
         share = own / (own + its) if own + its > 0 else 0.5
         shared = [min(a, b) for a, b in zip(self.spread, other.spread, strict=True)]
-        mean, data = (
+        mean, data, lengths = (
             c + share**2 * (a - c) + (1 - share) ** 2 * (b - c)
             for a, b, c in zip(self.spread, other.spread, shared, strict=True)
         )
         return Cotangent(
             tuple(a + b for a, b in zip(self.g, other.g, strict=True)),
             tuple(a + b for a, b in zip(self.bend, other.bend, strict=True)),
-            (mean, data),
+            (mean, data, lengths),
         )
 
     def weight(self) -> float:

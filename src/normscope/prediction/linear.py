@@ -15,6 +15,7 @@ from torch import Tensor
 from normscope.prediction.field import INPUTS, Cotangent, Field, Part, Root
 from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Walk
+from normscope.theory.modes import common_spread
 from normscope.theory.sites import Sites
 from normscope.theory.window import Window, taps_inside
 from normscope.theory.windows import convolve, convolve_back
@@ -113,7 +114,13 @@ def _map(
     mean = after.diagonal(kernel) * 0
     inside = 1.0 if x.sites.form == "samples" else float(taps_inside(window).mean())
     noise = sigma_w2**2 * _noise(x, row.numbers["qh"] - row.numbers["qh_xy"]) * inside / window.taps
-    out = Field(after, (Part(shape[0], kernel, mean, noise),), shape, True, frozenset({Root(uses[0], len(uses))}))
+    weights = [(part.channels * float(x.sites.diagonal(part.kernel.detach()).mean()), part.length) for part in x.parts]
+    row.length = common_spread(weights)
+    passed = sigma_w2 * float(after.diagonal(patch.detach()).mean()) / row.numbers["q"] if row.numbers["q"] > 0 else 0.0
+    length = passed**2 * row.length
+    out = Field(
+        after, (Part(shape[0], kernel, mean, noise, length=length),), shape, True, frozenset({Root(uses[0], len(uses))})
+    )
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
         (g,) = cotangent.g
@@ -124,7 +131,11 @@ def _map(
             walk.adds(row, after, g, cotangent.spread)
         sent = sigma_w2 * convolve_back(window, g)
         widths = [x.channels * independent_sites(x.sites, sent, inputs, two) for two in (1, 0)]
-        spread = (cotangent.spread[0] + 1 / widths[0], cotangent.spread[1] + 1 / widths[1])
+        # What C outputs' squares add to the length of a gradient, as far as samples do not share it.
+        alone = 1 - (row.numbers["qt_xy"] / row.numbers["qt"]) ** 2 if row.numbers["qt"] > 0 else 0.0
+        mean, data, length = cotangent.spread
+        length += 2 * max(alone, 0.0) / (walk.outputs * widths[1])
+        spread = (mean + 1 / widths[0], data + 1 / widths[1], length)
         shares = tuple(sent * (part.channels / x.channels) for part in x.parts)
         zeros = tuple(torch.zeros_like(share) for share in shares)
         return [Cotangent(shares, zeros, spread)]

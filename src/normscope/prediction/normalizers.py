@@ -86,6 +86,7 @@ def batch_norm(
             part.noise * g2**2 / float(n.variance) ** 2,
             # Of one entry of a vector on the sphere of that many dimensions.
             -6 / (n.freedom + 2) if x.gaussian else 0.0,
+            part.length,
         )
         for part, n, (g2, b) in zip(x.parts, found, affine, strict=True)
     )
@@ -153,6 +154,7 @@ def _by_running(
             kernel * s + float(b.square().mean()),
             (1 - share) * part.mean * s**0.5 + float(b.mean()),
             part.noise * s**2,
+            length=part.length,
         )
         for part, kernel, share, s, (_, b) in zip(x.parts, kernels, known, scales, affine, strict=True)
     )

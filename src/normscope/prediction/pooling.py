@@ -20,6 +20,7 @@ def average_pool(walk: Walk, x: Field, window: Window, *, flat: bool = False) ->
             pool(window, part.kernel),
             place(window, part.mean, averaged=True),
             part.noise / window.taps**2,
+            length=part.length,
         )
         for part in x.parts
     )

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from normscope.prediction.field import Field
 from normscope.prediction.walk import Row, Walk
-from normscope.theory.modes import common_spread, edge, pushed, widening
+from normscope.theory.lengths import longest
+from normscope.theory.modes import common_spread, edge, pushed, unevenness, widening
 
 
 @dataclass(frozen=True)
@@ -139,4 +140,22 @@ def _read(
         return mean + pushed(parts, m, m * (mean - data)) / m, data + given + _beyond(parts, m)
 
     first, second = ends(infinite[0], infinite[1], narrow), ends(corrected[0], corrected[1], wide)
-    return Spectrum(second[0], second[1], first[0], first[1], shares)
+    alone = corrected[1] * longest(m, _variance(rows, outputs))
+    alone += pushed(wide, m, m * (alone - corrected[1])) / m
+    return Spectrum(second[0], max(second[1], alone), first[0], first[1], shares)
+
+
+def _variance(rows: list[tuple[Row, Tensor]], outputs: int) -> float:
+    """Of the logarithm of one sample's own largest eigenvalue, from sample to sample."""
+    parts = [(max(float(share[1].detach()), 0.0), row) for row, share in rows]
+    lengths = [common_spread([(c, value(row)) for c, row in parts]) for value in (_forward, _backward)]
+    data = common_spread([(c, row.spread[1]) for c, row in parts if row.spread[1] > 0])
+    return sum(lengths) + unevenness(outputs, data)
+
+
+def _forward(row: Row) -> float:
+    return row.length
+
+
+def _backward(row: Row) -> float:
+    return row.spread[2]

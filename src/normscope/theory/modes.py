@@ -27,8 +27,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-# Mean of the Tracy-Widom law for real matrices.
-_TRACY_WIDOM = -1.2065
+# Mean and variance of the Tracy-Widom law for real matrices.
+_TRACY_WIDOM, _TRACY_WIDOM_VARIANCE = -1.2065, 1.6078
 # Eigenvalues that no sum here notices, and whose squares leave the range of numbers.
 _NOTHING = 1e-100
 
@@ -50,6 +50,15 @@ def widening(outputs: int, spread: float) -> float:
     top = (1 + math.sqrt(outputs / n)) ** 2
     scale = (math.sqrt(n) + math.sqrt(outputs)) * (1 / math.sqrt(n) + 1 / math.sqrt(outputs)) ** (1 / 3) / n
     return max(top + _TRACY_WIDOM * scale, 1.0)
+
+
+def unevenness(outputs: int, spread: float) -> float:
+    """Relative variance of that eigenvalue, by the same law."""
+    if outputs <= 1 or spread <= 0:
+        return 0.0
+    n = 1 / spread
+    scale = (math.sqrt(n) + math.sqrt(outputs)) * (1 / math.sqrt(n) + 1 / math.sqrt(outputs)) ** (1 / 3) / n
+    return _TRACY_WIDOM_VARIANCE * (scale / widening(outputs, spread)) ** 2
 
 
 def common_spread(parts: Sequence[tuple[float, float]]) -> float:
