@@ -4,7 +4,7 @@ K' = E[phi phi]      G' = G E[phi' phi']      bend' = G E[phi''] E[phi'']
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -38,9 +38,9 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
     def back(cotangent: Cotangent) -> list[Cotangent]:
         g = tuple(g * m.slope for g, m in zip(cotangent.g, found, strict=True))
         bend = tuple(g * x.sites.outer(m.bend, m.bend) * others for g, m in zip(cotangent.g, found, strict=True))
-        mean, data, length = cotangent.spread
+        mean, data, length, apart = cotangent.spread
         length += (1 + 2 / walk.outputs) * _uneven(x, cotangent, [pairs for _, pairs in lengths])
-        return [Cotangent(g, bend, (mean, data, length))]
+        return [Cotangent(g, bend, (mean, data, length, apart + _apart(x, g)))]
 
     return walk.record(out, [x], back, bends=f"{name!r} ({phi.name})")
 
@@ -53,6 +53,14 @@ def _lengths(phi: Activation, x: Field, part: Part) -> tuple[float, Tensor]:
     q = float(pairs.q.mean())
     own, back, slope = fluctuations(phi, q, float(pairs.mean.mean()), pairs.k[0] / q if q > 0 else pairs.k[0])
     return slope**2 * part.length + float(own.mean()) / part.channels, back
+
+
+def _apart(x: Field, sent: Sequence[Tensor]) -> float:
+    """Of the gradients that a mean mode sends back: the part that is a sample's own, over that which all share."""
+    if x.sites.form == "samples":
+        return 0.0
+    one, two = (sum(float(g[0, i].detach().sum()) for g in sent) for i in (0, 1))
+    return (one / two - 1) / x.channels if two * x.sites.batch > one > two else 0.0
 
 
 def _uneven(x: Field, cotangent: Cotangent, pairs: list[Tensor]) -> float:

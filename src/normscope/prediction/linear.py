@@ -133,9 +133,9 @@ def _map(
         widths = [x.channels * independent_sites(x.sites, sent, inputs, two) for two in (1, 0)]
         # What C outputs' squares add to the length of a gradient, as far as samples do not share it.
         alone = 1 - (row.numbers["qt_xy"] / row.numbers["qt"]) ** 2 if row.numbers["qt"] > 0 else 0.0
-        mean, data, length = cotangent.spread
+        mean, data, length, apart = cotangent.spread
         length += 2 * max(alone, 0.0) / (walk.outputs * widths[1])
-        spread = (mean + 1 / widths[0], data + 1 / widths[1], length)
+        spread = (mean + 1 / widths[0], data + 1 / widths[1], length, apart)
         shares = tuple(sent * (part.channels / x.channels) for part in x.parts)
         zeros = tuple(torch.zeros_like(share) for share in shares)
         return [Cotangent(shares, zeros, spread)]

@@ -142,7 +142,14 @@ def _read(
     first, second = ends(infinite[0], infinite[1], narrow), ends(corrected[0], corrected[1], wide)
     alone = corrected[1] * longest(m, _variance(rows, outputs))
     alone += pushed(wide, m, m * (alone - corrected[1])) / m
-    return Spectrum(second[0], max(second[1], alone), first[0], first[1], shares)
+    return Spectrum(_raised(rows, outputs, second[0]), max(second[1], alone), first[0], first[1], shares)
+
+
+def _raised(rows: list[tuple[Row, Tensor]], outputs: int, mean: float) -> float:
+    """The mean mode with what the samples' own gradients, of all outputs, have along the one that all share."""
+    parts = [(max(float(share[0].detach()), 0.0), row.spread[3]) for row, share in rows]
+    coupled = outputs * common_spread(parts) * sum(c for c, _ in parts) ** 2
+    return mean / 2 + math.sqrt(mean**2 / 4 + coupled) if mean > 0 else mean
 
 
 def _variance(rows: list[tuple[Row, Tensor]], outputs: int) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from normscope.prediction.field import Cotangent, Field
+from normscope.prediction.field import Cotangent, Field, Spread
 from normscope.theory.sites import Sites
 
 Back = Callable[[Cotangent], Sequence[Cotangent]]
@@ -24,7 +24,7 @@ class Row:
     kind: str
     numbers: dict[str, float] = field(default_factory=dict)
     share: Tensor | None = None
-    spread: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    spread: Spread = (0.0, 0.0, 0.0, 0.0)
     length: float = 0.0
     elementwise: Tensor | None = None
     inputs: tuple[Sites, Tensor, int] | None = None
@@ -91,7 +91,7 @@ class Walk:
         self.rows.append(Row(layer, kind, numbers))
         return self.rows[-1]
 
-    def adds(self, row: Row, sites: Sites, products: Tensor, spread: tuple[float, float, float]) -> None:
+    def adds(self, row: Row, sites: Sites, products: Tensor, spread: Spread) -> None:
         """What one parameter tensor adds: G times the kernel that it is multiplied with."""
         self.adds_total(row, sites.total(products), spread)
         if sites.form != "samples":
@@ -100,7 +100,7 @@ class Walk:
             pair = products[-1, 1].sum() * scale
             row.elementwise = pair if row.elementwise is None else row.elementwise + pair
 
-    def adds_total(self, row: Row, total: Tensor, spread: tuple[float, float, float]) -> None:
+    def adds_total(self, row: Row, total: Tensor, spread: Spread) -> None:
         row.share = total if row.share is None else row.share + total
         row.spread = spread
 
@@ -109,7 +109,7 @@ class Walk:
         self.outputs = out.shape[0]
         for row in self.rows:
             row.share = row.elementwise = None
-        waiting = {id(out): Cotangent((seeds,), (torch.zeros_like(seeds),), (0.0, 0.0, 0.0))}
+        waiting = {id(out): Cotangent((seeds,), (torch.zeros_like(seeds),), (0.0, 0.0, 0.0, 0.0))}
         for record in reversed(self._tape):
             cotangent = waiting.pop(id(record.out), None)
             if cotangent is None:

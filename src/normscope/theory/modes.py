@@ -16,6 +16,12 @@ takes (Marchenko and Pastur; with d equal t_j = b/d this is b (1 + sqrt(m/d))^2)
 A constant part that stands `spike` above the mean of the data modes has its eigenvalue at z(1 / spike), a little above
 the mean mode, as long as it is out of their reach.
 
+A constant gradient shared by all samples is met by what is each sample's own: through N channels the overlap of the two
+has the variance V = (G_xx / G_xy - 1) / N relative to |shared|^4, one layer's on top of another's, and all C outputs
+have one. The two by two matrix of the mean mode theta and that coupling has the largest eigenvalue
+
+    theta / 2 + sqrt(theta^2 / 4 + C sum_{l, k} c_l c_k min(V_l, V_k))        c_l: the layers' parts of theta
+
 With C outputs the weights above a layer couple them: the C cotangents that reach a layer through widths n_1, n_2, ...
 have a Gram matrix whose largest eigenvalue is not 1 but that of a Wishart matrix of C in n, 1/n = sum 1/n_j (exact for
 one width; for several to first order in C/n). The last layer's own part is the same for every output.
