@@ -40,7 +40,7 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
         bend = tuple(g * x.sites.outer(m.bend, m.bend) * others for g, m in zip(cotangent.g, found, strict=True))
         mean, data, length, apart = cotangent.spread
         length += (1 + 2 / walk.outputs) * _uneven(x, cotangent, [pairs for _, pairs in lengths])
-        return [Cotangent(g, bend, (mean, data, length, apart + _apart(x, g)))]
+        return [Cotangent(g, bend, (mean, data, length, apart + _apart(x, cotangent.g, g)))]
 
     return walk.record(out, [x], back, bends=f"{name!r} ({phi.name})")
 
@@ -55,12 +55,15 @@ def _lengths(phi: Activation, x: Field, part: Part) -> tuple[float, Tensor]:
     return slope**2 * part.length + float(own.mean()) / part.channels, back
 
 
-def _apart(x: Field, sent: Sequence[Tensor]) -> float:
-    """Of the gradients that a mean mode sends back: the part that is a sample's own, over that which all share."""
+def _apart(x: Field, came: Sequence[Tensor], sent: Sequence[Tensor]) -> float:
+    """What phi makes a sample's own of the gradients that a mean mode sends back, over that which all share."""
     if x.sites.form == "samples":
         return 0.0
-    one, two = (sum(float(g[0, i].detach().sum()) for g in sent) for i in (0, 1))
-    return (one / two - 1) / x.channels if two * x.sites.batch > one > two else 0.0
+    ratios = []
+    for gs in (came, sent):
+        one, two = (sum(float(g[0, i].detach().sum()) for g in gs) for i in (0, 1))
+        ratios.append(one / two if two * x.sites.batch > one > two else 1.0)
+    return max(ratios[1] - ratios[0], 0.0) / x.channels
 
 
 def _uneven(x: Field, cotangent: Cotangent, pairs: list[Tensor]) -> float:

@@ -17,8 +17,9 @@ A constant part that stands `spike` above the mean of the data modes has its eig
 the mean mode, as long as it is out of their reach.
 
 A constant gradient shared by all samples is met by what is each sample's own: through N channels the overlap of the two
-has the variance V = (G_xx / G_xy - 1) / N relative to |shared|^4, one layer's on top of another's, and all C outputs
-have one. The two by two matrix of the mean mode theta and that coupling has the largest eigenvalue
+has a variance V relative to |shared|^4, to which an activation adds the rise of G_xx / G_xy, over N (what was a
+sample's own before and is mixed anew is left out), and all C outputs have one. The two by two matrix of the mean mode
+theta and that coupling has the largest eigenvalue
 
     theta / 2 + sqrt(theta^2 / 4 + C sum_{l, k} c_l c_k min(V_l, V_k))        c_l: the layers' parts of theta
 
