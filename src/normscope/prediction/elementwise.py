@@ -12,7 +12,7 @@ from torch import Tensor
 
 from normscope.prediction.field import Cotangent, Field, Part
 from normscope.prediction.walk import Walk
-from normscope.theory.gaussian import Activation, Moments, length_slope
+from normscope.theory.gaussian import Activation, Moments, Pairs, length_slope
 from normscope.theory.lengths import fluctuations
 
 # Slopes of the length map below which depth was not seen to make a difference.
@@ -25,9 +25,10 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
         walk.note(
             f"{name}: {phi.name} of values that are not Gaussian; a Gaussian of the same moments took their place."
         )
-    found = [_moments(phi, x, part) for part in x.parts]
-    lengths = [_lengths(phi, x, part) for part in x.parts]
-    walk.lengths *= max((_lengthens(phi, x, part) for part in x.parts), default=1.0)
+    pairs = [x.sites.pairs(part.kernel, part.mean) for part in x.parts]
+    found = [_moments(phi, x, part, p) for part, p in zip(x.parts, pairs, strict=True)]
+    lengths = [_lengths(phi, x, part, p) for part, p in zip(x.parts, pairs, strict=True)]
+    walk.lengths *= max(_lengthens(phi, part, p) for part, p in zip(x.parts, pairs, strict=True))
     parts = tuple(
         Part(part.channels, m.value, m.mean, part.noise * _of_two(x, m.slope) ** 2, length=length)
         for part, m, (length, _) in zip(x.parts, found, lengths, strict=True)
@@ -37,7 +38,8 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
         g = tuple(g * m.slope for g, m in zip(cotangent.g, found, strict=True))
-        bend = tuple(g * x.sites.outer(m.bend, m.bend) * others for g, m in zip(cotangent.g, found, strict=True))
+        came = cotangent.g if x.sites.form == "samples" else tuple(g.detach() for g in cotangent.g)
+        bend = tuple(g * (x.sites.outer(m.bend, m.bend) * others) for g, m in zip(came, found, strict=True))
         mean, data, length, apart = cotangent.spread
         length += (1 + 2 / walk.outputs) * _uneven(x, cotangent, [pairs for _, pairs in lengths])
         return [Cotangent(g, bend, (mean, data, length, apart + _apart(x, cotangent.g, g)))]
@@ -45,13 +47,12 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
     return walk.record(out, [x], back, bends=f"{name!r} ({phi.name})")
 
 
-def _lengths(phi: Activation, x: Field, part: Part) -> tuple[float, Tensor]:
+def _lengths(phi: Activation, x: Field, part: Part, pairs: Pairs) -> tuple[float, Tensor]:
     """Relative variance of the squared length after phi, and what phi adds to that of the gradient, by pairs."""
     if x.sites.form == "samples":
         return part.length, torch.zeros_like(part.kernel[0])
-    pairs = x.sites.pairs(part.kernel.detach(), part.mean.detach())
-    q = float(pairs.q.mean())
-    own, back, slope = fluctuations(phi, q, float(pairs.mean.mean()), pairs.k[0] / q if q > 0 else pairs.k[0])
+    q, k = float(pairs.q.mean()), pairs.k[0].detach()
+    own, back, slope = fluctuations(phi, q, float(pairs.mean.mean()), k / q if q > 0 else k)
     return slope**2 * part.length + float(own.mean()) / part.channels, back
 
 
@@ -78,9 +79,9 @@ def _uneven(x: Field, cotangent: Cotangent, pairs: list[Tensor]) -> float:
     return found
 
 
-def _moments(phi: Activation, x: Field, part: Part) -> Moments:
+def _moments(phi: Activation, x: Field, part: Part, pairs: Pairs) -> Moments:
     """Of Gaussian values, with the kurtosis that a batch leaves them: of places themselves, and of means elsewhere."""
-    m = phi.moments(x.sites.pairs(part.kernel, part.mean))
+    m = phi.moments(pairs)
     if part.kurtosis == 0:
         return m
     same, sites = x.sites.same(), x.sites
@@ -95,11 +96,10 @@ def _moments(phi: Activation, x: Field, part: Part) -> Moments:
     )
 
 
-def _lengthens(phi: Activation, x: Field, part: Part) -> float:
+def _lengthens(phi: Activation, part: Part, pairs: Pairs) -> float:
     """What this does to differences in length between samples after BatchNorm; slopes near 1 are no news."""
     if part.kurtosis == 0 or (phi.line is not None and not bool(part.mean.any())):
         return 1.0
-    pairs = x.sites.pairs(part.kernel, part.mean)
     slope = length_slope(phi, float(pairs.q.mean()), float(pairs.mean.mean()))
     return slope if slope > _LONGER else 1.0
 

@@ -126,11 +126,11 @@ def _map(
         (g,) = cotangent.g
         row.numbers.update(_gradients(after, g))
         if walk.trains(weight):
-            walk.adds(row, after, g * (fan_in * patch), cotangent.spread)
+            walk.adds(row, after, g, fan_in * patch, cotangent.spread)
         if bias is not None and walk.trains(bias):
-            walk.adds(row, after, g, cotangent.spread)
+            walk.adds(row, after, g, 1.0, cotangent.spread)
         sent = sigma_w2 * convolve_back(window, g)
-        widths = [x.channels * independent_sites(x.sites, sent, inputs, two) for two in (1, 0)]
+        widths = [x.channels * n for n in independent_sites(x.sites, sent, inputs)]
         # What C outputs' squares add to the length of a gradient, as far as samples do not share it.
         alone = 1 - (row.numbers["qt_xy"] / row.numbers["qt"]) ** 2 if row.numbers["qt"] > 0 else 0.0
         mean, data, length, apart = cotangent.spread
@@ -162,24 +162,28 @@ def mean_square(tensor: Tensor) -> float:
     return sum(float(piece.dot(piece)) for piece in flat.split(1 << 17)) / tensor.numel()
 
 
-def independent_sites(sites: Sites, g: Tensor, kernel: Tensor, of: int) -> float:
+def independent_sites(sites: Sites, g: Tensor, kernel: Tensor) -> tuple[float, float]:
     """tr(G K)^2 / tr(G K G K): over how many sites a layer's part of an eigenvalue averages.
 
-    of: 1 for the kernels of two samples (mean mode), 0 for those of one. The answer is 1 where the kernel is the same
-    for all pairs of sites, however independent the gradients are.
+    For the kernels of two samples (mean mode; of one, where two share nothing), and for those of one. The answer is 1
+    where the kernel is the same for all pairs of sites, however independent the gradients are.
     """
     if sites.form == "samples" or sites.count == 1:
-        return 1.0
+        return 1.0, 1.0
     g, kernel = g[0].detach(), kernel.detach()
-    if not bool(g[1].abs().max() > 1e-9 * g[0].abs().max() and kernel[1].abs().max() > 0):
-        of = 0
     if sites.form == "torus":
-        values = torch.fft.fft2(g[of]).real * torch.fft.fft2(kernel[of]).real
-        trace, square = values.sum(), values.square().sum()
+        # Half of the waves are the other half's mirror images.
+        values = torch.fft.rfft2(g).real * torch.fft.rfft2(kernel).real
+        twice = values[..., 1 : (sites.width + 1) // 2]
+        trace = values.sum((-2, -1)) + twice.sum((-2, -1))
+        square = values.square().sum((-2, -1)) + twice.square().sum((-2, -1))
     else:
-        product = g[of] @ kernel[of]
-        trace, square = product.trace(), (product * product.T).sum()
-    return max(float(trace**2 / square), 1.0) if square > 0 else 1.0
+        product = g @ kernel
+        trace = product.diagonal(dim1=-2, dim2=-1).sum(-1)
+        square = (product * product.mT).sum((-2, -1))
+    one, two = (max(t * t / s, 1.0) if s > 0 else 1.0 for t, s in zip(trace.tolist(), square.tolist(), strict=True))
+    shared = bool(g[1].abs().max() > 1e-9 * g[0].abs().max() and kernel[1].abs().max() > 0)
+    return (two if shared else one), one
 
 
 def _moments(sites: Sites, kernel: Tensor, symbol: str) -> dict[str, float]:

@@ -39,13 +39,14 @@ def check_features(x: Field, normalized_shape: Any) -> None:
 def _affine(walk: Walk, name: str, x: Field, gamma: Tensor | None, beta: Tensor | None) -> list[tuple[float, Tensor]]:
     """For each part: mean(gamma^2), and beta's channels."""
     gammas, betas = _slices(x, gamma, 1.0), _slices(x, beta, 0.0)
-    for values in gammas:
+    squares = [float(values.square().mean()) for values in gammas]
+    for values, square in zip(gammas, squares, strict=True):
         size = float(values.abs().mean())
-        if values.numel() > 1 and float(values.abs().std()) > _UNEVEN * max(size, 1e-12):
+        if square - size**2 > _UNEVEN**2 * size**2:
             walk.note(f"{name}: gamma differs between channels; its mean square was taken for all.")
-    if gamma is not None and not bool(gamma.detach().any()):
+    if gamma is not None and not any(squares):
         walk.warn(f"{name}: gamma is zero, so nothing but beta passes, and no gradient before it.")
-    return [(float(g.square().mean()), b) for g, b in zip(gammas, betas, strict=True)]
+    return list(zip(squares, betas, strict=True))
 
 
 def batch_norm(
@@ -97,9 +98,9 @@ def batch_norm(
         for n, (g2, _), g, bend in zip(found, affine, cotangent.g, cotangent.bend, strict=True):
             before, products = send_back(n, g, bend, g2, trained=walk.trained_mask(len(g)))
             if gamma is not None and walk.trains(gamma):
-                walk.adds(row, x.sites, products, cotangent.spread)
+                walk.adds(row, x.sites, g, n.kernel, cotangent.spread, products)
             if beta is not None and walk.trains(beta):
-                walk.adds(row, x.sites, g, cotangent.spread)
+                walk.adds(row, x.sites, g, 1.0, cotangent.spread)
             sent.append(before)
         return [Cotangent(tuple(sent), tuple(map(torch.zeros_like, sent)), cotangent.spread)]
 
@@ -163,9 +164,9 @@ def _by_running(
     def back(cotangent: Cotangent) -> list[Cotangent]:
         for kernel, rate, g in zip(kernels, rates, cotangent.g, strict=True):
             if gamma is not None and walk.trains(gamma):
-                walk.adds(row, x.sites, g * kernel * rate, cotangent.spread)
+                walk.adds(row, x.sites, g, kernel * rate, cotangent.spread)
             if beta is not None and walk.trains(beta):
-                walk.adds(row, x.sites, g, cotangent.spread)
+                walk.adds(row, x.sites, g, 1.0, cotangent.spread)
         sent = tuple(g * s for g, s in zip(cotangent.g, scales, strict=True))
         return [Cotangent(sent, tuple(map(torch.zeros_like, sent)), cotangent.spread)]
 
@@ -244,9 +245,9 @@ def sample_norm(
     def back(cotangent: Cotangent) -> list[Cotangent]:
         for hat, g in zip(hats, cotangent.g, strict=True):
             if gamma is not None and walk.trains(gamma):
-                walk.adds(row, sites, g * hat, cotangent.spread)
+                walk.adds(row, sites, g, hat, cotangent.spread)
             if beta is not None and walk.trains(beta):
-                walk.adds(row, sites, g, cotangent.spread)
+                walk.adds(row, sites, g, 1.0, cotangent.spread)
         sent = tuple(g * g2 * rate for g, (g2, _) in zip(cotangent.g, affine, strict=True))
         return [Cotangent(sent, tuple(map(torch.zeros_like, sent)), cotangent.spread)]
 

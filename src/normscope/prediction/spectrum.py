@@ -9,7 +9,7 @@ from torch import Tensor
 from normscope.prediction.field import Field
 from normscope.prediction.walk import Row, Walk
 from normscope.theory.lengths import longest
-from normscope.theory.modes import common_spread, edge, pushed, unevenness, widening
+from normscope.theory.modes import Bulk, common_spread, unevenness, widening
 
 
 @dataclass(frozen=True)
@@ -107,11 +107,6 @@ def _overlaps(walk: Walk, x: Field, images: Tensor | None) -> tuple[Parts, Parts
     return [], widths, float(torch.linalg.eigvalsh(gram)[-1] - gram.diagonal().sum() / (m - 1)) / m
 
 
-def _beyond(parts: Parts, m: int) -> float:
-    """Edge less mean, over m."""
-    return (edge(parts, m) - sum(float(n * values.clamp_min(0).sum()) for values, n in parts)) / m if parts else 0.0
-
-
 def _read(
     walk: Walk,
     outputs: int,
@@ -136,12 +131,14 @@ def _read(
     narrow = [*(inputs or [])]
     wide = [(values * widened, n) for values, n in (*narrow, *(widths or []))]
 
-    def ends(mean: float, data: float, parts: Parts) -> tuple[float, float]:
-        return mean + pushed(parts, m, m * (mean - data)) / m, data + given + _beyond(parts, m)
+    bulk = Bulk(wide, m)
 
-    first, second = ends(infinite[0], infinite[1], narrow), ends(corrected[0], corrected[1], wide)
+    def ends(mean: float, data: float, bulk: Bulk) -> tuple[float, float]:
+        return mean + bulk.pushed(m * (mean - data)) / m, data + given + (bulk.edge() - bulk.total) / m
+
+    first, second = ends(infinite[0], infinite[1], Bulk(narrow, m)), ends(corrected[0], corrected[1], bulk)
     alone = corrected[1] * longest(m, _variance(rows, outputs))
-    alone += pushed(wide, m, m * (alone - corrected[1])) / m
+    alone += bulk.pushed(m * (alone - corrected[1])) / m
     return Spectrum(_raised(rows, outputs, second[0]), max(second[1], alone), first[0], first[1], shares)
 
 

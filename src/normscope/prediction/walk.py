@@ -91,16 +91,27 @@ class Walk:
         self.rows.append(Row(layer, kind, numbers))
         return self.rows[-1]
 
-    def adds(self, row: Row, sites: Sites, products: Tensor, spread: Spread) -> None:
-        """What one parameter tensor adds: G times the kernel that it is multiplied with."""
-        self.adds_total(row, sites.total(products), spread)
-        if sites.form != "samples":
-            # The last direction is sent back pair by pair; its second class is the kernel of two samples.
-            scale = sites.count if sites.form == "torus" else 1
-            pair = products[-1, 1].sum() * scale
-            row.elementwise = pair if row.elementwise is None else row.elementwise + pair
+    def adds(
+        self,
+        row: Row,
+        sites: Sites,
+        g: Tensor,
+        kernel: Tensor | float,
+        spread: Spread,
+        products: Tensor | None = None,
+    ) -> None:
+        """What one parameter tensor adds: G times the kernel that it is multiplied with, or products that are known.
 
-    def adds_total(self, row: Row, total: Tensor, spread: Spread) -> None:
+        The last direction is sent back pair by pair; its second class is the kernel of two samples.
+        """
+        if sites.form == "samples":
+            total = sites.total(g * kernel if products is None else products)
+        else:
+            held = kernel.detach() if isinstance(kernel, Tensor) else kernel
+            total = sites.total(g.detach() * held if products is None else products.detach())
+            pair = (g[-1, 1] * (kernel[1] if isinstance(kernel, Tensor) else kernel)).sum()
+            pair = pair * (sites.count if sites.form == "torus" else 1)
+            row.elementwise = pair if row.elementwise is None else row.elementwise + pair
         row.share = total if row.share is None else row.share + total
         row.spread = spread
 

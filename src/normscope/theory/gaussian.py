@@ -161,12 +161,15 @@ def _held(k: Tensor, value: Tensor, slope: Tensor) -> Tensor:
 def _series(pairs: Pairs, function: Callable[[Tensor], Tensor]) -> Moments:
     z, weight, table = hermite()
     # Equal places share their coefficients: without borders there is one.
-    both, place = torch.unique(torch.stack([pairs.q.flatten(), pairs.mean.flatten()]), dim=1, return_inverse=True)
+    both = torch.stack([pairs.q.flatten(), pairs.mean.flatten()])
+    place = torch.zeros(1, dtype=torch.long)
+    if both.shape[1] > 1:
+        both, place = torch.unique(both, dim=1, return_inverse=True)
     root = both[0].clamp_min(0).sqrt()[:, None]
     at = both[1][:, None] + root * z
     values, slopes = function(at), derivative(function, at)
-    alpha = values @ (table[:-1] * weight).T
-    beta = slopes @ (table[:-1] * weight).T
+    projection = (table[:-1] * weight).T
+    alpha, beta = values @ projection, slopes @ projection
     gamma = beta[:, 1:] * torch.arange(1, TERMS, dtype=torch.float64).sqrt() / root.clamp_min(_POINT)
     point = root[:, 0] < _POINT
     if bool(point.any()):

@@ -84,30 +84,36 @@ def common_spread(parts: Sequence[tuple[float, float]]) -> float:
     return found / total**2
 
 
-def edge(parts: Sequence[tuple[Tensor, float]], m: int) -> float:
-    """Upper edge of the sum of Y T Y^T over independent parts, Y of m rows: (eigenvalues of T, copies of each).
+class Bulk:
+    """The sum of Y T Y^T over independent parts, Y of m rows: (eigenvalues of T, copies of each)."""
 
-    Example: 64 samples in 16 dimensions, (1 + sqrt(4))^2.
-        >>> round(edge([(torch.full((16,), 1 / 16, dtype=torch.float64), 1)], 64), 9)
-        9.0
-    """
-    t, copies = _joined(parts)
-    if not t.numel():
-        return 0.0
-    u = _turn(t, copies, m)
-    total = sum(n * float(values.clamp_min(0).sum()) for values, n in parts)
-    return total + float(1 / u + (copies * t * (t * m * u / (1 - t * m * u))).sum())
+    def __init__(self, parts: Sequence[tuple[Tensor, float]], m: int) -> None:
+        self._m = m
+        self.total = sum(n * float(values.clamp_min(0).sum()) for values, n in parts)
+        self._t, self._copies = _joined(parts)
+        self._turn = _turn(self._t, self._copies, m) if self._t.numel() else 0.0
 
+    def edge(self) -> float:
+        """The upper one of its spectrum.
 
-def pushed(parts: Sequence[tuple[Tensor, float]], m: int, spike: float) -> float:
-    """How far the spread of the data modes pushes up a mean mode that stands `spike` above their mean.
+        Example: 64 samples in 16 dimensions, (1 + sqrt(4))^2.
+            >>> round(Bulk([(torch.full((16,), 1 / 16, dtype=torch.float64), 1)], 64).edge(), 9)
+            9.0
+        """
+        if not self._turn:
+            return 0.0
+        t, u = self._t, self._turn
+        return self.total + float(1 / u + (self._copies * t * (t * self._m * u / (1 - t * self._m * u))).sum())
 
-    z(1 / spike) - spike - sum t        0 where the spike drowns in the data modes
-    """
-    t, copies = _joined(parts)
-    if not t.numel() or spike <= 0 or 1 / spike >= _turn(t, copies, m):
-        return 0.0
-    return float((copies * t * (t * m / spike / (1 - t * m / spike))).sum())
+    def pushed(self, spike: float) -> float:
+        """How far it pushes up a mode that stands `spike` above the mean of the data modes.
+
+        z(1 / spike) - spike - sum t        0 where the spike drowns in the data modes
+        """
+        if not self._turn or spike <= 0 or 1 / spike >= self._turn:
+            return 0.0
+        t, m = self._t, self._m
+        return float((self._copies * t * (t * m / spike / (1 - t * m / spike))).sum())
 
 
 def _joined(parts: Sequence[tuple[Tensor, float]]) -> tuple[Tensor, Tensor]:
