@@ -195,15 +195,7 @@ def _share_of_mean(square: float, shared: float) -> float:
 
 
 def sample_norm(
-    walk: Walk,
-    name: str,
-    x: Field,
-    gamma: Tensor | None,
-    beta: Tensor | None,
-    eps: float,
-    *,
-    centre: bool,
-    kind: str,
+    walk: Walk, name: str, x: Field, gamma: Tensor | None, beta: Tensor | None, eps: float, *, centre: bool, kind: str
 ) -> Field:
     r"""LayerNorm, GroupNorm, RMSNorm: each sample by its own statistics over many channels (and sites).
 
