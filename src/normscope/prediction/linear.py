@@ -114,10 +114,9 @@ def _map(
     mean = after.diagonal(kernel) * 0
     inside = 1.0 if x.sites.form == "samples" else float(taps_inside(window).mean())
     noise = sigma_w2**2 * _noise(x, row.numbers["qh"] - row.numbers["qh_xy"]) * inside / window.taps
-    weights = [(part.channels * float(x.sites.diagonal(part.kernel.detach()).mean()), part.length) for part in x.parts]
-    row.length = common_spread(weights)
-    passed = sigma_w2 * float(after.diagonal(patch.detach()).mean()) / row.numbers["q"] if row.numbers["q"] > 0 else 0.0
-    length = passed**2 * row.length
+    row.length = _length(x)
+    q = row.numbers["q"]
+    length = ((q - sigma_b2) / q) ** 2 * row.length if q > 0 else 0.0
     out = Field(
         after, (Part(shape[0], kernel, mean, noise, length=length),), shape, True, frozenset({Root(uses[0], len(uses))})
     )
@@ -142,6 +141,14 @@ def _map(
 
     walk.made[key] = out
     return walk.record(out, [x], back, maps=True)
+
+
+def _length(x: Field) -> float:
+    """Relative variance of the squared length of all parts together."""
+    if len(x.parts) == 1:
+        return x.parts[0].length
+    sizes = [part.channels * float(x.sites.diagonal(part.kernel.detach()).mean()) for part in x.parts]
+    return common_spread([(size, part.length) for size, part in zip(sizes, x.parts, strict=True)])
 
 
 def _noise(x: Field, size: float) -> float:
