@@ -1,6 +1,8 @@
 """Predicted against measured lambda_max, over networks, widths, gammas and statistics: how far the theory reaches.
 
     OMP_NUM_THREADS=1 PYTHONPATH=tests/prediction python benchmarks/predicted.py [--out results/theory-lambda.json]
+        [--known FILE ...] keeps what was measured in other results and predicts anew
+        [--only PreAct --device cuda] for some networks, on a device
 
 White inputs, 10 outputs, 1/2 squared error; five seeds of weights and inputs each. Measured: the Gauss-Newton matrix by
 Lanczos to a relative residual of 1e-3. Errors are of the mean over seeds; `slope` is that of log error against log
@@ -70,23 +72,23 @@ def cases() -> list[dict[str, Any]]:
     add("CNN, pad 1", padded, (3, 32, 32), 64, (30,), (0.1, 1.0, 5.0), "batch")
     add("VGG-like, average pooling", vgg, (3, 8, 8), 64, (48,), (0.1, 1.0, 5.0), "batch")
     add("VGG-like, average pooling", vgg, (3, 8, 8), 64, (24, 96), (1.0,), "batch")
-    add("PreActResNet18, 8x8", resnet, (3, 8, 8), 64, (32,), (1.0,), "batch")
-    add("PreActResNet18, 16x16", resnet, (3, 16, 16), 64, (16, 32), (1.0,), "batch")
-    add("PreActResNet18, 16x16", resnet, (3, 16, 16), 64, (32,), (0.1, 5.0), "batch")
+    add("PreActResNet18, 16x16", resnet, (3, 16, 16), 64, (64, 32, 16), (1.0, 5.0, 0.1), "batch")
+    add("PreActResNet18, 8x8", resnet, (3, 8, 8), 64, (64, 32, 16), (1.0,), "batch")
     return found
 
 
-def compare(case: dict[str, Any], seeds: int, known: dict[str, Any] | None) -> dict[str, Any]:
+def compare(case: dict[str, Any], seeds: int, device: str, known: dict[str, Any] | None) -> dict[str, Any]:
     """One row; known: an earlier one, whose measurements are kept."""
     measured, predicted, infinite, modes = [], [], [], set()
     for seed in range(seeds):
         net, m, shape = case["make"](seed), case["m"], case["shape"]
+        theory = ns.predict(net, shape, batch_size=m, stats=case["stats"])
         if known is None:
             generator = torch.Generator().manual_seed(100 + seed)
             x, y = torch.randn(m, *shape, generator=generator), torch.randint(10, (m,), generator=generator)
-            found = ns.measure(net, ns.losses.half_mse, (x, y), stats=case["stats"], hessian=False, most=200)
+            batch = (x.to(device), y.to(device))
+            found = ns.measure(net.to(device), ns.losses.half_mse, batch, stats=case["stats"], hessian=False, most=200)
             measured.append(found.lambda_max)
-        theory = ns.predict(net, shape, batch_size=m, stats=case["stats"])
         predicted.append(theory.lambda_max)
         infinite.append(theory.lambda_infinite)
         modes.add(theory.mode)
@@ -100,6 +102,7 @@ def compare(case: dict[str, Any], seeds: int, known: dict[str, Any] | None) -> d
         "error": statistics.mean(predicted) / mean - 1,
         "error_infinite_width": statistics.mean(infinite) / mean - 1,
         "modes": sorted(modes),
+        "device": environment(device)["device"] if known is None else known["device"],
     }
 
 
@@ -124,13 +127,17 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--keep", action="store_true", help="keep what was measured in --out and predict anew")
+    parser.add_argument("--known", type=Path, nargs="*", default=[], help="results whose measurements are kept")
+    parser.add_argument("--only", default="", help="networks whose name holds this")
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
+    torch.backends.cudnn.allow_tf32 = False
     start, rows = time.perf_counter(), []
-    old = json.loads(options.out.read_text())["rows"] if options.keep else []
-    for case in cases():
+    results = [json.loads(file.read_text()) for file in options.known]
+    old = [{"device": result["environment"]["device"]} | row for result in results for row in result["rows"]]
+    for case in [case for case in cases() if options.only in case["network"]]:
         known = next((row for row in old if row.items() >= setting(case).items()), None)
-        rows.append(compare(case, options.seeds, known))
+        rows.append(compare(case, options.seeds, options.device, known))
         row = rows[-1]
         print(
             f"{row['network']:27s} width {row['width']:5d} gamma {row['gamma']:4g} {row['norm']:5s} {row['stats']:6s} "

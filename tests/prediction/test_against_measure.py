@@ -103,13 +103,13 @@ def test_a_batch_of_images():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("stats", "within"), [("batch", 0.2), ("frozen", 0.1)])
-def test_residual_network(stats, within):
-    """As trained at width 32 the mean mode and the data modes are close, and lambda is 9 to 14 % too low."""
+@pytest.mark.parametrize("stats", ["batch", "frozen"])
+def test_residual_network(stats):
+    """As trained at width 32 a data mode of the longest sample decides."""
     found = ratio(
         lambda seed: ns.models.PreActResNet18(3, 10, width=32, norm="batch", seed=seed), (3, 16, 16), 64, stats, 2
     )
-    assert found == pytest.approx(1, abs=within)
+    assert found == pytest.approx(1, abs=0.1)
 
 
 @pytest.mark.slow

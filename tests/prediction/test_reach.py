@@ -101,6 +101,18 @@ def test_padding_of_average_pooling_lowers_large_images_too():
     assert lam(14, 16) == pytest.approx(lam(14, 300), rel=0.05)
 
 
+def test_wide_windows_of_padded_pooling_without_borders():
+    def net(window: int) -> nn.Module:
+        pool = nn.AvgPool2d(window, 1, window // 2)
+        return nn.Sequential(
+            nn.Conv2d(3, 40, 1), nn.ReLU(), pool, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(40, 5)
+        )
+
+    assert warned("windows of 7x7", net(7), (3, 66, 66))
+    assert not warned("without their borders", net(3), (3, 66, 66))
+    assert not warned("without their borders", net(7), (3, 8, 8))
+
+
 def test_one_sample_has_no_data_modes():
     found = ns.predict(nn.Linear(20, 5), (20,), batch_size=1)
     assert (found.mode, found.data_mode) == ("mean", -math.inf)

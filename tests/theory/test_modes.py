@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from normscope.theory.maxima import largest, of_windows, products
-from normscope.theory.modes import common_spread, edge, pushed, widening
+from normscope.theory.modes import Bulk, common_spread, unevenness, widening
 from normscope.theory.sites import Sites
 from normscope.theory.softmax import curvature
 from normscope.theory.window import Window
@@ -25,21 +25,22 @@ def test_edge_of_a_mixed_spectrum():
     t = torch.cat([torch.full((300,), 1 / 300), torch.full((100,), 4 / 300)]).double()
     tops = [float(torch.linalg.eigvalsh(bulk(400, t))[-1]) for _ in range(5)]
     # Top eigenvalues lie below the edge by about m^(-2/3) of it.
-    assert sum(tops) / 5 == pytest.approx(edge([(t, 1.0)], 400), rel=0.05)
+    assert sum(tops) / 5 == pytest.approx(Bulk([(t, 1.0)], 400).edge(), rel=0.05)
 
 
 def test_edge_of_two_parts_is_that_of_one():
     one, two = torch.full((30,), 0.02, dtype=torch.float64), torch.full((10,), 0.05, dtype=torch.float64)
-    assert edge([(one, 1.0), (two, 1.0)], 50) == pytest.approx(edge([(torch.cat([one, two]), 1.0)], 50))
-    assert edge([(one[:1], 30.0)], 50) == pytest.approx(edge([(one, 1.0)], 50))
+    both = Bulk([(one, 1.0), (two, 1.0)], 50)
+    assert both.edge() == pytest.approx(Bulk([(torch.cat([one, two]), 1.0)], 50).edge())
+    assert Bulk([(one[:1], 30.0)], 50).edge() == pytest.approx(Bulk([(one, 1.0)], 50).edge())
 
 
 def test_data_modes_push_the_mean_mode():
     m, t = 300, torch.full((600,), 1 / 600, dtype=torch.float64)
     spike = 6.0
     tops = [float(torch.linalg.eigvalsh(bulk(m, t) + spike / m)[-1]) for _ in range(5)]
-    assert sum(tops) / 5 == pytest.approx(spike + 1 + pushed([(t, 1.0)], m, spike), rel=0.02)
-    assert pushed([(t, 1.0)], m, 0.5) == 0.0
+    assert sum(tops) / 5 == pytest.approx(spike + 1 + Bulk([(t, 1.0)], m).pushed(spike), rel=0.02)
+    assert Bulk([(t, 1.0)], m).pushed(0.5) == 0.0
 
 
 @pytest.mark.parametrize(("outputs", "n"), [(10, 100), (10, 1000), (3, 60)])
@@ -94,3 +95,11 @@ def test_products_of_maxima_are_within_three_percent(size, c):
     own = torch.full((1,), 1 / n, dtype=torch.float64)
     value = products(window.after, found, torch.full((1, 1), c / n, dtype=torch.float64), own)
     assert float(value) == pytest.approx(measured, abs=0.03 * float(found.square))
+
+
+def test_unevenness_is_the_variance_of_the_top_of_a_wishart_matrix():
+    outputs, n = 10, 60
+    found = torch.stack([normal(outputs, n) for _ in range(3000)])
+    tops = torch.linalg.eigvalsh(found @ found.mT / n)[:, -1]
+    assert float(tops.mean()) == pytest.approx(widening(outputs, 1 / n), rel=0.03)
+    assert float((tops / tops.mean()).var()) == pytest.approx(unevenness(outputs, 1 / n), rel=0.25)

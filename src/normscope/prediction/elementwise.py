@@ -3,7 +3,8 @@ r"""Elementwise functions, dropout, and products with constants.
 K' = E[phi phi]      G' = G E[phi' phi']      bend' = G E[phi''] E[phi'']
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor
 
 from normscope.prediction.field import Cotangent, Field, Part
 from normscope.prediction.walk import Walk
-from normscope.theory.gaussian import Activation, Moments, length_slope
+from normscope.theory.gaussian import Activation, Moments, Pairs, length_slope
+from normscope.theory.lengths import fluctuations
 
 # Slopes of the length map below which depth was not seen to make a difference.
 _LONGER = 1.25
@@ -23,26 +25,63 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
         walk.note(
             f"{name}: {phi.name} of values that are not Gaussian; a Gaussian of the same moments took their place."
         )
-    found = [_moments(phi, x, part) for part in x.parts]
-    walk.lengths *= max((_lengthens(phi, x, part) for part in x.parts), default=1.0)
+    pairs = [x.sites.pairs(part.kernel, part.mean) for part in x.parts]
+    found = [_moments(phi, x, part, p) for part, p in zip(x.parts, pairs, strict=True)]
+    lengths = [_lengths(phi, x, part, p) for part, p in zip(x.parts, pairs, strict=True)]
+    walk.lengths *= max(_lengthens(phi, part, p) for part, p in zip(x.parts, pairs, strict=True))
     parts = tuple(
-        Part(part.channels, m.value, m.mean, part.noise * _of_two(x, m.slope) ** 2)
-        for part, m in zip(x.parts, found, strict=True)
+        Part(part.channels, m.value, m.mean, part.noise * _of_two(x, m.slope) ** 2, length=length)
+        for part, m, (length, _) in zip(x.parts, found, lengths, strict=True)
     )
     out = Field(x.sites, parts, x.shape, False, x.roots, (phi, x))
     others = 1 - x.sites.same()
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
         g = tuple(g * m.slope for g, m in zip(cotangent.g, found, strict=True))
-        bend = tuple(g * x.sites.outer(m.bend, m.bend) * others for g, m in zip(cotangent.g, found, strict=True))
-        return [Cotangent(g, bend, cotangent.spread)]
+        came = cotangent.g if x.sites.form == "samples" else tuple(g.detach() for g in cotangent.g)
+        bend = tuple(g * (x.sites.outer(m.bend, m.bend) * others) for g, m in zip(came, found, strict=True))
+        mean, data, length, apart = cotangent.spread
+        length += (1 + 2 / walk.outputs) * _uneven(x, cotangent, [pairs for _, pairs in lengths])
+        return [Cotangent(g, bend, (mean, data, length, apart + _apart(x, cotangent.g, g)))]
 
     return walk.record(out, [x], back, bends=f"{name!r} ({phi.name})")
 
 
-def _moments(phi: Activation, x: Field, part: Part) -> Moments:
+def _lengths(phi: Activation, x: Field, part: Part, pairs: Pairs) -> tuple[float, Tensor]:
+    """Relative variance of the squared length after phi, and what phi adds to that of the gradient, by pairs."""
+    if x.sites.form == "samples":
+        return part.length, torch.zeros_like(part.kernel[0])
+    q, k = float(pairs.q.mean()), pairs.k[0].detach()
+    own, back, slope = fluctuations(phi, q, float(pairs.mean.mean()), k / q if q > 0 else k)
+    return slope**2 * part.length + float(own.mean()) / part.channels, back
+
+
+def _apart(x: Field, came: Sequence[Tensor], sent: Sequence[Tensor]) -> float:
+    """What phi makes a sample's own of the gradients that a mean mode sends back, over that which all share."""
+    if x.sites.form == "samples":
+        return 0.0
+    ratios = []
+    for gs in (came, sent):
+        one, two = (sum(float(g[0, i].detach().sum()) for g in gs) for i in (0, 1))
+        ratios.append(one / two if two * x.sites.batch > one > two else 1.0)
+    return max(ratios[1] - ratios[0], 0.0) / x.channels
+
+
+def _uneven(x: Field, cotangent: Cotangent, pairs: list[Tensor]) -> float:
+    """Relative variance that single samples' slopes add to squared gradients, which weigh the sites."""
+    weights = [x.sites.diagonal(g[0].detach()) for g in cotangent.g]
+    total = sum(float(at.sum()) for at in weights)
+    if not 0 < total < math.inf:
+        return 0.0
+    found = 0.0
+    for at, part, by in zip((at / total for at in weights), x.parts, pairs, strict=True):
+        found += float(at @ by @ at if at.ndim else at * at * by.mean()) / part.channels
+    return found
+
+
+def _moments(phi: Activation, x: Field, part: Part, pairs: Pairs) -> Moments:
     """Of Gaussian values, with the kurtosis that a batch leaves them: of places themselves, and of means elsewhere."""
-    m = phi.moments(x.sites.pairs(part.kernel, part.mean))
+    m = phi.moments(pairs)
     if part.kurtosis == 0:
         return m
     same, sites = x.sites.same(), x.sites
@@ -57,11 +96,10 @@ def _moments(phi: Activation, x: Field, part: Part) -> Moments:
     )
 
 
-def _lengthens(phi: Activation, x: Field, part: Part) -> float:
+def _lengthens(phi: Activation, part: Part, pairs: Pairs) -> float:
     """What this does to differences in length between samples after BatchNorm; slopes near 1 are no news."""
     if part.kurtosis == 0 or (phi.line is not None and not bool(part.mean.any())):
         return 1.0
-    pairs = x.sites.pairs(part.kernel, part.mean)
     slope = length_slope(phi, float(pairs.q.mean()), float(pairs.mean.mean()))
     return slope if slope > _LONGER else 1.0
 
@@ -77,7 +115,8 @@ def multiplied(
     """Kernels times a factor for each pair, the same for what comes back."""
     by = factor(x)
     parts = tuple(
-        Part(part.channels, part.kernel * by, part.mean * of_mean, part.noise * of_mean**4) for part in x.parts
+        Part(part.channels, part.kernel * by, part.mean * of_mean, part.noise * of_mean**4, length=part.length)
+        for part in x.parts
     )
     out = Field(x.sites, parts, x.shape, gaussian, x.roots)
 
@@ -118,6 +157,7 @@ def shift(walk: Walk, x: Field, constant: float) -> Field:
             part.kernel + constant * (x.sites.ends(part.mean)[0] + x.sites.ends(part.mean)[1]) + constant**2,
             part.mean + constant,
             part.noise,
+            length=part.length,
         )
         for part in x.parts
     )

@@ -20,6 +20,7 @@ class Root:
         return "the inputs" if not self.use else repr(self.name) + (f" (use {self.use})" if self.use > 1 else "")
 
 
+Spread = tuple[float, float, float, float]
 INPUTS = Root("", 0)
 
 
@@ -29,6 +30,7 @@ class Part:
 
     kernel: second moments. mean: over channels, for each place. noise: variance of the kernel of two samples from pair
     to pair, which finite dimensions and widths bring. kurtosis: excess, which values normalized by a batch lack.
+    length: relative variance from sample to sample of the squared length.
     """
 
     channels: int
@@ -36,6 +38,7 @@ class Part:
     mean: Tensor
     noise: float = 0.0
     kurtosis: float = 0.0
+    length: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,12 +80,13 @@ class Cotangent:
     """For each part: g, the kernel of the gradient summed over its channels, and bend, that of d g / d value.
 
     spread: sum of 1/width over the weights it came through, for the correction to finite width; for the mean mode, in
-    which only channels are independent, and for the data modes, in which sites are too.
+    which only channels are independent, and for the data modes, in which sites are too; the relative variance from
+    sample to sample of its squared length; and how far samples stand apart in the mean mode.
     """
 
     g: tuple[Tensor, ...]
     bend: tuple[Tensor, ...]
-    spread: tuple[float, float]
+    spread: Spread
 
     def __add__(self, other: "Cotangent") -> "Cotangent":
         """Two readers of one tensor; what comes back through different weights is independent.
@@ -92,14 +96,14 @@ class Cotangent:
         own, its = self.weight(), other.weight()
         share = own / (own + its) if own + its > 0 else 0.5
         shared = [min(a, b) for a, b in zip(self.spread, other.spread, strict=True)]
-        mean, data = (
+        mean, data, lengths, apart = (
             c + share**2 * (a - c) + (1 - share) ** 2 * (b - c)
             for a, b, c in zip(self.spread, other.spread, shared, strict=True)
         )
         return Cotangent(
             tuple(a + b for a, b in zip(self.g, other.g, strict=True)),
             tuple(a + b for a, b in zip(self.bend, other.bend, strict=True)),
-            (mean, data),
+            (mean, data, lengths, apart),
         )
 
     def weight(self) -> float:

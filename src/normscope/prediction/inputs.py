@@ -1,5 +1,7 @@
 """The field of the inputs: independent standard values, or the overlaps of a real batch."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -39,9 +41,9 @@ def input_field(
     return _overlaps(images, shape, layers), images
 
 
-def _field(sites: Sites, kernel: Tensor, shape: tuple[int, ...]) -> Field:
+def _field(sites: Sites, kernel: Tensor, shape: tuple[int, ...], length: float = 0.0) -> Field:
     mean = 0 * sites.diagonal(kernel)
-    return Field(sites, (Part(shape[0], kernel, mean),), shape, False, frozenset({INPUTS}))
+    return Field(sites, (Part(shape[0], kernel, mean, length=length),), shape, False, frozenset({INPUTS}))
 
 
 def _size(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -52,7 +54,7 @@ def _independent(shape: tuple[int, ...], m: int, layers: int) -> Field:
     height, width = _size(shape)
     sites = Sites("torus" if height * width > 1 else "exact", height, width, m, exact_sites(layers))
     kernel = sites.same().requires_grad_()
-    return _field(sites, kernel, shape)
+    return _field(sites, kernel, shape, 2 / math.prod(shape))
 
 
 def _overlaps(images: Tensor, shape: tuple[int, ...], layers: int) -> Field:
@@ -65,4 +67,6 @@ def _overlaps(images: Tensor, shape: tuple[int, ...], layers: int) -> Field:
     same = torch.fft.ifft2(power).real / (scale * m)
     other = torch.fft.ifft2(together - power).real / (scale * m * (m - 1))
     sites = Sites("torus" if height * width > 1 else "exact", height, width, m, exact_sites(layers))
-    return _field(sites, torch.stack([same, other]).requires_grad_(), shape)
+    squares = images.square().sum((1, 2, 3))
+    length = float(squares.var() / squares.mean() ** 2) if bool(squares.any()) else 0.0
+    return _field(sites, torch.stack([same, other]).requires_grad_(), shape, length)

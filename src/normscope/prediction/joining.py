@@ -7,6 +7,7 @@ A residual branch ends in weights that nothing else of the sum has seen, so it i
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -15,6 +16,7 @@ from normscope.prediction.field import Cotangent, Field, Part
 from normscope.prediction.pooling import average_pool
 from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Walk
+from normscope.theory.modes import common_spread
 from normscope.theory.window import Window
 
 
@@ -49,6 +51,7 @@ def add(walk: Walk, name: str, left: Field, right: Field) -> Field:
                 a.kernel + b.kernel + cross + left.sites.outer(b.mean, a.mean),
                 a.mean + b.mean,
                 a.noise + b.noise,
+                length=common_spread([(_size(left, a), a.length), (_size(left, b), b.length)]),
             )
         )
     out = Field(left.sites, tuple(parts), left.shape, left.gaussian and right.gaussian, left.roots | right.roots)
@@ -95,6 +98,10 @@ def _one_form(walk: Walk, fields: Sequence[Field]) -> list[Field]:
     ]
 
 
+def _size(field: Field, part: Part) -> float:
+    return float(field.sites.diagonal(part.kernel.detach()).mean())
+
+
 def _cuts(left: Field, right: Field) -> list[int]:
     """Channels at which either field's parts end."""
     ends = set()
@@ -111,7 +118,7 @@ def _split(field: Field, cuts: list[int]) -> list[Part]:
     for part in field.parts:
         end = start + part.channels
         while at < len(cuts) and cuts[at] <= end:
-            found.append(Part(cuts[at] - (cuts[at - 1] if at else 0), part.kernel, part.mean, part.noise))
+            found.append(replace(part, channels=cuts[at] - (cuts[at - 1] if at else 0), kurtosis=0.0))
             at += 1
         start = end
     return found

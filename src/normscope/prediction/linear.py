@@ -15,6 +15,7 @@ from torch import Tensor
 from normscope.prediction.field import INPUTS, Cotangent, Field, Part, Root
 from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Walk
+from normscope.theory.modes import common_spread
 from normscope.theory.sites import Sites
 from normscope.theory.window import Window, taps_inside
 from normscope.theory.windows import convolve, convolve_back
@@ -113,24 +114,41 @@ def _map(
     mean = after.diagonal(kernel) * 0
     inside = 1.0 if x.sites.form == "samples" else float(taps_inside(window).mean())
     noise = sigma_w2**2 * _noise(x, row.numbers["qh"] - row.numbers["qh_xy"]) * inside / window.taps
-    out = Field(after, (Part(shape[0], kernel, mean, noise),), shape, True, frozenset({Root(uses[0], len(uses))}))
+    row.length = _length(x)
+    q = row.numbers["q"]
+    length = ((q - sigma_b2) / q) ** 2 * row.length if q > 0 else 0.0
+    out = Field(
+        after, (Part(shape[0], kernel, mean, noise, length=length),), shape, True, frozenset({Root(uses[0], len(uses))})
+    )
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
         (g,) = cotangent.g
         row.numbers.update(_gradients(after, g))
         if walk.trains(weight):
-            walk.adds(row, after, g * (fan_in * patch), cotangent.spread)
+            walk.adds(row, after, g, fan_in * patch, cotangent.spread)
         if bias is not None and walk.trains(bias):
-            walk.adds(row, after, g, cotangent.spread)
+            walk.adds(row, after, g, 1.0, cotangent.spread)
         sent = sigma_w2 * convolve_back(window, g)
-        widths = [x.channels * independent_sites(x.sites, sent, inputs, two) for two in (1, 0)]
-        spread = (cotangent.spread[0] + 1 / widths[0], cotangent.spread[1] + 1 / widths[1])
+        widths = [x.channels * n for n in independent_sites(x.sites, sent, inputs)]
+        # What C outputs' squares add to the length of a gradient, as far as samples do not share it.
+        alone = 1 - (row.numbers["qt_xy"] / row.numbers["qt"]) ** 2 if row.numbers["qt"] > 0 else 0.0
+        mean, data, length, apart = cotangent.spread
+        length += 2 * max(alone, 0.0) / (walk.outputs * widths[1])
+        spread = (mean + 1 / widths[0], data + 1 / widths[1], length, apart)
         shares = tuple(sent * (part.channels / x.channels) for part in x.parts)
         zeros = tuple(torch.zeros_like(share) for share in shares)
         return [Cotangent(shares, zeros, spread)]
 
     walk.made[key] = out
     return walk.record(out, [x], back, maps=True)
+
+
+def _length(x: Field) -> float:
+    """Relative variance of the squared length of all parts together."""
+    if len(x.parts) == 1:
+        return x.parts[0].length
+    sizes = [part.channels * float(x.sites.diagonal(part.kernel.detach()).mean()) for part in x.parts]
+    return common_spread([(size, part.length) for size, part in zip(sizes, x.parts, strict=True)])
 
 
 def _noise(x: Field, size: float) -> float:
@@ -151,24 +169,28 @@ def mean_square(tensor: Tensor) -> float:
     return sum(float(piece.dot(piece)) for piece in flat.split(1 << 17)) / tensor.numel()
 
 
-def independent_sites(sites: Sites, g: Tensor, kernel: Tensor, of: int) -> float:
+def independent_sites(sites: Sites, g: Tensor, kernel: Tensor) -> tuple[float, float]:
     """tr(G K)^2 / tr(G K G K): over how many sites a layer's part of an eigenvalue averages.
 
-    of: 1 for the kernels of two samples (mean mode), 0 for those of one. The answer is 1 where the kernel is the same
-    for all pairs of sites, however independent the gradients are.
+    For the kernels of two samples (mean mode; of one, where two share nothing), and for those of one. The answer is 1
+    where the kernel is the same for all pairs of sites, however independent the gradients are.
     """
     if sites.form == "samples" or sites.count == 1:
-        return 1.0
+        return 1.0, 1.0
     g, kernel = g[0].detach(), kernel.detach()
-    if not bool(g[1].abs().max() > 1e-9 * g[0].abs().max() and kernel[1].abs().max() > 0):
-        of = 0
     if sites.form == "torus":
-        values = torch.fft.fft2(g[of]).real * torch.fft.fft2(kernel[of]).real
-        trace, square = values.sum(), values.square().sum()
+        # Half of the waves are the other half's mirror images.
+        values = torch.fft.rfft2(g).real * torch.fft.rfft2(kernel).real
+        twice = values[..., 1 : (sites.width + 1) // 2]
+        trace = values.sum((-2, -1)) + twice.sum((-2, -1))
+        square = values.square().sum((-2, -1)) + twice.square().sum((-2, -1))
     else:
-        product = g[of] @ kernel[of]
-        trace, square = product.trace(), (product * product.T).sum()
-    return max(float(trace**2 / square), 1.0) if square > 0 else 1.0
+        product = g @ kernel
+        trace = product.diagonal(dim1=-2, dim2=-1).sum(-1)
+        square = (product * product.mT).sum((-2, -1))
+    one, two = (max(t * t / s, 1.0) if s > 0 else 1.0 for t, s in zip(trace.tolist(), square.tolist(), strict=True))
+    shared = bool(g[1].abs().max() > 1e-9 * g[0].abs().max() and kernel[1].abs().max() > 0)
+    return (two if shared else one), one
 
 
 def _moments(sites: Sites, kernel: Tensor, symbol: str) -> dict[str, float]:

@@ -34,7 +34,13 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
         covariance = pool(window, pairs.k) / after.outer(share, share)
         own = after.diagonal(covariance).detach().clamp_min(0)
         parts.append(
-            Part(part.channels, products(after, found, covariance, own), found.mean, part.noise / window.taps**2)
+            Part(
+                part.channels,
+                products(after, found, covariance, own),
+                found.mean,
+                part.noise / window.taps**2,
+                length=part.length,
+            )
         )
         backs.append((found, share, agreement(after, covariance.detach(), own)))
     space = (after.width,) if len(x.shape) == 2 else (after.height, after.width)

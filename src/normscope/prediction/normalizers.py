@@ -39,13 +39,14 @@ def check_features(x: Field, normalized_shape: Any) -> None:
 def _affine(walk: Walk, name: str, x: Field, gamma: Tensor | None, beta: Tensor | None) -> list[tuple[float, Tensor]]:
     """For each part: mean(gamma^2), and beta's channels."""
     gammas, betas = _slices(x, gamma, 1.0), _slices(x, beta, 0.0)
-    for values in gammas:
+    squares = [float(values.square().mean()) for values in gammas]
+    for values, square in zip(gammas, squares, strict=True):
         size = float(values.abs().mean())
-        if values.numel() > 1 and float(values.abs().std()) > _UNEVEN * max(size, 1e-12):
+        if square - size**2 > _UNEVEN**2 * size**2:
             walk.note(f"{name}: gamma differs between channels; its mean square was taken for all.")
-    if gamma is not None and not bool(gamma.detach().any()):
+    if gamma is not None and not any(squares):
         walk.warn(f"{name}: gamma is zero, so nothing but beta passes, and no gradient before it.")
-    return [(float(g.square().mean()), b) for g, b in zip(gammas, betas, strict=True)]
+    return list(zip(squares, betas, strict=True))
 
 
 def batch_norm(
@@ -86,6 +87,7 @@ def batch_norm(
             part.noise * g2**2 / float(n.variance) ** 2,
             # Of one entry of a vector on the sphere of that many dimensions.
             -6 / (n.freedom + 2) if x.gaussian else 0.0,
+            part.length,
         )
         for part, n, (g2, b) in zip(x.parts, found, affine, strict=True)
     )
@@ -96,9 +98,9 @@ def batch_norm(
         for n, (g2, _), g, bend in zip(found, affine, cotangent.g, cotangent.bend, strict=True):
             before, products = send_back(n, g, bend, g2, trained=walk.trained_mask(len(g)))
             if gamma is not None and walk.trains(gamma):
-                walk.adds(row, x.sites, products, cotangent.spread)
+                walk.adds(row, x.sites, g, n.kernel, cotangent.spread, products)
             if beta is not None and walk.trains(beta):
-                walk.adds(row, x.sites, g, cotangent.spread)
+                walk.adds(row, x.sites, g, 1.0, cotangent.spread)
             sent.append(before)
         return [Cotangent(tuple(sent), tuple(map(torch.zeros_like, sent)), cotangent.spread)]
 
@@ -153,6 +155,7 @@ def _by_running(
             kernel * s + float(b.square().mean()),
             (1 - share) * part.mean * s**0.5 + float(b.mean()),
             part.noise * s**2,
+            length=part.length,
         )
         for part, kernel, share, s, (_, b) in zip(x.parts, kernels, known, scales, affine, strict=True)
     )
@@ -161,9 +164,9 @@ def _by_running(
     def back(cotangent: Cotangent) -> list[Cotangent]:
         for kernel, rate, g in zip(kernels, rates, cotangent.g, strict=True):
             if gamma is not None and walk.trains(gamma):
-                walk.adds(row, x.sites, g * kernel * rate, cotangent.spread)
+                walk.adds(row, x.sites, g, kernel * rate, cotangent.spread)
             if beta is not None and walk.trains(beta):
-                walk.adds(row, x.sites, g, cotangent.spread)
+                walk.adds(row, x.sites, g, 1.0, cotangent.spread)
         sent = tuple(g * s for g, s in zip(cotangent.g, scales, strict=True))
         return [Cotangent(sent, tuple(map(torch.zeros_like, sent)), cotangent.spread)]
 
@@ -192,15 +195,7 @@ def _share_of_mean(square: float, shared: float) -> float:
 
 
 def sample_norm(
-    walk: Walk,
-    name: str,
-    x: Field,
-    gamma: Tensor | None,
-    beta: Tensor | None,
-    eps: float,
-    *,
-    centre: bool,
-    kind: str,
+    walk: Walk, name: str, x: Field, gamma: Tensor | None, beta: Tensor | None, eps: float, *, centre: bool, kind: str
 ) -> Field:
     r"""LayerNorm, GroupNorm, RMSNorm: each sample by its own statistics over many channels (and sites).
 
@@ -242,9 +237,9 @@ def sample_norm(
     def back(cotangent: Cotangent) -> list[Cotangent]:
         for hat, g in zip(hats, cotangent.g, strict=True):
             if gamma is not None and walk.trains(gamma):
-                walk.adds(row, sites, g * hat, cotangent.spread)
+                walk.adds(row, sites, g, hat, cotangent.spread)
             if beta is not None and walk.trains(beta):
-                walk.adds(row, sites, g, cotangent.spread)
+                walk.adds(row, sites, g, 1.0, cotangent.spread)
         sent = tuple(g * g2 * rate for g, (g2, _) in zip(cotangent.g, affine, strict=True))
         return [Cotangent(sent, tuple(map(torch.zeros_like, sent)), cotangent.spread)]
 

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from normscope.prediction.field import Field
 from normscope.prediction.walk import Row, Walk
-from normscope.theory.modes import common_spread, edge, pushed, widening
+from normscope.theory.lengths import longest
+from normscope.theory.modes import Bulk, common_spread, unevenness, widening
 
 
 @dataclass(frozen=True)
@@ -106,11 +107,6 @@ def _overlaps(walk: Walk, x: Field, images: Tensor | None) -> tuple[Parts, Parts
     return [], widths, float(torch.linalg.eigvalsh(gram)[-1] - gram.diagonal().sum() / (m - 1)) / m
 
 
-def _beyond(parts: Parts, m: int) -> float:
-    """Edge less mean, over m."""
-    return (edge(parts, m) - sum(float(n * values.clamp_min(0).sum()) for values, n in parts)) / m if parts else 0.0
-
-
 def _read(
     walk: Walk,
     outputs: int,
@@ -135,8 +131,35 @@ def _read(
     narrow = [*(inputs or [])]
     wide = [(values * widened, n) for values, n in (*narrow, *(widths or []))]
 
-    def ends(mean: float, data: float, parts: Parts) -> tuple[float, float]:
-        return mean + pushed(parts, m, m * (mean - data)) / m, data + given + _beyond(parts, m)
+    bulk = Bulk(wide, m)
 
-    first, second = ends(infinite[0], infinite[1], narrow), ends(corrected[0], corrected[1], wide)
-    return Spectrum(second[0], second[1], first[0], first[1], shares)
+    def ends(mean: float, data: float, bulk: Bulk) -> tuple[float, float]:
+        return mean + bulk.pushed(m * (mean - data)) / m, data + given + (bulk.edge() - bulk.total) / m
+
+    first, second = ends(infinite[0], infinite[1], Bulk(narrow, m)), ends(corrected[0], corrected[1], bulk)
+    alone = corrected[1] * longest(m, _variance(rows, outputs))
+    alone += bulk.pushed(m * (alone - corrected[1])) / m
+    return Spectrum(_raised(rows, outputs, second[0]), max(second[1], alone), first[0], first[1], shares)
+
+
+def _raised(rows: list[tuple[Row, Tensor]], outputs: int, mean: float) -> float:
+    """The mean mode with what the samples' own gradients, of all outputs, have along the one that all share."""
+    parts = [(max(float(share[0].detach()), 0.0), row.spread[3]) for row, share in rows]
+    coupled = outputs * common_spread(parts) * sum(c for c, _ in parts) ** 2
+    return mean / 2 + math.sqrt(mean**2 / 4 + coupled) if mean > 0 else mean
+
+
+def _variance(rows: list[tuple[Row, Tensor]], outputs: int) -> float:
+    """Of the logarithm of one sample's own largest eigenvalue, from sample to sample."""
+    parts = [(max(float(share[1].detach()), 0.0), row) for row, share in rows]
+    lengths = [common_spread([(c, value(row)) for c, row in parts]) for value in (_forward, _backward)]
+    data = common_spread([(c, row.spread[1]) for c, row in parts if row.spread[1] > 0])
+    return sum(lengths) + unevenness(outputs, data)
+
+
+def _forward(row: Row) -> float:
+    return row.length
+
+
+def _backward(row: Row) -> float:
+    return row.spread[2]

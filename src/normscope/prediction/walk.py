@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from normscope.prediction.field import Cotangent, Field
+from normscope.prediction.field import Cotangent, Field, Spread
 from normscope.theory.sites import Sites
 
 Back = Callable[[Cotangent], Sequence[Cotangent]]
@@ -16,14 +16,16 @@ Back = Callable[[Cotangent], Sequence[Cotangent]]
 class Row:
     """Order parameters of a layer, its share of lambda in every direction sent back, and the kernel that enters it.
 
-    of_data: nothing but the data enters it, so that no width is behind its inputs.
+    of_data: nothing but the data enters it, so that no width is behind its inputs. length: relative variance, from
+    sample to sample, of the squared length of what enters.
     """
 
     layer: str
     kind: str
     numbers: dict[str, float] = field(default_factory=dict)
     share: Tensor | None = None
-    spread: tuple[float, float] = (0.0, 0.0)
+    spread: Spread = (0.0, 0.0, 0.0, 0.0)
+    length: float = 0.0
     elementwise: Tensor | None = None
     inputs: tuple[Sites, Tensor, int] | None = None
     of_data: bool = False
@@ -59,6 +61,7 @@ class Walk:
         self.called: list[str] = []
         self.offsets = False
         self.lengths = 1.0
+        self.outputs = 1
         self._tape: list[_Record] = []
 
     def note(self, text: str) -> None:
@@ -88,24 +91,36 @@ class Walk:
         self.rows.append(Row(layer, kind, numbers))
         return self.rows[-1]
 
-    def adds(self, row: Row, sites: Sites, products: Tensor, spread: tuple[float, float]) -> None:
-        """What one parameter tensor adds: G times the kernel that it is multiplied with."""
-        self.adds_total(row, sites.total(products), spread)
-        if sites.form != "samples":
-            # The last direction is sent back pair by pair; its second class is the kernel of two samples.
-            scale = sites.count if sites.form == "torus" else 1
-            pair = products[-1, 1].sum() * scale
-            row.elementwise = pair if row.elementwise is None else row.elementwise + pair
+    def adds(
+        self,
+        row: Row,
+        sites: Sites,
+        g: Tensor,
+        kernel: Tensor | float,
+        spread: Spread,
+        products: Tensor | None = None,
+    ) -> None:
+        """What one parameter tensor adds: G times the kernel that it is multiplied with, or products that are known.
 
-    def adds_total(self, row: Row, total: Tensor, spread: tuple[float, float]) -> None:
+        The last direction is sent back pair by pair; its second class is the kernel of two samples.
+        """
+        if sites.form == "samples":
+            total = sites.total(g * kernel if products is None else products)
+        else:
+            held = kernel.detach() if isinstance(kernel, Tensor) else kernel
+            total = sites.total(g.detach() * held if products is None else products.detach())
+            pair = (g[-1, 1] * (kernel[1] if isinstance(kernel, Tensor) else kernel)).sum()
+            pair = pair * (sites.count if sites.form == "torus" else 1)
+            row.elementwise = pair if row.elementwise is None else row.elementwise + pair
         row.share = total if row.share is None else row.share + total
         row.spread = spread
 
     def send_back(self, out: Field, seeds: Tensor) -> None:
         """Cotangents of one output unit, through the tape; rows collect their shares."""
+        self.outputs = out.shape[0]
         for row in self.rows:
             row.share = row.elementwise = None
-        waiting = {id(out): Cotangent((seeds,), (torch.zeros_like(seeds),), (0.0, 0.0))}
+        waiting = {id(out): Cotangent((seeds,), (torch.zeros_like(seeds),), (0.0, 0.0, 0.0, 0.0))}
         for record in reversed(self._tape):
             cotangent = waiting.pop(id(record.out), None)
             if cotangent is None:

@@ -22,8 +22,7 @@ trace of P D (I - 11^T/B) D P is the numerator, up to (B-1)/B, and the preactiva
 
 Holds when: wide layers (width >> B is not needed), independent weights, eps = 0, no skip connections.
 Differs from the source: seed 003 lets the *norm* grow by 1.467; it is the squared norm (docs/errata.md, E-GE-1).
-Source: seed 003, "Vanishing/exploding gradients"; Yang et al. 2019 (arXiv 1902.08129), Theorems 5, 8 and 9. The form
-for any phi is derived above.
+Source: seed 003, "Vanishing/exploding gradients"; Yang et al. 2019 (arXiv 1902.08129), Theorems 5, 8 and 9.
 """
 
 import math
@@ -55,8 +54,7 @@ class Activation:
 
 # Where tanh and erf bend and where they are flat; a large gamma puts all of it into a narrow place.
 _BENDS = (-10.0, -3.0, -1.0, 0.0, 1.0, 3.0, 10.0)
-# Quadrature is off by less than this many times what its last refinements changed; more than this share of the rate is
-# no answer.
+# Quadrature is off by less than this many times its last change; beyond this share of the rate there is no answer.
 _SAFETY, _LARGEST_ERROR = 4, 1e-3
 # Nodes of the finest rule; their square is the cost.
 _NODES = 2000
@@ -111,8 +109,7 @@ def explosion(
 
     Args:
         phi: "relu", "linear", "tanh", "erf", or an `Activation` of yours.
-        batch_size: B > 3, whole; or inf. For BatchNorm over positions too, samples times positions (which are then
-            taken to be independent).
+        batch_size: B > 3, whole; or inf. Over positions too: samples times positions, taken as independent.
 
     Example:
         >>> found = explosion("relu", 1024)
@@ -121,10 +118,8 @@ def explosion(
     """
     size = _batch_size(batch_size)
     if not all(isinstance(value, Real) and (value == 0 or 1e-60 <= abs(value) <= 1e60) for value in (gamma, beta)):
-        raise ValueError(
-            f"gamma and beta are finite numbers, 0 or of a size between 1e-60 and 1e60; got gamma = {gamma!r} and "
-            f"beta = {beta!r}."
-        )
+        got = f"got gamma = {gamma!r} and beta = {beta!r}."
+        raise ValueError(f"gamma and beta are finite numbers, 0 or of a size between 1e-60 and 1e60; {got}")
     if not isinstance(phi, Activation):
         check_choice("phi", phi, ACTIVATIONS)
     if phi == "linear" and gamma != 0:
@@ -231,9 +226,8 @@ def _moments(activation: Activation, size: float, gamma: float, beta: float, pan
     if math.isinf(size):
         slopes, pulls = (float(w1 @ values) ** 2 for values in (d(x1), x1 * d(x1)))
         return _Moments(square, centred, slope, weighted, slopes, pulls)
-    # x2 = c x1 + width y, with y a coordinate of the sphere that is left once x1 is known.
+    # x2 = c x1 + width y, y a coordinate of the sphere that x1 leaves, which rounding may leave nothing of.
     c = -1 / n
-    # Rounding may put a node on the edge of the sphere, where nothing is left.
     width = np.sqrt((1 - c * c) * np.maximum(n - x1**2, 1e-30) / (n - 1))[:, None]
     y, w2 = rule(n - 1, (kinks[None] - c * x1[:, None]) / width, panels)
     x2 = c * x1[:, None] + width * y

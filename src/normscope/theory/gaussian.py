@@ -120,7 +120,7 @@ def _erf(pairs: Pairs) -> Moments:
 
 
 @lru_cache(maxsize=1)
-def _hermite() -> tuple[Tensor, Tensor, Tensor]:
+def hermite() -> tuple[Tensor, Tensor, Tensor]:
     """Points, weights of the standard Gaussian, and h_0 ... h_{TERMS} at the points."""
     z = torch.linspace(-9.995, 9.995, 2000, dtype=torch.float64)
     weight = torch.exp(-z * z / 2)
@@ -159,14 +159,17 @@ def _held(k: Tensor, value: Tensor, slope: Tensor) -> Tensor:
 
 
 def _series(pairs: Pairs, function: Callable[[Tensor], Tensor]) -> Moments:
-    z, weight, table = _hermite()
+    z, weight, table = hermite()
     # Equal places share their coefficients: without borders there is one.
-    both, place = torch.unique(torch.stack([pairs.q.flatten(), pairs.mean.flatten()]), dim=1, return_inverse=True)
+    both = torch.stack([pairs.q.flatten(), pairs.mean.flatten()])
+    place = torch.zeros(1, dtype=torch.long)
+    if both.shape[1] > 1:
+        both, place = torch.unique(both, dim=1, return_inverse=True)
     root = both[0].clamp_min(0).sqrt()[:, None]
     at = both[1][:, None] + root * z
     values, slopes = function(at), derivative(function, at)
-    alpha = values @ (table[:-1] * weight).T
-    beta = slopes @ (table[:-1] * weight).T
+    projection = (table[:-1] * weight).T
+    alpha, beta = values @ projection, slopes @ projection
     gamma = beta[:, 1:] * torch.arange(1, TERMS, dtype=torch.float64).sqrt() / root.clamp_min(_POINT)
     point = root[:, 0] < _POINT
     if bool(point.any()):
@@ -212,7 +215,7 @@ def length_slope(phi: Activation, q: float, mean: float) -> float:
         >>> round(length_slope(RELU, 1.0, 0.0), 3), round(length_slope(RELU, 1.0, -1.0), 2)
         (1.0, 2.02)
     """
-    z, weight, _ = _hermite()
+    z, weight, _ = hermite()
     u = math.sqrt(max(q, 0.0)) * z
     values, slopes = phi.function(mean + u), derivative(phi.function, mean + u)
     first = float(values @ weight)

@@ -16,6 +16,13 @@ takes (Marchenko and Pastur; with d equal t_j = b/d this is b (1 + sqrt(m/d))^2)
 A constant part that stands `spike` above the mean of the data modes has its eigenvalue at z(1 / spike), a little above
 the mean mode, as long as it is out of their reach.
 
+A constant gradient shared by all samples is met by what is each sample's own: through N channels the overlap of the two
+has a variance V relative to |shared|^4, to which an activation adds the rise of G_xx / G_xy, over N (what was a
+sample's own before and is mixed anew is left out), and all C outputs have one. The two by two matrix of the mean mode
+theta and that coupling has the largest eigenvalue
+
+    theta / 2 + sqrt(theta^2 / 4 + C sum_{l, k} c_l c_k min(V_l, V_k))        c_l: the layers' parts of theta
+
 With C outputs the weights above a layer couple them: the C cotangents that reach a layer through widths n_1, n_2, ...
 have a Gram matrix whose largest eigenvalue is not 1 but that of a Wishart matrix of C in n, 1/n = sum 1/n_j (exact for
 one width; for several to first order in C/n). The last layer's own part is the same for every output.
@@ -27,8 +34,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-# Mean of the Tracy-Widom law for real matrices.
-_TRACY_WIDOM = -1.2065
+# Mean and variance of the Tracy-Widom law for real matrices.
+_TRACY_WIDOM, _TRACY_WIDOM_VARIANCE = -1.2065, 1.6078
 # Eigenvalues that no sum here notices, and whose squares leave the range of numbers.
 _NOTHING = 1e-100
 
@@ -52,6 +59,15 @@ def widening(outputs: int, spread: float) -> float:
     return max(top + _TRACY_WIDOM * scale, 1.0)
 
 
+def unevenness(outputs: int, spread: float) -> float:
+    """Relative variance of that eigenvalue, by the same law."""
+    if outputs <= 1 or spread <= 0:
+        return 0.0
+    n = 1 / spread
+    scale = (math.sqrt(n) + math.sqrt(outputs)) * (1 / math.sqrt(n) + 1 / math.sqrt(outputs)) ** (1 / 3) / n
+    return _TRACY_WIDOM_VARIANCE * (scale / widening(outputs, spread)) ** 2
+
+
 def common_spread(parts: Sequence[tuple[float, float]]) -> float:
     """Of a sum of layers' parts (c, spread): the variance of the sum, in which layers share what lies above both.
 
@@ -68,30 +84,36 @@ def common_spread(parts: Sequence[tuple[float, float]]) -> float:
     return found / total**2
 
 
-def edge(parts: Sequence[tuple[Tensor, float]], m: int) -> float:
-    """Upper edge of the sum of Y T Y^T over independent parts, Y of m rows: (eigenvalues of T, copies of each).
+class Bulk:
+    """The sum of Y T Y^T over independent parts, Y of m rows: (eigenvalues of T, copies of each)."""
 
-    Example: 64 samples in 16 dimensions, (1 + sqrt(4))^2.
-        >>> round(edge([(torch.full((16,), 1 / 16, dtype=torch.float64), 1)], 64), 9)
-        9.0
-    """
-    t, copies = _joined(parts)
-    if not t.numel():
-        return 0.0
-    u = _turn(t, copies, m)
-    total = sum(n * float(values.clamp_min(0).sum()) for values, n in parts)
-    return total + float(1 / u + (copies * t * (t * m * u / (1 - t * m * u))).sum())
+    def __init__(self, parts: Sequence[tuple[Tensor, float]], m: int) -> None:
+        self._m = m
+        self.total = sum(n * float(values.clamp_min(0).sum()) for values, n in parts)
+        self._t, self._copies = _joined(parts)
+        self._turn = _turn(self._t, self._copies, m) if self._t.numel() else 0.0
 
+    def edge(self) -> float:
+        """The upper one of its spectrum.
 
-def pushed(parts: Sequence[tuple[Tensor, float]], m: int, spike: float) -> float:
-    """How far the spread of the data modes pushes up a mean mode that stands `spike` above their mean.
+        Example: 64 samples in 16 dimensions, (1 + sqrt(4))^2.
+            >>> round(Bulk([(torch.full((16,), 1 / 16, dtype=torch.float64), 1)], 64).edge(), 9)
+            9.0
+        """
+        if not self._turn:
+            return 0.0
+        t, u = self._t, self._turn
+        return self.total + float(1 / u + (self._copies * t * (t * self._m * u / (1 - t * self._m * u))).sum())
 
-    z(1 / spike) - spike - sum t        0 where the spike drowns in the data modes
-    """
-    t, copies = _joined(parts)
-    if not t.numel() or spike <= 0 or 1 / spike >= _turn(t, copies, m):
-        return 0.0
-    return float((copies * t * (t * m / spike / (1 - t * m / spike))).sum())
+    def pushed(self, spike: float) -> float:
+        """How far it pushes up a mode that stands `spike` above the mean of the data modes.
+
+        z(1 / spike) - spike - sum t        0 where the spike drowns in the data modes
+        """
+        if not self._turn or spike <= 0 or 1 / spike >= self._turn:
+            return 0.0
+        t, m = self._t, self._m
+        return float((self._copies * t * (t * m / spike / (1 - t * m / spike))).sum())
 
 
 def _joined(parts: Sequence[tuple[Tensor, float]]) -> tuple[Tensor, Tensor]:

@@ -44,7 +44,7 @@ class Normalized:
 
 def centred(sites: Sites, kernel: Tensor) -> Tensor:
     """P K P: the mean over batch and sites taken out at both ends."""
-    rows = sites.rows(sites.mix(kernel))
+    rows = sites.rows(kernel)
     if sites.form == "torus":
         return kernel - rows[..., None, None, None]
     left, right = rows[..., :, None], rows[..., None, :]
@@ -61,7 +61,7 @@ def normalize(sites: Sites, kernel: Tensor, eps: float, noise: float = 0.0) -> N
     middle = kernel + shift
     spread = sites.diagonal(middle.detach()).mean()
     variance = spread + eps
-    square = sites.mix(middle.detach() ** 2).mean() + (noise if sites.form != "samples" else 0.0)
+    square = sites.rows(middle.detach() ** 2).mean() + (noise if sites.form != "samples" else 0.0)
     freedom = float(spread**2 / square) if square > 0 else 0.0
     # Below four degrees of freedom E[1/s^2] does not exist or is ruled by rare batches.
     inverse = max(freedom, 4.0) / (max(freedom, 4.0) - 2) / variance
@@ -74,9 +74,13 @@ def send_back(found: Normalized, g: Tensor, bend: Tensor, gamma2: float, *, trai
     trained: for each direction, 1 where the statistics are differentiated through and 0 where they are held.
     """
     sites = found.sites
-    diagonal = sites.diagonal(found.kernel)
-    products = g * found.kernel + gamma2 * bend * sites.outer(diagonal, diagonal)
-    c2 = sites.rows(sites.mix(products))
+    kernel, came = (found.kernel, g) if sites.form == "samples" else (found.kernel.detach(), g.detach())
+    diagonal = sites.diagonal(kernel)
+    products = came * kernel + gamma2 * bend * sites.outer(diagonal, diagonal)
+    if not bool(trained.any()):
+        return gamma2 * found.inverse * g, products
+    c2 = sites.rows(products)
     c2 = c2 if sites.form == "torus" else c2.mean(-1)
-    kept = (g - centred(sites, g)) + c2[:, None, None, None] * found.kernel
+    # The direction that is differentiated never goes through the statistics, so that what they take out is a constant.
+    kept = (came - centred(sites, came)) + c2[:, None, None, None] * kernel
     return gamma2 * found.inverse * (g - trained[:, None, None, None] * kept), products

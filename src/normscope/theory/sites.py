@@ -74,9 +74,12 @@ class Sites:
     def outer(self, left: Tensor, right: Tensor) -> Tensor:
         return self.ends(left)[0] * self.ends(right)[1]
 
-    def rows(self, mixed: Tensor) -> Tensor:
-        """The mean over the second end: one number for each place."""
-        return mixed.mean(dim=(-2, -1)) if self.form == "torus" else mixed.mean(dim=-1)
+    def rows(self, kernel: Tensor) -> Tensor:
+        """The mean over all samples and places of the second end: one number for each place of the first."""
+        if self.form == "torus":
+            one, two = kernel.mean(dim=(-2, -1)).unbind(-1)
+            return (one + (self.batch - 1) * two) / self.batch
+        return self.mix(kernel).mean(dim=-1)
 
     def same(self) -> Tensor:
         """Ones where both ends are one place of one sample."""
@@ -100,10 +103,10 @@ class Sites:
 
         lambda = (1/m) sum_{x, y} v_x v_y sum_{a, b} G K with |v| = 1; cotangents here are seeded with m v_x v_y.
         """
-        mixed = self.mix(products)
         if self.form == "samples":
-            return mixed.mean(dim=(-2, -1))
-        return mixed.sum(dim=(-2, -1)) * (self.count if self.form == "torus" else 1)
+            return self.mix(products).mean(dim=(-2, -1))
+        one, two = products.sum(dim=(-2, -1)).unbind(-1)
+        return (one + (self.batch - 1) * two) * ((self.count if self.form == "torus" else 1) / self.batch)
 
     def pairs(self, kernel: Tensor, mean: Tensor) -> Pairs:
         """Second moments and means as covariances, for `gaussian`; a place's own variance is a constant to `modes`."""

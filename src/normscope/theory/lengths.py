@@ -1,0 +1,82 @@
+r"""How far samples differ from one another in length, and what the longest of a batch does to the data modes.
+
+A sample's own entry of the kernel, t(x) = sum over layers of G(x, x) K(x, x), is the same for all samples only at
+infinite width. Through an activation of N channels and S sites the relative variance v of |h(x)|^2 and w of the squared
+gradient |g(x)|^2 become
+
+    v' = slope^2 v + sum_k A_k mean_ab(c^k) / N            slope = E[phi phi' u] / E[phi^2]
+    w' = w + (1 + 2/C) sum_k B_k mean_ab(c^k) / N          c: correlation of two sites a, b of one sample
+
+with A_k and B_k the squared Hermite coefficients of phi^2 and phi'^2 over the squares of their means (sum_k A_k = 5 and
+sum_k B_k = 1 for ReLU). The mean for w is weighted by the gradient's squares at a and b, and weights add (2/C) / n to
+w, n being the width of the data modes, as far as samples do not share their gradients. Each layer's part of t has the v
+of what enters it and the w of what comes back; layers share what lies below both, or above both. That a layer's v and w
+go together is left out.
+
+A sample that stands out of the batch has an eigenvector of its own. In logarithms t(x) times the largest eigenvalue of
+the C x C block of x is taken as Gaussian, so that the largest of m of them is
+
+    mean * exp(z s - s^2 / 2)        z = Phi^-1((m - 3/8) / (m + 1/4))       (Blom 1958)
+"""
+
+import math
+from functools import lru_cache
+from statistics import NormalDist
+
+import torch
+from torch import Tensor
+
+from normscope.theory.gaussian import Activation, derivative, hermite
+
+# Powers of the correlation that are told apart; what is left goes on the last.
+_POWERS = 4
+
+
+@lru_cache(maxsize=256)
+def _coefficients(phi: Activation, q: float, mean: float) -> tuple[tuple[float, ...], tuple[float, ...], float]:
+    z, weight, table = hermite()
+    u = math.sqrt(q) * z
+    values, slopes = phi.function(mean + u), derivative(phi.function, mean + u)
+    square = float(values.square() @ weight)
+    found = [_relative(f.square(), weight, table) for f in (values, slopes)]
+    return found[0], found[1], float((values * slopes * u) @ weight) / square if square > 0 else 0.0
+
+
+def _relative(f: Tensor, weight: Tensor, table: Tensor) -> tuple[float, ...]:
+    """Squared Hermite coefficients of orders 1 ... _POWERS over the squared mean, the last with all that follow."""
+    mean = float(f @ weight)
+    if mean <= 0:
+        return (0.0,) * _POWERS
+    first = [float((f * table[k]) @ weight) ** 2 for k in range(1, _POWERS)]
+    rest = float(f.square() @ weight) - mean**2 - sum(first)
+    return tuple(a / mean**2 for a in (*first, max(rest, 0.0)))
+
+
+def fluctuations(phi: Activation, q: float, mean: float, correlations: Tensor) -> tuple[Tensor, Tensor, float]:
+    """What one channel adds to v and to w for each pair of sites of a sample, and the slope of v.
+
+    Example: ReLU at a single site, E[relu^4] / E[relu^2]^2 - 1 and E[relu'^4] / E[relu'^2]^2 - 1.
+        >>> found = fluctuations(Activation("relu", torch.relu, line=(0.0, 1.0)), 3.0, 0.0, torch.ones(1, 1))
+        >>> [round(float(value), 2) for value in found]
+        [5.0, 1.0, 1.0]
+    """
+    if not q > 0:
+        return 0 * correlations, 0 * correlations, 0.0
+    # Lines through zero know no scale.
+    values, slopes, slope = _coefficients(phi, 1.0 if phi.line is not None and mean == 0 else q, mean)
+    own, back = torch.zeros_like(correlations), torch.zeros_like(correlations)
+    for a, b in zip(reversed(values), reversed(slopes), strict=True):
+        own, back = (own + a) * correlations, (back + b) * correlations
+    return own, back, slope
+
+
+def longest(m: int, variance: float) -> float:
+    """Of m samples whose logarithms have this variance, over the mean.
+
+    Example:
+        >>> longest(64, 0.0), round(longest(64, 0.02), 2)
+        (1.0, 1.38)
+    """
+    if m < 2 or variance <= 0:
+        return 1.0
+    return math.exp(NormalDist().inv_cdf((m - 0.375) / (m + 0.25)) * math.sqrt(variance) - variance / 2)
