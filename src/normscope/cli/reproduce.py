@@ -37,11 +37,11 @@ def reproduce(
 
     Example: normscope reproduce fig-9 --scale small
     """
-    from normscope.reproduction import Store, entries, judge
+    from normscope.reproduction import Store, all_entries, judge
     from normscope.reproduction import reproduce as run
 
     if show or check:
-        chosen = [entries()[name] for name in _known(names)]
+        chosen = [all_entries()[name] for name in _known(names)]
         judged = [one for entry in chosen for one in judge(entry, Store(out))]
         if check:
             _check(chosen, judged, out, gallery)
@@ -56,7 +56,7 @@ def reproduce(
         except KeyboardInterrupt:
             typer.echo("Stopped. What was finished is kept; the same command goes on from there.", err=True)
             raise typer.Exit(130) from None
-        _draw([entries()[name] for name in _known(names)], out)
+        _draw([all_entries()[name] for name in _known(names)], out)
     if as_json:
         typer.echo(json.dumps([one.plain() for one in judged], indent=1))
     else:
@@ -67,11 +67,11 @@ def reproduce(
 
 def _known(names: list[str] | None) -> list[str]:
     from normscope.choices import check_choice
-    from normscope.reproduction import entries
+    from normscope.reproduction import all_entries
 
-    wanted = [name.partition("/")[0] for name in names or entries()]
+    wanted = [name.partition("/")[0] for name in names or all_entries()]
     for name in wanted:
-        check_choice("entry", name, entries())
+        check_choice("entry", name, all_entries())
     return list(dict.fromkeys(wanted))
 
 

@@ -2,7 +2,7 @@
 
 from normscope.reproduction.entry import VERDICTS, Entry, Judged, Line, Panel, Part, Runs, Statement, judge, stored
 from normscope.reproduction.experiment import Experiment, Place, Run
-from normscope.reproduction.registry import entries, experiments
+from normscope.reproduction.registry import all_entries, all_experiments
 from normscope.reproduction.running import reproduce
 from normscope.reproduction.store import Store
 
@@ -19,8 +19,8 @@ __all__ = [
     "Runs",
     "Statement",
     "Store",
-    "entries",
-    "experiments",
+    "all_entries",
+    "all_experiments",
     "judge",
     "reproduce",
     "stored",

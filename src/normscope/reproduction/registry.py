@@ -9,7 +9,7 @@ from normscope.reproduction.experiment import Experiment
 
 
 @cache
-def entries() -> dict[str, Entry]:
+def all_entries() -> dict[str, Entry]:
     """One for each file in `normscope.reproduction.entries`, in the order of the files' names."""
     package = import_module("normscope.reproduction.entries")
     found: dict[str, Entry] = {}
@@ -22,6 +22,6 @@ def entries() -> dict[str, Entry]:
 
 
 @cache
-def experiments() -> dict[str, Experiment]:
+def all_experiments() -> dict[str, Experiment]:
     """Those that some entry needs."""
-    return {experiment.name: experiment for entry in entries().values() for experiment in entry.needs}
+    return {experiment.name: experiment for entry in all_entries().values() for experiment in entry.needs}

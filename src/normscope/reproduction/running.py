@@ -14,7 +14,7 @@ from pathlib import Path
 from normscope.choices import check_choice
 from normscope.reproduction.entry import Entry, Judged, judge
 from normscope.reproduction.experiment import SCALES, Experiment, Place, Run
-from normscope.reproduction.registry import entries, experiments
+from normscope.reproduction.registry import all_entries, all_experiments
 from normscope.reproduction.store import Store
 
 # Longer than this on a CPU is asked about first.
@@ -77,7 +77,7 @@ def reproduce(
         yes: go on though the estimate is beyond ten minutes on a CPU.
         on_run: called with a job when it begins (None) and when it is finished (its seconds).
     """
-    chosen = [entries()[name] for name in map(_known, names)]
+    chosen = [all_entries()[name] for name in map(_known, names)]
     if not chosen:
         raise ValueError("Name at least one entry; normscope reproduce --list shows them.")
     if seeds < 1 or jobs < 1:
@@ -102,7 +102,7 @@ def estimate(todo: Sequence[Job], device: str, jobs: int) -> float:
 
 def _known(name: str) -> str:
     entry = name.partition("/")[0]
-    check_choice("entry", entry, entries())
+    check_choice("entry", entry, all_entries())
     return entry
 
 
@@ -193,7 +193,7 @@ def run_job(
 
     from normscope.environment import environment
 
-    experiment = experiments()[name]
+    experiment = all_experiments()[name]
     torch.set_float32_matmul_precision("high")
 
     def tick(step: int) -> None:

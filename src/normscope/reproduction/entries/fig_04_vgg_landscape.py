@@ -109,8 +109,8 @@ ENTRY = Entry(
             "Mean band over the first 1,500 steps: narrower with BatchNorm in every seed.",
             _early,
             curves=LOOKS,
-            found="The order is the reverse at the start: without BatchNorm the network stands on a flat place and does "
-            "not learn yet.",
+            found="The order is the reverse at the start: without BatchNorm the network stands on a flat place and "
+            "does not learn yet.",
         ),
     ),
     panels=_panels,
