@@ -1,6 +1,6 @@
 """Statistics of stored curves, and the lines that show them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,3 +70,14 @@ def band_lines(runs: Runs, cells: Sequence[str], low: str, high: str) -> list[Li
 def each(values: Sequence[Any], form: str = ".3g") -> str:
     """Numbers of the seeds, for words."""
     return ", ".join(format(value, form) for value in values)
+
+
+def of_each(by_seed: dict[int, Curves], statistic: Callable[[Curves], float]) -> Array:
+    """A number a seed."""
+    return np.array([statistic(by_seed[seed]) for seed in sorted(by_seed)])
+
+
+def mean_sd(values: Array, form: str = ".1%") -> str:
+    """Mean and standard deviation over seeds, in words."""
+    sd = float(values.std(ddof=1)) if len(values) > 1 else float("nan")
+    return f"{format(float(values.mean()), form)} (sd {format(sd, form)}, n = {len(values)})"

@@ -88,7 +88,8 @@ class Statement:
     """One sentence that can be true or false.
 
     words: the source's, in ours. rule: when it counts as reproduced. judge: the same as code.
-    exact: mathematics, where one counterexample decides. cells: those it needs, if not all of the entry's.
+    exact: mathematics, where one counterexample decides. cells: those it needs, if not all of the entry's; as
+    "experiment/cell" where two experiments have a cell of that name.
     curves: which a run must have to count. n: seeds of each cell. scales: at which the rule has a meaning.
     found: what we think the numbers mean where they differ from the words.
     """
@@ -103,6 +104,9 @@ class Statement:
     curves: Sequence[str] = ()
     scales: Sequence[str] = ("paper", "small")
     found: str = ""
+
+    def uses(self, experiment: Experiment, cell: str) -> bool:
+        return self.cells is None or cell in self.cells or f"{experiment.name}/{cell}" in self.cells
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,14 +125,12 @@ class Entry:
     panels: Callable[[Runs], Sequence[Panel]]
 
     def cells(self, statement: Statement | None = None) -> list[tuple[Experiment, str]]:
-        chosen = None if statement is None else statement.cells
         every = [(experiment, cell) for experiment, cells in self.needs.items() for cell in cells]
-        return [pair for pair in every if chosen is None or pair[1] in chosen]
+        return [pair for pair in every if statement is None or statement.uses(*pair)]
 
-    def curves(self, cell: str) -> set[str]:
+    def curves(self, experiment: Experiment, cell: str) -> set[str]:
         """Which a run of this cell must have to count for all statements."""
-        asked = [s.curves for s in self.statements if s.cells is None or cell in s.cells]
-        return {name for names in asked for name in names}
+        return {name for statement in self.statements if statement.uses(experiment, cell) for name in statement.curves}
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def missing(chosen: Sequence[Entry], store: Store, scale: str, seeds: int) -> li
     for seed in range(seeds):
         for entry in chosen:
             for experiment, cell in entry.cells():
-                needed = entry.curves(cell)
+                needed = entry.curves(experiment, cell)
                 if seed not in {run.seed for run in store.runs(experiment, cell, scale) if run.curves.keys() >= needed}:
                     jobs.setdefault((experiment.name, cell, seed), Job(experiment, cell, scale, seed))
     return list(jobs.values())
