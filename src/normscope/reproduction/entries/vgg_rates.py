@@ -7,6 +7,7 @@ import numpy as np
 from normscope.reproduction.curves import each, spread
 from normscope.reproduction.entry import Entry, Panel, Part, Runs, Statement
 from normscope.reproduction.experiment import Curves, Experiment, Place
+from normscope.reproduction.experiments.vgg import cifar10_on
 
 RATES = [0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 1.2]
 
@@ -15,11 +16,11 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     """Training accuracy over the last tenth of the steps, and where training diverged, for each learning rate."""
     import torch
 
-    from normscope import data, losses, models
+    from normscope import losses, models
     from normscope.data import batches
     from normscope.training import train
 
-    cifar = data.cifar10(place.root).to(place.device)
+    cifar = cifar10_on(place.root, place.device)
     found: Curves = {"rate": [], "accuracy": [], "diverged_at": []}
     for lr in settings["rates"]:
         model = models.VGG(16, width=settings["width"], norm=settings["norm"], seed=seed).to(place.device)

@@ -14,24 +14,36 @@ Curves of a run:
 
 import json
 import math
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from normscope.reproduction.experiment import Curves, Experiment, Place, Run
+
+if TYPE_CHECKING:
+    from normscope.data import Dataset
 
 SHIFT_LAYERS, MOMENT_LAYERS, HISTOGRAM_LAYERS = (5, 10), (2, 9, 13), (3, 11)
 DECAY = 4e-4
 
 
+@cache
+def cifar10_on(root: str | None, device: str) -> "Dataset":
+    """Read once a process."""
+    from normscope.data import cifar10
+
+    return cifar10(root).to(device)
+
+
 def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     import torch
 
-    from normscope import data, losses, models
+    from normscope import losses, models
     from normscope.data import batches, crop_and_flip
     from normscope.observe import VGG_FACTORS, ActivationProbe, LandscapeProbe, Monitor, ShiftProbe
     from normscope.training import accuracy, train
 
-    cifar = data.cifar10(place.root).to(place.device)
+    cifar = cifar10_on(place.root, place.device)
     model = models.VGG(16, width=settings["width"], norm=settings["norm"], seed=seed).to(place.device)
     names = [name for name, layer in model.named_modules() if isinstance(layer, torch.nn.Conv2d)]
     shift = ShiftProbe(update="gradient", layers=[names[i - 1] for i in SHIFT_LAYERS])
