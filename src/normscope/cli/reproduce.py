@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from normscope.reproduction import Judged
+    from normscope.reproduction import Entry, Judged
     from normscope.reproduction.running import Job
 
 
@@ -18,7 +18,7 @@ def reproduce(
         bool, typer.Option("--check", help="Recompute verdicts and redraw figures from what is stored.")
     ] = False,
     scale: Annotated[str, typer.Option(help="small (a laptop) or paper (the sources' settings, one GPU).")] = "small",
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds each cell shall have.")] = 3,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Of each cell; as many as the rules ask for.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; the GPU where there is one.")] = None,
     root: Annotated[Path | None, typer.Option(help="Data folder; default $NORMSCOPE_DATA.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("results/reproduce"),
@@ -32,8 +32,8 @@ def reproduce(
 ) -> None:
     """Run a figure or claim of the sources again, and say whether it came out.
 
-    Runs add seeds to what is stored in --out; stop at any moment and call again. Exit status 1 where a run or figure
-    named here is still missing seeds, or, with --check, where a stored verdict cannot be computed.
+    Runs add seeds to what is stored in --out; stop at any moment and call again. Exit status 1 where a statement
+    named here still has too few seeds.
 
     Example: normscope reproduce fig-9 --scale small
     """
@@ -92,35 +92,23 @@ def _print(judged: "list[Judged]", *, short: bool) -> None:
     typer.echo(summary(judged))
 
 
-def _figures(chosen: list, out: Path) -> dict:
-    """Of the entries that have curves of every cell, at the larger scale."""
-    from normscope.report.reproduction import figure
-    from normscope.reproduction import Store, stored
+def _draw(chosen: "list[Entry]", out: Path) -> None:
+    from normscope.report.reproduction import figures
+    from normscope.reproduction import Store
 
-    drawn = {}
-    for entry in chosen:
-        for scale in ("paper", "small"):
-            runs = stored(entry, Store(out), scale)
-            panels = entry.panels(runs) if any(runs.curves.values()) else []
-            if panels:
-                drawn[entry.name] = figure(panels, f"{entry.title} ({scale} scale)")
-                break
-    return drawn
-
-
-def _draw(chosen: list, out: Path) -> None:
     folder = out / "figures"
-    for name, drawn in _figures(chosen, out).items():
+    for name, drawn in figures(chosen, Store(out)).items():
         folder.mkdir(parents=True, exist_ok=True)
         drawn.savefig(folder / f"{name}.png", dpi=120)
         typer.echo(f"Drawn: {folder / name}.png", err=True)
 
 
-def _check(chosen: list, judged: "list[Judged]", out: Path, gallery: Path | None) -> None:
-    from normscope.report.reproduction import write_gallery
+def _check(chosen: "list[Entry]", judged: "list[Judged]", out: Path, gallery: Path | None) -> None:
+    from normscope.report.reproduction import figures, write_gallery
+    from normscope.reproduction import Store
 
-    figures = _figures(chosen, out)
-    typer.echo(f"{len(figures)} figures drawn, {len(judged)} verdicts computed.", err=True)
+    drawn = figures(chosen, Store(out))
+    typer.echo(f"{len(drawn)} figures drawn, {len(judged)} verdicts computed.", err=True)
     if gallery is not None:
-        written = write_gallery(gallery, judged, figures)
+        written = write_gallery(gallery, judged, drawn)
         typer.echo("Written: " + ", ".join(str(path) for path in written), err=True)

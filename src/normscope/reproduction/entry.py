@@ -69,6 +69,10 @@ class Runs:
         named = [k for k in self.curves if k[1] == cell and experiment in (None, k[0])]
         return dict(self.curves[named[0]]) if named else {}
 
+    def has(self, cells: Sequence[str]) -> bool:
+        """Whether each of these cells has a run."""
+        return all(self.of(cell) for cell in cells)
+
     def having(self, names: Sequence[str]) -> "Runs":
         """Those that have all these curves."""
         kept = {
@@ -193,7 +197,8 @@ def _judge(entry: Entry, statement: Statement, at: Mapping[str, Runs]) -> Judged
         if counts[scale] >= statement.n and scale in statement.scales:
             parts = tuple(statement.judge(runs))
             return Judged(entry, statement, _verdict(parts, statement.exact), counts[scale], scale, parts)
-    return Judged(entry, statement, OPEN, counts["paper"], "paper")
+    most = max((scale for scale in at if scale in statement.scales), key=lambda scale: counts[scale])
+    return Judged(entry, statement, OPEN, counts[most], most)
 
 
 def _verdict(parts: Sequence[Part], exact: bool) -> str:

@@ -12,7 +12,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from normscope.choices import check_choice
-from normscope.reproduction.entry import Entry, Judged, judge
+from normscope.reproduction.entry import Entry, Judged, Statement, judge
 from normscope.reproduction.experiment import SCALES, Experiment, Place, Run
 from normscope.reproduction.registry import all_entries, all_experiments
 from normscope.reproduction.store import Store
@@ -38,24 +38,43 @@ class Job:
         return f"{self.experiment.name}, {self.cell}, {self.scale}, seed {self.seed}"
 
 
-def missing(chosen: Sequence[Entry], store: Store, scale: str, seeds: int) -> list[Job]:
-    """Runs that these entries need and the store lacks: seed by seed, each entry's cells together."""
+def missing(names: Sequence[str], store: Store, scale: str, seeds: int | None = None) -> list[Job]:
+    """Runs that these entries or statements need and the store lacks: seed by seed, in the order of the names.
+
+    seeds: of every cell; None: as many as the statements ask for.
+    """
     check_choice("scale", scale, SCALES)
+    wanted = [_wanted(name) for name in names]
+    most = max((n if seeds is None else seeds for _, _, n in wanted), default=0)
     jobs: dict[tuple[str, str, int], Job] = {}
-    for seed in range(seeds):
-        for entry in chosen:
-            for experiment, cell in entry.cells():
-                needed = entry.curves(experiment, cell)
+    for seed in range(most):
+        for entry, statement, n in wanted:
+            if seed >= (n if seeds is None else seeds):
+                continue
+            for experiment, cell in entry.cells(statement):
+                needed = entry.curves(experiment, cell) if statement is None else set(statement.curves)
                 if seed not in {run.seed for run in store.runs(experiment, cell, scale) if run.curves.keys() >= needed}:
                     jobs.setdefault((experiment.name, cell, seed), Job(experiment, cell, scale, seed))
     return list(jobs.values())
+
+
+def _wanted(name: str) -> tuple[Entry, Statement | None, int]:
+    """An entry, or one of its statements, and the seeds it needs."""
+    first, _, key = name.partition("/")
+    check_choice("entry", first, all_entries())
+    entry = all_entries()[first]
+    by_key = {statement.key: statement for statement in entry.statements}
+    if key:
+        check_choice(f"statement of {first}", key, by_key)
+        return entry, by_key[key], by_key[key].n
+    return entry, None, max((statement.n for statement in entry.statements), default=1)
 
 
 def reproduce(
     *names: str,
     out: str | Path = "results/reproduce",
     scale: str = "small",
-    seeds: int = 3,
+    seeds: int | None = None,
     device: str | None = None,
     root: str | Path | None = None,
     jobs: int = 1,
@@ -66,10 +85,10 @@ def reproduce(
     """Makes the runs that the entries `names` still lack, and judges them from all that is stored.
 
     Args:
-        names: of entries, as `normscope reproduce --list` shows them.
+        names: of entries, or entry/statement, as `normscope reproduce --list` shows them.
         out: folder of the results.
         scale: "small" (reduced settings, a laptop) or "paper" (the sources' own).
-        seeds: 0 to seeds - 1 of every cell.
+        seeds: 0 to seeds - 1 of every cell; None: as many as the rules ask for.
         device: "cpu" or "cuda"; the GPU where there is one.
         root: of the data sets, as for `normscope.data.load`.
         jobs: processes at once. On a GPU several of them fill the time in which one waits for Python.
@@ -77,13 +96,12 @@ def reproduce(
         yes: go on though the estimate is beyond ten minutes on a CPU.
         on_run: called with a job when it begins (None) and when it is finished (its seconds).
     """
-    chosen = [all_entries()[name] for name in map(_known, names)]
-    if not chosen:
+    if not names:
         raise ValueError("Name at least one entry; normscope reproduce --list shows them.")
-    if seeds < 1 or jobs < 1:
+    if jobs < 1 or (seeds is not None and seeds < 1):
         raise ValueError(f"seeds and jobs count from 1 on; got seeds={seeds}, jobs={jobs}.")
     store = Store(out)
-    todo = missing(chosen, store, scale, seeds)
+    todo = missing(names, store, scale, seeds)
     if todo:
         device = device or _best_device()
         _check_time(todo, device, jobs, minutes, yes)
@@ -92,18 +110,13 @@ def reproduce(
         for job, run in _run_all(todo, place, jobs, minutes, on_run):
             store.add(job.experiment, scale, run)
             on_run(job, run.seconds)
+    chosen = dict.fromkeys(_wanted(name)[0] for name in names)
     return [judged for entry in chosen for judged in judge(entry, store)]
 
 
 def estimate(todo: Sequence[Job], device: str, jobs: int) -> float:
     """Seconds, from what such runs took."""
     return sum(job.experiment.cost(job.scale, device) for job in todo) / jobs
-
-
-def _known(name: str) -> str:
-    entry = name.partition("/")[0]
-    check_choice("entry", entry, all_entries())
-    return entry
 
 
 def _best_device() -> str:
@@ -146,7 +159,7 @@ def _run_all(
     took: list[float] = []
 
     def in_time() -> bool:
-        return deadline is None or time.time() + min(took, default=0.0) < deadline
+        return deadline is None or time.time() + max(took, default=0.0) < deadline
 
     if jobs == 1:
         for job in todo:
@@ -194,6 +207,7 @@ def run_job(
     from normscope.environment import environment
 
     experiment = all_experiments()[name]
+    precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
 
     def tick(step: int) -> None:
@@ -205,5 +219,6 @@ def run_job(
         curves = experiment.run(experiment.plan(cell, scale), seed, Place(device, root, tick))
     except OutOfTime:
         return None
-    made = environment(device) if device == "cpu" or torch.cuda.is_available() else environment("cpu")
-    return Run(cell, seed, curves, time.perf_counter() - started, dict(made))
+    finally:
+        torch.set_float32_matmul_precision(precision)
+    return Run(cell, seed, curves, time.perf_counter() - started, dict(environment(device)))

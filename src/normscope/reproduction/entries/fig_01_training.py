@@ -91,7 +91,7 @@ def _panels(runs: Runs) -> list[Panel]:
             n = min(len(one["evaluated"]) for one in found)
             same = [one for one in found if one["evaluated"][:n] == found[-1]["evaluated"][:n]]
             lines.append(spread(cell, same[0]["evaluated"][:n], [one["test_accuracy"][:n] for one in same]))
-    return [*panels, Panel("Test images", "step", "share right", lines)]
+    return [*panels, Panel("Test images", "step", "share right", lines)] if lines else panels
 
 
 ENTRY = Entry(

@@ -57,6 +57,8 @@ def _early(runs: Runs) -> list[Part]:
 
 
 def _panels(runs: Runs) -> list[Panel]:
+    if not runs.has(CELLS):
+        return []
     lr = next(iter(runs.of("batch").values()))["lr"]
     return [
         Panel(

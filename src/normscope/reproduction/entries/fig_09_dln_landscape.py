@@ -100,6 +100,8 @@ def _plateau(runs: Runs) -> list[Part]:
 
 
 def _panels(runs: Runs) -> list[Panel]:
+    if not runs.has(CELLS):
+        return []
     lr = next(iter(runs.of("batch").values()))["lr"]
     return [
         Panel(

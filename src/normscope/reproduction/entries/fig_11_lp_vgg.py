@@ -55,6 +55,8 @@ def _shift(runs: Runs) -> list[Part]:
 
 
 def _panels(runs: Runs) -> list[Panel]:
+    if not runs.has(LP):
+        return []
     lines = []
     for cell in CELLS:
         found = [one for one in runs.of(cell).values() if "accuracy" in one]

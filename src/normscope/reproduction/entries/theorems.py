@@ -159,6 +159,8 @@ _STATEMENTS = (
 
 
 def _panels(runs: Runs) -> list[Panel]:
+    if not runs.has(("layers",)):
+        return []
     panels = []
     for title, names in (
         ("Theorem 4.1", ("Theorem 4.1, printed", "Theorem 4.1, corrected")),

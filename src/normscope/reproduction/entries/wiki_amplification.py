@@ -103,6 +103,8 @@ def _reduced(runs: Runs) -> list[Part]:
 
 
 def _panels(runs: Runs) -> list[Panel]:
+    if not runs.has(CELLS):
+        return []
     panels = []
     for when in ("initial", "trained"):
         lines = []

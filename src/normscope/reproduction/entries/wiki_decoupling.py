@@ -64,6 +64,8 @@ def _worst(runs: Runs, name: str, words: str) -> list[Part]:
 
 
 def _panels(runs: Runs) -> list[Panel]:
+    if not runs.has(("units",)):
+        return []
     lines = []
     for name in ("reparametrized", "scaled", "orthogonal", "inverse"):
         rows = np.concatenate([np.array(curves["error"][name]) for curves in runs.of("units").values()])

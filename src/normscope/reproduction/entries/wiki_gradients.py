@@ -66,6 +66,8 @@ def _second(runs: Runs) -> list[Part]:
 
 
 def _panels(runs: Runs) -> list[Panel]:
+    if not runs.has(("draws",)):
+        return []
     lines = []
     for name in NAMES:
         rows = np.concatenate([np.array(curves["error"][name]) for curves in runs.of("draws").values()])

@@ -91,9 +91,9 @@ def _linear(runs: Runs) -> list[Part]:
 
 
 def _panels(runs: Runs) -> list[Panel]:
-    rows = [one["biased_mean"] for one in runs.of("digits").values()]
-    if not rows:
+    if not runs.has(("digits",)):
         return []
+    rows = [one["biased_mean"] for one in runs.of("digits").values()]
     mean = np.mean(rows, 0)
     factor = np.array(SIZES) / (np.array(SIZES) - 1)
     lines = [Line("with m/(m-1)", SIZES, list(factor * mean)), Line("without", SIZES, list(mean))]

@@ -92,6 +92,8 @@ def _needless(runs: Runs) -> list[Part]:
 
 
 def _panels(runs: Runs) -> list[Panel]:
+    if not runs.has(CELLS):
+        return []
     lines = []
     for cell in CELLS:
         found = list(runs.of(cell).values())

@@ -94,6 +94,8 @@ def _higher(runs: Runs) -> list[Part]:
 
 
 def _panels(runs: Runs) -> list[Panel]:
+    if not runs.has(CELLS):
+        return []
     by_rate, by_init = [], []
     for cell in CELLS:
         if runs.of(cell):

@@ -108,6 +108,8 @@ def _skip(runs: Runs) -> list[Part]:
 
 
 def _panels(runs: Runs) -> list[Panel]:
+    if not runs.has(("plain",)):
+        return []
     lines = []
     for cell in ("plain", "skip"):
         found = list(runs.of(cell).values())
