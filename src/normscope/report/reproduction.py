@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from normscope.reproduction.entry import Entry, Judged, Line, Panel, stored
+from normscope.reproduction.entry import OPEN, REPRODUCED, Entry, Judged, Line, Panel, stored
 from normscope.reproduction.store import Store
 
 # Okabe and Ito's palette, told apart with any colour vision; the line style says the same once more.
@@ -71,22 +71,6 @@ def _line(ax: Axes, line: Line, number: int) -> None:
         ax.fill_between(line.x, line.low, line.high, color=colour, alpha=0.2, linewidth=0)
 
 
-def table(judged: Iterable[Judged], *, words: bool = True) -> str:
-    """Markdown, a row a statement."""
-    head = ("name", "statement", "verdict", "n", "scale") if words else ("name", "verdict", "n", "scale")
-    lines = [_row(head), _row(["---"] * len(head))]
-    for one in judged:
-        cells = [
-            f"`{one.name}`",
-            *([one.statement.words] if words else []),
-            f"**{one.verdict}**",
-            _count(one),
-            one.scale,
-        ]
-        lines.append(_row(cells))
-    return "\n".join(lines)
-
-
 def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
@@ -128,6 +112,27 @@ def _section(entry: Entry, judged: Sequence[Judged], picture: str | None) -> str
     return "\n".join(lines)
 
 
+def differences(judged: Sequence[Judged]) -> str:
+    """One page for a sceptical reader: every statement that did not come out whole."""
+    parts = [_DIFFERENCES.format(summary=summary(judged))]
+    for one in judged:
+        if one.verdict in (REPRODUCED, OPEN):
+            continue
+        lines = [
+            f"### {one.name}: {one.verdict}",
+            "",
+            f"Expected: {one.statement.words} Rule: {one.statement.rule}",
+            "",
+        ]
+        lines += [f"Came out (n = {one.n}, {one.scale} scale): {one.came_out}.", ""]
+        if one.statement.found:
+            lines += [f"What we think it means: {one.statement.found}", ""]
+        parts.append("\n".join(lines))
+    open_ones = [one.name for one in judged if one.verdict == OPEN]
+    parts.append("## Not yet run\n\n" + (", ".join(f"`{name}`" for name in open_ones) or "Nothing.") + "\n")
+    return "\n".join(parts)
+
+
 def put(readme: str, block: str) -> str:
     """The text with what stands between the two marks replaced."""
     if START not in readme or END not in readme:
@@ -151,18 +156,19 @@ def short(judged: Sequence[Judged]) -> str:
     return f"{summary(judged)}.\n\n" + "\n".join(lines)
 
 
-def write_gallery(root: Path, judged: Sequence[Judged], figures: Mapping[str, Figure]) -> list[Path]:
-    """docs/reproductions.md, its pictures, and the table in README.md, below `root`."""
+def write_gallery(root: Path, judged: Sequence[Judged], drawn: Mapping[str, Figure]) -> list[Path]:
+    """docs/reproductions.md, its pictures, docs/sceptic.md, and the table in README.md, below `root`."""
     images = root / "docs/images/reproduce"
     images.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, drawn in figures.items():
+    for name, one in drawn.items():
         written.append(images / f"{name}.png")
-        drawn.savefig(written[-1], dpi=80)
-    gallery, readme = root / "docs/reproductions.md", root / "README.md"
-    gallery.write_text(page(judged, picture_paths(figures)), encoding="utf-8")
+        one.savefig(written[-1], dpi=80)
+    gallery, sceptic, readme = root / "docs/reproductions.md", root / "docs/sceptic.md", root / "README.md"
+    gallery.write_text(page(judged, picture_paths(drawn)), encoding="utf-8")
+    sceptic.write_text(differences(judged), encoding="utf-8")
     readme.write_text(put(readme.read_text(encoding="utf-8"), short(judged)), encoding="utf-8")
-    return [*written, gallery, readme]
+    return [*written, gallery, sceptic, readme]
 
 
 def picture_paths(names: Iterable[str]) -> dict[str, str]:
@@ -181,4 +187,22 @@ runs that it judges (those of `results/landscape-*.json` and `results/vgg16-cifa
 *Reproduced in part*: some parts of the rule hold. *The statement is wrong*: mathematics with a
 counterexample. *Not yet run*: fewer seeds than the rule asks for. Bands in pictures are the smallest and the largest of
 the seeds, lines their median. Run one yourself: `normscope reproduce fig-9 --scale small`.
+"""
+
+_DIFFERENCES = """# For a sceptical reader
+
+What was expected, what came out, and what we think it means where the two differ. Generated with
+[reproductions.md](reproductions.md), which has all statements, their pictures and rules; {summary}.
+
+Three things explain most of what looks odd at first:
+
+- **Effective beta saturates at 2/lr.** Gradient descent at the edge of stability swings to and fro, one step turns the
+  gradient round, and |g' - g|/(lr |g|) is 2/lr for every network. Averages of beta say how large the learning rate is.
+  Only spikes above 2/lr are the network's, and with BatchNorm they are rarer and lower.
+- **The deep linear network's average band is wider with BatchNorm.** Its peaks are lower, early in training and by
+  orders of magnitude in two of three seeds. Later its loss is much smaller than the plain network's, and 30 times the learning rate is far for it.
+- **The first 1,500 steps of VGG are the other way round.** Without BatchNorm the network stands on a flat place where
+  nothing changes, gradient or loss; it is smooth there because it does not learn yet.
+
+A rule is a number that stood there before the runs did. One that turned out too strict stays, with its verdict.
 """

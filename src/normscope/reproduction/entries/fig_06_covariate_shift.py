@@ -144,7 +144,6 @@ ENTRY = Entry(
             lambda runs: _higher(runs, "dln"),
             cells=DLN_FAST,
             curves=("cosine",),
-            found="Too strong at lr 1e-6: what layer and learning rate one looks at decides.",
         ),
         Statement(
             "vgg-correlation",

@@ -141,6 +141,8 @@ ENTRY = Entry(
             "Measured growth within 1 % for batches of 6 to 1024.",
             lambda runs: _agrees(runs, "linear", 0.01),
             cells=("linear",),
+            found="With three seeds batches of 6 were 1.2 % off and this was reproduced in part; with five they are "
+            "0.6 % off. At so small a batch the growth varies much from layer to layer.",
         ),
         Statement(
             "norm",

@@ -117,6 +117,8 @@ ENTRY = Entry(
             _regularises,
             n=10,
             cells=("none", "batch"),
+            found="On 200 digits the difference is within the seeds' spread. One small task; on VGG it is ahead on "
+            "test images, where it also trains better.",
         ),
         Statement(
             "dropout-needless",
@@ -125,6 +127,7 @@ ENTRY = Entry(
             "standard errors below dropout alone.",
             _needless,
             n=10,
+            found="Here dropout helps a network with BatchNorm more than BatchNorm helps.",
         ),
     ),
     panels=_panels,
