@@ -112,7 +112,7 @@ def test_a_damaged_file_is_named(tmp_path):
 
 
 def test_earlier_landscapes_count_only_where_they_have_the_curves():
-    """Two stored seeds of VGG have looks and no accuracy batch by batch: fig-4 lacks one seed, fig-1/faster all three."""
+    """Two stored seeds of VGG have looks but no accuracy by batch: fig-4 lacks one seed, fig-1/faster all three."""
     store = Store(ROOT / "results/none")
     assert {job.seed for job in missing(["fig-4"], store, "paper")} == {2}
     assert {job.seed for job in missing(["fig-1/faster"], store, "paper")} == {0, 1, 2}

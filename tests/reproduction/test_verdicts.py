@@ -1,4 +1,4 @@
-"""Verdicts from stored curves: all of them are computed, a changed curve flips one, and the pages say what they give."""
+"""Verdicts from stored curves: all are computed, a changed curve flips one, and the pages say what they give."""
 
 import json
 import re

@@ -200,7 +200,8 @@ Three things explain most of what looks odd at first:
   gradient round, and |g' - g|/(lr |g|) is 2/lr for every network. Averages of beta say how large the learning rate is.
   Only spikes above 2/lr are the network's, and with BatchNorm they are rarer and lower.
 - **The deep linear network's average band is wider with BatchNorm.** Its peaks are lower, early in training and by
-  orders of magnitude in two of three seeds. Later its loss is much smaller than the plain network's, and 30 times the learning rate is far for it.
+  orders of magnitude in two of three seeds. Later its loss is much smaller than the plain network's, and 30 times the
+  learning rate is far for it.
 - **The first 1,500 steps of VGG are the other way round.** Without BatchNorm the network stands on a flat place where
   nothing changes, gradient or loss; it is smooth there because it does not learn yet.
 

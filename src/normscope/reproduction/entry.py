@@ -167,7 +167,7 @@ class Judged:
             "n": self.n,
             "needed": self.statement.n,
             "scale": self.scale,
-            "parts": [{"words": part.words, "holds": part.holds} for part in self.parts],
+            "parts": [{"words": part.words, "holds": bool(part.holds)} for part in self.parts],
         }
 
 

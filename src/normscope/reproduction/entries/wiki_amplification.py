@@ -142,7 +142,8 @@ ENTRY = Entry(
             _reduced,
             n=5,
             found="It is the other way round: a stack of BatchNorms makes neighbouring inputs drift apart layer by "
-            "layer, as it makes gradients explode on the way back. It fixes a unit's mean and variance, not its values.",
+            "layer, as it makes gradients explode on the way back. It fixes a unit's mean and variance, not its "
+            "values.",
         ),
     ),
     panels=_panels,
