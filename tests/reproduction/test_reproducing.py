@@ -82,6 +82,23 @@ def test_other_processes_make_the_same_runs(tmp_path):
     assert curves[0] == curves[1]
 
 
+def test_a_run_that_fails_in_another_process_leaves_the_others(tmp_path):
+    """A data folder that goes away after it was looked at: the runs raise, and the message names the first."""
+    root = tmp_path / "data" / "mnist"
+    root.mkdir(parents=True)
+    for name in (
+        "train-images-idx3-ubyte",
+        "train-labels-idx1-ubyte",
+        "t10k-images-idx3-ubyte",
+        "t10k-labels-idx1-ubyte",
+    ):
+        (root / f"{name}.gz").write_bytes(b"no image")
+    out = tmp_path / "reproduce"
+    with pytest.raises(module.RunFailed, match="2 runs failed, the others are kept. trainable-depth, plain, small"):
+        reproduce("trainable-depth", "gradients/formulas", out=out, seeds=1, device="cpu", root=root.parent, jobs=2)
+    assert len(Store(out).runs(all_experiments()["gradients"], "draws", "small")) == 1
+
+
 def test_a_changed_plan_has_runs_of_its_own(tmp_path, monkeypatch):
     experiment, store = all_experiments()["gradients"], Store(tmp_path)
     store.add(experiment, "small", Run("draws", 0, {"a": 1.23456789}, 1.0, {}))

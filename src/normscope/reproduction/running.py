@@ -25,6 +25,10 @@ class OutOfTime(Exception):
     """The run did not end within the limit."""
 
 
+class RunFailed(RuntimeError):
+    """A run raised; what the others finished is kept."""
+
+
 @dataclass(frozen=True)
 class Job:
     """A run that is not there yet."""
@@ -174,6 +178,7 @@ def _run_all(
         return
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
         waiting, running = list(todo), dict[Future[Run | None], Job]()
+        failed: list[str] = []
         try:
             while waiting or running:
                 while waiting and len(running) < jobs and in_time():
@@ -182,12 +187,18 @@ def _run_all(
                     arguments = (job.experiment.name, job.cell, job.scale, job.seed, place.device, place.root, deadline)
                     running[pool.submit(run_job, *arguments)] = job
                 if not running:
-                    return
+                    break
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    job, run = running.pop(future), future.result()
+                    job, error = running.pop(future), future.exception()
+                    if error is not None:
+                        failed.append(f"{job}: {type(error).__name__}: {error}")
+                        continue
+                    run = future.result()
                     if run is not None:
                         took.append(run.seconds)
                         yield job, run
+            if failed:
+                raise RunFailed(f"{len(failed)} runs failed, the others are kept. {failed[0]}")
         finally:
             pool.shutdown(cancel_futures=True)
 

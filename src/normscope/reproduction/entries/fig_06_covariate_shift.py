@@ -32,7 +32,7 @@ def _loss(curves: Curves) -> float:
 def _similar(runs: Runs, network: str, cells: tuple[str, str]) -> list[Part]:
     parts = []
     for layer in NETWORKS[network]:
-        none, batch = (np.median(np.log10(_values(runs, network, cell, "shift", layer))) for cell in cells)
+        none, batch = (np.log10(np.median(_values(runs, network, cell, "shift", layer))) for cell in cells)
         words = f"layer {layer}: the shift with BatchNorm is {10 ** (batch - none):.3g} times the one without (medians)"
         parts.append(Part(words, bool(batch - none >= -0.5)))
     none_loss, batch_loss = (np.mean([_loss(one) for one in runs.of(cell, network).values()]) for cell in cells)
