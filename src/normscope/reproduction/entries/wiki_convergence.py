@@ -101,7 +101,8 @@ def network(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     solution = build(np.stack([rng.standard_normal(3), -line])).visit(
         0, steps=settings["steps"], search=True, safeguard=False
     )
-    assert solution is not None
+    if solution is None:
+        raise ArithmeticError(f"The unit has no finite length along its ray with {settings['nodes']} nodes; take more.")
     gap = solution.history["rho"] + float(u @ line)
 
     def value(flat: _Array) -> tuple[float, _Array]:
@@ -134,7 +135,7 @@ SOLVERS = Experiment(
     what="gradient descent in normalized parametrization on three problems, beside the theorems' bounds",
     settings={
         "paper": {"problems": 20, "steps": 60, "d": 50, "nodes": 20},
-        "small": {"problems": 5, "steps": 40, "d": 20, "nodes": 12},
+        "small": {"problems": 5, "steps": 40, "d": 20, "nodes": 20},
     },
     cells={name: {"problem": name} for name in ("least squares", "halfspaces", "network")},
     run=_run,
