@@ -33,7 +33,8 @@ def figure(panels: Sequence[Panel], title: str) -> Figure:
     """All panels in a row or, from four on, in two."""
     rows = 1 if len(panels) <= 3 else 2
     columns = -(-len(panels) // rows)
-    drawn = Figure(figsize=(4.2 * columns, 3.4 * rows), layout="constrained")
+    # A single panel is as wide as its title.
+    drawn = Figure(figsize=(max(4.2 * columns, 6.5), 3.4 * rows), layout="constrained")
     axes = drawn.subplots(rows, columns, squeeze=False).flat
     for ax, panel in zip(axes, panels, strict=False):
         _draw(ax, panel)
