@@ -49,7 +49,9 @@ def test_every_figure_is_redrawn(drawn, judged):
 
 def test_the_pages_show_what_the_curves_give(judged, drawn):
     """After new runs: normscope reproduce --check --gallery ."""
-    assert (ROOT / "docs/reproductions.md").read_text(encoding="utf-8") == page(judged, picture_paths(drawn))
+    assert (ROOT / "docs/reproductions.md").read_text(encoding="utf-8") == page(
+        all_entries().values(), judged, picture_paths(drawn)
+    )
     assert (ROOT / "docs/sceptic.md").read_text(encoding="utf-8") == differences(judged)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert readme.split(START)[1].split(END)[0].strip() == short(judged)

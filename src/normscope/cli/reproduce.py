@@ -110,5 +110,5 @@ def _check(chosen: "list[Entry]", judged: "list[Judged]", out: Path, gallery: Pa
     drawn = figures(chosen, Store(out))
     typer.echo(f"{len(drawn)} figures drawn, {len(judged)} verdicts computed.", err=True)
     if gallery is not None:
-        written = write_gallery(gallery, judged, drawn)
+        written = write_gallery(gallery, chosen, judged, drawn)
         typer.echo("Written: " + ", ".join(str(path) for path in written), err=True)

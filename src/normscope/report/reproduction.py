@@ -87,15 +87,15 @@ def summary(judged: Sequence[Judged]) -> str:
     return f"{len(judged)} statements: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
 
 
-def page(judged: Sequence[Judged], pictures: Mapping[str, str]) -> str:
+def page(chosen: Iterable[Entry], judged: Sequence[Judged], pictures: Mapping[str, str]) -> str:
     """The gallery as Markdown: for each entry its picture, and for each statement what was expected and what came out.
 
     pictures: paths, by the entry's name.
     """
     parts = [_INTRODUCTION.format(summary=summary(judged))]
-    for _, group in groupby(judged, key=lambda one: one.entry.name):
-        found = list(group)
-        parts.append(_section(found[0].entry, found, pictures.get(found[0].entry.name)))
+    for entry in chosen:
+        found = [one for one in judged if one.entry is entry]
+        parts.append(_section(entry, found, pictures.get(entry.name)))
     return "\n".join(parts)
 
 
@@ -103,6 +103,8 @@ def _section(entry: Entry, judged: Sequence[Judged], picture: str | None) -> str
     lines = [f"## {entry.title}", "", f"`{entry.name}`: {entry.source}. Settings: {entry.origin}.", ""]
     if picture:
         lines += [f"![{entry.title}]({picture})", ""]
+    if not judged and not picture:
+        lines += ["Not yet run.", ""]
     for one in judged:
         lines += [f"**{one.statement.key}**: {one.statement.words}", ""]
         lines += [f"- Rule: {one.statement.rule}", f"- Came out: {one.came_out or 'nothing yet'}."]
@@ -157,7 +159,9 @@ def short(judged: Sequence[Judged]) -> str:
     return f"{summary(judged)}.\n\n" + "\n".join(lines)
 
 
-def write_gallery(root: Path, judged: Sequence[Judged], drawn: Mapping[str, Figure]) -> list[Path]:
+def write_gallery(
+    root: Path, chosen: Iterable[Entry], judged: Sequence[Judged], drawn: Mapping[str, Figure]
+) -> list[Path]:
     """docs/reproductions.md, its pictures, docs/sceptic.md, and the table in README.md, below `root`."""
     images = root / "docs/images/reproduce"
     images.mkdir(parents=True, exist_ok=True)
@@ -166,7 +170,7 @@ def write_gallery(root: Path, judged: Sequence[Judged], drawn: Mapping[str, Figu
         written.append(images / f"{name}.png")
         one.savefig(written[-1], dpi=80)
     gallery, sceptic, readme = root / "docs/reproductions.md", root / "docs/sceptic.md", root / "README.md"
-    gallery.write_text(page(judged, picture_paths(drawn)), encoding="utf-8")
+    gallery.write_text(page(chosen, judged, picture_paths(drawn)), encoding="utf-8")
     sceptic.write_text(differences(judged), encoding="utf-8")
     readme.write_text(put(readme.read_text(encoding="utf-8"), short(judged)), encoding="utf-8")
     return [*written, gallery, sceptic, readme]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normscope.reproduction.entry import Line, Runs
+from normscope.reproduction.entry import Line, Panel, Runs
 from normscope.reproduction.experiment import Curves
 
 Array = NDArray[np.float64]
@@ -81,3 +81,20 @@ def mean_sd(values: Array, form: str = ".1%") -> str:
     """Mean and standard deviation over seeds, in words."""
     sd = float(values.std(ddof=1)) if len(values) > 1 else float("nan")
     return f"{format(float(values.mean()), form)} (sd {format(sd, form)}, n = {len(values)})"
+
+
+def histogram_panels(runs: Runs, cells: Sequence[str], layers: Sequence[int]) -> list[Panel]:
+    """Densities of one unit over training, a panel for each cell and layer, of the first seed."""
+    panels = []
+    for cell in cells:
+        found = {seed: curves for seed, curves in runs.of(cell).items() if "histograms" in curves}
+        for layer in layers if found else ():
+            lines = []
+            for one in found[min(found)]["histograms"][str(layer)]:
+                low, high = one["edges"]
+                counts = np.array(one["counts"], dtype=float)
+                width = max((high - low) / len(counts), 1e-12)
+                centres = low + width * (np.arange(len(counts)) + 0.5)
+                lines.append(Line(f"step {one['step']:,}", list(centres), list(counts / (counts.sum() * width))))
+            panels.append(Panel(f"{cell}, layer {layer}, seed {min(found)}", "activation", "density", lines))
+    return panels
