@@ -188,8 +188,9 @@ landscapes in [results](../results): every number, picture and verdict below is 
 this page with what they give now. {summary}.
 
 **How to read it.** A statement of a source stands in our words with the rule that decides about it, written before the
-runs that it judges (those of `results/landscape-*.json` and `results/vgg16-cifar10.json` were there earlier).
-*Reproduced in part*: some parts of the rule hold. *The statement is wrong*: mathematics with a
+runs that it judges. The exceptions are the runs of `results/landscape-*.json` and `results/vgg16-cifar10.json`, which
+were there earlier: what `fig-4`, `fig-6`, `fig-9` and the accuracies of `fig-1` say about those was known when their
+rules were written. *Reproduced in part*: some parts of the rule hold. *The statement is wrong*: mathematics with a
 counterexample. *Not yet run*: fewer seeds than the rule asks for. Bands in pictures are the smallest and the largest of
 the seeds, lines their median. Run one yourself: `normscope reproduce fig-9 --scale small`.
 """

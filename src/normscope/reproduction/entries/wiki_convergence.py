@@ -209,7 +209,8 @@ def _panels(runs: Runs) -> list[Panel]:
     found = runs.of("halfspaces")
     if found:
         one = found[min(found)]
-        lines = [Line(name, list(range(len(one[name]))), one[name]) for name in one]
+        # Below rounding a gap is zero or not by chance.
+        lines = [Line(name, list(range(len(one[name]))), list(np.maximum(one[name], 1e-16))) for name in one]
         panels.append(Panel("Halfspaces, direction, seed 0", "step", "gap / first gap", lines, log_y=True))
     found = runs.of("network")
     if found:
