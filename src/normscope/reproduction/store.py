@@ -19,6 +19,8 @@ class Store:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
+        self._read: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = {}
+        self._earlier: dict[str, list[Run]] = {}
 
     def path(self, experiment: Experiment) -> Path:
         return self.folder / f"{experiment.name}.json"
@@ -27,7 +29,9 @@ class Store:
         """Those of this very plan, one a seed, in the order of seeds."""
         found = {}
         if scale == "paper":
-            found = {run.seed: run for run in experiment.earlier(self.folder.parent) if run.cell == cell}
+            if experiment.name not in self._earlier:
+                self._earlier[experiment.name] = experiment.earlier(self.folder.parent)
+            found = {run.seed: run for run in self._earlier[experiment.name] if run.cell == cell}
         wanted = experiment.hash(cell, scale)
         for row in self._content(experiment)["runs"]:
             if row["plan"] == wanted:
@@ -35,9 +39,9 @@ class Store:
         return [found[seed] for seed in sorted(found)]
 
     def add(self, experiment: Experiment, scale: str, run: Run) -> None:
-        content = self._content(experiment)
+        content = dict(self._content(experiment))
         name = experiment.hash(run.cell, scale)
-        content["plans"][name] = compact(experiment.plan(run.cell, scale))
+        content["plans"] = content["plans"] | {name: compact(experiment.plan(run.cell, scale))}
         row = {"plan": name, "seed": run.seed, "seconds": round(run.seconds, 1), "made": run.made}
         kept = [old for old in content["runs"] if (old["plan"], old["seed"]) != (name, run.seed)]
         content["runs"] = [*kept, row | {"curves": compact(run.curves)}]
@@ -51,12 +55,18 @@ class Store:
         path = self.path(experiment)
         if not path.is_file():
             return {"schema": SCHEMA, "experiment": experiment.name, "what": experiment.what, "plans": {}, "runs": []}
+        # Read again only when somebody has written.
+        stat = path.stat()
+        version = (stat.st_mtime_ns, stat.st_size)
+        if path in self._read and self._read[path][0] == version:
+            return self._read[path][1]
         try:
             content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise ValueError(f"{path} is no JSON ({error}). Move it away; what it held has to be run again.") from error
         if content.get("schema") != SCHEMA or content.get("experiment") != experiment.name:
             raise ValueError(f"{path} must hold runs of {experiment.name}, schema {SCHEMA}. Move it away, or fix it.")
+        self._read[path] = (version, content)
         return content
 
 
