@@ -7,7 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from normscope.report.reproduction import END, START, differences, figures, page, picture_paths, short
+from normscope.report.reproduction import (
+    END,
+    START,
+    differences,
+    figures,
+    page,
+    picture_paths,
+    put,
+    short,
+    write_gallery,
+)
 from normscope.reproduction import VERDICTS, Entry, Experiment, Part, Statement, Store, all_entries, judge
 from normscope.reproduction.experiment import Run
 
@@ -57,6 +67,17 @@ def test_the_pages_show_what_the_curves_give(judged, drawn):
     assert readme.split(START)[1].split(END)[0].strip() == short(judged)
     for path in picture_paths(drawn).values():
         assert (ROOT / "docs" / path).is_file()
+
+
+def test_the_gallery_is_written_and_nothing_else_is_touched(judged, drawn, tmp_path):
+    (tmp_path / "README.md").write_text(f"before\n{START}\nold\n{END}\nafter\n")
+    few = {name: figure for name, figure in drawn.items() if name == "fig-9"}
+    written = write_gallery(tmp_path, list(all_entries().values()), judged, few)
+    assert {path.name for path in written} == {"fig-9.png", "reproductions.md", "sceptic.md", "README.md"}
+    readme = (tmp_path / "README.md").read_text()
+    assert readme == f"before\n{START}\n{short(judged)}\n{END}\nafter\n"
+    with pytest.raises(ValueError, match="between which the table goes"):
+        put("a page without marks", "")
 
 
 def _tampered(tmp_path, experiment, change):
