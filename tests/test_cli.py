@@ -28,6 +28,7 @@ def test_version(tmp_path):
         ["demo", "--help"],
         ["measure", "--help"],
         ["monitor", "--help"],
+        ["reproduce", "--help"],
         ["solve", "--help"],
         ["sweep", "--help"],
     ],

@@ -9,20 +9,46 @@ from typing import TYPE_CHECKING, Any
 from normscope._version import __version__
 
 if TYPE_CHECKING:
-    from normscope import bounds, curvature, data, losses, models, norms, observe, prediction, solve, sweeping
+    from normscope import (
+        bounds,
+        curvature,
+        data,
+        losses,
+        models,
+        norms,
+        observe,
+        prediction,
+        reproduction,
+        solve,
+        sweeping,
+    )
     from normscope.curvature import measure
     from normscope.norms import fold_norms, swap_norms
     from normscope.observe import Monitor
     from normscope.prediction import predict
+    from normscope.reproduction import reproduce
     from normscope.sweeping import sweep
     from normscope.training import train
 
-_MODULES = ("bounds", "curvature", "data", "losses", "models", "norms", "observe", "prediction", "solve", "sweeping")
+_MODULES = (
+    "bounds",
+    "curvature",
+    "data",
+    "losses",
+    "models",
+    "norms",
+    "observe",
+    "prediction",
+    "reproduction",
+    "solve",
+    "sweeping",
+)
 _NAMES = {
     "Monitor": "observe",
     "fold_norms": "norms",
     "measure": "curvature",
     "predict": "prediction",
+    "reproduce": "reproduction",
     "swap_norms": "norms",
     "sweep": "sweeping",
     "train": "training",
@@ -42,6 +68,8 @@ __all__ = [
     "observe",
     "predict",
     "prediction",
+    "reproduce",
+    "reproduction",
     "solve",
     "swap_norms",
     "sweep",

@@ -15,6 +15,7 @@ from normscope.cli.demo import demo
 from normscope.cli.measure import measure
 from normscope.cli.monitor import monitor
 from normscope.cli.predict import predict
+from normscope.cli.reproduce import reproduce
 from normscope.cli.solve import solve
 from normscope.cli.sweep import sweep
 
@@ -29,6 +30,7 @@ app.command()(demo)
 app.command()(measure)
 app.command()(monitor)
 app.command()(predict)
+app.command()(reproduce)
 app.command()(solve)
 app.command()(sweep)
 app.add_typer(data_app, name="data")

@@ -1,0 +1,114 @@
+"""`normscope reproduce`: the sources' figures and claims, run again and judged."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from normscope.reproduction import Entry, Judged
+    from normscope.reproduction.running import Job
+
+
+def reproduce(
+    names: Annotated[list[str] | None, typer.Argument(help="Entries, as --list shows them.")] = None,
+    show: Annotated[bool, typer.Option("--list", help="All statements with verdict and n.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Recompute verdicts and redraw figures from what is stored.")
+    ] = False,
+    scale: Annotated[str, typer.Option(help="small (a laptop) or paper (the sources' settings, one GPU).")] = "small",
+    seeds: Annotated[int | None, typer.Option(min=1, help="Of each cell; as many as the rules ask for.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; the GPU where there is one.")] = None,
+    root: Annotated[Path | None, typer.Option(help="Data folder; default $NORMSCOPE_DATA.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("results/reproduce"),
+    jobs: Annotated[int, typer.Option(min=1, help="Processes at once.")] = 1,
+    minutes: Annotated[float | None, typer.Option(help="Stop after so long; what is finished is kept.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Start runs that take long on a CPU.")] = False,
+    gallery: Annotated[
+        Path | None, typer.Option(help="With --check: write docs/reproductions.md, its pictures and README.md below.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print verdicts as JSON.")] = False,
+) -> None:
+    """Run a figure or claim of the sources again, and say whether it came out.
+
+    Runs add seeds to what is stored in --out; stop at any moment and call again. Exit status 1 where a statement
+    named here still has too few seeds.
+
+    Example: normscope reproduce fig-9 --scale small
+    """
+    from normscope.reproduction import Store, all_entries, judge
+    from normscope.reproduction import reproduce as run
+
+    if show or check:
+        chosen = [all_entries()[name] for name in _known(names)]
+        judged = [one for entry in chosen for one in judge(entry, Store(out))]
+        if check:
+            _check(chosen, judged, out, gallery)
+    elif not names:
+        raise ValueError("Name at least one entry, or --list or --check. normscope reproduce --list shows the names.")
+    else:
+        try:
+            judged = run(
+                *names, out=out, scale=scale, seeds=seeds, device=device, root=root, jobs=jobs, minutes=minutes,
+                yes=yes, on_run=_say,
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            typer.echo("Stopped. What was finished is kept; the same command goes on from there.", err=True)
+            raise typer.Exit(130) from None
+        _draw([all_entries()[name] for name in _known(names)], out)
+    if as_json:
+        typer.echo(json.dumps([one.plain() for one in judged], indent=1))
+    else:
+        _print(judged, short=show)
+    if not show and not check and any(not one.parts for one in judged):
+        raise typer.Exit(1)
+
+
+def _known(names: list[str] | None) -> list[str]:
+    from normscope.choices import check_choice
+    from normscope.reproduction import all_entries
+
+    wanted = [name.partition("/")[0] for name in names or all_entries()]
+    for name in wanted:
+        check_choice("entry", name, all_entries())
+    return list(dict.fromkeys(wanted))
+
+
+def _say(job: "Job", seconds: float | None) -> None:
+    typer.echo(f"{job}: " + ("begun" if seconds is None else f"finished, {seconds:.0f} s"), err=True)
+
+
+def _print(judged: "list[Judged]", *, short: bool) -> None:
+    from normscope.report.reproduction import summary
+
+    for one in judged:
+        count = f"n = {one.n}" if one.parts else f"{one.n} of {one.statement.n} seeds"
+        typer.echo(f"{one.name:<38} {one.verdict:<24} {count}, {one.scale}")
+        if not short:
+            typer.echo(f"    {one.statement.words}")
+            for part in one.parts:
+                typer.echo(f"    [{'+' if part.holds else '-'}] {part.words}")
+    typer.echo(summary(judged))
+
+
+def _draw(chosen: "list[Entry]", out: Path) -> None:
+    from normscope.report.reproduction import figures
+    from normscope.reproduction import Store
+
+    folder = out / "figures"
+    for name, drawn in figures(chosen, Store(out)).items():
+        folder.mkdir(parents=True, exist_ok=True)
+        drawn.savefig(folder / f"{name}.png", dpi=120)
+        typer.echo(f"Drawn: {folder / name}.png", err=True)
+
+
+def _check(chosen: "list[Entry]", judged: "list[Judged]", out: Path, gallery: Path | None) -> None:
+    from normscope.report.reproduction import figures, write_gallery
+    from normscope.reproduction import Store
+
+    drawn = figures(chosen, Store(out))
+    typer.echo(f"{len(drawn)} figures drawn, {len(judged)} verdicts computed.", err=True)
+    if gallery is not None:
+        written = write_gallery(gallery, chosen, judged, drawn)
+        typer.echo("Written: " + ", ".join(str(path) for path in written), err=True)

@@ -1,0 +1,27 @@
+"""The sources' figures and claims: what is run for them, the rule that decides, the verdict from stored curves."""
+
+from normscope.reproduction.entry import VERDICTS, Entry, Judged, Line, Panel, Part, Runs, Statement, judge, stored
+from normscope.reproduction.experiment import Experiment, Place, Run
+from normscope.reproduction.registry import all_entries, all_experiments
+from normscope.reproduction.running import reproduce
+from normscope.reproduction.store import Store
+
+__all__ = [
+    "VERDICTS",
+    "Entry",
+    "Experiment",
+    "Judged",
+    "Line",
+    "Panel",
+    "Part",
+    "Place",
+    "Run",
+    "Runs",
+    "Statement",
+    "Store",
+    "all_entries",
+    "all_experiments",
+    "judge",
+    "reproduce",
+    "stored",
+]

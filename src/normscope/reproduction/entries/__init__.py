@@ -1,0 +1,1 @@
+"""One file for each figure, theorem or paragraph of a source."""

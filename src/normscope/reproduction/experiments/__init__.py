@@ -1,0 +1,1 @@
+"""Experiments that more than one entry reads, or that are too long for their entry's file."""
