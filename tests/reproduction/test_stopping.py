@@ -96,6 +96,22 @@ def test_a_stopped_call_keeps_what_is_finished_and_leaves_no_process(arguments, 
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"decoupling.json"}
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+def test_a_process_that_is_killed_ends_the_call_with_one_message(tmp_path):
+    call = _start(tmp_path, "--jobs", "2")
+    store, experiment = Store(tmp_path / "out"), all_experiments()["decoupling"]
+    pids = tmp_path / "pids"
+    try:
+        assert _until(lambda: len(store.runs(experiment, "units", "small")) == 1 and len(list(pids.iterdir())) == 2)
+        os.kill(int(next(pids.iterdir()).name), signal.SIGKILL)
+        _, said = call.communicate(timeout=30)
+    finally:
+        call.kill()
+    assert (call.returncode, "with fewer than 2 --jobs" in said, "Traceback" in said) == (2, True, False)
+    assert _until(lambda: not any(_alive(path.name) for path in pids.iterdir()), 20)
+
+
 ADDER = """
 import sys
 from normscope.reproduction import Store, all_experiments

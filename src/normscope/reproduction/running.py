@@ -8,7 +8,7 @@ processes stop too.
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.process import BaseProcess
@@ -244,6 +244,11 @@ def _run_all(
             if failed:
                 first = next(failed[job] for job in todo if job in failed)
                 raise RunFailed(f"{len(failed)} runs failed, the others are kept. {first}")
+        except BrokenExecutor as error:
+            raise RunFailed(
+                "A process was ended from outside, for its memory perhaps. What was finished is kept: run the same "
+                f"command again, with fewer than {jobs} --jobs if that is the reason."
+            ) from error
         except BaseException:
             # Stopped: nobody waits for what is under way.
             for process in set(active_children()) - others:
