@@ -19,6 +19,7 @@ from normscope.report.reproduction import (
     write_gallery,
 )
 from normscope.reproduction import VERDICTS, Entry, Experiment, Part, Statement, Store, all_entries, judge
+from normscope.reproduction.curves import top
 from normscope.reproduction.experiment import Run
 
 ROOT = Path(__file__).parents[2]
@@ -120,9 +121,36 @@ def _off_the_bound(curves, plan):
         curves["gap"][0][-1] = 2 * curves["bound"][0][-1]
 
 
+def _one_side(curves, plan):
+    curves["Theorem 4.1, corrected"]["left"][0] *= 1.01
+
+
+def _above(curves, plan):
+    sides = curves["Theorem 4.2, part 1, printed"]
+    sides["left"][0] = sides["right"][0] + abs(sides["right"][0])
+
+
+def _no_error(curves, plan):
+    curves["Theorem 4.1, corrected"]["error"][-1] = "nan"
+
+
+def _no_gap(curves, plan):
+    if plan["problem"] == "halfspaces":
+        curves["sigmoid, corrected"][-1] = "nan"
+
+
+def _no_difference(curves, plan):
+    curves["error"]["gamma"][-1] = "nan"
+
+
 @pytest.mark.parametrize(
     ("name", "experiment", "change", "before", "after"),
     [
+        ("theorems/gradient-bound", "theorems", _one_side, "reproduced", "the statement is wrong"),
+        ("theorems/curvature", "theorems", _above, "reproduced", "the statement is wrong"),
+        ("theorems/gradient-bound", "theorems", _no_error, "reproduced", "the statement is wrong"),
+        ("convergence/halfspaces", "convergence", _no_gap, "reproduced", "the statement is wrong"),
+        ("gradients/formulas", "gradients", _no_difference, "reproduced", "the statement is wrong"),
         ("theorems/gradient-bound", "theorems", _one_error, "reproduced", "the statement is wrong"),
         ("explosion/rate", "explosion", _slower, "reproduced", "reproduced in part"),
         ("robustness/learning-rates", "robustness", _worse, "reproduced", "not reproduced"),
@@ -170,6 +198,48 @@ def test_verdicts_follow_from_the_parts(holds, exact, verdict, tmp_path):
         assert judge(entry, store)[0].n == seed
         store.add(experiment, "paper", Run("cell", seed, {}, 0.0, {}))
     assert judge(entry, store)[0].verdict == verdict
+
+
+def test_a_cell_with_more_seeds_than_another_has_no_more_say(tmp_path):
+    """The largest over five seeds of one network beside the largest over three of the other would be no comparison."""
+    seen = []
+    experiment = Experiment("made", "", {"paper": {}, "small": {}}, {"a": {}, "b": {}}, lambda *_: {}, {})
+
+    def rule(runs):
+        seen.append({cell: sorted(runs.of(cell)) for cell in ("a", "b")})
+        return [Part("", True)]
+
+    statement = Statement("key", "Words.", "Rule.", rule)
+    entry = Entry("made", "", "", "", {experiment: ("a", "b")}, (statement,), lambda runs: [])
+    store = Store(tmp_path)
+    for cell, seeds in (("a", (0, 1, 2, 3, 4)), ("b", (1, 2, 4))):
+        for seed in seeds:
+            store.add(experiment, "paper", Run(cell, seed, {}, 0.0, {}))
+    assert judge(entry, store)[0].n == 3
+    assert seen == [{"a": [1, 2, 4], "b": [1, 2, 4]}]
+
+
+def test_what_is_no_number_is_beyond_every_bound():
+    assert top([1.0, float("nan"), 2.0]) == float("inf")
+    assert top([1.0, 2.0]) == 2.0
+
+
+def test_small_scale_is_said_wherever_a_verdict_stands(tmp_path):
+    entry, experiment = _entry([Part("", True)], n=1)
+    store = Store(tmp_path)
+    assert "scale" not in short(judge(entry, store))
+    store.add(experiment, "small", Run("cell", 0, {}, 0.0, {}))
+    assert "key (small scale)" in short(judge(entry, store))
+    assert "1 of these verdicts are at small scale" in short(judge(entry, store))
+    store.add(experiment, "paper", Run("cell", 0, {}, 0.0, {}))
+    assert "scale" not in short(judge(entry, store))
+
+
+def test_every_difference_has_a_meaning(judged):
+    """Nothing that came out otherwise stands without what we think of it."""
+    for one in judged:
+        if one.verdict not in ("reproduced", "not yet run"):
+            assert one.statement.found, one.name
 
 
 def test_the_papers_scale_is_judged_where_it_is_there(tmp_path):

@@ -7,8 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import normscope as ns
+from normscope.cli import app
 from normscope.reproduction import Store, all_entries, all_experiments
 from normscope.reproduction import running as module
 from normscope.reproduction.experiment import Run, compact, numbers
@@ -66,11 +68,12 @@ def test_a_run_beyond_the_limit_is_given_up_and_what_is_finished_is_kept(tmp_pat
 
     monkeypatch.setitem(experiment.__dict__, "run", slow)
     out = tmp_path / "reproduce"
-    judged = reproduce("decoupling", out=out, device="cpu", minutes=0.01)
+    judged = reproduce("decoupling", out=out, device="cpu", minutes=0.01, yes=True)
     assert {one.verdict for one in judged} == {"not yet run"}
     assert [run.seed for run in Store(out).runs(experiment, "units", "small")] == [0]
 
 
+@pytest.mark.slow
 def test_other_processes_make_the_same_runs(tmp_path):
     for jobs, out in ((1, tmp_path / "one"), (2, tmp_path / "two")):
         reproduce("gradients/formulas", out=out, seeds=2, device="cpu", jobs=jobs)
@@ -159,6 +162,27 @@ def test_mistakes_are_one_message(tmp_path):
     with pytest.raises(ValueError, match="count from 1 on"):
         reproduce("fig-9", out=tmp_path, seeds=0)
 
+    with pytest.raises(ValueError, match="device must be one of 'cpu'.*got 'gpu'"):
+        reproduce("gradients", out=tmp_path, device="gpu")
+    with pytest.raises(ValueError, match="device must be one of 'cpu'.*got 'cuda:99'"):
+        reproduce("gradients", out=tmp_path, device="cuda:99")
+    with pytest.raises(ValueError, match="vgg-loss has no rule at the small scale"):
+        reproduce("vgg-loss", out=tmp_path)
+
+
+def test_nothing_is_run_that_no_rule_reads_at_this_scale(tmp_path):
+    """fig-1 at small scale judges one statement, of two cells; an entry that is only drawn needs all of its own."""
+    store = Store(tmp_path / "reproduce")
+    assert {job.cell for job in missing(["fig-1"], store, "small")} == {"none", "batch"}
+    assert len({job.cell for job in missing(["fig-1"], store, "paper")}) == 6
+    assert {job.cell for job in missing(["fig-8"], store, "small")} == {"none, far", "batch, far"}
+
+
+def test_only_what_is_named_is_judged(tmp_path):
+    assert [one.name for one in reproduce("gradients/formulas", out=tmp_path, seeds=1, device="cpu")] == [
+        "gradients/formulas"
+    ]
+
 
 def _cli(*arguments, cwd):
     command = [sys.executable, "-m", "normscope", "reproduce", *arguments]
@@ -170,17 +194,56 @@ def test_the_command_line(tmp_path):
     assert listed.returncode == 0, listed.stderr
     names = {f"{entry.name}/{s.key}" for entry in all_entries().values() for s in entry.statements}
     assert {line.split()[0] for line in listed.stdout.splitlines()[:-1]} == names
-    checked = _cli("--check", "--json", cwd=ROOT)
-    assert checked.returncode == 0, checked.stderr
-    assert {one["name"] for one in json.loads(checked.stdout)} == names
+    checked = _called("--check", "--json", "--out", str(ROOT / "results/reproduce"))
+    assert checked.exit_code == 0, checked.output
+    assert {one["name"] for one in json.loads(checked.stdout[checked.stdout.index("[") :])} == names
     wrong = _cli("explosions", cwd=tmp_path)
     assert (wrong.returncode, "Did you mean 'explosion'" in wrong.stderr) == (2, True)
     assert "Traceback" not in wrong.stderr
-    assert _cli(cwd=tmp_path).returncode == 2
+    assert isinstance(_called().exception, ValueError)
     run = _cli("gradients", "--seeds", "1", "--device", "cpu", cwd=tmp_path)
     assert run.returncode == 1, run.stderr
     assert (tmp_path / "results/reproduce/figures/gradients.png").is_file()
     assert "1 of 5 seeds, small" in run.stdout
+
+
+def _called(*arguments):
+    """In this process: what the command line does after its options are read."""
+    return CliRunner().invoke(app, ["reproduce", *arguments])
+
+
+def test_names_are_checked_and_pages_are_written_whole(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for shown in ("--list", "--check"):
+        with pytest.raises(ValueError, match="Did you mean 'skip'"):
+            raise _called(shown, "explosion/skips").exception
+    with pytest.raises(ValueError, match="--gallery writes whole pages"):
+        raise _called("explosion", "--gallery", ".").exception
+    assert not list(tmp_path.iterdir())
+    only = _called("--list", "explosion/skip", "--out", str(ROOT / "results/reproduce"))
+    assert [line.split()[0] for line in only.stdout.splitlines()[:-1]] == ["explosion/skip"]
+
+
+def test_the_status_speaks_of_what_was_named_at_its_scale(tmp_path, monkeypatch):
+    """All of fig-9's rules but one have a meaning at small scale; that one is not missed."""
+    monkeypatch.setattr(module, "run_job", lambda *_: None)
+    assert _called("fig-9", "--device", "cpu", "--out", str(tmp_path / "a")).exit_code == 1
+    store, experiment = Store(tmp_path / "b"), all_experiments()["dln"]
+    shared = {"lr": 1e-6, "keep": 25, "step": [0, 25], "step_loss": [2.0] * 20, "loss_min": [1.0, 1.0]}
+    for cell in ("none", "batch", "none, far", "batch, far"):
+        rough = 100.0 if "none" in cell else 1.0
+        curves = shared | {"loss_max": [rough] * 2, "change_max": [rough] * 2, "beta": [1e6 * rough] * 2}
+        curves |= {"factors": [100.0, 300.0], "change": [[rough] * 2] * 2}
+        for seed in range(3):
+            store.add(experiment, "small", Run(cell, seed, curves, 0.0, {}))
+    done = _called("fig-9", "--device", "cpu", "--out", str(store.folder))
+    assert (done.exit_code, "fig-9/plateau" in done.stdout) == (0, True), done.output
+
+
+def test_a_run_that_is_given_up_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "run_job", lambda *_: None)
+    said = _called("gradients", "--seeds", "1", "--device", "cpu", "--out", str(tmp_path), "--minutes", "1")
+    assert "gradients, draws, small, seed 0: given up, --minutes is over" in said.output
 
 
 # Two minutes in all on one core; what needs files of data is not among them.

@@ -1,6 +1,8 @@
 """`normscope reproduce`: the sources' figures and claims, run again and judged."""
 
 import json
+import signal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,58 +26,77 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("results/reproduce"),
     jobs: Annotated[int, typer.Option(min=1, help="Processes at once.")] = 1,
     minutes: Annotated[float | None, typer.Option(help="Stop after so long; what is finished is kept.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Start runs that take long on a CPU.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Start runs that take long on a CPU, or longer than --minutes.")
+    ] = False,
     gallery: Annotated[
-        Path | None, typer.Option(help="With --check: write docs/reproductions.md, its pictures and README.md below.")
+        Path | None, typer.Option(help="As --check, and write docs/reproductions.md, its pictures and README.md below.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print verdicts as JSON.")] = False,
 ) -> None:
     """Run a figure or claim of the sources again, and say whether it came out.
 
     Runs add seeds to what is stored in --out; stop at any moment and call again. Exit status 1 where a statement
-    named here still has too few seeds.
+    named here still has too few seeds for its rule at this scale.
 
     Example: normscope reproduce fig-9 --scale small
     """
-    from normscope.reproduction import Store, all_entries, judge
+    from normscope.reproduction import Store, judge
     from normscope.reproduction import reproduce as run
+    from normscope.reproduction.running import of_names
 
+    if gallery is not None and names:
+        raise ValueError("--gallery writes whole pages; got names of entries as well. Leave them out.")
+    check = check or gallery is not None
     if show or check:
-        chosen = [all_entries()[name] for name in _known(names)]
+        chosen = _known(names)
         judged = [one for entry in chosen for one in judge(entry, Store(out))]
+        judged = of_names(judged, names) if names else judged
         if check:
             _check(chosen, judged, out, gallery)
     elif not names:
         raise ValueError("Name at least one entry, or --list or --check. normscope reproduce --list shows the names.")
     else:
+        begun: set[str] = set()
+        before = signal.signal(signal.SIGTERM, _stop)
         try:
             judged = run(
                 *names, out=out, scale=scale, seeds=seeds, device=device, root=root, jobs=jobs, minutes=minutes,
-                yes=yes, on_run=_say,
+                yes=yes, on_run=partial(_say, begun),
             )  # fmt: skip
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Terminated) as stopped:
             typer.echo("Stopped. What was finished is kept; the same command goes on from there.", err=True)
-            raise typer.Exit(130) from None
-        _draw([all_entries()[name] for name in _known(names)], out)
+            raise typer.Exit(130 if isinstance(stopped, KeyboardInterrupt) else 143) from None
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        for job in sorted(begun):
+            typer.echo(f"{job}: given up, --minutes is over; the next call makes it anew", err=True)
+        _draw(_known(names), out)
     if as_json:
         typer.echo(json.dumps([one.plain() for one in judged], indent=1))
     else:
         _print(judged, short=show)
-    if not show and not check and any(not one.parts for one in judged):
+    if not show and not check and any(not one.parts and scale in one.statement.scales for one in judged):
         raise typer.Exit(1)
 
 
-def _known(names: list[str] | None) -> list[str]:
-    from normscope.choices import check_choice
+class Terminated(BaseException):
+    """The process was asked to end."""
+
+
+def _stop(*_: object) -> None:
+    raise Terminated
+
+
+def _known(names: list[str] | None) -> "list[Entry]":
     from normscope.reproduction import all_entries
+    from normscope.reproduction.running import named
 
-    wanted = [name.partition("/")[0] for name in names or all_entries()]
-    for name in wanted:
-        check_choice("entry", name, all_entries())
-    return list(dict.fromkeys(wanted))
+    return list(dict.fromkeys(named(name)[0] for name in names or all_entries()))
 
 
-def _say(job: "Job", seconds: float | None) -> None:
+def _say(begun: set[str], job: "Job", seconds: float | None) -> None:
+    begun.symmetric_difference_update({str(job)})
     typer.echo(f"{job}: " + ("begun" if seconds is None else f"finished, {seconds:.0f} s"), err=True)
 
 

@@ -84,7 +84,14 @@ def summary(judged: Sequence[Judged]) -> str:
     """How many statements have which verdict."""
     found = [one.verdict for one in judged]
     counts = {verdict: found.count(verdict) for verdict in dict.fromkeys(found)}
-    return f"{len(judged)} statements: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    said = f"{len(judged)} statements: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    small = sum(_reduced(one) for one in judged)
+    return f"{said}; {small} of these verdicts are at small scale" if small else said
+
+
+def _reduced(one: Judged) -> bool:
+    """Whether the verdict is of reduced settings."""
+    return bool(one.parts) and one.scale == "small"
 
 
 def page(chosen: Iterable[Entry], judged: Sequence[Judged], pictures: Mapping[str, str]) -> str:
@@ -151,7 +158,7 @@ def short(judged: Sequence[Judged]) -> str:
         found = list(group)
         by_verdict: dict[str, list[str]] = {}
         for one in found:
-            by_verdict.setdefault(one.verdict, []).append(one.statement.key)
+            by_verdict.setdefault(one.verdict, []).append(one.statement.key + " (small scale)" * _reduced(one))
         said = "; ".join(f"**{verdict}**: {', '.join(keys)}" for verdict, keys in by_verdict.items())
         counts = sorted({one.n for one in found})
         n = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
@@ -190,9 +197,13 @@ this page with what they give now. {summary}.
 **How to read it.** A statement of a source stands in our words with the rule that decides about it, written before the
 runs that it judges. The exceptions are the runs of `results/landscape-*.json` and `results/vgg16-cifar10.json`, which
 were there earlier: what `fig-4`, `fig-6`, `fig-9` and the accuracies of `fig-1` say about those was known when their
-rules were written. *Reproduced in part*: some parts of the rule hold. *The statement is wrong*: mathematics with a
-counterexample. *Not yet run*: fewer seeds than the rule asks for. Bands in pictures are the smallest and the largest of
-the seeds, lines their median. Run one yourself: `normscope reproduce fig-9 --scale small`.
+rules were written, and so was the outcome of `fig-9/gradient-average` and `fig-10/dln-typical`. The bounds for VGG and
+the deep linear network were chosen with pilot runs in sight, one to three seeds that are not stored. *Paper scale*: the
+source's own settings where it states any. The encyclopedia article states none; there they are ours, and say so, and a
+verdict on a small network of digits speaks of that network. *Reproduced in part*: some parts of the rule hold. *The
+statement is wrong*: mathematics with a counterexample. *Not yet run*: fewer seeds than the rule asks for. Bands in
+pictures are the smallest and the largest of the seeds, lines their median; a title with a seed shows that one alone.
+Run one yourself: `normscope reproduce fig-9 --scale small`.
 """
 
 _DIFFERENCES = """# For a sceptical reader
@@ -205,11 +216,13 @@ Three things explain most of what looks odd at first:
 - **Effective beta saturates at 2/lr.** Gradient descent at the edge of stability swings to and fro, one step turns the
   gradient round, and |g' - g|/(lr |g|) is 2/lr for every network. Averages of beta say how large the learning rate is.
   Only spikes above 2/lr are the network's, and with BatchNorm they are rarer and lower.
-- **The deep linear network's average band is wider with BatchNorm.** Its peaks are lower, early in training and by
-  orders of magnitude in two of three seeds. Later its loss is much smaller than the plain network's, and 30 times the
-  learning rate is far for it.
+- **The deep linear network's average band is wider with BatchNorm.** Its peaks are lower, early in training and in
+  some seeds by orders of magnitude (`fig-9/loss-peaks` lists them). Later its loss is much smaller than the plain
+  network's, and 30 times the learning rate is far for it.
 - **The first 1,500 steps of VGG are the other way round.** Without BatchNorm the network stands on a flat place where
-  nothing changes, gradient or loss; it is smooth there because it does not learn yet.
+  nothing changes, gradient or loss; it is smooth there because it does not learn yet. `fig-4/throughout` says in how
+  many seeds; while it is *not yet run*, two have shown it.
 
-A rule is a number that stood there before the runs did. One that turned out too strict stays, with its verdict.
+A rule is a number that stood there before the runs did, with the exceptions that
+[reproductions.md](reproductions.md) names. One that turned out too strict stays, with its verdict.
 """

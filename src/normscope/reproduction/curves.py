@@ -1,6 +1,6 @@
 """Statistics of stored curves, and the lines that show them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,11 @@ def pooled(by_seed: dict[int, Curves], name: str, first: int = 0, last: float = 
 
 def pooled_band(by_seed: dict[int, Curves], first: int = 0, last: float = np.inf) -> Array:
     return np.concatenate([band(curves, first, last) for curves in by_seed.values()])
+
+
+def top(values: Iterable[float]) -> float:
+    """The largest; what is no number is beyond every bound."""
+    return float(np.nan_to_num(np.array(list(values), dtype=float), nan=np.inf, posinf=np.inf, neginf=-np.inf).max())
 
 
 def last_share(values: Sequence[float], share: float = 0.1) -> float:

@@ -81,6 +81,12 @@ class Runs:
         }
         return Runs(self.scale, kept)
 
+    def only(self, cells: Sequence[tuple[str, str]]) -> "Runs":
+        """These cells, with the seeds that all of them have: none counts more than another."""
+        seeds = set.intersection(*(set(self.curves.get(cell, {})) for cell in cells))
+        kept = {cell: {seed: self.curves[cell][seed] for seed in sorted(seeds)} for cell in cells if seeds}
+        return Runs(self.scale, kept)
+
     def pairs(self, one: str, other: str) -> list[tuple[Curves, Curves]]:
         """Curves of two cells, seed by seed, where both have them."""
         a, b = self.of(one), self.of(other)
@@ -131,10 +137,6 @@ class Entry:
     def cells(self, statement: Statement | None = None) -> list[tuple[Experiment, str]]:
         every = [(experiment, cell) for experiment, cells in self.needs.items() for cell in cells]
         return [pair for pair in every if statement is None or statement.uses(*pair)]
-
-    def curves(self, experiment: Experiment, cell: str) -> set[str]:
-        """Which a run of this cell must have to count for all statements."""
-        return {name for statement in self.statements if statement.uses(experiment, cell) for name in statement.curves}
 
 
 @dataclass(frozen=True)
@@ -192,8 +194,8 @@ def _judge(entry: Entry, statement: Statement, at: Mapping[str, Runs]) -> Judged
     counts = {}
     for scale, runs in at.items():
         runs = runs.having(statement.curves)
-        seeds = [set(runs.of(cell, experiment.name)) for experiment, cell in entry.cells(statement)]
-        counts[scale] = len(set.intersection(*seeds))
+        runs = runs.only([(experiment.name, cell) for experiment, cell in entry.cells(statement)])
+        counts[scale] = min(map(len, runs.curves.values()), default=0)
         if counts[scale] >= statement.n and scale in statement.scales:
             parts = tuple(statement.judge(runs))
             return Judged(entry, statement, _verdict(parts, statement.exact), counts[scale], scale, parts)

@@ -1,15 +1,19 @@
 """`reproduce`: the runs that a list of entries still lacks, made here or in several processes, and the verdicts.
 
 Nothing finished is run again; what is finished is on disk at once. With a limit on the time no run is begun that is
-not likely to end within it, one that does not is given up, and the next call makes it.
+not likely to end within it, one that does not is given up, and the next call makes it. When the call is stopped its
+processes stop too.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context, parent_process
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from threading import Thread
 
 from normscope.choices import check_choice
 from normscope.reproduction.entry import Entry, Judged, Statement, judge
@@ -48,30 +52,50 @@ def missing(names: Sequence[str], store: Store, scale: str, seeds: int | None = 
     seeds: of every cell; None: as many as the statements ask for.
     """
     check_choice("scale", scale, SCALES)
-    wanted = [_wanted(name) for name in names]
+    wanted = [_wanted(name, scale) for name in names]
     most = max((n if seeds is None else seeds for _, _, n in wanted), default=0)
     jobs: dict[tuple[str, str, int], Job] = {}
     for seed in range(most):
         for entry, statement, n in wanted:
             if seed >= (n if seeds is None else seeds):
                 continue
-            for experiment, cell in entry.cells(statement):
-                needed = entry.curves(experiment, cell) if statement is None else set(statement.curves)
+            judged = [one for one in entry.statements if scale in one.scales and statement in (None, one)]
+            for experiment, cell in entry.cells():
+                users = [one for one in judged if one.uses(experiment, cell)]
+                if entry.statements and not users:
+                    continue
+                needed = {name for one in users for name in one.curves}
                 if seed not in {run.seed for run in store.runs(experiment, cell, scale) if run.curves.keys() >= needed}:
                     jobs.setdefault((experiment.name, cell, seed), Job(experiment, cell, scale, seed))
     return list(jobs.values())
 
 
-def _wanted(name: str) -> tuple[Entry, Statement | None, int]:
-    """An entry, or one of its statements, and the seeds it needs."""
+def named(name: str) -> tuple[Entry, Statement | None]:
+    """An entry, or one of its statements, by its name."""
     first, _, key = name.partition("/")
     check_choice("entry", first, all_entries())
     entry = all_entries()[first]
     by_key = {statement.key: statement for statement in entry.statements}
     if key:
         check_choice(f"statement of {first}", key, by_key)
-        return entry, by_key[key], by_key[key].n
-    return entry, None, max((statement.n for statement in entry.statements), default=1)
+    return entry, by_key.get(key)
+
+
+def of_names(judged: Sequence[Judged], names: Sequence[str]) -> list[Judged]:
+    """Those of the statements and whole entries that are named, each once."""
+    return [one for one in judged if one.name in names or one.entry.name in names]
+
+
+def _wanted(name: str, scale: str) -> tuple[Entry, Statement | None, int]:
+    """And the seeds it needs."""
+    entry, statement = named(name)
+    own = entry.statements if statement is None else (statement,)
+    counts = [one.n for one in own if scale in one.scales]
+    if own and not counts:
+        raise ValueError(
+            f"{name} has no rule at the {scale} scale: its numbers would decide nothing. Take --scale paper."
+        )
+    return entry, statement, max(counts, default=1)
 
 
 def reproduce(
@@ -97,25 +121,28 @@ def reproduce(
         root: of the data sets, as for `normscope.data.load`.
         jobs: processes at once. On a GPU several of them fill the time in which one waits for Python.
         minutes: stop after so long; everything finished is kept.
-        yes: go on though the estimate is beyond ten minutes on a CPU.
+        yes: go on though the estimate is beyond ten minutes on a CPU, or begin runs that are not likely to end
+            within `minutes`.
         on_run: called with a job when it begins (None) and when it is finished (its seconds).
     """
     if not names:
         raise ValueError("Name at least one entry; normscope reproduce --list shows them.")
     if jobs < 1 or (seeds is not None and seeds < 1):
         raise ValueError(f"seeds and jobs count from 1 on; got seeds={seeds}, jobs={jobs}.")
+    if minutes is not None and not minutes > 0:
+        raise ValueError(f"minutes must be above 0; got {minutes}. Leave it out to run without a limit.")
     store = Store(out)
     todo = missing(names, store, scale, seeds)
     if todo:
-        device = device or _best_device()
+        device = _known_device(device)
         _check_time(todo, device, jobs, minutes, yes)
         _check_data(todo, root)
         place = Place(device, None if root is None else str(root))
-        for job, run in _run_all(todo, place, jobs, minutes, on_run):
+        for job, run in _run_all(todo, place, jobs, minutes, yes, on_run):
             store.add(job.experiment, scale, run)
             on_run(job, run.seconds)
-    chosen = dict.fromkeys(_wanted(name)[0] for name in names)
-    return [judged for entry in chosen for judged in judge(entry, store)]
+    chosen = dict.fromkeys(named(name)[0] for name in names)
+    return of_names([judged for entry in chosen for judged in judge(entry, store)], names)
 
 
 def estimate(todo: Sequence[Job], device: str, jobs: int) -> float:
@@ -123,14 +150,24 @@ def estimate(todo: Sequence[Job], device: str, jobs: int) -> float:
     return sum(job.experiment.cost(job.scale, device) for job in todo) / jobs
 
 
-def _best_device() -> str:
+def _known_device(device: str | None) -> str:
     import torch
 
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    if device is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    check_choice("device", device, ["cpu", *(["cuda"] if gpus else []), *gpus])
+    return device
 
 
 def _check_time(todo: Sequence[Job], device: str, jobs: int, minutes: float | None, yes: bool) -> None:
     expected = estimate(todo, device, jobs)
+    shortest = min(job.experiment.cost(job.scale, device) for job in todo)
+    if minutes is not None and shortest > 60 * minutes and not yes:
+        raise ValueError(
+            f"The shortest of {len(todo)} runs takes about {_spoken(shortest)} on such a device, and one that does not "
+            f"end within --minutes {minutes:g} is lost. Allow more, or add --yes to try all the same."
+        )
     limited = minutes is not None and minutes * 60 <= LONG
     if device == "cpu" and expected > LONG and not yes and not limited:
         raise ValueError(
@@ -140,6 +177,8 @@ def _check_time(todo: Sequence[Job], device: str, jobs: int, minutes: float | No
 
 
 def _spoken(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
     return f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{seconds / 60:.0f} minutes"
 
 
@@ -157,32 +196,37 @@ def _run_all(
     place: Place,
     jobs: int,
     minutes: float | None,
+    tried: bool,
     on_run: Callable[[Job, float | None], None],
 ) -> Iterator[tuple[Job, Run]]:
     deadline = None if minutes is None else time.time() + 60 * minutes
-    took: list[float] = []
+    # By experiment: of the runs made here, else as measured elsewhere.
+    took: dict[str, float] = {}
 
-    def in_time() -> bool:
-        return deadline is None or time.time() + max(took, default=0.0) < deadline
+    def fits(job: Job) -> bool:
+        expected = took.get(job.experiment.name, 0.0 if tried else job.experiment.cost(job.scale, place.device))
+        return deadline is None or time.time() + expected < deadline
 
     if jobs == 1:
         for job in todo:
-            if not in_time():
-                return
+            if not fits(job):
+                continue
             on_run(job, None)
             run = run_job(job.experiment.name, job.cell, job.scale, job.seed, place.device, place.root, deadline)
-            if run is None:
-                return
-            took.append(run.seconds)
-            yield job, run
+            if run is not None:
+                took[job.experiment.name] = max(run.seconds, took.get(job.experiment.name, 0.0))
+                yield job, run
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+    others = set(active_children())
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_serve) as pool:
         waiting, running = list(todo), dict[Future[Run | None], Job]()
-        failed: list[str] = []
+        failed: dict[Job, str] = {}
         try:
             while waiting or running:
-                while waiting and len(running) < jobs and in_time():
+                while waiting and len(running) < jobs:
                     job = waiting.pop(0)
+                    if not fits(job):
+                        continue
                     on_run(job, None)
                     arguments = (job.experiment.name, job.cell, job.scale, job.seed, place.device, place.root, deadline)
                     running[pool.submit(run_job, *arguments)] = job
@@ -191,22 +235,40 @@ def _run_all(
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     job, error = running.pop(future), future.exception()
                     if error is not None:
-                        failed.append(f"{job}: {type(error).__name__}: {error}")
+                        failed[job] = f"{job}: {type(error).__name__}: {error}"
                         continue
                     run = future.result()
                     if run is not None:
-                        took.append(run.seconds)
+                        took[job.experiment.name] = max(run.seconds, took.get(job.experiment.name, 0.0))
                         yield job, run
             if failed:
-                raise RunFailed(f"{len(failed)} runs failed, the others are kept. {failed[0]}")
-        finally:
-            pool.shutdown(cancel_futures=True)
+                first = next(failed[job] for job in todo if job in failed)
+                raise RunFailed(f"{len(failed)} runs failed, the others are kept. {first}")
+        except BrokenExecutor as error:
+            raise RunFailed(
+                "A process was ended from outside, for its memory perhaps. What was finished is kept: run the same "
+                f"command again, with fewer than {jobs} --jobs if that is the reason."
+            ) from error
+        except BaseException:
+            # Stopped: nobody waits for what is under way.
+            for process in set(active_children()) - others:
+                process.terminate()
+            raise
 
 
-def _one_thread() -> None:
+def _serve() -> None:
+    """One thread each; and none goes on once the process that asked for it is gone, however that ended."""
     import torch
 
     torch.set_num_threads(1)
+    parent = parent_process()
+    if parent is not None:
+        Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
 
 
 def run_job(

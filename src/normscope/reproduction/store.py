@@ -6,6 +6,9 @@ leaves the old one or the new one. A changed plan has another hash, and its runs
 
 import json
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +42,21 @@ class Store:
         return [found[seed] for seed in sorted(found)]
 
     def add(self, experiment: Experiment, scale: str, run: Run) -> None:
+        """Read, added to and put back as one: of two processes that add, neither loses what the other has."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with _alone(self.folder):
+            self._add(experiment, scale, run)
+
+    def _add(self, experiment: Experiment, scale: str, run: Run) -> None:
         content = dict(self._content(experiment))
         name = experiment.hash(run.cell, scale)
         content["plans"] = content["plans"] | {name: compact(experiment.plan(run.cell, scale))}
         row = {"plan": name, "seed": run.seed, "seconds": round(run.seconds, 1), "made": run.made}
         kept = [old for old in content["runs"] if (old["plan"], old["seed"]) != (name, run.seed)]
         content["runs"] = [*kept, row | {"curves": compact(run.curves)}]
-        self.folder.mkdir(parents=True, exist_ok=True)
         path = self.path(experiment)
-        beside = path.with_suffix(f".{os.getpid()}.new")
+        # One that a kill has left is written over.
+        beside = path.with_suffix(".new")
         beside.write_text(_lines(content), encoding="utf-8")
         beside.replace(path)
 
@@ -68,6 +77,22 @@ class Store:
             raise ValueError(f"{path} must hold runs of {experiment.name}, schema {SCHEMA}. Move it away, or fix it.")
         self._read[path] = (version, content)
         return content
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Waits until no other process writes into the folder. The lock ends with its process and leaves no file."""
+    if sys.platform == "win32":  # Folders cannot be locked there.
+        yield
+        return
+    import fcntl
+
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def _lines(content: dict[str, Any]) -> str:

@@ -30,7 +30,7 @@ def _faster(runs: Runs) -> list[Part]:
         return [Part(words, bool(batch - none >= 0.20))]
     none, batch = (np.median(of_each(runs.of(cell), _steps_to_90)) for cell in CELLS)
     words = f"90 % training accuracy after {batch:,.0f} steps with BatchNorm and {none:,.0f} without (medians)"
-    return [Part(words, bool(batch <= 0.6 * none))]
+    return [Part(words, bool(np.isfinite(batch) and batch <= 0.6 * none))]
 
 
 def _large_rate(runs: Runs) -> list[Part]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from normscope.reproduction.curves import band_lines, each, look_lines, pooled
+from normscope.reproduction.curves import band_lines, each, look_lines, pooled, top
 from normscope.reproduction.entry import Entry, Panel, Part, Runs, Statement
 from normscope.reproduction.experiment import Curves
 from normscope.reproduction.experiments.dln import DLN
@@ -14,7 +14,7 @@ FIRST = 25
 
 
 def _loss(runs: Runs) -> list[Part]:
-    tops = [(max(a["loss_max"]), max(b["loss_max"])) for a, b in runs.pairs("none", "batch")]
+    tops = [(top(a["loss_max"]), top(b["loss_max"])) for a, b in runs.pairs("none", "batch")]
     ratio = max(a for a, _ in tops) / max(b for _, b in tops)
     worst = [a / b for a, b in tops]
     return [
@@ -26,7 +26,7 @@ def _loss(runs: Runs) -> list[Part]:
 
 
 def _changes(runs: Runs) -> list[Part]:
-    tops = [(max(a["change_max"]), max(b["change_max"])) for a, b in runs.pairs("none", "batch")]
+    tops = [(top(a["change_max"]), top(b["change_max"])) for a, b in runs.pairs("none", "batch")]
     ratio = max(a for a, _ in tops) / max(b for _, b in tops)
     return [
         Part(
@@ -39,8 +39,8 @@ def _changes(runs: Runs) -> list[Part]:
 
 def _beta(runs: Runs) -> list[Part]:
     limit = 2 / next(iter(runs.of("batch").values()))["lr"]
-    batch = max(pooled(runs.of("batch"), "beta", FIRST)) / limit
-    none = max(pooled(runs.of("none"), "beta")) / limit
+    batch = top(pooled(runs.of("batch"), "beta", FIRST)) / limit
+    none = top(pooled(runs.of("none"), "beta")) / limit
     return [
         Part(f"with BatchNorm beta peaks at {batch:.3g} times 2/lr", batch <= 1.5),
         Part(f"without at {none:.3g} times", none >= 10),
@@ -88,7 +88,7 @@ def _beyond(runs: Runs) -> list[Part]:
         for cell in FAR:
             curves = list(runs.of(cell).values())
             place = curves[0]["factors"].index(c)
-            tops.append(max(look[place] for one in curves for look in one["change"]))
+            tops.append(top(look[place] for one in curves for look in one["change"]))
         ratio = tops[0] / tops[1]
         parts.append(
             Part(
@@ -107,7 +107,7 @@ def _plateau(runs: Runs) -> list[Part]:
             tenth = len(losses) // 10
             falls.append(losses[-2 * tenth : -tenth].mean() / losses[-tenth:].mean() - 1)
         words = f"over the last tenth of the steps the loss falls by {each(falls, '.1%')} ({cell})"
-        parts.append(Part(words, max(falls) <= 0.05))
+        parts.append(Part(words, top(falls) <= 0.05))
     return parts
 
 
@@ -162,7 +162,7 @@ ENTRY = Entry(
         ),
         Statement(
             "gradient",
-            "BatchNorm makes the gradient change less along its own direction.",
+            "BatchNorm makes the gradient change less along its own direction: its peaks.",
             "Largest change of the gradient, pooled over seeds and looks: without / with BatchNorm >= 10.",
             _changes,
             cells=CELLS,
@@ -178,7 +178,7 @@ ENTRY = Entry(
         ),
         Statement(
             "beta",
-            "BatchNorm lowers the effective beta-smoothness.",
+            "BatchNorm lowers the effective beta-smoothness: its peaks.",
             "Largest beta from step 25 on: with BatchNorm <= 1.5 (2/lr); without >= 10 (2/lr), pooled over seeds.",
             _beta,
             cells=CELLS,
@@ -194,7 +194,7 @@ ENTRY = Entry(
         ),
         Statement(
             "beyond-30",
-            "BatchNorm goes on smoothing beyond the largest step shown, 30 times the learning rate.",
+            "BatchNorm goes on smoothing beyond the largest step shown, 30 times the learning rate: the peaks.",
             "At 100 and at 300 times lr, largest change of the gradient, pooled: without / with BatchNorm >= 10.",
             _beyond,
             cells=FAR,

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from normscope.reproduction.curves import top
 from normscope.reproduction.entry import Entry, Line, Panel, Part, Runs, Statement
 from normscope.reproduction.experiment import Curves, Experiment, Place
 
@@ -59,7 +60,7 @@ UNITS = Experiment(
 
 
 def _worst(runs: Runs, name: str, words: str) -> list[Part]:
-    worst = max(max(curves["error"][name]) for curves in runs.of("units").values())
+    worst = top(top(curves["error"][name]) for curves in runs.of("units").values())
     return [Part(f"{words}: off by at most {worst:.1e}", worst <= 1e-9)]
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from normscope.reproduction.curves import top
 from normscope.reproduction.entry import Entry, Line, Panel, Part, Runs, Statement
 from normscope.reproduction.experiment import Curves, Experiment, Place
 
@@ -55,13 +56,13 @@ FORMULAS = Experiment(
 def _right(runs: Runs) -> list[Part]:
     parts = []
     for name in NAMES:
-        worst = max(max(curves["error"][name]) for curves in runs.of("draws").values())
+        worst = top(top(curves["error"][name]) for curves in runs.of("draws").values())
         parts.append(Part(f"gradient by {name}: off by at most {worst:.1e}", worst <= 1e-10))
     return parts
 
 
 def _second(runs: Runs) -> list[Part]:
-    worst = max(max(curves["second_term"]) for curves in runs.of("draws").values())
+    worst = top(top(curves["second_term"]) for curves in runs.of("draws").values())
     return [Part(f"the second term of the mean's gradient is at most {worst:.1e} of the first", worst <= 1e-10)]
 
 

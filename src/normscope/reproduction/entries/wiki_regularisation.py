@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from normscope.reproduction.curves import Array, mean_sd, of_each
-from normscope.reproduction.entry import Entry, Line, Panel, Part, Runs, Statement
+from normscope.reproduction.curves import Array, mean_sd, of_each, spread
+from normscope.reproduction.entry import Entry, Panel, Part, Runs, Statement
 from normscope.reproduction.experiment import Curves, Experiment, Place
 
 CELLS = ("none", "batch", "none, dropout", "batch, dropout")
@@ -98,8 +98,7 @@ def _panels(runs: Runs) -> list[Panel]:
     for cell in CELLS:
         found = list(runs.of(cell).values())
         if found:
-            rows = np.array([one["test_accuracy"] for one in found])
-            lines.append(Line(cell, found[0]["step"], list(rows.mean(0)), list(rows.min(0)), list(rows.max(0))))
+            lines.append(spread(cell, found[0]["step"], [one["test_accuracy"] for one in found]))
     return [Panel("200 training images", "step", "test accuracy", lines)]
 
 
@@ -117,8 +116,8 @@ ENTRY = Entry(
             _regularises,
             n=10,
             cells=("none", "batch"),
-            found="On 200 digits the difference is within the seeds' spread. One small task; on VGG it is ahead on "
-            "test images, where it also trains better.",
+            found="On 200 digits the difference is within the seeds' spread. One small task, and no more than that; "
+            "fig-1/better asks the same of VGG.",
         ),
         Statement(
             "dropout-needless",

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from normscope.reproduction.curves import each
+from normscope.reproduction.curves import each, spread
 from normscope.reproduction.entry import Entry, Line, Panel, Part, Runs, Statement
 from normscope.reproduction.experiment import Curves, Experiment, Place
 from normscope.theory.explosion import explosion
@@ -114,8 +114,7 @@ def _panels(runs: Runs) -> list[Panel]:
     for cell in ("plain", "skip"):
         found = list(runs.of(cell).values())
         if found:
-            rows = np.array([one["accuracy"] for one in found])
-            lines.append(Line(cell, found[0]["depth"], list(rows.mean(0)), list(rows.min(0)), list(rows.max(0))))
+            lines.append(spread(cell, found[0]["depth"], [one["accuracy"] for one in found]))
     limit = explosion("relu", BATCH).trainable_depth
     lines.append(Line(f"16 xi = {limit:.0f}", [limit, limit], [0.0, 1.0]))
     return [Panel("Test images", "layers", "share right", lines)]
@@ -142,6 +141,8 @@ ENTRY = Entry(
             "Skip connections cure it.",
             "At every tried depth of at least twice the plain network's limit they reach 30 %.",
             _skip,
+            found="Twice the limit that was found here, which at small scale is well below 16 xi; the deepest stack, "
+            "160 layers, is beyond twice that as well.",
         ),
     ),
     panels=_panels,

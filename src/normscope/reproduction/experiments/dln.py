@@ -6,6 +6,8 @@ that the smoothing goes on there.
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,20 @@ FACTORS = (0.01, 0.1, 1.0, 10.0, 30.0, 100.0, 300.0)
 SHOWN = 5
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Matrices of 10 x 10 gain nothing from more; as before at the end, also of a run that is given up."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@_one_thread()
 def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     import torch
 
@@ -24,8 +40,6 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     from normscope.observe import ActivationProbe, LandscapeProbe, Monitor, ShiftProbe
     from normscope.training import train
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     gaussian = data.gaussian(seed=seed).to(place.device)
     model = models.DLN(norm=settings["norm"], seed=seed).to(place.device)
     shift = ShiftProbe(update="gradient", layers=[f"linears.{i - 1}" for i in SHIFT_LAYERS])
@@ -41,7 +55,6 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         monitor=monitor,
         on_step=place.tick,
     )
-    torch.set_num_threads(threads)
     records = [record for record in monitor.records if "landscape" in record.results]
     looks = [record.results["landscape"] for record in records]
     shifts = [record.results["shift"] for record in records]
