@@ -138,6 +138,13 @@ def hermite() -> tuple[Tensor, Tensor, Tensor]:
     return z, weight, torch.stack(rows)
 
 
+@lru_cache(maxsize=1)
+def _projection() -> Tensor:
+    """On h_0 ... h_{TERMS - 1}, from values at the points."""
+    _, weight, table = hermite()
+    return (table[:-1] * weight).T.contiguous()
+
+
 def derivative(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
     """phi'(z), elementwise."""
     with torch.enable_grad():
@@ -175,8 +182,7 @@ def _series(pairs: Pairs, function: Callable[[Tensor], Tensor]) -> Moments:
     root = both[0].clamp_min(0).sqrt()[:, None]
     at = both[1][:, None] + root * z
     values, slopes = function(at), derivative(function, at)
-    projection = (table[:-1] * weight).T
-    alpha, beta = values @ projection, slopes @ projection
+    alpha, beta = (torch.cat([values, slopes]) @ _projection()).chunk(2)
     gamma = beta[:, 1:] * torch.arange(1, TERMS, dtype=torch.float64).sqrt() / root.clamp_min(_POINT)
     point = root[:, 0] < _POINT
     if bool(point.any()):
