@@ -12,7 +12,7 @@ Q = torch.tensor([0.3, 1.0, 4.0], dtype=torch.float64)
 
 
 def ends(v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return v[:, None], v[None, :]
+    return v[..., :, None], v[..., None, :]
 
 
 def pairs(c: float, mean: float = 0.0) -> Pairs:

@@ -77,7 +77,7 @@ def test_cross_entropy_curvature(q, q_xy):
 def test_moments_of_the_largest(n, r):
     z = r**0.5 * normal(200_000, 1) + (1 - r) ** 0.5 * normal(200_000, n)
     m = torch.relu(z.amax(1))
-    found = largest(torch.relu, n, 1.0, 0.0, r)
+    (found,) = largest(torch.relu, [n], 1.0, 0.0, r)
     assert float(found[0]) == pytest.approx(float(m.mean()), rel=5e-3)
     assert float(found[1]) == pytest.approx(float(m.square().mean()), rel=1e-2)
     assert float(found[2]) == pytest.approx(float((z.amax(1) > 0).double().mean()), rel=5e-3)

@@ -34,7 +34,7 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
         for part, m, (length, _) in zip(x.parts, found, lengths, strict=True)
     )
     out = Field(x.sites, parts, x.shape, False, x.roots, (phi, x))
-    others = 1 - x.sites.same()
+    others = x.sites.others()
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
         g = tuple(g * m.slope for g, m in zip(cotangent.g, found, strict=True))
@@ -62,7 +62,7 @@ def _apart(x: Field, came: Sequence[Tensor], sent: Sequence[Tensor]) -> float:
         return 0.0
     ratios = []
     for gs in (came, sent):
-        one, two = (sum(float(g[0, i].detach().sum()) for g in gs) for i in (0, 1))
+        one, two = map(sum, zip(*(g[0].detach().sum((-2, -1)).tolist() for g in gs), strict=True))
         ratios.append(one / two if two * x.sites.batch > one > two else 1.0)
     return max(ratios[1] - ratios[0], 0.0) / x.channels
 
@@ -84,21 +84,24 @@ def _moments(phi: Activation, x: Field, part: Part, pairs: Pairs) -> Moments:
     m = phi.moments(pairs)
     if part.kurtosis == 0:
         return m
-    same, sites = x.sites.same(), x.sites
+    sites, same, others = x.sites, x.sites.same(), x.sites.others()
     value4, slope4, mean4, rise4 = (part.kurtosis * f for f in m.fourth)
     means = sites.outer(m.mean, mean4) + sites.outer(mean4, m.mean)
+    if phi.line is not None and pairs.centred:
+        # Halves of a line: of the four only the mean is moved.
+        return replace(m, value=m.value + others * means, mean=m.mean + mean4)
     rises = sites.outer(m.rise, rise4) + sites.outer(rise4, m.rise)
     return replace(
         m,
-        value=m.value + same * sites.ends(value4)[0] + (1 - same) * means,
-        slope=m.slope + same * sites.ends(slope4)[0] + (1 - same) * rises,
+        value=m.value + same * sites.ends(value4)[0] + others * means,
+        slope=m.slope + same * sites.ends(slope4)[0] + others * rises,
         mean=m.mean + mean4,
     )
 
 
 def _lengthens(phi: Activation, part: Part, pairs: Pairs) -> float:
     """What this does to differences in length between samples after BatchNorm; slopes near 1 are no news."""
-    if part.kurtosis == 0 or (phi.line is not None and not bool(part.mean.any())):
+    if part.kurtosis == 0 or (phi.line is not None and pairs.centred):
         return 1.0
     slope = length_slope(phi, float(pairs.q.mean()), float(pairs.mean.mean()))
     return slope if slope > _LONGER else 1.0

@@ -53,7 +53,7 @@ def _size(shape: tuple[int, ...]) -> tuple[int, int]:
 def _independent(shape: tuple[int, ...], m: int, layers: int) -> Field:
     height, width = _size(shape)
     sites = Sites("torus" if height * width > 1 else "exact", height, width, m, exact_sites(layers))
-    kernel = sites.same().requires_grad_()
+    kernel = sites.same().clone().requires_grad_()
     return _field(sites, kernel, shape, 2 / math.prod(shape))
 
 

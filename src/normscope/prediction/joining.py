@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from normscope.prediction.elementwise import scale
 from normscope.prediction.field import Cotangent, Field, Part
@@ -44,11 +45,11 @@ def add(walk: Walk, name: str, left: Field, right: Field) -> Field:
     one, two = _split(left, cuts), _split(right, cuts)
     parts = []
     for a, b in zip(one, two, strict=True):
-        cross = left.sites.outer(a.mean, b.mean)
+        cross = left.sites.outer(a.mean, b.mean) + left.sites.outer(b.mean, a.mean)
         parts.append(
             Part(
                 a.channels,
-                a.kernel + b.kernel + cross + left.sites.outer(b.mean, a.mean),
+                a.kernel + b.kernel + cross,
                 a.mean + b.mean,
                 a.noise + b.noise,
                 length=common_spread([(_size(left, a), a.length), (_size(left, b), b.length)]),
@@ -131,7 +132,11 @@ def _gather(cotangent: Cotangent, cuts: list[int], field: Field) -> Cotangent:
         end, first = start + part.channels, at
         while at < len(cuts) and cuts[at] <= end:
             at += 1
-        g.append(torch.stack(cotangent.g[first:at]).sum(0))
-        bend.append(torch.stack(cotangent.bend[first:at]).sum(0))
+        g.append(_summed(cotangent.g[first:at]))
+        bend.append(_summed(cotangent.bend[first:at]))
         start = end
     return Cotangent(tuple(g), tuple(bend), cotangent.spread)
+
+
+def _summed(pieces: tuple[Tensor, ...]) -> Tensor:
+    return pieces[0] if len(pieces) == 1 else torch.stack(pieces).sum(0)

@@ -8,6 +8,7 @@ A linear map of a flattened image is the convolution whose window is the whole i
 """
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -111,7 +112,7 @@ def _map(
     row.inputs = (x.sites, inputs, x.channels)
     row.of_data = x.roots == {INPUTS}
     row.taps, row.sites = window.taps, after.count
-    mean = after.diagonal(kernel) * 0
+    mean = torch.zeros_like(after.diagonal(kernel.detach()))
     inside = 1.0 if x.sites.form == "samples" else float(taps_inside(window).mean())
     noise = sigma_w2**2 * _noise(x, row.numbers["qh"] - row.numbers["qh_xy"]) * inside / window.taps
     row.length = _length(x)
@@ -135,7 +136,7 @@ def _map(
         mean, data, length, apart = cotangent.spread
         length += 2 * max(alone, 0.0) / (walk.outputs * widths[1])
         spread = (mean + 1 / widths[0], data + 1 / widths[1], length, apart)
-        shares = tuple(sent * (part.channels / x.channels) for part in x.parts)
+        shares = tuple(sent * (p.channels / x.channels) for p in x.parts) if len(x.parts) > 1 else (sent,)
         zeros = tuple(torch.zeros_like(share) for share in shares)
         return [Cotangent(shares, zeros, spread)]
 
@@ -179,36 +180,50 @@ def independent_sites(sites: Sites, g: Tensor, kernel: Tensor) -> tuple[float, f
         return 1.0, 1.0
     g, kernel = g[0].detach(), kernel.detach()
     if sites.form == "torus":
-        # Half of the waves are the other half's mirror images.
         values = torch.fft.rfft2(g).real * torch.fft.rfft2(kernel).real
-        twice = values[..., 1 : (sites.width + 1) // 2]
-        trace = values.sum((-2, -1)) + twice.sum((-2, -1))
-        square = values.square().sum((-2, -1)) + twice.square().sum((-2, -1))
+        # Half of the waves are the other half's mirror images.
+        counted = values * _mirrored(sites.width)
+        trace, square = counted.sum((-2, -1)), (counted * values).sum((-2, -1))
     else:
         product = g @ kernel
         trace = product.diagonal(dim1=-2, dim2=-1).sum(-1)
         square = (product * product.mT).sum((-2, -1))
     one, two = (max(t * t / s, 1.0) if s > 0 else 1.0 for t, s in zip(trace.tolist(), square.tolist(), strict=True))
-    shared = bool(g[1].abs().max() > 1e-9 * g[0].abs().max() and kernel[1].abs().max() > 0)
+    sizes = g.abs().amax((-2, -1)).tolist()
+    shared = sizes[1] > 1e-9 * sizes[0] and bool(kernel[1].any())
     return (two if shared else one), one
+
+
+@lru_cache(maxsize=16)
+def _mirrored(width: int) -> Tensor:
+    """How many waves each one that rfft2 keeps stands for."""
+    found = torch.full((width // 2 + 1,), 2.0, dtype=torch.float64)
+    found[0] = 1
+    if width % 2 == 0:
+        found[-1] = 1
+    return found
 
 
 def _moments(sites: Sites, kernel: Tensor, symbol: str) -> dict[str, float]:
     """Means over sites, of one sample and of two."""
-    one = float(sites.diagonal(kernel).detach().mean())
-    return {symbol: one, f"{symbol}_xy": _of_two(sites, kernel.detach(), one)}
+    one, two = _means(sites, kernel.detach())
+    return {symbol: one, f"{symbol}_xy": two}
 
 
 def _gradients(sites: Sites, g: Tensor) -> dict[str, float]:
     """Sums over sites and channels for the first direction, of one sample and of two."""
-    one = float(sites.diagonal(g[0]).detach().mean()) * (1 if sites.form == "samples" else sites.count)
-    return {"qt": one, "qt_xy": _of_two(sites, g[0].detach(), one) * (1 if sites.form == "samples" else sites.count)}
+    one, two = _means(sites, g[0].detach())
+    count = 1 if sites.form == "samples" else sites.count
+    return {"qt": one * count, "qt_xy": two * count}
 
 
-def _of_two(sites: Sites, kernel: Tensor, one: float) -> float:
+def _means(sites: Sites, kernel: Tensor) -> tuple[float, float]:
+    """Over sites that are the same at both ends, of one sample and of two."""
     if sites.form == "torus":
-        return float(kernel[1, 0, 0])
+        one, two = kernel[:, 0, 0].tolist()
+        return one, two
+    own = kernel.diagonal(dim1=-2, dim2=-1).mean(-1).tolist()
     if sites.form == "exact":
-        return float(kernel[1].diagonal().mean())
+        return own[0], own[1]
     m = sites.batch
-    return float((kernel[0].sum() - m * one) / (m * (m - 1))) if m > 1 else float("nan")
+    return own[0], (float(kernel[0].sum()) - m * own[0]) / (m * (m - 1)) if m > 1 else float("nan")

@@ -45,7 +45,7 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
         backs.append((found, share, agreement(after, covariance.detach(), own)))
     space = (after.width,) if len(x.shape) == 2 else (after.height, after.width)
     out = Field(after, tuple(parts), (x.channels, *space), False, x.roots)
-    others = 1 - before.sites.same()
+    others = before.sites.others()
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
         sent, bends = [], []

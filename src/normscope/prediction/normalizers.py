@@ -1,5 +1,6 @@
 """Normalizers: BatchNorm by the batch or by running statistics, and those of each sample."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,9 +25,15 @@ def _slices(x: Field, values: Tensor | None, otherwise: float) -> list[Tensor]:
         raise ValueError(f"normalizes {values.numel()} channels and gets {x.channels}")
     if values.grad_fn is not None:
         raise UnknownOperation("has a gamma or beta that is computed from parameters, which has no map here")
-    if not bool(torch.isfinite(values.detach()).all()):
+    own = values.detach().double().flatten().cpu()
+    # A sum is finite only where all of its terms are.
+    if not math.isfinite(float(own.sum())):
         raise ValueError("has a gamma, beta or running statistic that is not finite. Initialize it, or load it again")
-    return list(values.detach().double().flatten().cpu().split([part.channels for part in x.parts]))
+    return list(own.split([part.channels for part in x.parts])) if len(x.parts) > 1 else [own]
+
+
+def _mean_square(values: Tensor) -> float:
+    return float(values.dot(values)) / len(values)
 
 
 def check_features(x: Field, normalized_shape: Any) -> None:
@@ -39,7 +46,7 @@ def check_features(x: Field, normalized_shape: Any) -> None:
 def _affine(walk: Walk, name: str, x: Field, gamma: Tensor | None, beta: Tensor | None) -> list[tuple[float, Tensor]]:
     """For each part: mean(gamma^2), and beta's channels."""
     gammas, betas = _slices(x, gamma, 1.0), _slices(x, beta, 0.0)
-    squares = [float(values.square().mean()) for values in gammas]
+    squares = [_mean_square(values) for values in gammas]
     for values, square in zip(gammas, squares, strict=True):
         size = float(values.abs().mean())
         if square - size**2 > _UNEVEN**2 * size**2:
@@ -77,14 +84,14 @@ def batch_norm(
         name,
         "BatchNorm",
         gamma2=sum(a[0] * p.channels for a, p in zip(affine, x.parts, strict=True)) / x.channels,
-        variance=float(sum(n.variance * p.channels for n, p in zip(found, x.parts, strict=True)) / x.channels),
+        variance=sum(n.variance * p.channels for n, p in zip(found, x.parts, strict=True)) / x.channels,
     )
     parts = tuple(
         Part(
             part.channels,
-            g2 * n.kernel + float(b.square().mean()),
-            0 * part.mean + float(b.mean()),
-            part.noise * g2**2 / float(n.variance) ** 2,
+            g2 * n.kernel + _mean_square(b),
+            torch.full_like(part.mean, float(b.mean())),
+            part.noise * g2**2 / n.variance**2,
             # Of one entry of a vector on the sphere of that many dimensions.
             -6 / (n.freedom + 2) if x.gaussian else 0.0,
             part.length,
@@ -97,9 +104,12 @@ def batch_norm(
         sent = []
         for n, (g2, _), g, bend in zip(found, affine, cotangent.g, cotangent.bend, strict=True):
             before, products = send_back(n, g, bend, g2, trained=walk.trained_mask(len(g)))
-            if gamma is not None and walk.trains(gamma):
+            if walk.trains(gamma) and walk.trains(beta):
+                # In one: the gradients of both meet what they are multiplied with.
+                walk.adds(row, x.sites, g, n.kernel + 1.0, cotangent.spread, products + g)
+            elif walk.trains(gamma):
                 walk.adds(row, x.sites, g, n.kernel, cotangent.spread, products)
-            if beta is not None and walk.trains(beta):
+            elif walk.trains(beta):
                 walk.adds(row, x.sites, g, 1.0, cotangent.spread)
             sent.append(before)
         return [Cotangent(tuple(sent), tuple(map(torch.zeros_like, sent)), cotangent.spread)]
@@ -108,7 +118,7 @@ def batch_norm(
 
 
 def _check(walk: Walk, name: str, found: Sequence[Normalized]) -> None:
-    if any(float(n.variance) < 1e-12 or n.freedom == 0 for n in found):
+    if any(n.variance < 1e-12 or n.freedom == 0 for n in found):
         walk.warn(f"{name}: the variance before it is zero, so eps alone divides.")
     elif min(n.freedom for n in found) < 4:
         walk.warn(
@@ -152,7 +162,7 @@ def _by_running(
     parts = tuple(
         Part(
             part.channels,
-            kernel * s + float(b.square().mean()),
+            kernel * s + _mean_square(b),
             (1 - share) * part.mean * s**0.5 + float(b.mean()),
             part.noise * s**2,
             length=part.length,
@@ -226,7 +236,7 @@ def sample_norm(
     parts = tuple(
         Part(
             p.channels,
-            g2 * hat + float(b.square().mean()),
+            g2 * hat + _mean_square(b),
             (p.mean - middle) * square.rsqrt() * g2**0.5 + float(b.mean()),
             p.noise * (g2 / float(square.mean())) ** 2,
         )

@@ -34,13 +34,17 @@ def spectrum(walk: Walk, x: Field, out: Field, images: Tensor | None) -> Spectru
     return _of_classes(walk, x, out, outputs, images)
 
 
-def _added(walk: Walk) -> list[tuple[Row, Tensor]]:
-    return [(row, row.share) for row in walk.rows if row.share is not None]
+Shares = list[tuple[Row, list[float]]]
 
 
-def _factor(rows: list[tuple[Row, Tensor]], mode: int, outputs: int) -> float:
+def _added(walk: Walk) -> Shares:
+    """The rows that add to lambda, and what each adds in every direction."""
+    return [(row, row.share.detach().tolist()) for row in walk.rows if row.share is not None]
+
+
+def _factor(rows: Shares, mode: int, outputs: int) -> float:
     """By how much finite width raises what lies below the last weights."""
-    parts = [(max(float(share[min(mode, len(share) - 1)].detach()), 0.0), row.spread[mode]) for row, share in rows]
+    parts = [(max(share[min(mode, len(share) - 1)], 0.0), row.spread[mode]) for row, share in rows]
     return widening(outputs, common_spread([part for part in parts if part[1] > 0]))
 
 
@@ -51,7 +55,8 @@ def _of_samples(walk: Walk, out: Field, outputs: int) -> Spectrum:
     walk.send_back(out, seed)
     rows = _added(walk)
     factor = _factor(rows, 0, outputs)
-    lam = torch.stack([share[0] * (factor if row.spread[0] > 0 else 1) for row, share in rows]).sum()
+    raised = [row.share[0] * (factor if row.spread[0] > 0 else 1) for row, _ in rows if row.share is not None]
+    lam = torch.stack(raised).sum()
     (kernel,) = torch.autograd.grad(lam, seed)
     kernel = m * (kernel[0, 0] + kernel[0, 0].T) / 2
     values, vectors = torch.linalg.eigh(kernel)
@@ -93,11 +98,11 @@ def _overlaps(walk: Walk, x: Field, images: Tensor | None) -> tuple[Parts, Parts
     first, *others = torch.autograd.grad(torch.stack(added).sum(), kernels, retain_graph=True, allow_unused=True)
     assert first is not None
     widths: Parts = []
-    for (_, sites, kernel, channels), slope in zip(layers, others, strict=True):
+    for (row, sites, _, channels), slope in zip(layers, others, strict=True):
         if slope is not None:
             # What fluctuates is what two samples do not share.
-            size = sites.diagonal(kernel[:1] - kernel[1:]).detach().mean()
-            widths.append((sites.eigenvalues(slope[1].detach()) * size / channels, channels))
+            size = row.numbers["qh"] - row.numbers["qh_xy"]
+            widths.append((sites.eigenvalues(slope[1].detach()) * (size / channels), channels))
     waves = x.sites.eigenvalues(first[1].detach())
     if images is None:
         return [(waves / x.channels, float(x.channels))], widths, 0.0
@@ -121,7 +126,7 @@ def _read(
     shares: dict[int, tuple[float, float]] = {}
     infinite, corrected = [0.0, 0.0], [0.0, 0.0]
     for row, share in rows:
-        both = float(share[0].detach()), float(share[1].detach())
+        both = share[0], share[1]
         shares[id(row)] = both
         for i, part in enumerate(both):
             infinite[i] += part
@@ -142,16 +147,16 @@ def _read(
     return Spectrum(_raised(rows, outputs, second[0]), max(second[1], alone), first[0], first[1], shares)
 
 
-def _raised(rows: list[tuple[Row, Tensor]], outputs: int, mean: float) -> float:
+def _raised(rows: Shares, outputs: int, mean: float) -> float:
     """The mean mode with what the samples' own gradients, of all outputs, have along the one that all share."""
-    parts = [(max(float(share[0].detach()), 0.0), row.spread[3]) for row, share in rows]
+    parts = [(max(share[0], 0.0), row.spread[3]) for row, share in rows]
     coupled = outputs * common_spread(parts) * sum(c for c, _ in parts) ** 2
     return mean / 2 + math.sqrt(mean**2 / 4 + coupled) if mean > 0 else mean
 
 
-def _variance(rows: list[tuple[Row, Tensor]], outputs: int) -> float:
+def _variance(rows: Shares, outputs: int) -> float:
     """Of the logarithm of one sample's own largest eigenvalue, from sample to sample."""
-    parts = [(max(float(share[1].detach()), 0.0), row) for row, share in rows]
+    parts = [(max(share[1], 0.0), row) for row, share in rows]
     lengths = [common_spread([(c, value(row)) for c, row in parts]) for value in (_forward, _backward)]
     data = common_spread([(c, row.spread[1]) for c, row in parts if row.spread[1] > 0])
     return sum(lengths) + unevenness(outputs, data)

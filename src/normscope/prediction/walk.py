@@ -63,6 +63,7 @@ class Walk:
         self.lengths = 1.0
         self.outputs = 1
         self._tape: list[_Record] = []
+        self._masks: dict[int, Tensor] = {}
 
     def note(self, text: str) -> None:
         if text not in self.notes:
@@ -109,8 +110,8 @@ class Walk:
         else:
             held = kernel.detach() if isinstance(kernel, Tensor) else kernel
             total = sites.total(g.detach() * held if products is None else products.detach())
-            pair = (g[-1, 1] * (kernel[1] if isinstance(kernel, Tensor) else kernel)).sum()
-            pair = pair * (sites.count if sites.form == "torus" else 1)
+            pair = (g[-1, 1] * kernel[1]).sum() if isinstance(kernel, Tensor) else g[-1, 1].sum() * kernel
+            pair = pair * sites.count if sites.form == "torus" else pair
             row.elementwise = pair if row.elementwise is None else row.elementwise + pair
         row.share = total if row.share is None else row.share + total
         row.spread = spread
@@ -135,7 +136,9 @@ class Walk:
 
     def trained_mask(self, directions: int) -> Tensor:
         """1 for directions that go through the statistics; the pair-by-pair one never does."""
-        mask = torch.full((directions,), float(self.trained), dtype=torch.float64)
-        if directions == 3:
-            mask[2] = 0
-        return mask
+        if directions not in self._masks:
+            mask = torch.full((directions,), float(self.trained), dtype=torch.float64)
+            if directions == 3:
+                mask[2] = 0
+            self._masks[directions] = mask
+        return self._masks[directions]

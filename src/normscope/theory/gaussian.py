@@ -19,7 +19,7 @@ Sources: seed 002, Eq. (20)-(22) for ReLU (Cho and Saul's arc-cosine kernels); e
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -58,6 +58,10 @@ class Pairs:
     mean: Tensor
     ends: Callable[[Tensor], tuple[Tensor, Tensor]]
 
+    @cached_property
+    def centred(self) -> bool:
+        return not bool(self.mean.any())
+
 
 @dataclass(frozen=True)
 class Activation:
@@ -78,10 +82,9 @@ class Activation:
             >>> found.value.item(), found.slope.item(), round(found.mean.item(), 4)
             (0.5, 0.5, 0.3989)
         """
-        centred = not bool(pairs.mean.any())
-        if self.line is not None and (centred or self.line[1] == 0):
+        if self.line is not None and (pairs.centred or self.line[1] == 0):
             return _lines(pairs, *self.line)
-        if self.name == "erf" and centred:
+        if self.name == "erf" and pairs.centred:
             return _erf(pairs)
         return _series(pairs, self.function)
 
@@ -97,18 +100,22 @@ def _lines(pairs: Pairs, a: float, b: float) -> Moments:
     c = (k.detach() / n).clamp(-1, 1)
     angle = math.pi / 2 + torch.asin(c)
     rest = (1 - c * c).sqrt()
+    part = b * b / (2 * math.pi)
+    slope, value = part * angle, part * n * (rest + c * angle)
     live = n > 2 * _TINY**0.5
-    slope = a * (a + b) + b * b * torch.where(live, angle / (2 * math.pi), -a / b)
-    value = _held(
-        k, a * (a + b) * k.detach() + torch.where(live, b * b * n / (2 * math.pi), 0.0) * (rest + c * angle), slope
-    )
+    if not bool(live.all()):
+        slope, value = torch.where(live, slope, -a * b), torch.where(live, value, 0.0)
+    if a:
+        slope, value = a * (a + b) + slope, a * (a + b) * k.detach() + value
+    value = _held(k, value, slope)
     if k.requires_grad:
-        slope = _held(k, slope, b * b / (2 * math.pi) / (n * rest.clamp_min(_KINK)))
+        slope = _held(k, slope, part / (n * rest.clamp_min(_KINK)))
     root = q.clamp_min(_TINY).sqrt()
-    bend = torch.where(q > 2 * _TINY, b / (root * math.sqrt(2 * math.pi)), 0.0)
-    mean = b * root / math.sqrt(2 * math.pi)
+    mean = root * (b / math.sqrt(2 * math.pi))
+    bend = torch.where(q > 2 * _TINY, (b / math.sqrt(2 * math.pi)) / root, 0.0)
+    nothing = torch.zeros_like(q)
     # Only the mean of relu has an even part beyond the second order.
-    return Moments(value, slope, mean, a + b / 2 + 0 * q, bend, (0 * q, 0 * q, -mean / 24, 0 * q))
+    return Moments(value, slope, mean, nothing + (a + b / 2), bend, (nothing, nothing, mean / -24, nothing))
 
 
 def _erf(pairs: Pairs) -> Moments:
@@ -129,6 +136,13 @@ def hermite() -> tuple[Tensor, Tensor, Tensor]:
     for k in range(2, TERMS + 1):
         rows.append((z * rows[-1] - math.sqrt(k - 1) * rows[-2]) / math.sqrt(k))
     return z, weight, torch.stack(rows)
+
+
+@lru_cache(maxsize=1)
+def _projection() -> Tensor:
+    """On h_0 ... h_{TERMS - 1}, from values at the points."""
+    _, weight, table = hermite()
+    return (table[:-1] * weight).T.contiguous()
 
 
 def derivative(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
@@ -168,8 +182,7 @@ def _series(pairs: Pairs, function: Callable[[Tensor], Tensor]) -> Moments:
     root = both[0].clamp_min(0).sqrt()[:, None]
     at = both[1][:, None] + root * z
     values, slopes = function(at), derivative(function, at)
-    projection = (table[:-1] * weight).T
-    alpha, beta = values @ projection, slopes @ projection
+    alpha, beta = (torch.cat([values, slopes]) @ _projection()).chunk(2)
     gamma = beta[:, 1:] * torch.arange(1, TERMS, dtype=torch.float64).sqrt() / root.clamp_min(_POINT)
     point = root[:, 0] < _POINT
     if bool(point.any()):
@@ -187,7 +200,7 @@ def _series(pairs: Pairs, function: Callable[[Tensor], Tensor]) -> Moments:
         powers = torch.cat([torch.ones_like(few)[:, None], few[:, None].expand(-1, TERMS).cumprod(-1)], -1)
         sums = [(powers[:, : row.shape[1]] @ row[0].square())[which] for row in needed]
     else:
-        sums = [_horner(c, rows[place].reshape(*pairs.q.shape, -1), pairs.ends) for rows in needed]
+        sums = _horner(c, [rows[place].reshape(*pairs.q.shape, -1) for rows in needed], pairs.ends)
     value, slope = _held(pairs.k, sums[0], sums[1]), sums[1]
     if pairs.k.requires_grad:
         slope = _held(pairs.k, slope, sums[2])
@@ -227,13 +240,17 @@ def _rest(square: Tensor, coefficients: Tensor) -> Tensor:
     return (square - coefficients.square().sum(1)).clamp_min(0).sqrt()[:, None]
 
 
-def _horner(c: Tensor, rows: Tensor, ends: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
-    """sum_k row_k row_k c^k, with coefficients of each place."""
-    found = torch.zeros_like(c)
-    for term in reversed(rows.unbind(-1)):
-        a, b = ends(term)
-        found = (found * c).add_(a * b)
-    return found
+def _horner(c: Tensor, sets: list[Tensor], ends: Callable[[Tensor], tuple[Tensor, Tensor]]) -> list[Tensor]:
+    """sum_k row_k row_k c^k for each set of rows, with coefficients of each place."""
+    terms = max(rows.shape[-1] for rows in sets)
+    padded = [torch.cat([rows, rows.new_zeros(*rows.shape[:-1], terms - rows.shape[-1])], -1) for rows in sets]
+    # Terms in front, then the sets; classes of pairs share the places.
+    rows = torch.stack(padded).movedim(-1, 0).reshape(terms, len(sets), *(1,) * (c.ndim - 2), -1)
+    found = c.new_zeros(len(sets), *c.shape)
+    left, right = ends(rows)
+    for a, b in zip(reversed(left.unbind(0)), reversed(right.unbind(0)), strict=True):
+        found.mul_(c).addcmul_(a, b)
+    return list(found.unbind(0))
 
 
 RELU = Activation("relu", torch.relu, line=(0.0, 1.0))

@@ -33,13 +33,14 @@ _POWERS = 4
 
 
 @lru_cache(maxsize=256)
-def _coefficients(phi: Activation, q: float, mean: float) -> tuple[tuple[float, ...], tuple[float, ...], float]:
+def _coefficients(phi: Activation, q: float, mean: float) -> tuple[Tensor, float]:
     z, weight, table = hermite()
     u = math.sqrt(q) * z
     values, slopes = phi.function(mean + u), derivative(phi.function, mean + u)
     square = float(values.square() @ weight)
     found = [_relative(f.square(), weight, table) for f in (values, slopes)]
-    return found[0], found[1], float((values * slopes * u) @ weight) / square if square > 0 else 0.0
+    slope = float((values * slopes * u) @ weight) / square if square > 0 else 0.0
+    return torch.tensor(found, dtype=torch.float64), slope
 
 
 def _relative(f: Tensor, weight: Tensor, table: Tensor) -> tuple[float, ...]:
@@ -63,10 +64,10 @@ def fluctuations(phi: Activation, q: float, mean: float, correlations: Tensor) -
     if not q > 0:
         return 0 * correlations, 0 * correlations, 0.0
     # Lines through zero know no scale.
-    values, slopes, slope = _coefficients(phi, 1.0 if phi.line is not None and mean == 0 else q, mean)
-    own, back = torch.zeros_like(correlations), torch.zeros_like(correlations)
-    for a, b in zip(reversed(values), reversed(slopes), strict=True):
-        own, back = (own + a) * correlations, (back + b) * correlations
+    both, slope = _coefficients(phi, 1.0 if phi.line is not None and mean == 0 else q, mean)
+    square = correlations * correlations
+    powers = torch.stack([correlations, square, square * correlations, square * square])
+    own, back = (both.to(powers) @ powers.flatten(1)).view(2, *correlations.shape).unbind(0)
     return own, back, slope
 
 

@@ -15,7 +15,7 @@ it to 3 % of E[M^2] for windows of 4 and 9).
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -39,28 +39,30 @@ class Largest:
 
 
 @lru_cache(maxsize=8)
-def _points(n: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _points(counts: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """u and its weights; e, and the weights of the largest of so many, a column for each count."""
     u = torch.linspace(-8, 8, 201, dtype=torch.float64)
     e = torch.linspace(-8, 8, 801, dtype=torch.float64)
     below = 0.5 * (1 + torch.erf(e / math.sqrt(2)))
-    own, largest = torch.exp(-u * u / 2), torch.exp(-e * e / 2) * below ** (n - 1)
-    return u, own / own.sum(), e, largest / largest.sum()
+    own = torch.exp(-u * u / 2)
+    most = torch.stack([torch.exp(-e * e / 2) * below ** (n - 1) for n in counts], 1)
+    return u, own / own.sum(), e, most / most.sum(0)
 
 
-def largest(function: Callable[[Tensor], Tensor], n: int, q: float, mean: float, r: float) -> Tensor:
-    """The five moments of `Largest`, of n places.
+def largest(function: Callable[[Tensor], Tensor], counts: Sequence[int], q: float, mean: float, r: float) -> Tensor:
+    """The five moments of `Largest`, a row for each number of places.
 
     Example: the larger of two standard Gaussians has the mean 1/sqrt(pi).
-        >>> round(float(largest(lambda z: z, 2, 1.0, 0.0, 0.0)[0]) * math.sqrt(math.pi), 6)
+        >>> round(float(largest(lambda z: z, [2], 1.0, 0.0, 0.0)[0, 0]) * math.sqrt(math.pi), 6)
         1.0
     """
-    u, own, e, density = _points(n)
+    u, own, e, densities = _points(tuple(counts))
     r = min(max(r, 0.0), 1.0)
     z = math.sqrt(max(q, 0.0)) * (math.sqrt(r) * u[:, None] + math.sqrt(1 - r) * e[None, :])
-    weight = own[:, None] * density[None, :]
     values, slopes = function(mean + z), derivative(function, mean + z)
     bend = slopes * z / q if q > 0 else 0 * z
-    return torch.stack([(of * weight).sum() for of in (values, values**2, slopes, slopes**2, bend)])
+    moments = (values, values.square(), slopes, slopes.square(), bend)
+    return torch.stack([own @ (of @ densities) for of in moments], 1)
 
 
 def of_windows(
@@ -72,7 +74,7 @@ def of_windows(
     """
     share = taps_inside(window)
     counts, which = torch.unique((share * window.taps).round().long(), return_inverse=True)
-    table = torch.stack([largest(function, int(n), q, mean, r) for n in counts])[which]
+    table = largest(function, counts.tolist(), q, mean, r)[which]
     if window.after.form == "torus":
         table, share = table.mean(0), share.mean()
     return Largest(*table.unbind(-1)), share
@@ -81,7 +83,7 @@ def of_windows(
 def products(sites: Sites, found: Largest, covariance: Tensor, own: Tensor) -> Tensor:
     """E[M_A M_B] from the mean covariances of windows; own: of each window with itself."""
     left = (found.square - found.mean**2 - found.slope**2 * own).clamp_min(0).sqrt()
-    share = covariance / sites.outer(own.sqrt(), own.sqrt()).clamp_min(1e-300)
+    share = covariance / sites.outer(own, own).sqrt().clamp_min(1e-300)
     return (
         sites.outer(found.mean, found.mean)
         + sites.outer(found.slope, found.slope) * covariance
@@ -91,5 +93,6 @@ def products(sites: Sites, found: Largest, covariance: Tensor, own: Tensor) -> T
 
 def agreement(sites: Sites, covariance: Tensor, own: Tensor) -> Tensor:
     """How much more often than by chance two windows choose the same place: 2/pi asin(share), exact for two places."""
-    share = covariance / sites.outer(own.sqrt(), own.sqrt()).clamp_min(1e-300)
+    # The root of a square is exact, and so is the share of a window with itself: asin is steep there.
+    share = covariance / sites.outer(own, own).sqrt().clamp_min(1e-300)
     return 2 / math.pi * torch.asin(share.clamp(0, 1))

@@ -129,9 +129,10 @@ def _joined(parts: Sequence[tuple[Tensor, float]]) -> tuple[Tensor, Tensor]:
 def _turn(t: Tensor, copies: Tensor, m: int) -> float:
     """Where the convex z(u) is smallest: halve the interval in which its slope changes sign."""
     low, high = 0.0, 1 / (m * float(t.max()))
+    scaled, weights = m * t, copies * m * t**2
     for _ in range(50):
         u = (low + high) / 2
-        if float((copies * m * t**2 / (1 - t * m * u) ** 2).sum()) < 1 / u**2:
+        if float(weights.dot((1 - u * scaled).pow_(-2))) < 1 / u**2:
             low = u
         else:
             high = u

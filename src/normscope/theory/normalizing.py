@@ -26,6 +26,7 @@ Source: seed 002, Eq. (23)-(25), corrected; the derivation is in docs/theory.md.
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from normscope.theory.sites import Sites
@@ -37,18 +38,24 @@ class Normalized:
 
     sites: Sites
     kernel: Tensor
-    variance: Tensor
-    inverse: Tensor
+    variance: float
+    inverse: float
     freedom: float
 
 
 def centred(sites: Sites, kernel: Tensor) -> Tensor:
     """P K P: the mean over batch and sites taken out at both ends."""
+    return kernel - _taken(sites, kernel)
+
+
+def _taken(sites: Sites, kernel: Tensor) -> Tensor:
+    """K - P K P."""
     rows = sites.rows(kernel)
     if sites.form == "torus":
-        return kernel - rows[..., None, None, None]
-    left, right = rows[..., :, None], rows[..., None, :]
-    return kernel - (left + right - rows.mean(-1)[..., None, None]).unsqueeze(-3)
+        return rows.reshape(*rows.shape, 1, 1, 1)
+    # u[a] + u[b] - ubar, half of ubar on either side.
+    half = rows - rows.mean(-1, keepdim=True) / 2
+    return (half.unsqueeze(-1) + half.unsqueeze(-2)).unsqueeze(-3)
 
 
 def normalize(sites: Sites, kernel: Tensor, eps: float, noise: float = 0.0) -> Normalized:
@@ -56,13 +63,12 @@ def normalize(sites: Sites, kernel: Tensor, eps: float, noise: float = 0.0) -> N
 
     noise: variance of single pairs' kernels, which takes degrees of freedom: a batch in d dimensions has at most d.
     """
-    held = kernel.detach()
-    shift = centred(sites, held) - held
-    middle = kernel + shift
-    spread = sites.diagonal(middle.detach()).mean()
+    middle = kernel - _taken(sites, kernel.detach())
+    held = middle.detach()
+    spread = float(sites.diagonal(held).mean())
     variance = spread + eps
-    square = sites.rows(middle.detach() ** 2).mean() + (noise if sites.form != "samples" else 0.0)
-    freedom = float(spread**2 / square) if square > 0 else 0.0
+    square = float(sites.rows(held.square()).mean()) + (noise if sites.form != "samples" else 0.0)
+    freedom = spread**2 / square if square > 0 else 0.0
     # Below four degrees of freedom E[1/s^2] does not exist or is ruled by rare batches.
     inverse = max(freedom, 4.0) / (max(freedom, 4.0) - 2) / variance
     return Normalized(sites, middle / variance, variance, inverse, freedom)
@@ -76,11 +82,13 @@ def send_back(found: Normalized, g: Tensor, bend: Tensor, gamma2: float, *, trai
     sites = found.sites
     kernel, came = (found.kernel, g) if sites.form == "samples" else (found.kernel.detach(), g.detach())
     diagonal = sites.diagonal(kernel)
-    products = came * kernel + gamma2 * bend * sites.outer(diagonal, diagonal)
+    products = torch.addcmul(came * kernel, bend, gamma2 * sites.outer(diagonal, diagonal))
+    rate = gamma2 * found.inverse
     if not bool(trained.any()):
-        return gamma2 * found.inverse * g, products
+        return rate * g, products
     c2 = sites.rows(products)
     c2 = c2 if sites.form == "torus" else c2.mean(-1)
     # The direction that is differentiated never goes through the statistics, so that what they take out is a constant.
-    kept = (came - centred(sites, came)) + c2[:, None, None, None] * kernel
-    return gamma2 * found.inverse * (g - trained[:, None, None, None] * kept), products
+    through = (rate * trained).reshape(-1, 1, 1, 1)
+    kept = torch.addcmul(through * _taken(sites, came), through * c2.reshape(-1, 1, 1, 1), kernel)
+    return rate * g - kept, products

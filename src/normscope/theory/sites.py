@@ -12,6 +12,7 @@ entry for each direction over the samples that is sent back.
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -57,7 +58,7 @@ class Sites:
         """The mean over the samples y of K(x, y)."""
         if self.form == "samples":
             return kernel.select(-3, 0)
-        return (kernel.select(-3, 0) + (self.batch - 1) * kernel.select(-3, 1)) / self.batch
+        return self._weighed(*kernel.unbind(-3))
 
     def diagonal(self, kernel: Tensor) -> Tensor:
         """K(x, a; x, a), for each place: (S,), (m,) or a single number."""
@@ -67,30 +68,33 @@ class Sites:
     def ends(self, place: Tensor) -> tuple[Tensor, Tensor]:
         """A number of each place, at the first and at the second end of every pair."""
         if self.form == "torus":
-            at = place[..., None, None]
+            # A single number meets every pair as it is.
+            at = place[..., None, None] if place.ndim else place
             return at, at
-        return place[..., :, None], place[..., None, :]
+        return place.unsqueeze(-1), place.unsqueeze(-2)
 
     def outer(self, left: Tensor, right: Tensor) -> Tensor:
-        return self.ends(left)[0] * self.ends(right)[1]
+        if self.form == "torus":
+            return self.ends(left * right)[0]
+        return left.unsqueeze(-1) * right.unsqueeze(-2)
 
     def rows(self, kernel: Tensor) -> Tensor:
         """The mean over all samples and places of the second end: one number for each place of the first."""
         if self.form == "torus":
-            one, two = kernel.mean(dim=(-2, -1)).unbind(-1)
-            return (one + (self.batch - 1) * two) / self.batch
+            return self._weighed(*kernel.mean(dim=(-2, -1)).unbind(-1))
         return self.mix(kernel).mean(dim=-1)
 
+    def _weighed(self, one: Tensor, two: Tensor) -> Tensor:
+        """The two classes by their share of a batch."""
+        return two.lerp(one, 1 / self.batch)
+
     def same(self) -> Tensor:
-        """Ones where both ends are one place of one sample."""
-        if self.form == "torus":
-            found = torch.zeros(2, self.height, self.width, dtype=torch.float64)
-            found[0, 0, 0] = 1
-            return found
-        size = self.batch if self.form == "samples" else self.count
-        found = torch.zeros(1 if self.form == "samples" else 2, size, size, dtype=torch.float64)
-        found[0] = torch.eye(size, dtype=torch.float64)
-        return found
+        """Ones where both ends are one place of one sample; kept for the next call, so not to be written to."""
+        return _same(self)[0]
+
+    def others(self) -> Tensor:
+        """Ones everywhere else."""
+        return _same(self)[1]
 
     def eigenvalues(self, form: Tensor) -> Tensor:
         """Of the bilinear form over sites that is the derivative of a number by a kernel of two samples."""
@@ -105,10 +109,22 @@ class Sites:
         """
         if self.form == "samples":
             return self.mix(products).mean(dim=(-2, -1))
-        one, two = products.sum(dim=(-2, -1)).unbind(-1)
-        return (one + (self.batch - 1) * two) * ((self.count if self.form == "torus" else 1) / self.batch)
+        found = self._weighed(*products.sum(dim=(-2, -1)).unbind(-1))
+        return found * self.count if self.form == "torus" else found
 
     def pairs(self, kernel: Tensor, mean: Tensor) -> Pairs:
         """Second moments and means as covariances, for `gaussian`; a place's own variance is a constant to `modes`."""
         covariance = kernel - self.outer(mean, mean) if bool(mean.any()) else kernel
-        return Pairs(covariance, self.diagonal(covariance).detach().clamp_min(0), mean.detach(), self.ends)
+        return Pairs(covariance, self.diagonal(covariance.detach()).clamp_min(0), mean.detach(), self.ends)
+
+
+@lru_cache(maxsize=8)
+def _same(sites: Sites) -> tuple[Tensor, Tensor]:
+    if sites.form == "torus":
+        found = torch.zeros(2, sites.height, sites.width, dtype=torch.float64)
+        found[0, 0, 0] = 1
+    else:
+        size = sites.batch if sites.form == "samples" else sites.count
+        found = torch.zeros(1 if sites.form == "samples" else 2, size, size, dtype=torch.float64)
+        found[0] = torch.eye(size, dtype=torch.float64)
+    return found, 1 - found

@@ -110,3 +110,13 @@ def shares_of_pairs(window: Window, axis: int) -> Tensor:
     k = inside.shape[1]
     both = inside.T @ inside / (len(inside) * k * k)
     return torch.stack([both.diagonal(d).sum() for d in range(1 - k, k)])
+
+
+@lru_cache(maxsize=16)
+def circulant(window: Window, axis: int) -> Tensor:
+    """Those shares at every pair of offsets that differ by so much, around the torus."""
+    n, k = (window.before.height, window.before.width)[axis], window.kernel[axis]
+    found, at = torch.zeros(n, n, dtype=torch.float64), torch.arange(n)
+    for d, share in zip(range(1 - k, k), shares_of_pairs(window, axis), strict=True):
+        found[at, (at + d) % n] += share
+    return found

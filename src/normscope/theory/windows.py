@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from normscope.theory.window import Window, offsets, shares_of_pairs, taps_inside, valid_share
+from normscope.theory.window import Window, circulant, offsets, taps_inside, valid_share
 
 
 def convolve(window: Window, kernel: Tensor) -> Tensor:
@@ -137,10 +137,8 @@ def _cropped(window: Window, wide: Tensor) -> Tensor:
 
 def _smoothed(window: Window, kernel: Tensor) -> Tensor:
     """Mean over the differences g - f of pairs of taps, padding as zeros; each axis by itself, its own transpose."""
-    for axis, k in zip((-2, -1), window.kernel, strict=True):
-        shares = zip(range(1 - k, k), shares_of_pairs(window, axis + 2), strict=True)
-        kernel = torch.stack([share * kernel.roll(d, dims=axis) for d, share in shares]).sum(0)
-    return kernel
+    rows, columns = (circulant(window, axis) for axis in (0, 1))
+    return rows @ kernel @ columns
 
 
 def _pooled(images: Tensor, window: Window) -> Tensor:
