@@ -11,6 +11,8 @@ from twins import dense, opened
 
 from normscope.curvature import mean_mode
 from normscope.curvature.second import twice_derivable
+from normscope.curvature.statistics import reading
+from normscope.norms import BatchNorm1d
 
 
 class Written(nn.Module):
@@ -190,3 +192,21 @@ def test_names_are_torchs_again_after_two_threads():
     leave.set()
     thread.join()
     assert [torch.conv2d, F.conv2d, torch.batch_norm] == names
+
+
+@pytest.mark.parametrize("layer", [nn.BatchNorm1d(3), BatchNorm1d(3)], ids=["torch", "ours"])
+def test_a_thread_that_trains_meanwhile_keeps_its_statistics(layer):
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+
+    def slope():
+        return torch.autograd.grad(layer(x).tanh().pow(3).sum(), x)[0]
+
+    expected, found = slope(), []
+    with reading(layer, "frozen"):
+        thread = threading.Thread(target=lambda: found.append(slope()))
+        thread.start()
+        thread.join()
+        frozen = slope()
+    torch.testing.assert_close(found[0], expected)
+    assert not torch.allclose(frozen, expected)
+    torch.testing.assert_close(slope(), expected)

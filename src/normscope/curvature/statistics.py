@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from normscope.choices import check_choice
 from normscope.curvature.names import renamed
-from normscope.norms._held import statistics_held
+from normscope.norms._held import held, statistics_held
 from normscope.norms._processes import several_processes
 from normscope.norms.batch import batch_norm
 from normscope.norms.lp import _LpLayer
@@ -69,13 +69,13 @@ def _held_in_torch() -> Iterator[None]:
     """Inside, torch's batch normalization, which `F.batch_norm` and the layers end in, holds the batch's statistics."""
 
     def made(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def held(x: Tensor, weight: Tensor | None, bias: Tensor | None, *rest: Any) -> Tensor:
+        def call(x: Tensor, weight: Tensor | None, bias: Tensor | None, *rest: Any) -> Tensor:
             running_mean, running_var, training, momentum, eps, enabled = rest
-            if training:
+            if training and held():
                 return batch_norm(x, weight, bias, eps=eps)
             return function(x, weight, bias, running_mean, running_var, training, momentum, eps, enabled)
 
-        return held
+        return call
 
     with renamed([(vars(torch), "batch_norm")], made):
         yield
