@@ -5,6 +5,7 @@ import torch
 
 from normscope import losses, measure, models
 from normscope.curvature import block_lanczos, lanczos
+from normscope.curvature.warm import LEAST, lanczos_from
 
 
 def _matrix(values: torch.Tensor) -> torch.Tensor:
@@ -94,3 +95,26 @@ def test_a_warm_start_sees_the_vector_that_has_overtaken():
     second = curvature.measure(layer, losses.half_mse, (x.flip(1) * 2, y), hessian=False, start=first)
     assert second.lambda_max == pytest.approx(18.0)
     assert second.converged
+
+
+def test_a_vector_that_has_lost_its_eigenvalue_costs_one_product():
+    values = torch.cat([torch.linspace(0, 1, 60), torch.tensor([3.0, 4.0])]).double()
+    a, calls = _matrix(values), []
+
+    def product(v):
+        calls.append(1)
+        return a @ v
+
+    fresh = _starts(1, len(values))[0]
+    options = {"most": 50, "tol": 1e-6}
+    afresh = lanczos(product, fresh, mix=0.0, least=LEAST, **options)
+    far = torch.linalg.eigh(a).eigenvectors[:, 1] + 0.2 * fresh / fresh.norm()
+    calls.clear()
+    found = lanczos_from(product, far, lambda: fresh, **options)
+    assert found.products == len(calls) == afresh.products + 1
+    assert found.values[0] == pytest.approx(4.0)
+    calls.clear()
+    near = lanczos_from(product, afresh.vectors[0], lambda: fresh, **options)
+    assert near.products == len(calls) < afresh.products
+    assert near.values[0] == pytest.approx(4.0)
+    assert lanczos_from(product, far, lambda: fresh, most=1, tol=1e-6).products == 1

@@ -5,7 +5,7 @@ y = x * W + b is bilinear, so with g = dL/dy and cotangents (V, Vw, Vb) of its g
     d/dg = V * W + x * Vw + Vb          d/dx = gx of (g, Vw)          d/dW = gW of (g, V)
 
 in which gx of (g, W) and gW of (g, x) are the kernels of the first backward pass. Torch makes the last of them by a
-convolution whose kernel is as large as the image.
+convolution whose kernel is as large as the image. Third derivatives, of a loss that holds a gradient, are torch's own.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from normscope.norms.batch import transformed
 
@@ -51,7 +50,6 @@ class _ConvolutionGrad(torch.autograd.Function):
         return _convolution_backward(g, x, weight, outputs, *settings, wanted)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, v: Tensor | None, vw: Tensor | None, vb: Tensor | None) -> Any:
         g, x, weight = ctx.saved_tensors
         by_g, by_x, by_weight = ctx.needs_input_grad[:3]
@@ -71,7 +69,7 @@ class _ConvolutionGrad(torch.autograd.Function):
 
 
 def convolution(function: Callable[..., Tensor], space: int) -> Callable[..., Tensor]:
-    """Torch's `function` over `space` dimensions, for batches with these derivatives; forward mode keeps torch's."""
+    """Torch's `function` over `space` dimensions, with these derivatives for real batches; forward mode has torch's."""
 
     def call(
         input: Tensor,
@@ -82,7 +80,7 @@ def convolution(function: Callable[..., Tensor], space: int) -> Callable[..., Te
         dilation: Any = 1,
         groups: int = 1,
     ) -> Tensor:
-        if isinstance(padding, str) or input.ndim != space + 2 or transformed():
+        if isinstance(padding, str) or input.ndim != space + 2 or input.is_complex() or transformed():
             return function(input, weight, bias, stride, padding, dilation, groups)
         sizes = [[n] * space if isinstance(n, int) else list(n) for n in (stride, padding, dilation)]
         y: Tensor = _Convolution.apply(input, weight, bias, (*sizes, False, [0] * space, groups))

@@ -1,12 +1,15 @@
 """Where torch has a fused kernel without derivatives, the path that has them all; products in full precision."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from normscope.curvature.names import renamed
 
 _KINDS = ("matmul", "conv", "rnn")
 _FAMILIES = {"cuda": "cuda", "cpu": "mkldnn"}
@@ -20,7 +23,8 @@ def derivable(device: str) -> Iterator[None]:
     """Inside, attention is made of plain products, without fused paths; autocast and TF32 are off.
 
     Fused attention has neither forward mode nor a second derivative; products of half-precision layers, or of float32
-    ones rounded to TF32 or bfloat16, would be right to two or three digits alone.
+    ones rounded to TF32 or bfloat16, would be right to two or three digits alone. The second derivative of torch's
+    weight normalization is wrong.
     """
     fused = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
@@ -34,7 +38,22 @@ def derivable(device: str) -> Iterator[None]:
                 _set(family, kind, "ieee")
         stack.enter_context(torch.autocast(device, enabled=False))
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(renamed(_WEIGHT_NORMS, lambda *_: _weight_norm))
         yield
+
+
+def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    """g v / ||v||, a length for each place in `dim`, one for all at -1.
+
+    Torch's kernel takes ||v|| for a constant in the second derivative, which is then not symmetric.
+    """
+    if dim == -1:
+        return v * (g / torch.linalg.vector_norm(v))
+    lengths = torch.linalg.vector_norm(v.movedim(dim, 0).reshape(v.shape[dim], -1), dim=1)
+    return v * (g / lengths.view([-1 if i == dim else 1 for i in range(v.ndim)]))
+
+
+_WEIGHT_NORMS = [(vars(home), "_weight_norm") for home in (torch, sys.modules["torch.nn.utils.weight_norm"])]
 
 
 def _own(setting: tuple[str, str], parent: tuple[str, str], parents: str) -> str:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from normscope.curvature.lanczos import lanczos
 from normscope.curvature.network import Network
+from normscope.curvature.vectors import adjoint
 from normscope.results import plain, write_json
 
 SCHEMA = 1
@@ -59,7 +60,16 @@ def dual(network: Network) -> tuple[Callable[[Tensor], Tensor], torch.Size]:
     output = network.output()
     pull, push = network.pull(output), network.push()
     m, shape = len(output), output.shape
-    return lambda u: push(pull(u.view(shape))).reshape(-1) / m, shape
+
+    def product(u: Tensor) -> Tensor:
+        v = pull(u.view(shape))
+        t = push(v)
+        if network.forward_mode and not adjoint(t, u.view(shape), v, v):
+            network.forward_mode = False
+            t = push(v)
+        return t.reshape(-1) / m
+
+    return product, shape
 
 
 def dense_dual(network: Network) -> Tensor:

@@ -3,8 +3,9 @@ r"""Forward mode without a second forward: outputs of linear maps and convolutio
     y = x * W + b,    dy = dx * W + x * dW + db          bilinear: a matrix product or a convolution
 
 J^T u goes back through the graph of one pass; J v needs every y of it again, and then two more products of its size.
-Kept, two of three are left. An output that something has written into since is made anew; under activation
-checkpointing, which is there to keep none of them, all are.
+Kept, two of three are left. An output that something has written into since is made anew, and so is one in
+a part of the forward that takes gradients itself; under activation checkpointing, which is there to keep none of them,
+all are.
 """
 
 from collections import defaultdict
@@ -53,7 +54,7 @@ class Outputs:
         call = self._calls[name]
         self._calls[name] += 1
         kept = self._kept[name][call] if call < len(self._kept[name]) else None
-        if kept is None or kept[0]._version != kept[1]:
+        if kept is None or kept[0]._version != kept[1] or torch.is_grad_enabled():
             return forward(*args, **kwargs)
         x, dx = forward_ad.unpack_dual(*args, *kwargs.values())
         weight, d_weight = forward_ad.unpack_dual(layer.weight)

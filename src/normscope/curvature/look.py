@@ -23,6 +23,7 @@ from normscope.curvature.several import Several, refuse_linear
 from normscope.curvature.shares import check_parts, refuse_mixing, shares
 from normscope.curvature.statistics import reading
 from normscope.curvature.vectors import flat
+from normscope.curvature.warm import LEAST, LEAST_WARM, lanczos_from
 from normscope.observe.calls import Trace
 from normscope.observe.lending import Copies
 from normscope.observe.processes import Processes
@@ -31,7 +32,6 @@ from normscope.observe.untouched import Lent
 # Enough for an eigenvector that has overtaken the last one to show; from 0.03 on the warm start costs more products
 # (measured from one training step to the next).
 WARM = 0.01
-LEAST, LEAST_WARM = 8, 5
 
 
 @dataclass(frozen=True)
@@ -214,10 +214,13 @@ class Look:
         product, half = preconditioned(averaged, self._limit, chosen, network.leaves)
         start = self._start(gradient, warm)
         solver = self._solver
-        least = LEAST if warm is None else LEAST_WARM
-        options: dict[str, Any] = {"smallest": smallest, "tol": solver.tol, "most": solver.most, "least": least}
-        alone = len(start) == 1
-        found = lanczos(product, start[0], mix=0.0, **options) if alone else block_lanczos(product, start, **options)
+        options: dict[str, Any] = {"smallest": smallest, "tol": solver.tol, "most": solver.most}
+        if len(start) > 1:
+            found = block_lanczos(product, start, least=LEAST if warm is None else LEAST_WARM, **options)
+        elif warm is None:
+            found = lanczos(product, start[0], mix=0.0, least=LEAST, **options)
+        else:
+            found = lanczos_from(product, start[0], lambda: self._start(gradient, None)[0], **options)
         self.forward_mode = self.forward_mode and network.forward_mode
         self.direct = self.direct or network.direct
         top = found.vectors[0]
@@ -242,7 +245,6 @@ class Look:
             rows[0] = rows[0] + gradient / size * (1.0 if rows[0] @ gradient >= 0 else -1.0)
         if warm is None:
             return rows
-        last = warm.to(gradient)
-        together = last[: len(rows)]
+        together = warm.to(gradient)[: len(rows)]
         rows[: len(together)] = together + WARM * rows[: len(together)]
         return rows

@@ -22,11 +22,12 @@ from torch.autograd import forward_ad
 from normscope.curvature.derivatives import derivable
 from normscope.curvature.fisher import FisherOfOutputs, fisher_of_outputs
 from normscope.curvature.kept import Outputs
+from normscope.curvature.mixing import depends_on_others
 from normscope.curvature.outer import Bent, LossOfOutputs, one_tensor
 from normscope.curvature.second import twice_derivable
 from normscope.curvature.statistics import reading
 from normscope.curvature.tangents import fused, with_tangent
-from normscope.curvature.vectors import adjoint, flat, split
+from normscope.curvature.vectors import adjoint, flat, split, wavy
 from normscope.observe.calls import answering
 from normscope.observe.lending import Copies
 from normscope.observe.untouched import Lent
@@ -113,20 +114,11 @@ class Network:
             x = rows.clone()
         output = self.output(x)
         if rows is not None:
-            self.mixes = self._depends_on_others(output, rows)
+            self.mixes = depends_on_others(output, rows, lambda t: self._grad([t], [rows], None)[0])
         loss = self.loss(output)
         if not loss.requires_grad:
             return loss, [None] * len(self.leaves)
         return loss.detach(), self._grad([loss], self.leaves, None, keep=False)
-
-    def _depends_on_others(self, output: Any, rows: Tensor) -> bool:
-        if not isinstance(output, Tensor) or not output.requires_grad or output.shape[:1] != rows.shape[:1]:
-            return False
-        first = output[0].reshape(-1)
-        # Not their plain sum, which a normalizer over outputs makes a constant.
-        probe = torch.arange(len(first), device=first.device).cos().to(first)
-        (slope,) = self._grad([first @ probe], [rows], None)
-        return slope is not None and bool(slope[1:].any())
 
     def gradient(self) -> Tensor:
         return flat(self.value_and_gradients()[1], self.leaves)
@@ -186,10 +178,13 @@ class Network:
             t = push(v)
             u, own = bend(t, v)
             w = pull(u)
-            if first and self.forward_mode and not adjoint(t, u, v, w):
-                self.forward_mode = False
-                return product(v)
-            first = False
+            if first and self.forward_mode:
+                # Zero is its own adjoint, so there other outputs are asked.
+                seen = (u, w) if t.any() else (wavy(t), pull(wavy(t)))
+                self.forward_mode = adjoint(t, seen[0], v, seen[1])
+                first = not t.any()
+                if not self.forward_mode:
+                    return product(v)
             return w if own is None else w + own
 
         return product
@@ -229,19 +224,20 @@ class Network:
             used = nullcontext() if kept is None else kept.used()
             with self._lent.holding(self.leaves, duals), self._reading(), answering(layers, with_tangent), used:
                 output, tangent = forward_ad.unpack_dual(one_tensor(self._call(self._model, self._x.take())))
-        return torch.zeros_like(output) if tangent is None else tangent
+        return torch.zeros_like(output) if tangent is None else tangent.detach()
 
     def _reverse_twice(self) -> Product:
-        output = one_tensor(self.output())
-        u = torch.zeros_like(output, requires_grad=True)
-        with self._reading():
+        with twice_derivable(), self._reading():
+            output = one_tensor(self.output())
+            u = torch.zeros_like(output, requires_grad=True)
             found = torch.autograd.grad(output, self.leaves, u, create_graph=True, allow_unused=True)
         used = [i for i, g in enumerate(found) if g is not None]
         grads = [g for g in found if g is not None]
 
         def product(v: Tensor) -> Tensor:
             parts = split(v, self.leaves)
-            (tangent,) = self._grad(grads, [u], [parts[i] for i in used])
+            with twice_derivable():
+                (tangent,) = self._grad(grads, [u], [parts[i] for i in used])
             return torch.zeros_like(u) if tangent is None else tangent
 
         return product

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normscope.curvature.convolutions import convolution
+from normscope.curvature.names import renamed
 from normscope.norms._batch_grad import BatchNormFunction
 from normscope.norms.batch import transformed
 
@@ -23,20 +24,16 @@ _CONVOLUTIONS = {"conv1d": 1, "conv2d": 2, "conv3d": 3}
 def twice_derivable() -> Iterator[None]:
     """Inside, forwards are made of such layers.
 
-    By their names in torch, as in `statistics.py`: activation checkpointing runs forwards inside of backward passes, so
-    this belongs around those too. A name that was imported from there before keeps torch's derivatives, as right and
-    slower.
+    By their names in torch (`names.py`): activation checkpointing runs forwards inside of backward passes, so this
+    belongs around those too. A name that was imported from there before keeps torch's derivatives, as right and slower.
     """
-    replaced: list[tuple[dict[str, Any], str, Any]] = [(vars(torch), "batch_norm", torch.batch_norm)]
-    replaced += [(vars(home), name, vars(home)[name]) for home in (torch, F) for name in _CONVOLUTIONS]
-    try:
-        for names, name, function in replaced:
-            space = _CONVOLUTIONS.get(name)
-            names[name] = _normalization(function) if space is None else convolution(function, space)
+    names = [(vars(torch), "batch_norm"), *((vars(home), name) for home in (torch, F) for name in _CONVOLUTIONS)]
+    with renamed(names, _made):
         yield
-    finally:
-        for names, name, function in replaced:
-            names[name] = function
+
+
+def _made(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return convolution(function, _CONVOLUTIONS[name]) if name in _CONVOLUTIONS else _normalization(function)
 
 
 def _normalization(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

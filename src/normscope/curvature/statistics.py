@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from normscope.choices import check_choice
-from normscope.norms._held import statistics_held
+from normscope.curvature.names import renamed
+from normscope.norms._held import held, statistics_held
 from normscope.norms._processes import several_processes
 from normscope.norms.batch import batch_norm
 from normscope.norms.lp import _LpLayer
@@ -65,25 +66,19 @@ def reading(model: nn.Module, statistics: str) -> Iterator[None]:
 
 @contextmanager
 def _held_in_torch() -> Iterator[None]:
-    """Inside, torch's batch normalization, which `F.batch_norm` and the layers end in, holds the batch's statistics.
+    """Inside, torch's batch normalization, which `F.batch_norm` and the layers end in, holds the batch's statistics."""
 
-    By its name in torch, and not by a mode: `autograd.grad` runs with that switched off, and activation checkpointing
-    calls the layers again there.
-    """
-    names = vars(torch)
-    function: Callable[..., Tensor] = names["batch_norm"]
+    def made(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def call(x: Tensor, weight: Tensor | None, bias: Tensor | None, *rest: Any) -> Tensor:
+            running_mean, running_var, training, momentum, eps, enabled = rest
+            if training and held():
+                return batch_norm(x, weight, bias, eps=eps)
+            return function(x, weight, bias, running_mean, running_var, training, momentum, eps, enabled)
 
-    def held(x: Tensor, weight: Tensor | None, bias: Tensor | None, *rest: Any) -> Tensor:
-        running_mean, running_var, training, momentum, eps, enabled = rest
-        if training:
-            return batch_norm(x, weight, bias, eps=eps)
-        return function(x, weight, bias, running_mean, running_var, training, momentum, eps, enabled)
+        return call
 
-    names["batch_norm"] = held
-    try:
+    with renamed([(vars(torch), "batch_norm")], made):
         yield
-    finally:
-        names["batch_norm"] = function
 
 
 def _synced(model: nn.Module) -> dict[str, nn.Module]:

@@ -34,8 +34,10 @@ def fused(model: nn.Module) -> dict[str, nn.Module]:
     }
 
 
-def with_tangent(name: str, layer: Any, forward: Callable[..., Any], args: Any, kwargs: Any) -> Tensor:
-    """The layer's output as a dual tensor."""
+def with_tangent(name: str, layer: Any, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """The layer's output as a dual tensor; its own where the forward itself takes gradients."""
+    if torch.is_grad_enabled():
+        return forward(*args, **kwargs)
     x, dx = forward_ad.unpack_dual(*args, *kwargs.values())
     weight, d_weight = _parts(layer.weight)
     bias, d_bias = _parts(layer.bias)

@@ -19,6 +19,11 @@ def split(v: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     return [part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]
 
 
+def wavy(like: Tensor) -> Tensor:
+    """A vector of outputs that no normalizer over them makes a constant, as it does their plain sum."""
+    return torch.arange(like.numel(), device=like.device).cos().to(like).view_as(like)
+
+
 def adjoint(t: Tensor, u: Tensor, v: Tensor, w: Tensor) -> bool:
     """Whether <u, J v> = <J^T u, v> for t = J v, w = J^T u, but for rounding in float32."""
     one, other = float((t * u).sum()), float(v @ w)
