@@ -15,7 +15,7 @@ from torch import Tensor
 
 from normscope.curvature.lanczos import Product, Ritz, lanczos
 
-LEAST, LEAST_WARM = 8, 5
+LEAST, LEAST_WARM = 6, 5
 
 
 def lanczos_from(product: Product, last: Tensor, fresh: Callable[[], Tensor], *, most: int, **options: Any) -> Ritz:
