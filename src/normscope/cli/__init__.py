@@ -10,11 +10,14 @@ import typer
 
 from normscope._version import __version__
 from normscope.cli.bounds import bounds
+from normscope.cli.cite import cite
 from normscope.cli.data import app as data_app
 from normscope.cli.demo import demo
+from normscope.cli.doctor import doctor
 from normscope.cli.measure import measure
 from normscope.cli.monitor import monitor
 from normscope.cli.predict import predict
+from normscope.cli.report import report
 from normscope.cli.solve import solve
 from normscope.cli.sweep import sweep
 
@@ -25,10 +28,13 @@ app = typer.Typer(
     add_completion=True,
 )
 app.command()(bounds)
+app.command()(cite)
 app.command()(demo)
+app.command()(doctor)
 app.command()(measure)
 app.command()(monitor)
 app.command()(predict)
+app.command()(report)
 app.command()(solve)
 app.command()(sweep)
 app.add_typer(data_app, name="data")

@@ -26,7 +26,8 @@ def sweep(
     from rich.console import Console
     from rich.table import Table
 
-    from normscope.report.phase import boundary_columns, boundary_rows, words, write_phase
+    from normscope.report.phase import boundary_columns, boundary_rows, words
+    from normscope.report.writing import write_phase
     from normscope.sweeping import Plan, measured_line, predicted_line
     from normscope.sweeping import sweep as run
 
