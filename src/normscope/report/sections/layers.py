@@ -66,16 +66,15 @@ def activation_chart(
         held = some([one for one in histograms[name] if math.isfinite(one[1]) and math.isfinite(one[2])], MOST_TIMES)
         bands = []
         for place, (step, low, high, counts) in enumerate(held):
-            width, floor = (high - low) / len(counts), -float(place)
+            width, floor = (high - low) / len(counts), float(len(held) - 1 - place)
             tall = max(max(counts), 1.0)
             x = [low + (i + 0.5) * width for i in range(len(counts))]
             texts = [f"step {step:g}: {count:g} of {sum(counts):g}" for count in counts]
             top = [floor + 1.4 * count / tall for count in counts]
             bands.append(Band(f"step {step:g}", x, [floor] * len(x), top, BLUE, texts))
         if bands:
-            panels.append(
-                Panel(name or "network", Axis("activation"), Axis("looks, first at the top"), (), tuple(bands))
-            )
+            steps = tuple(f"{step:g}" for step, *_ in reversed(held))
+            panels.append(Panel(name or "network", Axis("activation"), Axis("step", ticks=steps), (), tuple(bands)))
     caption = "The values of one unit over the batch; a ridge that wanders or widens is a distribution that drifts."
     return Chart(f"Activations over training, {label}", caption, tuple(panels), same_y=False) if panels else None
 

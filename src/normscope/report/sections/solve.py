@@ -61,7 +61,9 @@ def solve_section(title: str, stored: Mapping[str, Any]) -> Section:
         (Table("Methods", columns, rows),),
         tuple(stored["notes"]),
         {"best": stored["best"], "target": target},
-        uses=("solve",),
+        stored.get("environment", {}),
+        stored.get("command", ""),
+        ("solve",),
     )
 
 

@@ -3,7 +3,7 @@
 // Labels are the user's: they are set as text, never parsed as markup.
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
-  const MARGIN = { left: 62, right: 14, top: 10, bottom: 42 }, BAR = 66, LEVELS = 64, NEAR = 14;
+  const MARGIN = { left: 62, right: 14, top: 10, bottom: 42 }, BAR = 66, LEVELS = 64, NEAR = 14, MOST_KEYS = 10;
   const RAMPS = {
     log: ["#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"],
     linear: ["#00224e", "#123570", "#3b496c", "#575d6d", "#707173", "#8a8678", "#a59c74", "#c3b369", "#e1cc55", "#fee838"],
@@ -100,7 +100,7 @@
     }
     legend() {
       const all = this.series();
-      if (!all.size) return;
+      if (!all.size || all.size > MOST_KEYS) return; // Ridges: the axis names them.
       const bar = el("div", { class: "legend", role: "group", "aria-label": "Show or hide" });
       for (const [name, { kind, one }] of all) {
         const key = svg("svg", { width: 26, height: 10, "aria-hidden": "true" });
@@ -160,7 +160,7 @@
       const { panel, root } = this, { heat } = panel, { lines, bands } = this.shown();
       this.width = Math.max(260, root.parentNode.clientWidth);
       const rows = panel.y.ticks ? panel.y.ticks.length * (heat ? 16 : 22) + MARGIN.top + MARGIN.bottom + 30 : 0;
-      this.height = heat && !panel.y.ticks ? Math.min(0.62 * this.width, 460) : Math.max(rows, Math.min(0.62 * this.width, 290));
+      this.height = heat && !panel.y.ticks ? Math.min(Math.max(0.62 * this.width, 270), 460) : Math.max(rows, Math.min(0.62 * this.width, 290));
       const names = panel.y.ticks ? Math.min(0.34 * this.width, 14 + 6.4 * Math.max(...panel.y.ticks.map((t) => t.length))) : 0;
       this.left = Math.max(MARGIN.left, names + 18);
       this.right = this.width - MARGIN.right - (heat ? BAR : 0);
