@@ -80,8 +80,12 @@ def test_a_tip_has_the_exact_numbers_of_the_chart(browser, pages):
     for value in first:
         assert f"{value:.9g}"[:8] in said
     browser.open(pages["phase"].as_uri())
-    said = hover(browser, 0, 0.2, 0.3)
+    said = hover(browser, 0, 0.1, 0.3)
     assert said.startswith("learning rate 0.01, gamma 1")
+    loss = browser.run(
+        "return JSON.parse(document.getElementById('charts').textContent)[0].panels[0].heat.values[1][0]"
+    )
+    assert f"test loss, mean over seeds: {loss:.7g}" in said
     assert "seed 0: test loss" in said
     assert "diverged at step" in hover(browser, 0, 0.8, 0.3)
 

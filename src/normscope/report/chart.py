@@ -55,7 +55,7 @@ class Band:
 class Heat:
     """values: a row for each of y, from the first on; nan is blank, and `blank` says what that means.
 
-    x, y: the middles of the cells; x_edges, y_edges: their borders, one more. texts: what each cell says.
+    x, y: the middles of the cells; x_edges, y_edges: their borders, one more. texts: what each cell adds to its number.
     scale: "log", "linear", or "cosine" for -1 to 1 with a middle.
     """
 

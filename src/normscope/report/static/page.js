@@ -336,7 +336,7 @@
         const [i, j] = at, x0 = this.x(heat.x_edges[i]), y0 = this.y(heat.y_edges[j + 1]);
         this.over.append(svg("rect", { class: "cross", x: x0, y: y0, width: this.x(heat.x_edges[i + 1]) - x0, height: this.y(heat.y_edges[j]) - y0, "stroke-width": 2 }));
         const v = heat.values[j][i], named = (axis, value) => `${axis.label} ${axis.ticks ? axis.ticks[value] : exact(value)}`;
-        const said = heat.texts ? heat.texts[j][i] : `${heat.name}: ${finite(v) ? exact(v) : heat.blank}`;
+        const said = `${heat.name}: ${finite(v) ? exact(v) : heat.blank}${heat.texts ? "\n" + heat.texts[j][i] : ""}`;
         return tell(this, `${named(x, heat.x[i])}, ${named(y, heat.y[j])}`, said, this.x(heat.x[i]), y0);
       }
       const value = this.stops[at[0]], place = this.x(value), { lines, bands } = this.shown(), said = [];
