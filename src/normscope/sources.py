@@ -96,6 +96,7 @@ _BY_VERB = {
     "monitor": ("santurkar2018how",),
     "sweep": ("wei2019mean",),
     "bounds": ("santurkar2018how",),
+    "theory": ("wei2019mean", "yang2019mean"),
     "solve": ("kohler2018exponential",),
 }
 USES = tuple(_BY_VERB)

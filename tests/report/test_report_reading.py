@@ -9,6 +9,7 @@ from report_results import ALERT, demo, looks, saved, swept
 
 from normscope.cli import main
 from normscope.invocation import command
+from normscope.report.document import Said
 from normscope.report.page import island, page
 from normscope.report.reading import sections_of
 from normscope.report.sections.training import Course, training_section
@@ -99,10 +100,10 @@ def test_results_write_and_show_their_own_page(folder, tmp_path):
 
 
 def test_labels_are_text_and_nothing_is_fetched():
-    course = Course(
-        f"</script>{ALERT}", {"step": [0.0], "critical_step": [2.0]}, {}, notes=(ALERT,), settings={ALERT: ALERT}
-    )
-    text = page([training_section(f"{ALERT}<b>", [course])], title=ALERT, command=ALERT)
+    label, looked = f"</script>{ALERT}", {"step": [0.0], "critical_step": [2.0], ALERT: [1.0]}
+    said = (Said(False, ALERT, ALERT, ALERT),)
+    course = Course(label, looked, {}, {}, said, (ALERT,), {ALERT: ALERT}, {ALERT: ALERT}, ALERT)
+    text = page([training_section(f"{ALERT}<b>", [course])] * 2, title=ALERT, command=ALERT)
     assert "<script>alert" not in text
     assert text.count("<script") == 2
     assert text.count("</script>") == 2

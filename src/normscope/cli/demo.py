@@ -1,5 +1,6 @@
 """`normscope demo`: something true within two minutes of installing."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for pictures, table and numbers.")] = Path("normscope-demo"),
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of data, batches and initial weights.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
     """Train networks with and without BatchNorm on embedded data and show what it changed.
 
@@ -35,6 +37,11 @@ def demo(
             on_step=lambda step: progress.advance(task),
         )
     written = write_demo(runs, out)
+    if as_json:
+        rows = [dict(zip(COLUMNS, row, strict=True)) for row in table_rows(runs)]
+        found = {"schema": 1, "runs": rows, "findings": findings(runs), "written": list(map(str, written))}
+        typer.echo(json.dumps(found, indent=1))
+        return
     table = Table(*COLUMNS, title="What BatchNorm changed", box=SIMPLE, padding=0, pad_edge=False)
     for row in table_rows(runs):
         table.add_row(*row)

@@ -1,9 +1,13 @@
 """`normscope sweep`: train a grid of networks and draw which of them survive."""
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from normscope.results import plain
 
 
 def sweep(
@@ -16,6 +20,7 @@ def sweep(
     group: Annotated[int | None, typer.Option(min=1, help="Members trained at once; found from free memory.")] = None,
     lines: Annotated[bool, typer.Option(help="Draw the lines of theory and measured curvature too.")] = True,
     quiet: Annotated[bool, typer.Option("--quiet", help="A plain line a group instead of the bar, for logs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print boundary and agreement as JSON.")] = False,
 ) -> None:
     """Train a grid of networks to completion, find where training starts to diverge, and draw the phase diagram.
 
@@ -45,8 +50,14 @@ def sweep(
         try:
             rungs["predicted"] = predicted_line(described, root=root)
         except ValueError as error:
-            console.print(f"- No line of theory: {error}", soft_wrap=True, highlight=False, markup=False)
+            typer.echo(f"- No line of theory: {error}", err=as_json)
     written = write_phase(found, rungs, out)
+    if as_json:
+        edges = [asdict(edge) for edge in found.boundary()]
+        agreement = [asdict(one) for one in found.agreement(rungs).values()]
+        said = {"schema": 1, "boundary": edges, "agreement": agreement, "written": list(map(str, written))}
+        typer.echo(json.dumps(plain(said), indent=1, allow_nan=False))
+        return
     table = Table(*boundary_columns(rungs), title=f"Boundary over {described.axis}")
     for row in boundary_rows(found, rungs):
         table.add_row(*row)
