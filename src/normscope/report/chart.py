@@ -28,7 +28,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Line:
-    """texts: what to say at each point instead of its numbers."""
+    """texts: what to say at each point instead of its numbers. joined: whether between two points there is anything."""
 
     name: str
     x: Sequence[float]
@@ -37,6 +37,7 @@ class Line:
     dash: str = SOLID
     texts: Sequence[str] | None = None
     marks: bool = False
+    joined: bool = True
 
 
 @dataclass(frozen=True)

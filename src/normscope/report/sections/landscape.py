@@ -1,6 +1,7 @@
 """Stored landscapes: networks trained with and without BatchNorm, looked at on the way."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,8 @@ def landscape_courses(runs: Sequence[Mapping[str, Any]]) -> list[Course]:
 def _course(run: Mapping[str, Any]) -> Course:
     norm = {"none": "no normalizer", "batch": "BatchNorm"}.get(run["norm"], run["norm"])
     label = f"{run['network']}, {norm}, seed {run['seed']}"
-    layers = {row["layer"]: {name: _numbers(row[name]) for name in ("shift", "shift_cosine")} for row in run["layers"]}
+    rows = sorted(run["layers"], key=lambda row: [int(n) for n in re.findall(r"\d+", row["layer"])])
+    layers = {row["layer"]: {name: _numbers(row[name]) for name in ("shift", "shift_cosine")} for row in rows}
     looks = {name: _numbers(values) for name, values in run["looks"].items()}
     settings = run["settings"] | {"seconds": run["seconds"], "seconds looking": run["seconds_looking"]}
     return Course(

@@ -66,8 +66,8 @@ def measurement_section(title: str, stored: Mapping[str, Any]) -> Section:
     if len(ways) > 1:
         pairs = ", ".join(f"{value:.3g} {name}" for name, value in ways.items())
         said.append(Said(None, f"lambda_max by how BatchNorm's statistics are read: {pairs}.", "", "this batch"))
-    charts = [_bars("Curvature by layer", "layer", "lambda_max of its own block", blocks)]
-    charts.append(_bars("Curvature by statistics", "statistics", "lambda_max", ways))
+    charts = [_points("Curvature by layer", "layer", "lambda_max of its own block", blocks)]
+    charts.append(_points("Curvature by statistics", "statistics", "lambda_max", ways))
     rows = [[name, value, _number(stored["layer_residuals"][name])] for name, value in blocks.items()]
     names = ("loss_name", "loss", "optimizer", "matrix", "stats", "products")
     return Section(
@@ -125,6 +125,8 @@ def _limit(stored: Mapping[str, Any]) -> str:
 
 
 def _along(layers: Sequence[Mapping[str, Any]], title: str, names: Sequence[str], label: str) -> Chart | None:
+    # A normalizer has no order parameters of its own: the line goes on to the next layer that has.
+    layers = [row for row in layers if any(math.isfinite(_number(row.get(name))) for name in names)]
     x, ticks = range(len(layers)), tuple(str(row.get("layer", i)) for i, row in enumerate(layers))
     drawn = [
         Line(name, x, [_number(row.get(name)) for row in layers], colour, dash)
@@ -138,10 +140,10 @@ def _along(layers: Sequence[Mapping[str, Any]], title: str, names: Sequence[str]
     return Chart(title, _CAPTIONS[names[0]], (panel,))
 
 
-def _bars(title: str, across: str, up: str, values: Mapping[str, float]) -> Chart | None:
+def _points(title: str, across: str, up: str, values: Mapping[str, float]) -> Chart | None:
     if len(values) < 2:
         return None
-    line = Line(up, range(len(values)), list(values.values()), BLUE, marks=True)
+    line = Line(up, range(len(values)), list(values.values()), BLUE, marks=True, joined=False)
     axis = Axis(up, log=spans_decades(line.y))
     return Chart(title, "", (Panel("", Axis(across, ticks=tuple(values)), axis, (line,)),))
 

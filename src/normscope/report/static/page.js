@@ -218,12 +218,12 @@
     }
     line(group, one) {
       const style = { stroke: colour(one.colour), "stroke-width": 1.6, fill: "none", "stroke-dasharray": one.dash, "stroke-linejoin": "round" };
-      const d = this.path(one.x, one.y);
+      const d = one.joined ? this.path(one.x, one.y) : "";
       if (this.panel.heat) group.append(svg("path", { d, stroke: "var(--paper)", "stroke-width": 4, "stroke-opacity": 0.75, fill: "none" }));
       group.append(svg("path", { d, ...style }));
       if (one.marks || (!one.dash && one.x.length <= 40)) one.x.forEach((v, i) => {
         if (finite(v) && finite(one.y[i]) && !(this.y.log && one.y[i] <= 0))
-          group.append(svg("circle", { cx: this.x(v), cy: this.y(one.y[i]), r: 2, fill: colour(one.colour) }));
+          group.append(svg("circle", { cx: this.x(v), cy: this.y(one.y[i]), r: one.joined ? 2 : 4, fill: colour(one.colour) }));
       });
     }
     band(group, one) {
