@@ -1,6 +1,9 @@
 """What a report says of files: each kind is known by what it holds, and what is none is named in one message."""
 
+import contextlib
 import json
+import shutil
+import sqlite3
 import sys
 from pathlib import Path
 
@@ -97,6 +100,24 @@ def test_results_write_and_show_their_own_page(folder, tmp_path):
     assert 'sandbox="allow-scripts' in framed
     found = swept(folder / "sweep")
     assert "eta*, mine" in found.report(tmp_path / "d.html", lines={"mine": {0.5: 1.0, 1.0: 0.5}}).read_text()
+
+
+def test_a_sweep_is_known_by_the_hash_it_ran_under(folder, tmp_path):
+    shutil.copytree(folder / "sweep", tmp_path / "sweep")
+    journal = next((tmp_path / "sweep").glob("*.sqlite"))
+    with contextlib.closing(sqlite3.connect(journal)) as db, db:
+        for table, column in (("plans", "hash"), ("starts", "plan"), ("rows", "plan")):
+            db.execute(f"update {table} set {column} = 'older'")
+    (section,) = sections_of([tmp_path / "sweep"])
+    assert section.settings["plan's hash"] == "older"
+    assert [len(row) for row in section.charts[0].panels[0].heat.values] == [3, 3]
+
+
+def test_a_sweep_that_is_followed_is_read_from_its_journal(folder, tmp_path):
+    shutil.copytree(folder / "sweep", tmp_path / "sweep")
+    (tmp_path / "sweep" / "phase-0.json").write_text("{}")
+    (section,) = sections_of([tmp_path / "sweep"], live=True)
+    assert section.verdicts[0].text.startswith("The least test loss")
 
 
 def test_labels_are_text_and_nothing_is_fetched():

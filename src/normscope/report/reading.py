@@ -40,7 +40,7 @@ def sections_of(paths: Sequence[Path], *, live: bool = False) -> list[Section]:
     Args:
         live: a run that has begun and holds nothing yet is waited for, not refused.
     """
-    files = [file for path in paths for file in files_of(path)]
+    files = [file for path in paths for file in files_of(path, live=live)]
     found = [part for file in files for part in _read(file, _label(file, files), live)]
     courses = _told_apart([part for part in found if isinstance(part, Course)])
     sections = [part for part in found if isinstance(part, Section)]
@@ -50,14 +50,14 @@ def sections_of(paths: Sequence[Path], *, live: bool = False) -> list[Section]:
     return sections
 
 
-def files_of(path: Path) -> list[Path]:
-    """The file itself, or those of a folder that normscope wrote."""
+def files_of(path: Path, *, live: bool = False) -> list[Path]:
+    """The file itself, or those of a folder that normscope wrote; of a sweep's, the journal where it is followed."""
     if not path.exists():
         raise ValueError(f"There is no file or folder {path}.")
     if not path.is_dir():
         return [path]
     # A sweep's stored diagram has the lines too, which its journal has not.
-    stored = sorted(path.glob("phase-*.json"))
+    stored = [] if live and (path / JOURNAL).exists() else sorted(path.glob("phase-*.json"))
     names = [name for name in _IN_FOLDERS if not (stored and name == JOURNAL)]
     held = [path / name for name in names if (path / name).is_file()] + stored
     if not held:
@@ -114,10 +114,12 @@ def _monitor(file: Path, label: str, live: bool) -> Course:
 def _journal(file: Path, label: str, live: bool) -> list[Section]:
     found = []
     with Journal(file, readonly=True) as journal:
-        for text in journal.plans().values():
+        for key, text in journal.plans().items():
             described = json.loads(text)
             described.pop("sources", None)
             plan = Plan.from_dict(described)
+            # As it was when it ran: a factory of the user's may read otherwise by now.
+            plan.__dict__["hash"] = key
             outcomes = journal.outcomes(plan).values()
             if outcomes or live:
                 found.append(phase_section(f"Phase diagram, {label}", diagram(plan, outcomes), {}))

@@ -46,7 +46,7 @@ class Live:
     def _now(self) -> str:
         """Changes with every row: sizes and times of the files, and of what a journal has not yet taken in."""
         stats = []
-        for file in (file for path in self._paths for file in files_of(path)):
+        for file in (file for path in self._paths for file in files_of(path, live=True)):
             for one in (file, file.with_name(f"{file.name}-wal")):
                 if one.exists():
                     stats.append((str(one), one.stat().st_size, one.stat().st_mtime_ns))
