@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from normscope.results import plain
+
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for pictures, table and numbers.")] = Path("normscope-demo"),
@@ -38,9 +40,21 @@ def demo(
         )
     written = write_demo(runs, out)
     if as_json:
-        rows = [dict(zip(COLUMNS, row, strict=True)) for row in table_rows(runs)]
+        rows = [
+            {
+                "task": run.task,
+                "norm": run.norm,
+                "lr": run.lr,
+                "steps": run.training.steps,
+                "final_loss": run.training.final_loss,
+                "diverged_at": run.training.diverged_at,
+                "test_loss": run.test_loss,
+                "test_accuracy": run.test_accuracy,
+            }
+            for run in runs
+        ]
         found = {"schema": 1, "runs": rows, "findings": findings(runs), "written": list(map(str, written))}
-        typer.echo(json.dumps(found, indent=1))
+        typer.echo(json.dumps(plain(found), indent=1, allow_nan=False))
         return
     table = Table(*COLUMNS, title="What BatchNorm changed", box=SIMPLE, padding=0, pad_edge=False)
     for row in table_rows(runs):

@@ -44,7 +44,17 @@ def solve(
     )
     written = write_solve(found, title, out)
     if as_json:
-        rows = [dict(zip(columns(found), row, strict=True)) for row in table_rows(found)]
+        rows = [
+            {
+                "method": entry.method,
+                "iterations": entry.solution.n_iter,
+                "to_target": entry.iterations,
+                "final_gap": float(entry.gap[-1]),
+                "seconds": entry.seconds,
+                "reason": entry.solution.reason,
+            }
+            for entry in found.entries
+        ]
         said = {"schema": 1, "title": title, "methods": rows, "notes": found.notes, "written": list(map(str, written))}
         typer.echo(json.dumps(said, indent=1))
         return
