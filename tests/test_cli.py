@@ -24,10 +24,16 @@ def test_version(tmp_path):
     "arguments",
     [
         ["--help"],
+        ["bounds", "--help"],
+        ["cite", "--help"],
         ["data", "--help"],
+        ["data", "fetch", "--help"],
         ["demo", "--help"],
+        ["doctor", "--help"],
         ["measure", "--help"],
         ["monitor", "--help"],
+        ["predict", "--help"],
+        ["report", "--help"],
         ["reproduce", "--help"],
         ["solve", "--help"],
         ["sweep", "--help"],
@@ -42,7 +48,9 @@ def test_help_does_not_import_torch(arguments):
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert found.returncode == 0, found.stderr
+    said = found.stdout.split("\n", 4)
     assert "Usage" in found.stdout
+    assert any("Example: normscope" in line for line in said), "the example does not come first"
 
 
 def test_users_mistakes_are_one_message_and_status_2(tmp_path):

@@ -7,12 +7,12 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """Numbers that JSON has no word for become strings; tuples become lists."""
+    """Numbers that JSON has no word for become strings; tuples and ranges become lists."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, range)):
         return [plain(item) for item in value]
     return value
 

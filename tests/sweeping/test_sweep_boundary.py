@@ -7,7 +7,9 @@ import sweep_plans
 import torch
 
 import normscope as ns
-from normscope.report.phase import boundary_rows, phase_figure, phase_page, words, write_phase
+from normscope.report.phase import boundary_rows, phase_figure, words
+from normscope.report.sections.phase import phase_section
+from normscope.report.writing import write_phase
 from normscope.sweeping import Cell, Outcome, PhaseDiagram, measured_line, stored_lines
 from normscope.sweeping.boundary import edges, refinement
 
@@ -142,15 +144,18 @@ def test_the_figure_shows_every_cell_and_line(tmp_path):
     assert labels == ["boundary, all seeds survive", "first rise above the start", "η*, measured", "half of it"]
     assert list(ax.lines[2].get_xdata()) == [3.0, 0.3, 0.03]
     assert list(ax.lines[3].get_xdata()) == [1.5, 0.15, 0.015]
-    page = phase_page(found, figure, found.agreement(lines), lines)
-    assert page.count("<title>lr") == 12
-    assert "lr 0.01, gamma 0.5\nseed 0: test loss 1, accuracy 100.00%" in page
-    assert "seed 1: diverged at step 5" in page
-    assert "http-equiv" not in page
     rows = boundary_rows(found, lines)
     assert [row[-1] for row in rows] == ["+0.02", "+0.02", "+0.02"]
     written = write_phase(found, lines, tmp_path)
     assert all(path.stat().st_size > 1000 for path in written)
+    page = written[2].read_text()
+    assert "seed 0: test loss 1, accuracy 100.00%" in page
+    assert "seed 1: diverged at step 5" in page
+    (chart,) = phase_section("a sweep", found, lines).charts
+    heat = chart.panels[0].heat
+    assert [len(row) for row in heat.values] == [4, 4, 4]
+    assert sum(math.isnan(loss) for row in heat.values for loss in row) == 6
+    assert list(chart.panels[0].lines[2].x) == [3.0, 0.3, 0.03]
 
 
 def test_refined_rates_leave_no_gap_at_other_values():

@@ -39,7 +39,7 @@ def test_a_plan_file_becomes_a_phase_diagram(tmp_path):
     (tmp_path / "plan.toml").write_text(PLAN)
     found = run("plan.toml", "--out", "runs", "--device", "cpu", "--quiet", cwd=tmp_path)
     assert found.returncode == 0, found.stderr
-    assert "6/6 cells" in found.stdout
+    assert "6/6 cells" in found.stderr
     assert "Trained stacked." in found.stdout
     (stored,) = (tmp_path / "runs").glob("phase-*.json")
     assert len(PhaseDiagram.load(stored).outcomes) == 6

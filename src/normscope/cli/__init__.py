@@ -10,29 +10,27 @@ import typer
 
 from normscope._version import __version__
 from normscope.cli.bounds import bounds
+from normscope.cli.cite import cite
 from normscope.cli.data import app as data_app
 from normscope.cli.demo import demo
+from normscope.cli.describing import described
+from normscope.cli.doctor import doctor
 from normscope.cli.measure import measure
 from normscope.cli.monitor import monitor
 from normscope.cli.predict import predict
+from normscope.cli.report import report
 from normscope.cli.reproduce import reproduce
 from normscope.cli.solve import solve
 from normscope.cli.sweep import sweep
 
 app = typer.Typer(
-    help="An instrument for normalization in neural networks.",
+    help="Example: normscope demo\n\nAn instrument for normalization in neural networks.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=True,
 )
-app.command()(bounds)
-app.command()(demo)
-app.command()(measure)
-app.command()(monitor)
-app.command()(predict)
-app.command()(reproduce)
-app.command()(solve)
-app.command()(sweep)
+for _verb in (bounds, cite, demo, doctor, measure, monitor, predict, report, reproduce, solve, sweep):
+    app.command(**described(_verb))(_verb)
 app.add_typer(data_app, name="data")
 
 

@@ -1,14 +1,18 @@
 """`normscope demo`: something true within two minutes of installing."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from normscope.results import plain
+
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for pictures, table and numbers.")] = Path("normscope-demo"),
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of data, batches and initial weights.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
     """Train networks with and without BatchNorm on embedded data and show what it changed.
 
@@ -35,6 +39,23 @@ def demo(
             on_step=lambda step: progress.advance(task),
         )
     written = write_demo(runs, out)
+    if as_json:
+        rows = [
+            {
+                "task": run.task,
+                "norm": run.norm,
+                "lr": run.lr,
+                "steps": run.training.steps,
+                "final_loss": run.training.final_loss,
+                "diverged_at": run.training.diverged_at,
+                "test_loss": run.test_loss,
+                "test_accuracy": run.test_accuracy,
+            }
+            for run in runs
+        ]
+        found = {"schema": 1, "runs": rows, "findings": findings(runs), "written": list(map(str, written))}
+        typer.echo(json.dumps(plain(found), indent=1, allow_nan=False))
+        return
     table = Table(*COLUMNS, title="What BatchNorm changed", box=SIMPLE, padding=0, pad_edge=False)
     for row in table_rows(runs):
         table.add_row(*row)

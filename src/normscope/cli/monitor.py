@@ -1,6 +1,8 @@
 """`normscope monitor`: train what a function of yours sets up, and look on."""
 
+import json
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +22,7 @@ def monitor(
     measure: Annotated[str, typer.Option(help="light, standard or full.")] = "standard",
     budget: Annotated[str, typer.Option(help="Share of the time that looking may take; 'none' for no limit.")] = "0.05",
     out: Annotated[Path, typer.Option(help="New folder for looks, figures and summary.")] = Path("normscope-monitor"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print outcome and verdicts as JSON.")] = False,
 ) -> None:
     """Train what your function sets up, measure on the way without a trace, and say what it means.
 
@@ -72,10 +75,16 @@ def monitor(
         outcome += f"; the run diverged at step {diverged_at}"
     outcome += "; interrupted." if interrupted else "."
     written = write_monitor(monitor.records, monitor.notes, outcome, monitor.settings(), out)
-    console = Console()
-    for sentence in (outcome, *map(str, monitor.verdicts), *monitor.notes):
-        console.print(f"- {sentence}", soft_wrap=True, highlight=False, markup=False)
-    console.print("Written: " + ", ".join(map(str, [lines, *written])), soft_wrap=True, highlight=False, markup=False)
+    written = [lines, *written]
+    if as_json:
+        said = [asdict(verdict) for verdict in monitor.verdicts]
+        found = {"schema": 1, "outcome": outcome, "verdicts": said, "notes": monitor.notes}
+        typer.echo(json.dumps(found | {"written": list(map(str, written))}, indent=1))
+    else:
+        console = Console()
+        for sentence in (outcome, *map(str, monitor.verdicts), *monitor.notes):
+            console.print(f"- {sentence}", soft_wrap=True, highlight=False, markup=False)
+        console.print("Written: " + ", ".join(map(str, written)), soft_wrap=True, highlight=False, markup=False)
     if interrupted:
         typer.echo(f"normscope: interrupted after {done} steps; what was measured until then is in {out}.", err=True)
         raise typer.Exit(1)

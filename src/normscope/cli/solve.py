@@ -1,5 +1,6 @@
 """`normscope solve`: GDNP beside other methods on a table of yours."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ def solve(
     tol: Annotated[float, typer.Option(help="Ends at this share of the gradient at zero.", min=0.0)] = 1e-8,
     gap: Annotated[float, typer.Option(help="Iterations are counted to this gap (of the target's variance).")] = 1e-6,
     out: Annotated[Path, typer.Option(help="Folder for the figure and the numbers.")] = Path("normscope-solve"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
     """Solve least squares or a halfspace by GDNP and baselines; print a table, draw the convergence with its bound.
 
@@ -41,6 +43,21 @@ def solve(
         gap=gap,
     )
     written = write_solve(found, title, out)
+    if as_json:
+        rows = [
+            {
+                "method": entry.method,
+                "iterations": entry.solution.n_iter,
+                "to_target": entry.iterations,
+                "final_gap": float(entry.gap[-1]),
+                "seconds": entry.seconds,
+                "reason": entry.solution.reason,
+            }
+            for entry in found.entries
+        ]
+        said = {"schema": 1, "title": title, "methods": rows, "notes": found.notes, "written": list(map(str, written))}
+        typer.echo(json.dumps(said, indent=1))
+        return
     console = Console()
     shown = Table(*columns(found), title=title)
     for row in table_rows(found):

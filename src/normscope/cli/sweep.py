@@ -1,11 +1,15 @@
 """`normscope sweep`: train a grid of networks and draw which of them survive."""
 
+import json
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from normscope.results import plain
 
 
 def sweep(
@@ -18,6 +22,7 @@ def sweep(
     group: Annotated[int | None, typer.Option(min=1, help="Members trained at once; found from free memory.")] = None,
     lines: Annotated[bool, typer.Option(help="Draw the lines of theory and measured curvature too.")] = True,
     quiet: Annotated[bool, typer.Option("--quiet", help="A plain line a group instead of the bar, for logs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print boundary and agreement as JSON.")] = False,
 ) -> None:
     """Train a grid of networks to completion, find where training starts to diverge, and draw the phase diagram.
 
@@ -29,7 +34,8 @@ def sweep(
     from rich.console import Console
     from rich.table import Table
 
-    from normscope.report.phase import boundary_columns, boundary_rows, words, write_phase
+    from normscope.report.phase import boundary_columns, boundary_rows, words
+    from normscope.report.writing import write_phase
     from normscope.sweeping import Plan, measured_line, predicted_line
     from normscope.sweeping import sweep as run
 
@@ -51,8 +57,14 @@ def sweep(
             rungs[name] = line_of(described, root=root)
         except ValueError as error:
             # What is trained is drawn all the same.
-            console.print(f"- No line {name}: {error}", soft_wrap=True, highlight=False, markup=False)
+            typer.echo(f"- No line {name}: {error}", err=as_json)
     written = write_phase(found, rungs, out)
+    if as_json:
+        edges = [asdict(edge) for edge in found.boundary()]
+        agreement = [asdict(one) for one in found.agreement(rungs).values()]
+        said = {"schema": 1, "boundary": edges, "agreement": agreement, "written": list(map(str, written))}
+        typer.echo(json.dumps(plain(said), indent=1, allow_nan=False))
+        return
     # Room for the names of all columns on a terminal of 80.
     table = Table(*boundary_columns(rungs), title=f"Boundary over {described.axis}", box=SIMPLE, padding=(0, 1, 0, 0))
     for row in boundary_rows(found, rungs):

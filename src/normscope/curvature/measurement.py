@@ -1,6 +1,7 @@
 """What `measure` found: lambda_max, eta* and all that lies beside them, with their doubts."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from normscope.curvature.wording import stability_verdict
 from normscope.observe.verdict import Verdict
+from normscope.reporting import Reportable
 from normscope.results import plain, write_json
 
 SCHEMA = 1
@@ -18,7 +20,7 @@ _NAMES = {"ggn": "generalized Gauss-Newton matrix", "hessian": "Hessian", "fishe
 
 
 @dataclass(frozen=True)
-class Measurement:
+class Measurement(Reportable):
     """lambda_max of `matrix` with its relative residual, and what follows from it.
 
     eta_star: the learning rate at which the local quadratic turns unstable, by `rule`, for this `optimizer` and the
@@ -96,6 +98,11 @@ class Measurement:
     def save(self, path: str | Path) -> None:
         """As plain JSON; numbers that JSON has no word for (inf, nan) as strings."""
         write_json(path, self.plain())
+
+    def _sections(self) -> Sequence[Any]:
+        from normscope.report.sections.stability import measurement_section
+
+        return [measurement_section("Measurement", self.plain())]
 
     def __str__(self) -> str:
         doubt = f"relative residual {self.residual:.1e} after {self.products} products"

@@ -1,6 +1,6 @@
 """More than the top eigenvalue, for one network and one batch: the whole spectrum, its trace, the mean mode."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,13 +26,14 @@ from normscope.observe.loss import check_devices
 from normscope.observe.model import unwrapped
 from normscope.observe.processes import Processes
 from normscope.observe.untouched import untouched
+from normscope.reporting import Reportable
 from normscope.results import plain, write_json
 
 SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class Spectrum:
+class Spectrum(Reportable):
     """The eigenvalues of `matrix` as a density, and their sum with its standard error; `loss` is its value here."""
 
     matrix: str
@@ -50,6 +51,11 @@ class Spectrum:
 
     def save(self, path: str | Path) -> None:
         write_json(path, self.plain())
+
+    def _sections(self) -> Sequence[Any]:
+        from normscope.report.sections.stability import spectrum_section
+
+        return [spectrum_section("Spectrum", self.plain())]
 
 
 def spectrum(

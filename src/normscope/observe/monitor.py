@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from normscope.choices import check_choice
 from normscope.environment import environment
+from normscope.invocation import command
 from normscope.observe.loss import Task
 from normscope.observe.measurements import measurements
 from normscope.observe.model import loss_of, unwrapped
@@ -22,13 +23,14 @@ from normscope.observe.schedule import Budget, schedule
 from normscope.observe.sinks import Sink
 from normscope.observe.update import plain_optimizer
 from normscope.observe.verdict import Verdict, loss_kind
+from normscope.reporting import Reportable
 
 # Processes agree on every try to make up for a look that was put off; not at every step.
 RETRY = 10
 _FIXED_DRAWS = "The forward draws random numbers (dropout, noise); every pass of a look draws the same ones."
 
 
-class Monitor:
+class Monitor(Reportable):
     """Measures a training run while it goes on, and leaves it bit for bit as it would have been.
 
         monitor = Monitor(model, loss_fn)
@@ -251,8 +253,17 @@ class Monitor:
             "loss": self._kind,
             "measure": [m.name for m in self._measurements],
             "budget": self._budget.share,
+            "command": command(),
             "environment": environment(next((p.device for p in self._task.model.parameters()), "cpu")),
         }
+
+    def _sections(self) -> Sequence[Any]:
+        from normscope.report.sections.monitor import monitor_course
+        from normscope.report.sections.training import training_section
+
+        settings = self.settings()
+        label = f"Training of {settings['model']}"
+        return [training_section(label, [monitor_course(label, self.records, settings, self.notes)])]
 
     def close(self) -> None:
         for sink in self._sinks:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,14 @@ import pandas as pd
 
 from normscope.curvature.wording import stability_verdict
 from normscope.observe.verdict import Verdict
+from normscope.reporting import Reportable
 from normscope.results import plain
 
 SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class Prediction:
+class Prediction(Reportable):
     """lambda_max and eta* of a network that was never run.
 
     lambda_max: with the correction for finite width; lambda_infinite: without it. eta_star: the learning rate at which
@@ -72,6 +74,11 @@ class Prediction:
     def save(self, path: str | Path) -> None:
         """As plain JSON; numbers that JSON has no word for (inf, nan) as strings."""
         Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+
+    def _sections(self) -> Sequence[Any]:
+        from normscope.report.sections.stability import prediction_section
+
+        return [prediction_section("Prediction", self.plain())]
 
     def summary(self) -> str:
         """The answer, its modes, and every warning and note."""

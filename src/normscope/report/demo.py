@@ -13,7 +13,7 @@ from normscope.results import plain
 
 # Okabe and Ito's palette, told apart with any colour vision; the line style says the same once more.
 _STYLE = {"none": {"color": "#D55E00", "linestyle": "--"}, "batch": {"color": "#0072B2", "linestyle": "-"}}
-_LABEL = {"none": "without BatchNorm", "batch": "with BatchNorm"}
+LABELS = {"none": "without BatchNorm", "batch": "with BatchNorm"}
 COLUMNS = ("task", "norm", "lr", "steps", "first loss", "last loss", "test loss", "right", "outcome")
 
 
@@ -39,7 +39,7 @@ def findings(runs: Sequence[DemoRun]) -> list[str]:
     for task, lr in dict.fromkeys((run.task, run.lr) for run in runs):
         pair = {run.norm: run for run in runs if (run.task, run.lr) == (task, lr)}
         plain_run, normed = pair["none"], pair["batch"]
-        where = f"{_network(normed)} at learning rate {lr:g}"
+        where = f"{network_of(normed)} at learning rate {lr:g}"
         said.append(f"{where}: without BatchNorm {_outcome(plain_run)}; with BatchNorm {_outcome(normed)}.")
     return said
 
@@ -53,7 +53,7 @@ def _outcome(run: DemoRun) -> str:
     return f"the loss went from {fall} (on test data {run.test_loss:.3g}{right})"
 
 
-def _network(run: DemoRun) -> str:
+def network_of(run: DemoRun) -> str:
     return f"Digits, {run.depth}-layer MLP" if run.task == "digits" else f"{run.depth}-layer deep linear network"
 
 
@@ -103,7 +103,7 @@ def _digits_figure(runs: Sequence[DemoRun]) -> Figure:
     # A diverged run leaves the frame upwards; without a ceiling it would flatten the other curves.
     axes[0].set_ylim(top=1e3)
     figure.suptitle(
-        f"{_network(digits[0])}, SGD, {max(run.training.steps for run in digits)} steps, seed {digits[0].seed}"
+        f"{network_of(digits[0])}, SGD, {max(run.training.steps for run in digits)} steps, seed {digits[0].seed}"
     )
     return figure
 
@@ -116,13 +116,13 @@ def _dln_figure(runs: Sequence[DemoRun]) -> Figure:
         _loss_curve(ax, run)
     ax.set_ylabel("1/2 summed squared error")
     steps = max(run.training.steps for run in linear)
-    ax.set_title(f"{_network(linear[0])}, {steps:,} steps at {linear[0].lr:g}, seed {linear[0].seed}")
+    ax.set_title(f"{network_of(linear[0])}, {steps:,} steps at {linear[0].lr:g}, seed {linear[0].seed}")
     return figure
 
 
 def _loss_curve(ax: Axes, run: DemoRun) -> None:
     training = run.training
-    label = _LABEL[run.norm]
+    label = LABELS[run.norm]
     if training.diverged_at is not None:
         label += f" (diverged at step {training.diverged_at})"
     ax.semilogy(range(training.steps), training.losses, label=label, **_STYLE[run.norm])

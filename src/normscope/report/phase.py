@@ -1,10 +1,7 @@
 """The phase diagram: test loss over learning rate and axis, white where a run exploded, with the lines of each rung."""
 
-import html
 import math
 from collections.abc import Mapping, Sequence
-from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +20,7 @@ _AXIS_NAMES = {"gamma": "γ", "sigma_w": "σ_w"}
 
 def phase_figure(found: PhaseDiagram, lines: Mapping[str, Mapping[float, float]] | None = None) -> Figure:
     """Test loss averaged over seeds; white where at least one run exploded; lines as name -> (value -> eta*)."""
-    cells = _cells(found)
+    cells = cells_of(found)
     values = sorted({value for _, value in cells})
     # A refined boundary has rates of its own at every value.
     rates_at = {value: sorted(lr for lr, at in cells if at == value) for value in values}
@@ -33,20 +30,20 @@ def phase_figure(found: PhaseDiagram, lines: Mapping[str, Mapping[float, float]]
     figure = Figure(figsize=(8, 5.5), layout="constrained")
     ax = figure.subplots()
     ax.set_facecolor("#dddddd")
-    along = _borders(values)
-    for number, ((rate, value), (_, loss, _)) in enumerate(cells.items()):
-        across, i, j = _borders(rates_at[value]), rates_at[value].index(rate), values.index(value)
+    along = borders(values)
+    for (rate, value), (_, loss, _) in cells.items():
+        across, i, j = borders(rates_at[value]), rates_at[value].index(rate), values.index(value)
         place, size = (across[i], along[j]), (across[i + 1] - across[i], along[j + 1] - along[j])
         colour = colours(norm(loss)) if math.isfinite(loss) else "white"
-        patch = Rectangle(place, *size, facecolor=colour, edgecolor="none", gid=f"cell-{number}")
+        patch = Rectangle(place, *size, facecolor=colour, edgecolor="none")
         ax.add_patch(patch)
     _draw_lines(ax, found, lines or {})
-    ends = [(borders[0], borders[-1]) for borders in map(_borders, rates_at.values())]
+    ends = [(edges[0], edges[-1]) for edges in map(borders, rates_at.values())]
     ax.set(xscale="log", xlim=(min(e[0] for e in ends), max(e[1] for e in ends)), ylim=(along[0], along[-1]))
     if min(values) > 0 and len(values) > 1:
         ax.set_yscale("log")
     axis = _AXIS_NAMES.get(found.plan.axis, found.plan.axis)
-    ax.set(xlabel="learning rate η", ylabel=axis, title=_title(found))
+    ax.set(xlabel="learning rate η", ylabel=axis, title=title_of(found))
     figure.colorbar(ScalarMappable(norm, colours), ax=ax, label="test loss, mean over seeds (white: a run exploded)")
     ax.legend(loc="upper right", fontsize="small")
     return figure
@@ -66,7 +63,7 @@ def _draw_lines(ax: Any, found: PhaseDiagram, lines: Mapping[str, Mapping[float,
         draw([line[v] / 2 for v in values], values, color=colour, linestyle=style, linewidth=0.6, label="half of it")
 
 
-def _cells(found: PhaseDiagram) -> dict[tuple[float, float], tuple[list[Outcome], float, str]]:
+def cells_of(found: PhaseDiagram) -> dict[tuple[float, float], tuple[list[Outcome], float, str]]:
     """By (lr, value): the seeds' outcomes, their mean test loss (nan where one exploded), and the words of the cell."""
     gathered: dict[tuple[float, float], list[Outcome]] = {}
     for one in found.outcomes:
@@ -87,7 +84,7 @@ def _words(one: Outcome) -> str:
     return f"test loss {one.test_loss[-1]:.4g}, accuracy {one.test_accuracy[-1]:.2%}{risen}"
 
 
-def _borders(numbers: Sequence[float]) -> list[float]:
+def borders(numbers: Sequence[float]) -> list[float]:
     """Half way between neighbours, in decades where all are positive."""
     if len(numbers) == 1:
         return [numbers[0] * 0.8, numbers[0] * 1.25] if numbers[0] > 0 else [numbers[0] - 0.5, numbers[0] + 0.5]
@@ -98,32 +95,11 @@ def _borders(numbers: Sequence[float]) -> list[float]:
     return list(map(float, 10**borders if logs else borders))
 
 
-def _title(found: PhaseDiagram) -> str:
+def title_of(found: PhaseDiagram) -> str:
     plan = found.plan
     model, data = plan.model.rpartition(":")[2], plan.data.rpartition(":")[2]
     momentum = "" if plan.axis == "momentum" else f", momentum {plan.momentum:g}"
     return f"{model} on {data}, {plan.loss}{momentum}, {plan.epochs} epoch{'s' if plan.epochs > 1 else ''}"
-
-
-def phase_page(
-    found: PhaseDiagram, figure: Figure, agreement: Mapping[str, Distance], lines: Mapping[str, Mapping[float, float]]
-) -> str:
-    """One HTML page that needs no network: the figure, every cell's numbers on hover, and the boundary as a table."""
-    drawn = StringIO()
-    figure.savefig(drawn, format="svg")
-    svg = drawn.getvalue()
-    svg = svg[svg.index("<svg") :]
-    for number, (_, _, numbers) in enumerate(_cells(found).values()):
-        start = f'<g id="cell-{number}">'
-        svg = svg.replace(start, f"{start}<title>{html.escape(numbers)}</title>")
-    rows = [boundary_columns(lines), *boundary_rows(found, lines)]
-    table = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    said = "".join(f"<p>{html.escape(words(one))}</p>" for one in agreement.values())
-    style = "body{font:15px sans-serif;max-width:60em;margin:2em auto}td{padding:.2em .8em;text-align:right}"
-    return (
-        f'<!doctype html><meta charset="utf-8"><title>Phase diagram</title><style>{style}</style>'
-        f"<h1>Phase diagram</h1>{svg}{said}<table>{table}</table><p>Plan {found.plan.hash}</p>\n"
-    )
 
 
 def words(one: Distance) -> str:
@@ -160,15 +136,3 @@ def boundary_rows(found: PhaseDiagram, lines: Mapping[str, Mapping[float, float]
         ]
         for e in found.boundary()
     ]
-
-
-def write_phase(found: PhaseDiagram, lines: Mapping[str, Mapping[float, float]], folder: Path) -> list[Path]:
-    """Writes the numbers, the figure and the page, named by the plan's hash; their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    stem = folder / f"phase-{found.plan.hash[:8]}"
-    written = [stem.with_suffix(ending) for ending in (".json", ".png", ".html")]
-    found.save(written[0], lines=lines)
-    figure = phase_figure(found, lines)
-    figure.savefig(written[1], dpi=150)
-    written[2].write_text(phase_page(found, figure, found.agreement(lines), lines))
-    return written

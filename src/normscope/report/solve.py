@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from normscope.environment import environment
+from normscope.invocation import command
 from normscope.solve.comparison import Comparison, Entry
 
+SCHEMA = 1
 # Okabe and Ito's palette, told apart with any colour vision; the line style says the same once more.
 _STYLE: dict[str, dict[str, Any]] = {
     "gdnp": {"color": "#0072B2", "linestyle": "-"},
@@ -43,6 +46,8 @@ def write_solve(comparison: Comparison, title: str, folder: Path) -> list[Path]:
     _figure(comparison, title).savefig(written[0], dpi=150)
     promise = comparison.promise
     result = {
+        "kind": "comparison",
+        "schema": SCHEMA,
         "title": title,
         "best": comparison.best,
         "target": comparison.target,
@@ -60,6 +65,8 @@ def write_solve(comparison: Comparison, title: str, folder: Path) -> list[Path]:
             }
             for entry in comparison.entries
         },
+        "command": command(),
+        "environment": environment(),
     }
     written[1].write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
     return written

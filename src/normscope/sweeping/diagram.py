@@ -2,13 +2,14 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from normscope.reporting import Reportable
 from normscope.results import plain
 from normscope.sweeping.boundary import Distance, Edge, distance, edges
 from normscope.sweeping.outcome import Outcome
@@ -18,7 +19,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class PhaseDiagram:
+class PhaseDiagram(Reportable):
     """What a plan's trainings did; `outcomes` by rising learning rate, value and seed."""
 
     plan: Plan
@@ -83,6 +84,17 @@ class PhaseDiagram:
         head = json.dumps(plain(result), indent=1, allow_nan=False)
         rows = ",\n".join(json.dumps(plain(cell), separators=(",", ":"), allow_nan=False) for cell in cells)
         Path(path).write_text(f'{head[:-2]},\n "cells": [\n{rows}\n ]\n}}\n')
+
+    def _sections(self, lines: Mapping[str, Mapping[float, float]] | None = None) -> Sequence[Any]:
+        from normscope.report.sections.phase import phase_section
+
+        return [phase_section("Phase diagram", self, lines or {})]
+
+    def report(self, path: str | Path, *, lines: Mapping[str, Mapping[float, float]] | None = None) -> Path:
+        """Writes one HTML file that needs no network, with `lines` given as name -> (value -> eta*)."""
+        from normscope.report.writing import write_report
+
+        return write_report(self._sections(lines), path)
 
     @classmethod
     def load(cls, path: str | Path) -> "PhaseDiagram":

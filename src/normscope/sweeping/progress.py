@@ -1,5 +1,6 @@
 """How far a sweep is: one bar, or one plain line a group for logs."""
 
+import sys
 import time
 from types import TracebackType
 
@@ -34,7 +35,8 @@ class Bar:
         self._landed += cells
         if self._quiet:
             left = (self._total - self._landed) / max(self._rate(), 1e-9)
-            print(f"{self._landed}/{self._total} cells, {self._rate():.3g} trainings/s, {left:.0f} s left", flush=True)
+            said = f"{self._landed}/{self._total} cells, {self._rate():.3g} trainings/s, {left:.0f} s left"
+            print(said, file=sys.stderr, flush=True)
 
     def _rate(self) -> float:
         return self._trained / max(time.monotonic() - self._started, 1e-9)

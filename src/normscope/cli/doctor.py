@@ -1,0 +1,33 @@
+"""`normscope doctor`: what is installed, and whether it works."""
+
+import json
+from typing import Annotated
+
+import typer
+
+
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False) -> None:
+    """Say what is installed, which device and which extras, and try each quickly. Exit status 1 where one fails.
+
+    Example: normscope doctor
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from normscope.diagnosis import CHECKS, examine
+
+    found = []
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=len(CHECKS))
+        for check in CHECKS:
+            progress.update(task, description=check.name)
+            found.append(examine(check))
+            progress.advance(task)
+    if as_json:
+        rows = [{"name": one.name, "state": one.state, "says": one.says, "seconds": one.seconds} for one in found]
+        typer.echo(json.dumps({"schema": 1, "checks": rows}, indent=1))
+    else:
+        for one in found:
+            typer.echo(f"{one.state:8} {one.name:16} {one.says}")
+    if any(one.state == "fails" for one in found):
+        raise typer.Exit(1)

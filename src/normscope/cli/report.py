@@ -1,0 +1,52 @@
+"""`normscope report`: one page of what runs left behind, or a live one."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders or files that normscope wrote; runs stand side by side.")],
+    out: Annotated[Path, typer.Option(help="The page.")] = Path("normscope-report.html"),
+    serve: Annotated[bool, typer.Option("--serve", help="Follow the runs on a page of this machine's own.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="For --serve; 0 takes any free one.")] = 8765,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON.")] = False,
+) -> None:
+    """Write one self-contained HTML page: what it means, the evidence, how it was made.
+
+    Example: normscope report runs/a runs/b --out report.html
+    """
+    from normscope.report.reading import sections_of
+    from normscope.report.writing import write_report
+
+    if serve:
+        if as_json:
+            raise ValueError("--json prints once and --serve goes on: give one of them.")
+        return _serve(runs, port)
+    sections = sections_of(runs)
+    written = write_report(sections, out)
+    if as_json:
+        found = {"schema": 1, "written": str(written), "sections": [section.verdict_plain() for section in sections]}
+        typer.echo(json.dumps(found, indent=1, allow_nan=False))
+        return None
+    for section in sections:
+        for said in section.verdicts:
+            mark = {True: "good", False: "look", None: "note"}[said.good]
+            typer.echo(f"- [{mark}] {said.text}")
+    typer.echo(f"Written: {written}")
+    return None
+
+
+def _serve(runs: list[Path], port: int) -> None:
+    from normscope.invocation import command
+    from normscope.report.serving import HOST, Live, server
+
+    with server(Live(runs, command()), port) as running:
+        typer.echo(f"http://{HOST}:{running.server_port}/")
+        typer.echo("Follows the runs as rows arrive; Ctrl-C ends it.", err=True)
+        try:
+            running.serve_forever(poll_interval=0.2)
+        except KeyboardInterrupt:
+            typer.echo("Stopped. The same command without --serve writes the page to a file.", err=True)

@@ -1,0 +1,15 @@
+"""The command that is running, as it would be typed."""
+
+import shlex
+import sys
+from pathlib import Path
+
+
+def command() -> str:
+    """`normscope verb ...`, `python script.py ...`, or plain `python` where there is no script, as in a notebook."""
+    first, *rest = sys.argv or [""]
+    place = Path(first)
+    name = place.parent.name if place.name == "__main__.py" else place.name
+    if name == "normscope":
+        return shlex.join(["normscope", *rest])
+    return shlex.join(["python", name, *rest]) if name.endswith(".py") else "python"

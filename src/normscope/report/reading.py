@@ -1,0 +1,171 @@
+"""What lies in a file or folder, known by what it holds and not by its name."""
+
+import json
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from normscope.observe.jsonl import read_jsonl, records_of
+from normscope.report.document import Section
+from normscope.report.sections.demo import demo_runs, demo_section
+from normscope.report.sections.landscape import landscape_courses
+from normscope.report.sections.monitor import monitor_course
+from normscope.report.sections.phase import phase_section
+from normscope.report.sections.solve import solve_section
+from normscope.report.sections.stability import measurement_section, prediction_section, spectrum_section
+from normscope.report.sections.training import Course, training_section
+from normscope.sweeping import Plan
+from normscope.sweeping.diagram import PhaseDiagram, diagram, stored_lines
+from normscope.sweeping.journal import Journal
+from normscope.sweeping.running import JOURNAL
+
+_SQLITE = b"SQLite format 3\0"
+_IN_FOLDERS = ("monitor.jsonl", JOURNAL, "results.json")
+_KINDS: dict[str, Callable[[str, Mapping[str, Any]], Section]] = {
+    "prediction": prediction_section,
+    "measurement": measurement_section,
+    "spectrum": spectrum_section,
+}
+_KNOWN = (
+    "a Monitor's JSONL, a sweep's journal or phase JSON, a demo's or solve's results.json, a landscape, or a saved "
+    "result"
+)
+
+
+def sections_of(paths: Sequence[Path], *, live: bool = False) -> list[Section]:
+    """Training runs together in one section, side by side; every other result in its own.
+
+    Args:
+        live: a run that has begun and holds nothing yet is waited for, not refused.
+    """
+    files = [file for path in paths for file in files_of(path, live=live)]
+    found = [part for file in files for part in _read(file, _label(file, files), live)]
+    courses = _told_apart([part for part in found if isinstance(part, Course)])
+    sections = [part for part in found if isinstance(part, Section)]
+    if courses:
+        title = courses[0].label if len(courses) == 1 else f"{len(courses)} training runs"
+        sections.insert(0, training_section(title, courses))
+    return sections
+
+
+def files_of(path: Path, *, live: bool = False) -> list[Path]:
+    """The file itself, or those of a folder that normscope wrote; of a sweep's, the journal where it is followed."""
+    if not path.exists():
+        raise ValueError(f"There is no file or folder {path}.")
+    if not path.is_dir():
+        return [path]
+    # A sweep's stored diagram has the lines too, which its journal has not.
+    stored = [] if live and (path / JOURNAL).exists() else sorted(path.glob("phase-*.json"))
+    names = [name for name in _IN_FOLDERS if not (stored and name == JOURNAL)]
+    held = [path / name for name in names if (path / name).is_file()] + stored
+    if not held:
+        raise ValueError(f"{path} holds nothing to report: looked for {', '.join(_IN_FOLDERS)} and phase-*.json.")
+    return held
+
+
+def _label(file: Path, files: Sequence[Path]) -> str:
+    """As short as tells files apart."""
+    generic = file.name in _IN_FOLDERS or file.stem == "monitor"
+    label = file.resolve().parent.name if generic else file.stem
+    others = [other for other in files if other != file and label in (other.stem, other.resolve().parent.name)]
+    return str(file) if others and generic else label
+
+
+def _told_apart(courses: Sequence[Course]) -> list[Course]:
+    seen: dict[str, int] = {}
+    found = []
+    for course in courses:
+        seen[course.label] = seen.get(course.label, 0) + 1
+        again = seen[course.label] > 1
+        found.append(replace(course, label=f"{course.label} ({seen[course.label]})") if again else course)
+    return found
+
+
+def _read(file: Path, label: str, live: bool) -> list[Course | Section]:
+    with file.open("rb") as opened:
+        start = opened.read(4096)
+    if not start.strip():
+        if live and file.suffix == ".jsonl":
+            return [Course(label, {"step": []})]
+        raise ValueError(f"{file} is empty. Report it once something has been written.")
+    if start.startswith(_SQLITE):
+        return list(_journal(file, label, live))
+    if file.suffix == ".jsonl" or start.lstrip().startswith((b'{"kind": "run"', b'{"kind":"run"')):
+        return [_monitor(file, label, live)]
+    return _stored(file, label)
+
+
+def _monitor(file: Path, label: str, live: bool) -> Course:
+    head = file.read_bytes().partition(b"\n")
+    if not head[1] and not head[0].rstrip().endswith(b"}") and head[0].startswith(b'{"kind"'):
+        raise ValueError(f"{file} is half-written: it ends within its first line. The run had hardly begun.")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        heads = [row for row in read_jsonl(file) if row["kind"] == "run"]
+        records = records_of(file)
+    if not records and not live:
+        raise ValueError(f"{file} holds no look yet: its run has only begun. Follow it with --serve.")
+    notes = dict.fromkeys(str(one.message).replace(str(file), file.name) for one in said)
+    return monitor_course(label, records, heads[-1], tuple(notes))
+
+
+def _journal(file: Path, label: str, live: bool) -> list[Section]:
+    found = []
+    with Journal(file, readonly=True) as journal:
+        for key, text in journal.plans().items():
+            described = json.loads(text)
+            described.pop("sources", None)
+            plan = Plan.from_dict(described)
+            # As it was when it ran: a factory of the user's may read otherwise by now.
+            plan.__dict__["hash"] = key
+            outcomes = journal.outcomes(plan).values()
+            if outcomes or live:
+                found.append(phase_section(f"Phase diagram, {label}", diagram(plan, outcomes), {}))
+    if not found:
+        raise ValueError(f"{file} holds no finished training yet. Follow it with --serve.")
+    return found
+
+
+def _stored(file: Path, label: str) -> list[Course | Section]:
+    try:
+        held = json.loads(file.read_bytes())
+    except UnicodeDecodeError:
+        raise ValueError(f"{file} is a foreign file, neither text nor a journal. A report reads {_KNOWN}.") from None
+    except json.JSONDecodeError as error:
+        # What ends before its JSON does was being written; what is no JSON before its end is somebody else's.
+        if error.doc.lstrip()[:1] in ("{", "[") and (
+            error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated")
+        ):
+            raise ValueError(f"{file} is half-written: its JSON ends within itself. Make it anew.") from None
+        raise ValueError(f"{file} is a foreign file: no JSON ({error}). A report reads {_KNOWN}.") from None
+    try:
+        found = _known(file, label, held)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError(
+            f"{file} looks like a result of normscope's and lacks some of it ({type(error).__name__}: {error}). "
+            "Make it anew with this version."
+        ) from error
+    if not found:
+        raise ValueError(f"{file} is a foreign file: JSON that normscope did not write. A report reads {_KNOWN}.")
+    return found
+
+
+def _known(file: Path, label: str, held: Any) -> list[Course | Section]:
+    if isinstance(held, list) and held and all(isinstance(one, dict) for one in held):
+        if "training" in held[0] and "task" in held[0]:
+            return [demo_section("What BatchNorm changed", demo_runs(held))]
+        return list(landscape_courses(held)) if "looks" in held[0] and "windows" in held[0] else []
+    if not isinstance(held, dict):
+        return []
+    if held.get("kind") in _KINDS:
+        kind = held["kind"]
+        if held.get("schema") != 1:
+            raise ValueError(f"{file} has schema {held.get('schema')}; this version of normscope reads 1.")
+        return [_KINDS[kind](f"{kind.capitalize()}, {label}", held)]
+    if {"plan", "cells"} <= held.keys():
+        return [phase_section(f"Phase diagram, {label}", PhaseDiagram.load(file), stored_lines(file))]
+    if {"methods", "promise"} <= held.keys():
+        return [solve_section(f"Solve, {label}", held)]
+    return []

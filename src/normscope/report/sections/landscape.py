@@ -1,0 +1,50 @@
+"""Stored landscapes: networks trained with and without BatchNorm, looked at on the way."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from normscope.report.document import Said
+from normscope.report.sections.training import Course
+
+
+def landscape_courses(runs: Sequence[Mapping[str, Any]]) -> list[Course]:
+    """One a run, with what its windows say."""
+    return [_course(run) for run in runs]
+
+
+def _course(run: Mapping[str, Any]) -> Course:
+    norm = {"none": "no normalizer", "batch": "BatchNorm"}.get(run["norm"], run["norm"])
+    label = f"{run['network']}, {norm}, seed {run['seed']}"
+    rows = sorted(run["layers"], key=lambda row: [int(n) for n in re.findall(r"\d+", row["layer"])])
+    layers = {row["layer"]: {name: _numbers(row[name]) for name in ("shift", "shift_cosine")} for row in rows}
+    looks = {name: _numbers(values) for name, values in run["looks"].items()}
+    settings = run["settings"] | {"seconds": run["seconds"], "seconds looking": run["seconds_looking"]}
+    return Course(
+        label,
+        looks,
+        layers,
+        verdicts=tuple(_said(run)),
+        settings=settings,
+        environment=run["environment"],
+    )
+
+
+def _said(run: Mapping[str, Any]) -> list[Said]:
+    """The first and the last window, as they are stored."""
+    if run["diverged_at"] is not None:
+        return [Said(False, f"training diverged at step {run['diverged_at']}.")]
+    first, last = run["windows"][0], run["windows"][-1]
+    share = float(last["spikes"])
+    text = (
+        f"the loss ended at {float(run['final_loss']):.3g}. Steps {first['first']} to {first['last']}: along the "
+        f"gradient the loss spans {float(first['band_mean']):.3g} on average, beta is "
+        f"{float(first['beta_median']):.3g} (median); steps {last['first']} to {last['last']}: "
+        f"{float(last['band_mean']):.3g} and {float(last['beta_median']):.3g}, above 2/lr at {share:.0%} of the looks."
+    )
+    return [Said(None, text, "beta = max_c ||g(here) - g(c)|| / ||step||", "landscape along the gradient")]
+
+
+def _numbers(values: Sequence[Any]) -> list[float]:
+    return [math.nan if value is None else float(value) for value in values]

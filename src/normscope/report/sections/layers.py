@@ -1,0 +1,94 @@
+"""Charts that go layer by layer: covariate shift, the gradient along depth, activations over time."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from normscope.report.chart import BLUE, INK, VERMILION, Axis, Band, Chart, Heat, Line, Panel, spans_decades, unit_edges
+
+MOST_LAYERS, MOST_TIMES, MOST_COLUMNS = 8, 12, 240
+T = TypeVar("T")
+Layers = Mapping[str, Mapping[str, Sequence[float]]]
+
+
+def shift_chart(label: str, steps: Sequence[float], layers: Layers) -> Chart | None:
+    """Of each layer at each look: how far its gradient moved by the update of the layers before it."""
+    seen = {name: row for name, row in layers.items() if _any(row.get("shift", ()))}
+    if not seen:
+        return None
+    looks = [i for i in range(len(steps)) if any(_known(row["shift"], i) for row in seen.values())]
+    looks = some(looks, MOST_COLUMNS)
+    names = tuple(name or "network" for name in seen)
+    across = Axis("look at step", ticks=tuple(f"{steps[i]:g}" for i in looks))
+    along = Axis("layer, in the order they run", ticks=names)
+
+    def heat(column: str, name: str, scale: str) -> Heat:
+        values = [
+            [row[column][i] if _known(row.get(column, ()), i) else math.nan for i in looks] for row in seen.values()
+        ]
+        x, y = range(len(looks)), range(len(seen))
+        return Heat(name, x, y, unit_edges(len(x)), unit_edges(len(y)), values, scale, "zero or not defined")
+
+    panels = [Panel("||G - G'||, l2", across, along, heat=heat("shift", "||G - G'||", "log"))]
+    if any(_any(row.get("shift_cosine", ())) for row in seen.values()):
+        panels.append(Panel("cosine of G and G'", across, along, heat=heat("shift_cosine", "cosine", "cosine")))
+    caption = (
+        "Change of each layer's gradient by the update of the layers before it (the internal covariate shift of "
+        "Definition 2.1). A cosine near one: the layer still moves where it meant to."
+    )
+    return Chart(f"Covariate shift by layer, {label}", caption, tuple(panels), same_y=False)
+
+
+def depth_chart(label: str, steps: Sequence[float], layers: Layers) -> Chart | None:
+    """Norm of the gradient by each layer's output along depth, at the first, middle and last look."""
+    seen = {name: row["output_grad_norm"] for name, row in layers.items() if _any(row.get("output_grad_norm", ()))}
+    looks = some([i for i in range(len(steps)) if any(_known(row, i) for row in seen.values())], 3)
+    if len(seen) < 2 or not looks:
+        return None
+    x = range(len(seen))
+    lines = tuple(
+        Line(f"step {steps[i]:g}", x, [row[i] if _known(row, i) else math.nan for row in seen.values()], colour)
+        for i, colour in zip(looks, (BLUE, VERMILION, INK), strict=False)
+    )
+    log = spans_decades(*(line.y for line in lines))
+    axis = Axis("layer, in the order they run", ticks=tuple(name or "network" for name in seen))
+    panel = Panel("", axis, Axis("gradient by the output, l2", log=log), lines)
+    caption = "A slope over the layers is growth along depth: gradients that explode or vanish on their way back."
+    return Chart(f"Gradient along depth, {label}", caption, (panel,))
+
+
+def activation_chart(
+    label: str, histograms: Mapping[str, Sequence[tuple[float, float, float, Sequence[float]]]]
+) -> Chart | None:
+    """Ridgelines: the histogram of one unit of a layer at each look, the first at the top."""
+    panels = []
+    for name in some([name for name, held in histograms.items() if held], MOST_LAYERS):
+        held = some([one for one in histograms[name] if math.isfinite(one[1]) and math.isfinite(one[2])], MOST_TIMES)
+        bands = []
+        for place, (step, low, high, counts) in enumerate(held):
+            width, floor = (high - low) / len(counts), float(len(held) - 1 - place)
+            tall = max(max(counts), 1.0)
+            x = [low + (i + 0.5) * width for i in range(len(counts))]
+            texts = [f"step {step:g}: {count:g} of {sum(counts):g}" for count in counts]
+            top = [floor + 1.4 * count / tall for count in counts]
+            bands.append(Band(f"step {step:g}", x, [floor] * len(x), top, BLUE, texts))
+        if bands:
+            steps = tuple(f"{step:g}" for step, *_ in reversed(held))
+            panels.append(Panel(name or "network", Axis("activation"), Axis("step", ticks=steps), (), tuple(bands)))
+    caption = "The values of one unit over the batch; a ridge that wanders or widens is a distribution that drifts."
+    return Chart(f"Activations over training, {label}", caption, tuple(panels), same_y=False) if panels else None
+
+
+def some(items: Sequence[T], most: int) -> list[T]:
+    """At most so many, evenly chosen, the first and the last among them."""
+    if len(items) <= most:
+        return list(items)
+    return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
+
+
+def _any(values: Sequence[float]) -> bool:
+    return any(math.isfinite(v) for v in values)
+
+
+def _known(values: Sequence[float], i: int) -> bool:
+    return i < len(values) and math.isfinite(values[i])

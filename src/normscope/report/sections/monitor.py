@@ -1,0 +1,43 @@
+"""What a Monitor saw, from its records."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from normscope.observe.record import Record, latest_verdicts
+from normscope.report.document import Said
+from normscope.report.sections.training import Course
+
+
+def monitor_course(label: str, records: Sequence[Record], head: dict[str, Any], notes: Sequence[str] = ()) -> Course:
+    """The records as columns; `head` is what `Monitor.settings()` gives."""
+    rows = [record.summary() for record in records]
+    columns = dict.fromkeys(name for row in rows for name in row)
+    looks = {name: [float(row.get(name, math.nan)) for row in rows] for name in columns} or {"step": []}
+    by_layer = [record.by_layer() for record in records]
+    layers: dict[str, dict[str, list[float]]] = {}
+    for place, found in enumerate(by_layer):
+        for layer, numbers in found.items():
+            for name, value in numbers.items():
+                column = layers.setdefault(layer, {}).setdefault(name, [math.nan] * len(records))
+                column[place] = float(value)
+    histograms: dict[str, list[tuple[float, float, float, Sequence[float]]]] = {}
+    for record in records:
+        for layer, (low, high), counts in record.histograms():
+            histograms.setdefault(layer, []).append((record.step, low, high, counts))
+    failed = dict.fromkeys(f"{name}: {text}" for record in records for name, text in record.errors.items())
+    settings = {name: value for name, value in head.items() if name not in ("kind", "schema", "environment", "command")}
+    return Course(
+        label,
+        looks,
+        layers,
+        histograms,
+        tuple(Said(v.good, v.text, v.formula, v.source) for v in latest_verdicts(records)),
+        (
+            *(f"Not measured: {text}" for text in failed),
+            *dict.fromkeys((*notes, *(n for r in records for n in r.notes))),
+        ),
+        settings,
+        head.get("environment", {}),
+        head.get("command", ""),
+    )

@@ -1,0 +1,144 @@
+"""The phase diagram: which trainings survive over learning rate and axis, with the lines of theory and measurement."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+from normscope.report.chart import (
+    BLUE,
+    DASH_DOT,
+    DASHED,
+    DOTTED,
+    GREEN,
+    INK,
+    PURPLE,
+    SOLID,
+    VERMILION,
+    Axis,
+    Chart,
+    Heat,
+    Line,
+    Panel,
+)
+from normscope.report.document import Said, Section, Table
+from normscope.report.phase import borders, cells_of, title_of, words
+from normscope.sweeping import Edge, Outcome, PhaseDiagram
+
+_STYLES = ((VERMILION, SOLID), (BLUE, DASHED), (GREEN, DASH_DOT), (PURPLE, DOTTED))
+
+
+def phase_section(
+    title: str, found: PhaseDiagram, lines: Mapping[str, Mapping[float, float]], *, command: str = ""
+) -> Section:
+    """Boundary and best rates as sentences, the diagram with every cell's numbers, the boundary as a table.
+
+    Args:
+        lines: name -> (value -> eta*), as `PhaseDiagram.save` takes them.
+    """
+    plan, edges = found.plan, found.boundary()
+    # A bisected boundary adds cells to the grid's.
+    missing = len(set(plan.cells()) - {one.cell for one in found.outcomes})
+    notes = (f"{missing} of the plan's {len(plan.cells())} trainings are not done yet.",) if missing else ()
+    modes = dict.fromkeys(f"Trained {one.mode}{f': {one.note}' if one.note else ''}." for one in found.outcomes)
+    return Section(
+        title,
+        tuple(_verdicts(found, edges, lines)),
+        (_chart(found, edges, lines),) if found.outcomes else (),
+        (_table(found, edges, lines),) if found.outcomes else (),
+        (*notes, *modes),
+        {key: value for key, value in asdict(plan).items() if value not in ("", {}, ())} | {"plan's hash": plan.hash},
+        found.outcomes[0].environment if found.outcomes else {},
+        command,
+        ("sweep",),
+    )
+
+
+def _verdicts(found: PhaseDiagram, edges: Sequence[Edge], lines: Mapping[str, Mapping[float, float]]) -> list[Said]:
+    axis, said = found.plan.axis, []
+    tested = [edge for edge in edges if math.isfinite(edge.best)]
+    if tested:
+        best = min(tested, key=lambda edge: edge.best_test_loss)
+        text = (
+            f"The least test loss, {best.best_test_loss:.3g}, is at {axis} {best.value:.3g} with learning rate "
+            f"{best.best:.3g}"
+        )
+        text += "." if math.isnan(best.diverges) else f"; there training first diverges at {best.diverges:.3g}."
+        said.append(Said(True, text, "mean over seeds that all survived", "this sweep"))
+    bounded = [edge for edge in edges if math.isfinite(edge.eta)]
+    if bounded:
+        low, high = (f(bounded, key=lambda edge: edge.eta) for f in (min, max))
+        text = (
+            f"Learning rates survive up to {low.survives:.3g} at {axis} {low.value:.3g} and up to {high.survives:.3g} "
+            f"at {axis} {high.value:.3g}: {axis} moves the limit by {math.log10(high.eta / low.eta):.2f} decades."
+        )
+        said.append(Said(None, text, "every seed survives without a gap", "this sweep"))
+    elif found.outcomes:
+        said.append(Said(None, "The boundary lies outside the grid: add larger or smaller learning rates."))
+    for one in found.agreement(lines).values():
+        good = abs(one.median) <= 0.3 if one.n else None
+        said.append(Said(good, _sentence(words(one)), "log10(boundary / eta*)", f"eta* {one.name}"))
+    return said
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _chart(found: PhaseDiagram, edges: Sequence[Edge], lines: Mapping[str, Mapping[float, float]]) -> Chart:
+    rates, values = (sorted({getattr(one.cell, key) for one in found.outcomes}) for key in ("lr", "value"))
+    cells = cells_of(found)
+    nothing: tuple[list[Outcome], float, str] = ([], math.nan, "not trained yet")
+    grid = [[cells.get((rate, value), nothing) for rate in rates] for value in values]
+    heat = Heat(
+        "test loss, mean over seeds",
+        rates,
+        values,
+        borders(rates),
+        borders(values),
+        [[loss for _, loss, _ in row] for row in grid],
+        "log",
+        "a run exploded, or none is done",
+        [[text.partition("\n")[2] or text for _, _, text in row] for row in grid],
+    )
+    up = min(values) > 0 and len(values) > 1
+    panel = Panel(
+        title_of(found), Axis("learning rate", log=True), Axis(found.plan.axis, log=up), _lines(edges, lines), (), heat
+    )
+    caption = (
+        "Test loss over the grid, the mean over seeds; hatched where at least one seed exploded or none is done. "
+        "Lines: where training stops to survive, and the largest stable learning rate that each cheaper rung gives."
+    )
+    return Chart("Phase diagram", caption, (panel,), wide=True)
+
+
+def _lines(edges: Sequence[Edge], lines: Mapping[str, Mapping[float, float]]) -> tuple[Line, ...]:
+    seen = [edge for edge in edges if math.isfinite(edge.eta)]
+    risen = [edge for edge in edges if math.isfinite(edge.rises)]
+    drawn = [
+        Line("boundary: all seeds survive", [e.eta for e in seen], [e.value for e in seen], INK, marks=True),
+        Line("first rise above the start", [e.rises for e in risen], [e.value for e in risen], INK, DOTTED),
+    ]
+    for (name, line), (colour, dash) in zip(lines.items(), _STYLES, strict=False):
+        values = sorted(line)
+        drawn.append(Line(f"eta*, {name}", [line[v] for v in values], values, colour, dash))
+    return tuple(line for line in drawn if line.x)
+
+
+def _table(found: PhaseDiagram, edges: Sequence[Edge], lines: Mapping[str, Mapping[float, float]]) -> Table:
+    agreement = found.agreement(lines)
+    rows = [
+        [
+            edge.value,
+            *(_or_none(v) for v in (edge.survives, edge.diverges, edge.resolution, edge.rises, edge.best)),
+            _or_none(edge.best_test_loss),
+            *(_or_none(agreement[name].by_value.get(edge.value, math.nan)) for name in lines),
+        ]
+        for edge in edges
+    ]
+    distances = [f"decades from eta*, {name}" for name in lines]
+    columns = (found.plan.axis, "survives", "first diverging", "+- decades", "first rise", "best rate", "its test loss")
+    return Table("The boundary", (*columns, *distances), rows)
+
+
+def _or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None

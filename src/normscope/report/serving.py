@@ -1,0 +1,90 @@
+"""A page that follows a run: on this machine alone, with the standard library's server.
+
+The page asks for the state every second and fetches what changed. Only the loopback address is bound, and only requests
+that name it are answered, so that no other site can read a run through the reader's browser.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock
+
+from normscope.report.document import Section
+from normscope.report.page import body, page
+from normscope.report.reading import files_of, sections_of
+from normscope.report.writing import title_of
+
+HOST = "127.0.0.1"
+
+
+class Live:
+    """The latest readable state of some runs; a file caught in the middle of a write keeps the state before it."""
+
+    def __init__(self, paths: Sequence[Path], command: str) -> None:
+        self._paths, self._command, self._lock = list(paths), command, Lock()
+        self._version, self._sections = self._now(), sections_of(self._paths, live=True)
+
+    def latest(self) -> tuple[str, list[Section]]:
+        with self._lock:
+            try:
+                version = self._now()
+                if version != self._version:
+                    self._version, self._sections = version, sections_of(self._paths, live=True)
+            except (ValueError, OSError):
+                pass
+            return self._version, self._sections
+
+    def page(self) -> str:
+        version, sections = self.latest()
+        return page(sections, title=title_of(sections), command=self._command, live=version)
+
+    def body(self) -> str:
+        return body(self.latest()[1], self._command)
+
+    def _now(self) -> str:
+        """Changes with every row: sizes and times of the files, and of what a journal has not yet taken in."""
+        stats = []
+        for file in (file for path in self._paths for file in files_of(path, live=True)):
+            for one in (file, file.with_name(f"{file.name}-wal")):
+                if one.exists():
+                    stats.append((str(one), one.stat().st_size, one.stat().st_mtime_ns))
+        return hashlib.sha256(repr(stats).encode()).hexdigest()[:16]
+
+
+def server(live: Live, port: int) -> ThreadingHTTPServer:
+    """Bound and ready; `serve_forever` starts it. Port 0 takes any that is free."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            allowed = {f"{name}:{self.server.server_port}" for name in (HOST, "localhost")}  # type: ignore[attr-defined]
+            if self.headers.get("Host") not in allowed:
+                return self._answer(403, "text/plain", "This server answers to its own address alone.")
+            made = {
+                "/": lambda: ("text/html", live.page()),
+                "/body": lambda: ("text/html", live.body()),
+                "/state": lambda: ("application/json", json.dumps({"version": live.latest()[0]})),
+            }.get(self.path)
+            if made is None:
+                return self._answer(404, "text/plain", "Nothing is here.")
+            return self._answer(200, *made())
+
+        def _answer(self, status: int, kind: str, text: str) -> None:
+            content = text.encode()
+            self.send_response(status)
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(content)))
+            self.send_header("Cache-Control", "no-store")
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """A poll a second is no news."""
+
+    try:
+        return ThreadingHTTPServer((HOST, port), Handler)
+    except (OSError, OverflowError) as error:
+        raise ValueError(
+            f"Port {port} on {HOST} cannot be used: {error}. Choose another with --port, or --port 0 for any free one."
+        ) from error

@@ -1,0 +1,49 @@
+"""Pages in files."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from normscope.invocation import command
+from normscope.report.document import Section
+from normscope.report.page import page
+from normscope.report.phase import phase_figure
+from normscope.report.sections.phase import phase_section
+from normscope.sweeping import PhaseDiagram
+
+MOST_BYTES = 6_000_000
+
+
+def report_page(sections: Sequence[Section]) -> str:
+    """The page of these sections, with the command that is running as what made it."""
+    return page(sections, title=title_of(sections), command=command())
+
+
+def write_report(sections: Sequence[Section], path: str | Path) -> Path:
+    """Writes the page; a folder that is missing is made."""
+    path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"A report is one file, and {path} is a folder. Name a file in it, such as report.html.")
+    text = report_page(sections)
+    if len(text.encode()) > MOST_BYTES:
+        raise ValueError(
+            f"The page would have {len(text.encode()) / 1e6:.1f} MB, and a report stays under {MOST_BYTES / 1e6:g} MB "
+            "to open anywhere. Report fewer runs at once."
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def title_of(sections: Sequence[Section]) -> str:
+    return sections[0].title if len(sections) == 1 else f"{len(sections)} results"
+
+
+def write_phase(found: PhaseDiagram, lines: Mapping[str, Mapping[float, float]], folder: Path) -> list[Path]:
+    """Writes a sweep's numbers, figure and page, named by the plan's hash; their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = folder / f"phase-{found.plan.hash[:8]}"
+    written = [stem.with_suffix(ending) for ending in (".json", ".png", ".html")]
+    found.save(written[0], lines=lines)
+    phase_figure(found, lines).savefig(written[1], dpi=150)
+    write_report([phase_section("Phase diagram", found, lines, command=command())], written[2])
+    return written

@@ -1,0 +1,32 @@
+"""What every result can do: write its page, and show it in a notebook."""
+
+import html
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from normscope.report.document import Section
+
+
+class Reportable:
+    """A result with a page of its own. `_sections` says what is on it; `report` is asked for on use."""
+
+    def _sections(self) -> Sequence["Section"]:
+        raise NotImplementedError
+
+    def report(self, path: str | Path) -> Path:
+        """Writes one HTML file that needs no network: verdicts, interactive figures, settings. Returns its path."""
+        from normscope.report.writing import write_report
+
+        return write_report(self._sections(), path)
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own, so that its style and script touch nothing of the notebook."""
+        from normscope.report.writing import report_page
+
+        inside = html.escape(report_page(self._sections()))
+        return (
+            f'<iframe srcdoc="{inside}" sandbox="allow-scripts allow-downloads" title="normscope" '
+            'style="width:100%;height:640px;border:1px solid #ccc"></iframe>'
+        )

@@ -1,0 +1,206 @@
+"""What a report says of files: each kind is known by what it holds, and what is none is named in one message."""
+
+import contextlib
+import json
+import shutil
+import sqlite3
+import sys
+from pathlib import Path
+
+import pytest
+from report_results import ALERT, demo, looks, saved, swept
+
+from normscope.cli import main
+from normscope.invocation import command
+from normscope.report.document import Said
+from normscope.report.page import island, page
+from normscope.report.reading import sections_of
+from normscope.report.sections.training import Course, training_section
+from normscope.report.writing import write_report
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results")
+    looks(folder / "a" / "monitor.jsonl")
+    looks(folder / "b" / "monitor.jsonl")
+    demo(folder / "demo")
+    swept(folder / "sweep")
+    saved(folder)
+    return folder
+
+
+def report(monkeypatch, capsys, *arguments):
+    """Exit status, stdout and stderr of the verb, in this process."""
+    monkeypatch.setattr(sys, "argv", ["normscope", "report", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr()
+    return ended.value.code, said.out, said.err
+
+
+def test_runs_stand_side_by_side_with_the_records_numbers(folder):
+    (section,) = sections_of([folder / "a", folder / "b"])
+    bands = section.charts[0]
+    assert [panel.title for panel in bands.panels] == ["a", "b"]
+    rows = [json.loads(line) for line in (folder / "a" / "monitor.jsonl").read_text().splitlines()]
+    held = [row["results"]["landscape"] for row in rows if row["kind"] == "look" and "landscape" in row["results"]]
+    band = bands.panels[0].bands[0]
+    assert list(band.low) == [min(found["losses"]) for found in held]
+    assert list(band.high) == [max(found["losses"]) for found in held]
+    titles = [chart.title.partition(",")[0] for chart in section.charts]
+    assert titles[:4] == [
+        "Loss along the gradient",
+        "Change of the gradient",
+        "Effective beta-smoothness",
+        "Critical step",
+    ]
+    assert {"Covariate shift by layer", "Activations over training"} <= set(titles)
+    beta = section.charts[2].panels[0].lines
+    assert set(beta[1].y) == {20.0}, "2/lr at lr = 0.1"
+    assert section.settings["a"]["model"] == "Sequential"
+    assert section.command == "python"
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "chart"),
+    [
+        ("demo", "Digits, 6-layer MLP at learning rate 0.5", "Digits, 6-layer MLP"),
+        ("sweep", "The least test loss", "Phase diagram"),
+        ("prediction.json", "Use a learning rate below eta*", "Order parameters along depth"),
+        ("measurement.json", "Use a learning rate below eta*", "Curvature by layer"),
+        ("spectrum.json", "Eigenvalues lie between", "Spectral density"),
+        ("solve.json", "gdnp comes within 1e-06", "Convergence, y"),
+    ],
+)
+def test_every_kind_has_a_verdict_first_and_a_figure(folder, tmp_path, name, first, chart):
+    (section,) = sections_of([folder / name])
+    assert section.verdicts[0].text.startswith(first)
+    assert section.charts[0].title == chart
+    text = write_report([section], tmp_path / "new" / "page.html").read_text()
+    places = [
+        text.index(part) for part in ("What this means for you", first, 'data-chart="0"', "How it was made", "torch")
+    ]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("name", ["landscape-dln.json", "landscape-vgg16-cifar10.json", "phase-mnist-mlp.json"])
+def test_stored_results_fit_the_page(name, tmp_path):
+    path = write_report(sections_of([ROOT / "results" / name]), tmp_path / "page.html")
+    assert 1e5 < path.stat().st_size < 6e6
+
+
+def test_results_write_and_show_their_own_page(folder, tmp_path):
+    monitor = looks(tmp_path / "c.jsonl", steps=2)
+    assert "What this means for you" in monitor.report(tmp_path / "c.html").read_text()
+    framed = monitor._repr_html_()
+    assert framed.startswith('<iframe srcdoc="&lt;!doctype html&gt;')
+    assert 'sandbox="allow-scripts' in framed
+    found = swept(folder / "sweep")
+    assert "eta*, mine" in found.report(tmp_path / "d.html", lines={"mine": {0.5: 1.0, 1.0: 0.5}}).read_text()
+
+
+def test_a_sweep_is_known_by_the_hash_it_ran_under(folder, tmp_path):
+    shutil.copytree(folder / "sweep", tmp_path / "sweep")
+    journal = next((tmp_path / "sweep").glob("*.sqlite"))
+    with contextlib.closing(sqlite3.connect(journal)) as db, db:
+        for table, column in (("plans", "hash"), ("starts", "plan"), ("rows", "plan")):
+            db.execute(f"update {table} set {column} = 'older'")
+    (section,) = sections_of([tmp_path / "sweep"])
+    assert section.settings["plan's hash"] == "older"
+    assert [len(row) for row in section.charts[0].panels[0].heat.values] == [3, 3]
+
+
+def test_a_sweep_that_is_followed_is_read_from_its_journal(folder, tmp_path):
+    shutil.copytree(folder / "sweep", tmp_path / "sweep")
+    (tmp_path / "sweep" / "phase-0.json").write_text("{}")
+    (section,) = sections_of([tmp_path / "sweep"], live=True)
+    assert section.verdicts[0].text.startswith("The least test loss")
+
+
+def test_labels_are_text_and_nothing_is_fetched():
+    label, looked = f"</script>{ALERT}", {"step": [0.0], "critical_step": [2.0], ALERT: [1.0]}
+    said = (Said(False, ALERT, ALERT, ALERT),)
+    course = Course(label, looked, {}, {}, said, (ALERT,), {ALERT: ALERT}, {ALERT: ALERT}, ALERT)
+    text = page([training_section(f"{ALERT}<b>", [course])] * 2, title=ALERT, command=ALERT)
+    assert "<script>alert" not in text
+    assert text.count("<script") == 2
+    assert text.count("</script>") == 2
+    assert island(["&<>"]) == '["\\u0026\\u003c\\u003e"]'
+    assert "unsafe" not in text
+    assert "connect-src" not in text
+    for way in ("http://", "https://", "src=", "@import", "url("):
+        assert way not in text.replace("http://www.w3.org/2000/svg", "").replace("url(#", ""), way
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("empty.jsonl", b"", "is empty"),
+        ("empty.json", b" \n", "is empty"),
+        ("half.json", b'{"kind": "prediction", "schema": 1, "lay', "is half-written"),
+        ("half.jsonl", b'{"kind": "run", "sch', "is half-written"),
+        ("begun.jsonl", b'{"kind": "run", "schema": 1}\n', "holds no look yet"),
+        ("notes.txt", b"lr 0.1 was fine", "is a foreign file: no JSON"),
+        ("other.json", b'{"a": 1}', "is a foreign file: JSON that normscope did not write"),
+        ("list.json", b"[1, 2]", "is a foreign file"),
+        ("picture.png", b"\x89PNG\r\n\x1a\n\xff\xfe", "is a foreign file"),
+        ("torn.json", b'{"kind": "prediction", "schema": 1}', "lacks some of it"),
+        ("newer.json", b'{"kind": "prediction", "schema": 9}', "has schema 9"),
+        ("other.jsonl", b'{"step": 1}\n', "is not a file of a Monitor"),
+        ("other.sqlite", b"SQLite format 3\0" + bytes(100), "journal"),
+    ],
+)
+def test_what_is_no_result_is_one_message_and_status_2(name, content, said, tmp_path, monkeypatch, capsys):
+    path = tmp_path / name
+    path.write_bytes(content)
+    status, out, err = report(monkeypatch, capsys, path, "--out", tmp_path / "page.html")
+    assert (status, out) == (2, "")
+    assert said in err
+    assert str(path) in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_folders_and_places_are_checked(folder, tmp_path, monkeypatch, capsys):
+    assert "There is no file or folder" in report(monkeypatch, capsys, tmp_path / "nowhere")[2]
+    assert "holds nothing to report" in report(monkeypatch, capsys, tmp_path)[2]
+    assert "is a folder" in report(monkeypatch, capsys, folder / "a", "--out", tmp_path)[2]
+
+
+def test_a_line_cut_short_is_left_out_and_said(folder, tmp_path):
+    lines = (folder / "a" / "monitor.jsonl").read_bytes()
+    torn = tmp_path / "torn.jsonl"
+    torn.write_bytes(lines[:-40])
+    (section,) = sections_of([torn])
+    assert any("line 7 was cut short" in note for note in section.notes)
+    assert len(section.charts[3].panels[0].lines[0].x) == 5
+
+
+def test_the_verb_prints_verdicts_or_json(folder, tmp_path, monkeypatch, capsys):
+    status, out, err = report(monkeypatch, capsys, folder / "demo", "--out", tmp_path / "page.html")
+    assert (status, err) == (0, "")
+    assert out.startswith("- [good] Digits")
+    assert out.endswith(f"Written: {tmp_path / 'page.html'}\n")
+    status, out, err = report(monkeypatch, capsys, folder / "demo", "--json", "--out", tmp_path / "page.html")
+    found = json.loads(out)
+    assert (status, found["schema"], found["sections"][0]["verdicts"][0]["good"]) == (0, 1, True)
+    assert "normscope report" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "typed"),
+    [
+        (["/bin/normscope", "report", "a b"], "normscope report 'a b'"),
+        (["/lib/normscope/__main__.py", "demo"], "normscope demo"),
+        (["/home/me/train.py", "--lr", "1"], "python train.py --lr 1"),
+        (["/lib/ipykernel_launcher.py", "-f", "k.json"], "python ipykernel_launcher.py -f k.json"),
+        (["/lib/pytest/__main__.py", "-q"], "python"),
+        ([""], "python"),
+    ],
+)
+def test_the_command_is_as_it_would_be_typed(given, typed, monkeypatch):
+    monkeypatch.setattr(sys, "argv", given)
+    assert command() == typed
