@@ -12,7 +12,7 @@ from normscope.report.sections.training import Course, training_section
 from normscope.report.serving import HOST, Live, server
 from normscope.report.writing import write_report
 
-pytestmark = [needs_chromium, pytest.mark.xdist_group("browser")]
+pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
 # The place of a panel's point (or cell) in the window, and what the tip says there.
 _PLACE = (

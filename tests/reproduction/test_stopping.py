@@ -68,7 +68,7 @@ def _until(condition, seconds=60):
         pytest.param((), signal.SIGINT, 130, marks=pytest.mark.slow),
         pytest.param((), signal.SIGTERM, 143, marks=pytest.mark.slow),
         pytest.param(("--jobs", "2"), signal.SIGINT, 130, marks=pytest.mark.slow),
-        (("--jobs", "2"), signal.SIGTERM, 143),
+        pytest.param(("--jobs", "2"), signal.SIGTERM, 143, marks=pytest.mark.slow),
         pytest.param(("--jobs", "2"), signal.SIGKILL, -9, marks=pytest.mark.slow),
     ],
 )

@@ -96,6 +96,7 @@ class BatchNormGrad(torch.autograd.Function):
 def _pull(u: Tensor, x: Tensor, w: Tensor, mean: Tensor, rstd: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """w r P u, m mean(u xh) and m mean(u), by torch's kernel."""
     kernel = torch.ops.aten.native_batch_norm_backward
+    mean, rstd = wide(mean), wide(rstd)
     found: tuple[Tensor, Tensor, Tensor] = kernel(u, x, w, None, None, mean, rstd, True, eps, [True, True, True])
     return found
 
