@@ -208,6 +208,7 @@ def test_an_output_that_goes_elsewhere_is_said(kind, frozen):
     assert said == (kind == "skip" or (kind == "tied" and not frozen))
 
 
+@pytest.mark.slow
 def test_stem_of_a_preactivation_network():
     torch.manual_seed(0)
     model = ns.models.PreActResNet18(width=4, norm="batch")

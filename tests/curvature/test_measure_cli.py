@@ -84,6 +84,7 @@ def test_it_says_what_measure_finds(folder):
     assert "times eta*" in shown.stdout
 
 
+@pytest.mark.slow
 def test_arrays_and_functions_give_data(folder):
     for reference, samples in (("some.npz", [16]), ("net.py:batches", [10, 10]), ("net.py:listed", [16])):
         arguments = ["--data", reference, "--loss", "half_mse", "--batch-size", "16", "--json"]

@@ -59,11 +59,13 @@ def together(tmp_path_factory):
     return dict(zip(jobs, two_processes(tmp_path_factory.mktemp("ddp"), list(jobs.values())), strict=True))
 
 
+@pytest.mark.xdist_group("ddp")
 @pytest.mark.parametrize("name", [*OPTIONS, "noisy", "accumulated", "synced"])
 def test_watched_as_alone(together, name):
     assert together[name] == [[], []]
 
 
+@pytest.mark.xdist_group("ddp")
 @pytest.mark.parametrize("name", ["one raises", "one raises, synced"])
 def test_where_one_raises_both_go_on(together, name):
     first, second = together[name]
@@ -78,6 +80,7 @@ def test_where_one_raises_both_go_on(together, name):
         assert first["errors"][where].startswith(expected)
 
 
+@pytest.mark.xdist_group("ddp")
 def test_a_budget_is_kept_together(together):
     (wrong, steps, put_off), (wrong_there, steps_there, put_off_there) = together["budget"]
     assert wrong == wrong_there == []
@@ -85,6 +88,7 @@ def test_a_budget_is_kept_together(together):
     assert put_off == put_off_there > 0
 
 
+@pytest.mark.xdist_group("ddp")
 @pytest.mark.parametrize("norm", ["none", "batch"])
 def test_numbers_are_those_of_one_process_on_the_mean_loss(together, norm):
     """Each half with its own batch statistics, as DDP trains."""

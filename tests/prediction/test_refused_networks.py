@@ -170,6 +170,7 @@ def test_parameters_that_are_not_finite(broken):
         ns.predict(net, (20,))
 
 
+@pytest.mark.slow
 def test_numbers_beyond_double_precision():
     net = ns.models.MLP(20, 5, width=30, depth=1500, norm="batch")
     with pytest.raises(ValueError, match="range of double precision"):
