@@ -168,6 +168,10 @@ def test_refined_rates_leave_no_gap_at_other_values():
         )
         assert [end for _, end in spans[:-1]] == pytest.approx([start for start, _ in spans[1:]])
         assert len(spans) == (4 if row < 1 else 5)
+    panel = phase_section("mine", found, {"measured": {0.5: 2.0}}).charts[0].panels[0]
+    assert all("not trained" not in cell for row in panel.heat.texts for cell in row)
+    halved = {line.name: list(line.x) for line in panel.lines[-2:]}
+    assert halved == {"eta*, measured": [2.0], "eta*/2, measured": [1.0]}
     assert ax.get_title().endswith("1 epoch")
 
 

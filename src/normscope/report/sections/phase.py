@@ -1,6 +1,7 @@
 """The phase diagram: which trainings survive over learning rate and axis, with the lines of theory and measurement."""
 
 import math
+from bisect import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
@@ -24,7 +25,8 @@ from normscope.report.document import Said, Section, Table
 from normscope.report.phase import borders, cells_of, title_of, words
 from normscope.sweeping import Edge, Outcome, PhaseDiagram
 
-_STYLES = ((VERMILION, SOLID), (BLUE, DASHED), (GREEN, DASH_DOT), (PURPLE, DOTTED))
+_STYLES = ((VERMILION, SOLID), (BLUE, DASHED), (GREEN, DASH_DOT), (PURPLE, DASHED))
+_Cell = tuple[list[Outcome], float, str]
 
 
 def phase_section(
@@ -85,10 +87,9 @@ def _sentence(text: str) -> str:
 
 
 def _chart(found: PhaseDiagram, edges: Sequence[Edge], lines: Mapping[str, Mapping[float, float]]) -> Chart:
-    rates, values = (sorted({getattr(one.cell, key) for one in found.outcomes}) for key in ("lr", "value"))
     cells = cells_of(found)
-    nothing: tuple[list[Outcome], float, str] = ([], math.nan, "not trained yet")
-    grid = [[cells.get((rate, value), nothing) for rate in rates] for value in values]
+    rates, values = (sorted(set(numbers)) for numbers in zip(*cells, strict=True))
+    grid = [_row(cells, value, rates) for value in values]
     heat = Heat(
         "test loss, mean over seeds",
         rates,
@@ -106,9 +107,18 @@ def _chart(found: PhaseDiagram, edges: Sequence[Edge], lines: Mapping[str, Mappi
     )
     caption = (
         "Test loss over the grid, the mean over seeds; hatched where at least one seed exploded or none is done. "
-        "Lines: where training stops to survive, and the largest stable learning rate that each cheaper rung gives."
+        "Lines: where training stops to survive; the largest stable rate that each cheaper rung gives, and half of it."
     )
     return Chart("Phase diagram", caption, (panel,), wide=True)
+
+
+def _row(cells: Mapping[tuple[float, float], _Cell], value: float, rates: Sequence[float]) -> list[_Cell]:
+    """The cells of one value, at every rate of the figure: a refined boundary has rates of its own at every value."""
+    own = sorted(rate for rate, at in cells if at == value)
+    ends = borders(own)
+    nothing: _Cell = ([], math.nan, "not trained yet")
+    found = (bisect(ends, rate) - 1 for rate in rates)
+    return [cells[own[i], value] if 0 <= i < len(own) else nothing for i in found]
 
 
 def _lines(edges: Sequence[Edge], lines: Mapping[str, Mapping[float, float]]) -> tuple[Line, ...]:
@@ -121,6 +131,7 @@ def _lines(edges: Sequence[Edge], lines: Mapping[str, Mapping[float, float]]) ->
     for (name, line), (colour, dash) in zip(lines.items(), _STYLES, strict=False):
         values = sorted(line)
         drawn.append(Line(f"eta*, {name}", [line[v] for v in values], values, colour, dash))
+        drawn.append(Line(f"eta*/2, {name}", [line[v] / 2 for v in values], values, colour, DOTTED))
     return tuple(line for line in drawn if line.x)
 
 
