@@ -41,7 +41,8 @@ def _alone(runs: Runs) -> list[Part]:
 
 
 def _panels(runs: Runs) -> list[Panel]:
-    lines = []
+    alone = list(runs.of("batch").values())
+    lines = [spread("batch: cross-entropy", alone[0]["step"], [one["loss"] for one in alone])] if alone else []
     for cell in DECAYED:
         found = [_parts(one) for one in runs.of(cell).values()]
         if found:
@@ -51,7 +52,7 @@ def _panels(runs: Runs) -> list[Panel]:
     if not lines:
         return []
     lines.append(Line("read off the figure", [x for x, _ in SEEN], [y for _, y in SEEN], points=True))
-    return [Panel("Loss with weight decay 4e-4", "step", "loss", lines, log_y=True)]
+    return [Panel("Loss, and with weight decay 4e-4", "step", "loss", lines, log_y=True)]
 
 
 ENTRY = Entry(
