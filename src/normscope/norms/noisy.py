@@ -15,12 +15,14 @@ exactly the noise they would have got alone, and no global generator moves.
 """
 
 import math
+from functools import cache
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
 
 from normscope.norms._inputs import check_input, per_channel, traced, wide
-from normscope.norms.batch import BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormNd, _BatchNormLayer
+from normscope.norms.batch import BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormNd, _BatchNormLayer, transformed
 
 N_MU, N_SIGMA, R_MU, R_SIGMA = 0.5, 1.25, 0.1, 0.1
 _WORD = 0xFFFFFFFF
@@ -49,6 +51,16 @@ def covariate_noise(
         True
     """
     check_input(a, "covariate_noise", None, (2, 3, 4, 5), batch_stats=False)
+    if (
+        a.is_cuda
+        and a.dtype != torch.float64
+        and _has_triton()
+        and not (torch.compiler.is_compiling() or transformed())
+    ):
+        from normscope.norms._noise_kernel import FusedNoise
+
+        noisy: Tensor = FusedNoise.apply(a, state, (n_mu, n_sigma, r_mu, r_sigma), True)
+        return noisy
     base, *streams = _keys(state)
     dtype = wide(a).dtype
     index = torch.arange(a.numel(), dtype=torch.int32, device=a.device)
@@ -59,6 +71,11 @@ def covariate_noise(
     m = per_channel(n_mu * (2 * unit_mu - 1), a) + r_mu * (2 * u - 1)
     s = per_channel(1 + (n_sigma - 1) * unit_sigma, a) + r_sigma * normal
     return (wide(a) * s + m).to(a.dtype)
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
 
 
 def _mix(h: Tensor) -> Tensor:
