@@ -11,9 +11,8 @@ from typer.testing import CliRunner
 
 import normscope as ns
 from normscope.cli import app
-from normscope.reproduction import Store, all_entries, all_experiments
-from normscope.reproduction import running as module
-from normscope.reproduction.experiment import Run, compact, numbers
+from normscope.reproduction import Store, all_entries, all_experiments, judge, pool
+from normscope.reproduction.experiment import Place, Run, compact, numbers
 from normscope.reproduction.running import missing, reproduce
 
 ROOT = Path(__file__).parents[2]
@@ -97,7 +96,7 @@ def test_a_run_that_fails_in_another_process_leaves_the_others(tmp_path):
     ):
         (root / f"{name}.gz").write_bytes(b"no image")
     out = tmp_path / "reproduce"
-    with pytest.raises(module.RunFailed, match="2 runs failed, the others are kept. trainable-depth, plain, small"):
+    with pytest.raises(pool.RunFailed, match="2 runs failed, the others are kept. trainable-depth, plain, small"):
         reproduce("trainable-depth", "gradients/formulas", out=out, seeds=1, device="cpu", root=root.parent, jobs=2)
     assert len(Store(out).runs(all_experiments()["gradients"], "draws", "small")) == 1
 
@@ -226,7 +225,7 @@ def test_names_are_checked_and_pages_are_written_whole(tmp_path, monkeypatch):
 
 def test_the_status_speaks_of_what_was_named_at_its_scale(tmp_path, monkeypatch):
     """All of fig-9's rules but one have a meaning at small scale; that one is not missed."""
-    monkeypatch.setattr(module, "run_job", lambda *_: None)
+    monkeypatch.setattr(pool, "run_job", lambda *_: None)
     assert _called("fig-9", "--device", "cpu", "--out", str(tmp_path / "a")).exit_code == 1
     store, experiment = Store(tmp_path / "b"), all_experiments()["dln"]
     shared = {"lr": 1e-6, "keep": 25, "step": [0, 25], "step_loss": [2.0] * 20, "loss_min": [1.0, 1.0]}
@@ -241,7 +240,7 @@ def test_the_status_speaks_of_what_was_named_at_its_scale(tmp_path, monkeypatch)
 
 
 def test_a_run_that_is_given_up_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "run_job", lambda *_: None)
+    monkeypatch.setattr(pool, "run_job", lambda *_: None)
     said = _called("gradients", "--seeds", "1", "--device", "cpu", "--out", str(tmp_path), "--minutes", "1")
     assert "gradients, draws, small, seed 0: given up, --minutes is over" in said.output
 
@@ -255,7 +254,7 @@ SMALL = ["theorems", "gradients", "inference", "decoupling", "convergence", "amp
 def test_small_scale_gives_the_stored_verdicts(name, tmp_path):
     """Run for real; exact statements come out as at the paper's scale."""
     found = {one.name: one for one in reproduce(name, out=tmp_path / "reproduce", device="cpu")}
-    stored = {one.name: one for one in module.judge(all_entries()[name], Store(ROOT / "results/reproduce"))}
+    stored = {one.name: one for one in judge(all_entries()[name], Store(ROOT / "results/reproduce"))}
     assert {one.scale for one in found.values()} == {"small"}
     for one in found.values():
         if one.statement.exact:
@@ -266,7 +265,7 @@ def test_small_scale_gives_the_stored_verdicts(name, tmp_path):
 def test_a_short_deep_linear_network_leaves_every_curve(tmp_path):
     experiment = all_experiments()["dln"]
     settings = experiment.plan("batch, far", "small") | {"steps": 150}
-    curves = experiment.run(settings, 0, module.Place())
+    curves = experiment.run(settings, 0, Place())
     assert set(curves) >= {"step_loss", "change", "shift", "cosine", "histograms", "beta", "loss_at"}
     assert curves["step"] == [0, 50, 100]
     assert curves["beta"][-1] == pytest.approx(2e6, rel=1)

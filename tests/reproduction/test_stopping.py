@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from normscope.reproduction import Store, all_experiments
+from normscope.reproduction import Store, all_experiments, pool
 from normscope.reproduction import running as module
-from normscope.reproduction.experiment import Run
+from normscope.reproduction.experiment import Place, Run
 from normscope.reproduction.running import reproduce
 
 SLEEPER = """
@@ -171,7 +171,7 @@ def test_a_short_run_is_made_where_a_long_one_does_not_fit(tmp_path, monkeypatch
         made.append(name)
         return Run(cell, rest[1], {}, 30.0 if name == "decoupling" else 1.0, {})
 
-    monkeypatch.setattr(module, "run_job", run)
+    monkeypatch.setattr(pool, "run_job", run)
     reproduce("decoupling", "gradients", "fig-9", out=tmp_path, seeds=2, device="cpu", minutes=0.4)
     assert made == ["decoupling", "gradients", "gradients"]
 
@@ -180,11 +180,11 @@ def test_a_given_up_network_leaves_torch_as_it_was():
     import torch
 
     def tick(step):
-        raise module.OutOfTime
+        raise pool.OutOfTime
 
     torch.set_num_threads(2)
     experiment = all_experiments()["dln"]
-    with pytest.raises(module.OutOfTime):
-        experiment.run(experiment.plan("none", "small"), 0, module.Place(tick=tick))
+    with pytest.raises(pool.OutOfTime):
+        experiment.run(experiment.plan("none", "small"), 0, Place(tick=tick))
     assert torch.get_num_threads() == 2
     torch.set_num_threads(1)

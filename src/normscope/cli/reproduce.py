@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from normscope.reproduction import Entry, Judged
-    from normscope.reproduction.running import Job
+    from normscope.reproduction.pool import Job
 
 
 def reproduce(
