@@ -26,11 +26,19 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
             f"{name}: {phi.name} of values that are not Gaussian; a Gaussian of the same moments took their place."
         )
     pairs = [x.sites.pairs(part.kernel, part.mean) for part in x.parts]
-    found = [_moments(phi, x, part, p) for part, p in zip(x.parts, pairs, strict=True)]
+    gaussian = [phi.moments(p) for p in pairs]
+    found = [_of_batch(phi, x, *each) for each in zip(x.parts, pairs, gaussian, strict=True)]
     lengths = [_lengths(phi, x, part, p) for part, p in zip(x.parts, pairs, strict=True)]
     walk.lengths *= max(_lengthens(phi, part, p) for part, p in zip(x.parts, pairs, strict=True))
     parts = tuple(
-        Part(part.channels, m.value, m.mean, part.noise * _of_two(x, m.slope) ** 2, length=length)
+        Part(
+            part.channels,
+            m.value,
+            m.mean,
+            part.tangent * x.sites.two(m.slope),
+            part.noise * _of_two(x, m.slope) ** 2,
+            length=length,
+        )
         for part, m, (length, _) in zip(x.parts, found, lengths, strict=True)
     )
     out = Field(x.sites, parts, x.shape, False, x.roots, (phi, x))
@@ -38,20 +46,29 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
         g = tuple(g * m.slope for g, m in zip(cotangent.g, found, strict=True))
-        came = cotangent.g if x.sites.form == "samples" else tuple(g.detach() for g in cotangent.g)
-        bend = tuple(g * (x.sites.outer(m.bend, m.bend) * others) for g, m in zip(came, found, strict=True))
+        bend = tuple(g * (x.sites.outer(m.bend, m.bend) * others) for g, m in zip(cotangent.g, found, strict=True))
+        drift = tuple(
+            _drift(x, part, m, g[-1], after)
+            for part, m, g, after in zip(x.parts, gaussian, cotangent.g, cotangent.drift, strict=True)
+        )
         mean, data, length, apart = cotangent.spread
         length += (1 + 2 / walk.outputs) * _uneven(x, cotangent, [pairs for _, pairs in lengths])
-        return [Cotangent(g, bend, (mean, data, length, apart + _apart(x, cotangent.g, g)))]
+        return [Cotangent(g, bend, drift, (mean, data, length, apart + _apart(x, cotangent.g, g)))]
 
     return walk.record(out, [x], back, bends=f"{name!r} ({phi.name})")
+
+
+def _drift(x: Field, part: Part, m: Moments, g: Tensor, after: Tensor) -> Tensor:
+    """By the value, whose derivative is the slope, and by the slope, through which the tangents before go on."""
+    slope, curve, g = x.sites.two(m.slope), x.sites.two(m.curve), x.sites.two(g)
+    return torch.addcmul(after * slope, part.tangent * curve, g)
 
 
 def _lengths(phi: Activation, x: Field, part: Part, pairs: Pairs) -> tuple[float, Tensor]:
     """Relative variance of the squared length after phi, and what phi adds to that of the gradient, by pairs."""
     if x.sites.form == "samples":
         return part.length, torch.zeros_like(part.kernel[0])
-    q, k = float(pairs.q.mean()), pairs.k[0].detach()
+    q, k = float(pairs.q.mean()), pairs.k[0]
     own, back, slope = fluctuations(phi, q, float(pairs.mean.mean()), k / q if q > 0 else k)
     return slope**2 * part.length + float(own.mean()) / part.channels, back
 
@@ -62,7 +79,7 @@ def _apart(x: Field, came: Sequence[Tensor], sent: Sequence[Tensor]) -> float:
         return 0.0
     ratios = []
     for gs in (came, sent):
-        one, two = map(sum, zip(*(g[0].detach().sum((-2, -1)).tolist() for g in gs), strict=True))
+        one, two = map(sum, zip(*(g[0].sum((-2, -1)).tolist() for g in gs), strict=True))
         ratios.append(one / two if two * x.sites.batch > one > two else 1.0)
     return max(ratios[1] - ratios[0], 0.0) / x.channels
 
@@ -79,9 +96,8 @@ def _uneven(x: Field, cotangent: Cotangent, pairs: list[Tensor]) -> float:
     return found
 
 
-def _moments(phi: Activation, x: Field, part: Part, pairs: Pairs) -> Moments:
-    """Of Gaussian values, with the kurtosis that a batch leaves them: of places themselves, and of means elsewhere."""
-    m = phi.moments(pairs)
+def _of_batch(phi: Activation, x: Field, part: Part, pairs: Pairs, m: Moments) -> Moments:
+    """With the kurtosis that a batch leaves Gaussian values: of places themselves, and of means elsewhere."""
     if part.kurtosis == 0:
         return m
     sites, same, others = x.sites, x.sites.same(), x.sites.others()
@@ -109,7 +125,7 @@ def _lengthens(phi: Activation, part: Part, pairs: Pairs) -> float:
 
 def _of_two(x: Field, slope: Tensor) -> float:
     """Mean over pairs of different samples, or of all of a real batch."""
-    return float(slope[-1].detach().mean())
+    return float(slope[-1].mean())
 
 
 def multiplied(
@@ -118,14 +134,22 @@ def multiplied(
     """Kernels times a factor for each pair, the same for what comes back."""
     by = factor(x)
     parts = tuple(
-        Part(part.channels, part.kernel * by, part.mean * of_mean, part.noise * of_mean**4, length=part.length)
+        Part(
+            part.channels,
+            part.kernel * by,
+            part.mean * of_mean,
+            part.tangent * of_mean**2,
+            part.noise * of_mean**4,
+            length=part.length,
+        )
         for part in x.parts
     )
     out = Field(x.sites, parts, x.shape, gaussian, x.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
         bend = tuple(b * of_mean**4 for b in cotangent.bend)
-        return [Cotangent(tuple(g * by for g in cotangent.g), bend, cotangent.spread)]
+        drift = tuple(d * of_mean**2 for d in cotangent.drift)
+        return [Cotangent(tuple(g * by for g in cotangent.g), bend, drift, cotangent.spread)]
 
     return walk.record(out, [x], back)
 
@@ -159,6 +183,7 @@ def shift(walk: Walk, x: Field, constant: float) -> Field:
             part.channels,
             part.kernel + constant * (x.sites.ends(part.mean)[0] + x.sites.ends(part.mean)[1]) + constant**2,
             part.mean + constant,
+            part.tangent,
             part.noise,
             length=part.length,
         )

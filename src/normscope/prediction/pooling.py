@@ -27,6 +27,7 @@ def average_pool(walk: Walk, x: Field, window: Window, *, flat: bool = False) ->
             part.channels,
             pool(window, part.kernel),
             place(window, part.mean, averaged=True),
+            pool(window, part.tangent),
             part.noise / window.taps**2,
             length=part.length,
         )
@@ -37,9 +38,10 @@ def average_pool(walk: Walk, x: Field, window: Window, *, flat: bool = False) ->
     out = Field(after, parts, (x.channels, *space), gaussian, x.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
-        g = tuple(pool_back(window, g) for g in cotangent.g)
-        bend = tuple(pool_back(window, b) for b in cotangent.bend)
-        return [Cotangent(g, bend, cotangent.spread)]
+        g, bend, drift = (
+            tuple(pool_back(window, of) for of in each) for each in (cotangent.g, cotangent.bend, cotangent.drift)
+        )
+        return [Cotangent(g, bend, drift, cotangent.spread)]
 
     return walk.record(out, [x], back)
 
@@ -65,10 +67,12 @@ def _turned(walk: Walk, x: Field) -> Field:
         return kernel.transpose(-1, -2) if x.sites.form == "torus" else kernel
 
     sites = replace(x.sites, height=1, width=x.sites.height)
-    out = Field(sites, tuple(replace(p, kernel=turn(p.kernel)) for p in x.parts), x.shape, x.gaussian, x.roots)
+    parts = tuple(replace(p, kernel=turn(p.kernel), tangent=turn(p.tangent)) for p in x.parts)
+    out = Field(sites, parts, x.shape, x.gaussian, x.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
-        return [Cotangent(tuple(map(turn, cotangent.g)), tuple(map(turn, cotangent.bend)), cotangent.spread)]
+        g, bend, drift = (tuple(map(turn, of)) for of in (cotangent.g, cotangent.bend, cotangent.drift))
+        return [Cotangent(g, bend, drift, cotangent.spread)]
 
     return walk.record(out, [x], back)
 

@@ -168,7 +168,7 @@ def _loss_factor(walk: Walk, loss: str, out: Field, batch: int) -> float:
         return {"half_mse": 1.0, "half_sse": float(batch), "mse": 2.0 / outputs}[loss]
     if outputs == 1:
         raise ValueError("Cross-entropy needs at least two outputs; the model has one. Take another loss.")
-    kernel, sites = out.parts[0].kernel.detach(), out.sites
+    kernel, sites = out.parts[0].kernel, out.sites
     q = float(sites.diagonal(kernel).mean())
     q_xy = float(sites.mix(kernel).mean() * sites.batch - q) / max(sites.batch - 1, 1)
     factor = curvature(outputs, q, q_xy)

@@ -26,7 +26,6 @@ class Row:
     share: Tensor | None = None
     spread: Spread = (0.0, 0.0, 0.0, 0.0)
     length: float = 0.0
-    elementwise: Tensor | None = None
     inputs: tuple[Sites, Tensor, int] | None = None
     of_data: bool = False
     taps: int = 1
@@ -46,7 +45,8 @@ class Walk:
     """One pass over one network; `trains` says which tensors are trained.
 
     made: fields that layers have given, by weights and input. offsets: whether some layer's sites have no borders.
-    lengths: by what BatchNorm layers multiply differences in length between samples.
+    lengths: by what BatchNorm layers multiply differences in length between samples. drifts: of the kernels that the
+    last cotangents met, by the kernels' ids.
     """
 
     def __init__(self, batch: int, trained: bool, trains: Callable[[Tensor | None], bool]) -> None:
@@ -62,6 +62,7 @@ class Walk:
         self.offsets = False
         self.lengths = 1.0
         self.outputs = 1
+        self.drifts: dict[int, Tensor] = {}
         self._tape: list[_Record] = []
         self._masks: dict[int, Tensor] = {}
 
@@ -92,47 +93,34 @@ class Walk:
         self.rows.append(Row(layer, kind, numbers))
         return self.rows[-1]
 
-    def adds(
-        self,
-        row: Row,
-        sites: Sites,
-        g: Tensor,
-        kernel: Tensor | float,
-        spread: Spread,
-        products: Tensor | None = None,
-    ) -> None:
-        """What one parameter tensor adds: G times the kernel that it is multiplied with, or products that are known.
-
-        The last direction is sent back pair by pair; its second class is the kernel of two samples.
-        """
-        if sites.form == "samples":
-            total = sites.total(g * kernel if products is None else products)
-        else:
-            held = kernel.detach() if isinstance(kernel, Tensor) else kernel
-            total = sites.total(g.detach() * held if products is None else products.detach())
-            pair = (g[-1, 1] * kernel[1]).sum() if isinstance(kernel, Tensor) else g[-1, 1].sum() * kernel
-            pair = pair * sites.count if sites.form == "torus" else pair
-            row.elementwise = pair if row.elementwise is None else row.elementwise + pair
+    def adds(self, row: Row, sites: Sites, products: Tensor, spread: Spread) -> None:
+        """What one parameter tensor adds; products: G times the kernel that it is multiplied with."""
+        total = sites.total(products)
         row.share = total if row.share is None else row.share + total
         row.spread = spread
 
-    def send_back(self, out: Field, seeds: Tensor) -> None:
-        """Cotangents of one output unit, through the tape; rows collect their shares."""
+    def send_back(self, out: Field, seeds: Tensor, x: Field) -> Cotangent | None:
+        """Cotangents of one output unit, through the tape to x; rows collect their shares."""
         self.outputs = out.shape[0]
         for row in self.rows:
-            row.share = row.elementwise = None
-        waiting = {id(out): Cotangent((seeds,), (torch.zeros_like(seeds),), (0.0, 0.0, 0.0, 0.0))}
+            row.share = None
+        still = torch.zeros_like(out.sites.two(seeds[-1]))
+        waiting = {id(out): Cotangent((seeds,), (torch.zeros_like(seeds),), (still,), (0.0, 0.0, 0.0, 0.0))}
         for record in reversed(self._tape):
             cotangent = waiting.pop(id(record.out), None)
             if cotangent is None:
                 continue
+            for part, drift in zip(record.out.parts, cotangent.drift, strict=True):
+                self.drifts[id(part.kernel)] = drift
             for source, sent in zip(record.inputs, record.back(cotangent), strict=True):
                 known = waiting.get(id(source))
                 waiting[id(source)] = sent if known is None else known + sent
+        return waiting.get(id(x))
 
     def forget(self) -> None:
         """Drops the tape, whose functions hold every kernel."""
         self._tape.clear()
+        self.drifts.clear()
 
     def trained_mask(self, directions: int) -> Tensor:
         """1 for directions that go through the statistics; the pair-by-pair one never does."""
