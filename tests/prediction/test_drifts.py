@@ -105,8 +105,9 @@ def test_drift_is_the_derivative_of_theta(name, some, monkeypatch):
         return float(walked(net, start, trained)[1].parts[0].tangent)
 
     walk, out = walked(net, x, trained)
-    arrived = walk.send_back(out, torch.ones(3, 2, 1, 1, dtype=torch.float64), x)
-    found = float((arrived.drift[0] * direction).sum()) * (x.sites.count if x.sites.form == "torus" else 1)
+    arrived = walk.send_back(out, torch.ones(2, 2, 1, 1, dtype=torch.float64), x)
+    ((_, drift),) = arrived.two
+    found = float((drift * direction).sum()) * (x.sites.count if x.sites.form == "torus" else 1)
     assert float(out.parts[0].tangent) == pytest.approx(theta(0.0), rel=1e-15)
     step = 1e-5
     assert found == pytest.approx((theta(step) - theta(-step)) / (2 * step), rel=1e-5)

@@ -47,21 +47,22 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
     def back(cotangent: Cotangent) -> list[Cotangent]:
         g = tuple(g * m.slope for g, m in zip(cotangent.g, found, strict=True))
         bend = tuple(g * (x.sites.outer(m.bend, m.bend) * others) for g, m in zip(cotangent.g, found, strict=True))
-        drift = tuple(
-            _drift(x, part, m, g[-1], after)
-            for part, m, g, after in zip(x.parts, gaussian, cotangent.g, cotangent.drift, strict=True)
-        )
+        two = tuple(_two(x, *each) for each in zip(x.parts, gaussian, found, cotangent.two, strict=True))
         mean, data, length, apart = cotangent.spread
         length += (1 + 2 / walk.outputs) * _uneven(x, cotangent, [pairs for _, pairs in lengths])
-        return [Cotangent(g, bend, drift, (mean, data, length, apart + _apart(x, cotangent.g, g)))]
+        return [Cotangent(g, bend, two, (mean, data, length, apart + _apart(x, cotangent.g, g)))]
 
     return walk.record(out, [x], back, bends=f"{name!r} ({phi.name})")
 
 
-def _drift(x: Field, part: Part, m: Moments, g: Tensor, after: Tensor) -> Tensor:
-    """By the value, whose derivative is the slope, and by the slope, through which the tangents before go on."""
-    slope, curve, g = x.sites.two(m.slope), x.sites.two(m.curve), x.sites.two(g)
-    return torch.addcmul(after * slope, part.tangent * curve, g)
+def _two(x: Field, part: Part, gaussian: Moments, m: Moments, came: Tensor) -> Tensor:
+    """The drift goes through the value, whose derivative is the slope, and the slope, through which tangents went."""
+    slope, curve = x.sites.two(gaussian.slope), x.sites.two(gaussian.curve)
+    sent = came * slope
+    sent[1].addcmul_(part.tangent * curve, came[0])
+    if m is not gaussian:
+        torch.mul(came[0], x.sites.two(m.slope), out=sent[0])
+    return sent
 
 
 def _lengths(phi: Activation, x: Field, part: Part, pairs: Pairs) -> tuple[float, Tensor]:
@@ -148,8 +149,8 @@ def multiplied(
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
         bend = tuple(b * of_mean**4 for b in cotangent.bend)
-        drift = tuple(d * of_mean**2 for d in cotangent.drift)
-        return [Cotangent(tuple(g * by for g in cotangent.g), bend, drift, cotangent.spread)]
+        two = tuple(both * of_mean**2 for both in cotangent.two)
+        return [Cotangent(tuple(g * by for g in cotangent.g), bend, two, cotangent.spread)]
 
     return walk.record(out, [x], back)
 

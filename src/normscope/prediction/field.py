@@ -84,9 +84,10 @@ class Field:
 
 @dataclass(frozen=True, eq=False)
 class Cotangent:
-    """For each part: g, the kernel of the gradient summed over its channels, bend, that of d g / d value, and drift.
+    """For each part: g, the kernel of the gradient summed over its channels, bend, that of d g / d value, and two.
 
-    drift: the derivative of theta_xy, the tangents' kernel of the output, by the part's kernel of two samples.
+    two: of two samples, statistics held: the kernel of the gradient, and the derivative of theta_xy, the tangents'
+    kernel of the output, by the part's kernel. The derivative by a kernel is called its drift.
 
     spread: sum of 1/width over the weights it came through, for the correction to finite width; for the mean mode, in
     which only channels are independent, and for the data modes, in which sites are too; the relative variance from
@@ -95,7 +96,7 @@ class Cotangent:
 
     g: tuple[Tensor, ...]
     bend: tuple[Tensor, ...]
-    drift: tuple[Tensor, ...]
+    two: tuple[Tensor, ...]
     spread: Spread
 
     def __add__(self, other: "Cotangent") -> "Cotangent":
@@ -113,7 +114,7 @@ class Cotangent:
         return Cotangent(
             tuple(a + b for a, b in zip(self.g, other.g, strict=True)),
             tuple(a + b for a, b in zip(self.bend, other.bend, strict=True)),
-            tuple(a + b for a, b in zip(self.drift, other.drift, strict=True)),
+            tuple(a + b for a, b in zip(self.two, other.two, strict=True)),
             (mean, data, lengths, apart),
         )
 

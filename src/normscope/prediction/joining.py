@@ -83,8 +83,8 @@ def concatenate(walk: Walk, fields: Sequence[Field]) -> Field:
         sent, start = [], 0
         for f in fields:
             end = start + len(f.parts)
-            g, bend, drift = (of[start:end] for of in (cotangent.g, cotangent.bend, cotangent.drift))
-            sent.append(Cotangent(g, bend, drift, cotangent.spread))
+            g, bend, two = (of[start:end] for of in (cotangent.g, cotangent.bend, cotangent.two))
+            sent.append(Cotangent(g, bend, two, cotangent.spread))
             start = end
         return sent
 
@@ -129,16 +129,16 @@ def _split(field: Field, cuts: list[int]) -> list[Part]:
 
 def _gather(cotangent: Cotangent, cuts: list[int], field: Field) -> Cotangent:
     """Cotangents of the cut pieces, summed to those of the field's own parts."""
-    g, bend, drift, start, at = [], [], [], 0, 0
+    g, bend, two, start, at = [], [], [], 0, 0
     for part in field.parts:
         end, first = start + part.channels, at
         while at < len(cuts) and cuts[at] <= end:
             at += 1
         g.append(_summed(cotangent.g[first:at]))
         bend.append(_summed(cotangent.bend[first:at]))
-        drift.append(_summed(cotangent.drift[first:at]))
+        two.append(_summed(cotangent.two[first:at]))
         start = end
-    return Cotangent(tuple(g), tuple(bend), tuple(drift), cotangent.spread)
+    return Cotangent(tuple(g), tuple(bend), tuple(two), cotangent.spread)
 
 
 def _summed(pieces: tuple[Tensor, ...]) -> Tensor:

@@ -127,17 +127,17 @@ def _map(
     out = Field(after, (Part(shape[0], kernel, mean, tangent, noise, length=length),), shape, True, roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
-        (g,), (drift,) = cotangent.g, cotangent.drift
+        (g,), (came,) = cotangent.g, cotangent.two
         row.numbers.update(_gradients(after, g))
         if walk.trains(weight):
             walk.adds(row, after, g * (fan_in * patch), cotangent.spread)
         if walk.trains(bias):
             walk.adds(row, after, g, cotangent.spread)
         sent = sigma_w2 * convolve_back(window, g)
-        drift = sigma_w2 * drift
+        two = sigma_w2 * came
         if walk.trains(weight):
-            drift = drift.add(after.two(g[-1]), alpha=fan_in)
-        drift = convolve_back(window, drift)
+            two[1].add_(came[0], alpha=fan_in)
+        two = convolve_back(window, two)
         widths = [x.channels * n for n in independent_sites(x.sites, sent, inputs)]
         # What C outputs' squares add to the length of a gradient, as far as samples do not share it.
         alone = 1 - (row.numbers["qt_xy"] / row.numbers["qt"]) ** 2 if row.numbers["qt"] > 0 else 0.0
@@ -145,11 +145,11 @@ def _map(
         length += 2 * max(alone, 0.0) / (walk.outputs * widths[1])
         spread = (mean + 1 / widths[0], data + 1 / widths[1], length, apart)
         shares: tuple[Tensor, ...] = (sent,)
-        drifts: tuple[Tensor, ...] = (drift,)
+        twos: tuple[Tensor, ...] = (two,)
         if len(x.parts) > 1:
-            walk.drifts[id(inputs)] = drift
-            shares, drifts = (tuple(of * (p.channels / x.channels) for p in x.parts) for of in (sent, drift))
-        return [Cotangent(shares, tuple(map(torch.zeros_like, shares)), drifts, spread)]
+            walk.drifts[id(inputs)] = two[1]
+            shares, twos = (tuple(of * (p.channels / x.channels) for p in x.parts) for of in (sent, two))
+        return [Cotangent(shares, tuple(map(torch.zeros_like, shares)), twos, spread)]
 
     walk.made[key] = out
     return walk.record(out, [x], back, maps=True)

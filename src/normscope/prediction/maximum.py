@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from normscope.prediction.field import Cotangent, Field, Part
@@ -55,12 +56,13 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
     others = before.sites.others()
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
-        sent, bends, drifts = [], [], []
-        for (apart, together, bend, slope), g, drift in zip(backs, cotangent.g, cotangent.drift, strict=True):
+        sent, bends, twos = [], [], []
+        for (apart, together, bend, slope), g, (pair, drift) in zip(backs, cotangent.g, cotangent.two, strict=True):
             sent.append(pool_back(window, apart * g) + convolve_back(window, together * g))
             bends.append(pool_back(window, bend * g) * others)
-            drifts.append(pool_back(window, slope * drift))
-        return [Cotangent(tuple(sent), tuple(bends), tuple(drifts), cotangent.spread)]
+            pair = pool_back(window, after.two(apart) * pair) + convolve_back(window, after.two(together) * pair)
+            twos.append(torch.stack([pair, pool_back(window, slope * drift)]))
+        return [Cotangent(tuple(sent), tuple(bends), tuple(twos), cotangent.spread)]
 
     return walk.record(out, [before], back, bends=f"{name!r} (max pooling)")
 

@@ -102,9 +102,9 @@ def batch_norm(
     out = Field(x.sites, parts, x.shape, x.gaussian, x.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
-        sent, drifts = [], []
-        for n, (g2, _), g, bend, drift in zip(found, affine, cotangent.g, cotangent.bend, cotangent.drift, strict=True):
-            before, products = send_back(n, g, bend, g2, trained=walk.trained_mask(len(g)))
+        sent, twos = [], []
+        for n, (g2, _), g, bend, two in zip(found, affine, cotangent.g, cotangent.bend, cotangent.two, strict=True):
+            before, products = send_back(n, g, bend, g2, trained=walk.trained)
             if walk.trains(gamma) and walk.trains(beta):
                 # In one: the gradients of both meet what they are multiplied with.
                 walk.adds(row, x.sites, products + g, cotangent.spread)
@@ -113,8 +113,8 @@ def batch_norm(
             elif walk.trains(beta):
                 walk.adds(row, x.sites, g, cotangent.spread)
             sent.append(before)
-            drifts.append(_drift(walk, drift * (g2 / n.variance), x.sites.two(g[-1]), 1 / n.variance, gamma))
-        return [Cotangent(tuple(sent), tuple(map(torch.zeros_like, sent)), tuple(drifts), cotangent.spread)]
+            twos.append(_two(walk, two, g2 * n.inverse, g2 / n.variance, 1 / n.variance, gamma))
+        return [Cotangent(tuple(sent), tuple(map(torch.zeros_like, sent)), tuple(twos), cotangent.spread)]
 
     return walk.record(out, [x], back, bends=f"{name!r} (BatchNorm)")
 
@@ -125,9 +125,12 @@ def _tangent(walk: Walk, before: Tensor, kernel: Tensor, gamma: Tensor | None, b
     return found + 1 if walk.trains(beta) else found
 
 
-def _drift(walk: Walk, drift: Tensor, g: Tensor, rate: Tensor | float, gamma: Tensor | None) -> Tensor:
-    """Through the values, and through what a trained gamma is multiplied with; rate: of the latter by the kernel."""
-    return drift + g * rate if walk.trains(gamma) else drift
+def _two(
+    walk: Walk, came: Tensor, back: Tensor | float, value: Tensor | float, hat: Tensor | float, gamma: Tensor | None
+) -> Tensor:
+    """back: of cotangents. The drift goes through the values, and through what a trained gamma is multiplied with."""
+    g, drift = came
+    return torch.stack([g * back, drift * value + g * hat if walk.trains(gamma) else drift * value])
 
 
 def _check(walk: Walk, name: str, found: Sequence[Normalized]) -> None:
@@ -186,15 +189,15 @@ def _by_running(
     out = Field(x.sites, parts, x.shape, x.gaussian, x.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
-        drifts = []
-        for kernel, rate, s, g, drift in zip(kernels, rates, scales, cotangent.g, cotangent.drift, strict=True):
+        twos = []
+        for kernel, rate, s, g, two in zip(kernels, rates, scales, cotangent.g, cotangent.two, strict=True):
             if walk.trains(gamma):
                 walk.adds(row, x.sites, g * (kernel * rate), cotangent.spread)
             if walk.trains(beta):
                 walk.adds(row, x.sites, g, cotangent.spread)
-            drifts.append(_drift(walk, drift * s, x.sites.two(g[-1]), rate, gamma))
+            twos.append(_two(walk, two, s, s, rate, gamma))
         sent = tuple(g * s for g, s in zip(cotangent.g, scales, strict=True))
-        return [Cotangent(sent, tuple(map(torch.zeros_like, sent)), tuple(drifts), cotangent.spread)]
+        return [Cotangent(sent, tuple(map(torch.zeros_like, sent)), tuple(twos), cotangent.spread)]
 
     return walk.record(out, [x], back, bends=f"{name!r} (BatchNorm)")
 
@@ -262,14 +265,14 @@ def sample_norm(
     out = Field(sites, parts, x.shape, x.gaussian, x.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
-        drifts = []
-        for hat, (g2, _), g, drift in zip(hats, affine, cotangent.g, cotangent.drift, strict=True):
+        twos = []
+        for hat, (g2, _), g, two in zip(hats, affine, cotangent.g, cotangent.two, strict=True):
             if walk.trains(gamma):
                 walk.adds(row, sites, g * hat, cotangent.spread)
             if walk.trains(beta):
                 walk.adds(row, sites, g, cotangent.spread)
-            drifts.append(_drift(walk, drift * (g2 * rate), sites.two(g[-1]), rate, gamma))
+            twos.append(_two(walk, two, g2 * rate, g2 * rate, rate, gamma))
         sent = tuple(g * g2 * rate for g, (g2, _) in zip(cotangent.g, affine, strict=True))
-        return [Cotangent(sent, tuple(map(torch.zeros_like, sent)), tuple(drifts), cotangent.spread)]
+        return [Cotangent(sent, tuple(map(torch.zeros_like, sent)), tuple(twos), cotangent.spread)]
 
     return walk.record(out, [x], back, bends=f"{name!r} ({kind})")

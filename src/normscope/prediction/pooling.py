@@ -38,10 +38,10 @@ def average_pool(walk: Walk, x: Field, window: Window, *, flat: bool = False) ->
     out = Field(after, parts, (x.channels, *space), gaussian, x.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
-        g, bend, drift = (
-            tuple(pool_back(window, of) for of in each) for each in (cotangent.g, cotangent.bend, cotangent.drift)
+        g, bend, two = (
+            tuple(pool_back(window, of) for of in each) for each in (cotangent.g, cotangent.bend, cotangent.two)
         )
-        return [Cotangent(g, bend, drift, cotangent.spread)]
+        return [Cotangent(g, bend, two, cotangent.spread)]
 
     return walk.record(out, [x], back)
 
@@ -71,8 +71,8 @@ def _turned(walk: Walk, x: Field) -> Field:
     out = Field(sites, parts, x.shape, x.gaussian, x.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
-        g, bend, drift = (tuple(map(turn, of)) for of in (cotangent.g, cotangent.bend, cotangent.drift))
-        return [Cotangent(g, bend, drift, cotangent.spread)]
+        g, bend, two = (tuple(map(turn, of)) for of in (cotangent.g, cotangent.bend, cotangent.two))
+        return [Cotangent(g, bend, two, cotangent.spread)]
 
     return walk.record(out, [x], back)
 

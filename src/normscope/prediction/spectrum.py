@@ -69,7 +69,7 @@ def _of_samples(walk: Walk, x: Field, out: Field, outputs: int) -> Spectrum:
 
 def _of_classes(walk: Walk, x: Field, out: Field, outputs: int, images: Tensor | None) -> Spectrum:
     m = x.sites.batch
-    seeds = torch.ones(3, 2, 1, 1, dtype=torch.float64)
+    seeds = torch.ones(2, 2, 1, 1, dtype=torch.float64)
     seeds[1, 1] = -1 / (m - 1) if m > 1 else 0
     arrived = walk.send_back(out, seeds, x)
     if m == 1:
@@ -98,8 +98,8 @@ def _overlaps(walk: Walk, x: Field, arrived: Cotangent | None, images: Tensor | 
             # What fluctuates is what two samples do not share.
             size = row.numbers["qh"] - row.numbers["qh_xy"]
             widths.append((sites.eigenvalues(walk.drifts[id(kernel)]) * (size / channels), channels))
-    (first,) = arrived.drift
-    waves = x.sites.eigenvalues(first)
+    ((_, drift),) = arrived.two
+    waves = x.sites.eigenvalues(drift)
     if images is None:
         return [(waves / x.channels, float(x.channels))], widths, 0.0
     rows = torch.fft.fft2(images - images.mean(0)).flatten(1)

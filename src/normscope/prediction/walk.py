@@ -64,7 +64,6 @@ class Walk:
         self.outputs = 1
         self.drifts: dict[int, Tensor] = {}
         self._tape: list[_Record] = []
-        self._masks: dict[int, Tensor] = {}
 
     def note(self, text: str) -> None:
         if text not in self.notes:
@@ -104,13 +103,14 @@ class Walk:
         self.outputs = out.shape[0]
         for row in self.rows:
             row.share = None
-        still = torch.zeros_like(out.sites.two(seeds[-1]))
-        waiting = {id(out): Cotangent((seeds,), (torch.zeros_like(seeds),), (still,), (0.0, 0.0, 0.0, 0.0))}
+        one = torch.ones_like(out.parts[0].tangent)
+        two = torch.stack([one, 0 * one])
+        waiting = {id(out): Cotangent((seeds,), (torch.zeros_like(seeds),), (two,), (0.0, 0.0, 0.0, 0.0))}
         for record in reversed(self._tape):
             cotangent = waiting.pop(id(record.out), None)
             if cotangent is None:
                 continue
-            for part, drift in zip(record.out.parts, cotangent.drift, strict=True):
+            for part, (_, drift) in zip(record.out.parts, cotangent.two, strict=True):
                 self.drifts[id(part.kernel)] = drift
             for source, sent in zip(record.inputs, record.back(cotangent), strict=True):
                 known = waiting.get(id(source))
@@ -121,12 +121,3 @@ class Walk:
         """Drops the tape, whose functions hold every kernel."""
         self._tape.clear()
         self.drifts.clear()
-
-    def trained_mask(self, directions: int) -> Tensor:
-        """1 for directions that go through the statistics; the pair-by-pair one never does."""
-        if directions not in self._masks:
-            mask = torch.full((directions,), float(self.trained), dtype=torch.float64)
-            if directions == 3:
-                mask[2] = 0
-            self._masks[directions] = mask
-        return self._masks[directions]

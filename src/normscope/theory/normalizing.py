@@ -73,19 +73,18 @@ def normalize(sites: Sites, kernel: Tensor, eps: float, noise: float = 0.0) -> N
     return Normalized(sites, middle / variance, variance, inverse, freedom)
 
 
-def send_back(found: Normalized, g: Tensor, bend: Tensor, gamma2: float, *, trained: Tensor) -> tuple[Tensor, Tensor]:
+def send_back(found: Normalized, g: Tensor, bend: Tensor, gamma2: float, *, trained: bool) -> tuple[Tensor, Tensor]:
     """The cotangent's kernel before the normalizer, and the products of pairs that a trained gamma adds to lambda.
 
-    trained: for each direction, 1 where the statistics are differentiated through and 0 where they are held.
+    trained: whether the statistics are differentiated through, or held.
     """
     sites, kernel = found.sites, found.kernel
     diagonal = sites.diagonal(kernel)
     products = torch.addcmul(g * kernel, bend, gamma2 * sites.outer(diagonal, diagonal))
     rate = gamma2 * found.inverse
-    if not bool(trained.any()):
+    if not trained:
         return rate * g, products
     c2 = sites.rows(products)
     c2 = c2 if sites.form == "torus" else c2.mean(-1)
-    through = (rate * trained).reshape(-1, 1, 1, 1)
-    kept = torch.addcmul(through * _taken(sites, g), through * c2.reshape(-1, 1, 1, 1), kernel)
-    return rate * g - kept, products
+    kept = torch.addcmul(_taken(sites, g), c2.reshape(-1, 1, 1, 1), kernel)
+    return rate * (g - kept), products
