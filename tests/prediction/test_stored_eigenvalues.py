@@ -94,6 +94,6 @@ def test_the_file_is_what_is_predicted_now(network, width, gamma, stats, make):
     (row,) = (row for row in ROWS if row.items() >= wanted.items())
     found = [
         ns.predict(make(row, seed), tuple(row["shape"]), batch_size=row["m"], stats=stats)
-        for seed in range(STORED["seeds"])
+        for seed in range(row["n"])
     ]
     assert statistics.mean(p.lambda_max for p in found) == pytest.approx(row["predicted"], rel=1e-6)

@@ -132,14 +132,15 @@ def _read(
     narrow = [*(inputs or [])]
     wide = [(values * widened, n) for values, n in (*narrow, *(widths or []))]
 
-    bulk = Bulk(wide, m)
+    variance = _variance(rows, outputs)
+    differing = Bulk(wide, m, variance * (m * corrected[1]) ** 2)
 
     def ends(mean: float, data: float, bulk: Bulk) -> tuple[float, float]:
         return mean + bulk.pushed(m * (mean - data)) / m, data + given + (bulk.edge() - bulk.total) / m
 
-    first, second = ends(infinite[0], infinite[1], Bulk(narrow, m)), ends(corrected[0], corrected[1], bulk)
-    alone = corrected[1] * longest(m, _variance(rows, outputs))
-    alone += bulk.pushed(m * (alone - corrected[1])) / m
+    first, second = ends(infinite[0], infinite[1], Bulk(narrow, m)), ends(corrected[0], corrected[1], differing)
+    alone = corrected[1] * longest(m, variance)
+    alone += Bulk(wide, m).pushed(m * (alone - corrected[1])) / m
     return Spectrum(_raised(rows, outputs, second[0]), max(second[1], alone), first[0], first[1], shares)
 
 
