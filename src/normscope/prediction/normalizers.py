@@ -140,7 +140,8 @@ def _check(walk: Walk, name: str, found: Sequence[Normalized]) -> None:
         walk.warn(
             f"{name}: the batch has {min(n.freedom for n in found):.1f} degrees of freedom; below 4 the mean of "
             "1/variance does not exist, and 4 were taken: the answer was seen to be 7 to 30 times too low. Use a "
-            "larger batch_size."
+            "larger batch_size.",
+            (0.9, 30.0),
         )
 
 

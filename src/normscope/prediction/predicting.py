@@ -106,6 +106,7 @@ def predict(
         eta_star=limit.factor / top if top > 0 else math.inf,
         mode="mean" if found.mean >= found.data else "data",
         lambda_infinite=scale * max(found.mean_infinite, found.data_infinite),
+        seen=walk.seen,
         mean_mode=scale * found.mean,
         data_mode=scale * found.data,
         rule=limit.rule,
@@ -176,6 +177,7 @@ def _loss_factor(walk: Walk, loss: str, out: Field, batch: int) -> float:
         f"Cross-entropy: {factor:.3g} of squared error's curvature, for outputs of mean square {q:.3g}"
         + f". {NOT_A_LIMIT}"
     )
+    walk.doubt((0.9, 1.27))
     return factor
 
 

@@ -86,18 +86,20 @@ Parts = list[tuple[Tensor, float]]
 def _overlaps(walk: Walk, x: Field, arrived: Cotangent | None, images: Tensor | None) -> tuple[Parts, Parts, float]:
     """The linear part of the kernel: by the inputs' dimension, by the widths; by a real batch, how far it spreads.
 
-    Overlaps of the inputs fluctuate by their dimension, those of a layer's inputs again by its width.
+    Overlaps of the inputs fluctuate by their dimension, those of a layer's inputs again by its width; those of a tensor
+    that two layers read, once.
     """
     if arrived is None:
         return [], [], 0.0
     m = x.sites.batch
     widths: Parts = []
+    drifts = dict(walk.drifts)
     for row in walk.rows:
-        if row.inputs is not None and not row.of_data and id(row.inputs[1]) in walk.drifts:
+        if row.inputs is not None and not row.of_data and id(row.inputs[1]) in drifts:
             sites, kernel, channels = row.inputs
             # What fluctuates is what two samples do not share.
             size = row.numbers["qh"] - row.numbers["qh_xy"]
-            widths.append((sites.eigenvalues(walk.drifts[id(kernel)]) * (size / channels), channels))
+            widths.append((sites.eigenvalues(drifts.pop(id(kernel))) * (size / channels), channels))
     ((_, drift),) = arrived.two
     waves = x.sites.eigenvalues(drift)
     if images is None:

@@ -10,6 +10,8 @@ from normscope.prediction.field import Cotangent, Field, Spread
 from normscope.theory.sites import Sites
 
 Back = Callable[[Cotangent], Sequence[Cotangent]]
+# Measured over predicted lambda, of networks with 30 channels or more about which nothing else is said.
+USUAL = (0.9, 1.15)
 
 
 @dataclass
@@ -47,6 +49,7 @@ class Walk:
     made: fields that layers have given, by weights and input. offsets: whether some layer's sites have no borders.
     lengths: by what BatchNorm layers multiply differences in length between samples. drifts: of the kernels that the
     last cotangents met, by the kernels' ids.
+    seen: between which multiples of the answer networks like it were measured.
     """
 
     def __init__(self, batch: int, trained: bool, trains: Callable[[Tensor | None], bool]) -> None:
@@ -59,6 +62,7 @@ class Walk:
         self.used: dict[int, list[str]] = {}
         self.made: dict[Hashable, Field] = {}
         self.called: list[str] = []
+        self.seen = USUAL
         self.offsets = False
         self.lengths = 1.0
         self.outputs = 1
@@ -69,9 +73,14 @@ class Walk:
         if text not in self.notes:
             self.notes.append(text)
 
-    def warn(self, text: str) -> None:
+    def warn(self, text: str, seen: tuple[float, float] = USUAL) -> None:
+        """seen: between which multiples of the answer such networks were measured."""
         if text not in self.warnings:
             self.warnings.append(text)
+        self.doubt(seen)
+
+    def doubt(self, seen: tuple[float, float]) -> None:
+        self.seen = (min(self.seen[0], seen[0]), max(self.seen[1], seen[1]))
 
     def record(self, out: Field, inputs: Sequence[Field], back: Back, *, maps: bool = False, bends: str = "") -> Field:
         """maps: independent weights are in between; bends: what the operation is called where it is not linear."""
