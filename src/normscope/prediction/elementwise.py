@@ -102,15 +102,17 @@ def _of_batch(phi: Activation, x: Field, part: Part, pairs: Pairs, m: Moments) -
     if part.kurtosis == 0:
         return m
     sites, same, others = x.sites, x.sites.same(), x.sites.others()
-    value4, slope4, mean4, rise4 = (part.kurtosis * f for f in m.fourth)
-    means = sites.outer(m.mean, mean4) + sites.outer(mean4, m.mean)
+    value4, slope4, mean4, rise4 = m.fourth
+    mean4 = part.kurtosis * mean4
+    means = others * (sites.outer(m.mean, mean4) + sites.outer(mean4, m.mean))
     if phi.line is not None and pairs.centred:
         # Halves of a line: of the four only the mean is moved.
-        return replace(m, value=m.value + others * means, mean=m.mean + mean4)
+        return replace(m, value=m.value + means, mean=m.mean + mean4)
+    value4, slope4, rise4 = (part.kurtosis * f for f in (value4, slope4, rise4))
     rises = sites.outer(m.rise, rise4) + sites.outer(rise4, m.rise)
     return replace(
         m,
-        value=m.value + same * sites.ends(value4)[0] + others * means,
+        value=m.value + same * sites.ends(value4)[0] + means,
         slope=m.slope + same * sites.ends(slope4)[0] + others * rises,
         mean=m.mean + mean4,
     )

@@ -6,6 +6,8 @@ from normscope.prediction.linear import NARROW
 from normscope.prediction.spectrum import Spectrum
 from normscope.prediction.walk import Walk
 
+# Measured over predicted lambda with fewer channels.
+NARROW_SEEN = (0.9, 1.4)
 # Growth of squared gradients through the network that is worth a warning.
 _STEEP = 1e3
 # Data modes beside the mean mode, and the correction for finite width, from which on answers were seen to be off.
@@ -26,7 +28,7 @@ def common(walk: Walk, found: Spectrum, outputs: int, *, given: bool) -> None:
         walk.warn(
             f"The narrowest hidden layer has {min(hidden)} channels: outside the theory's reach, which is many "
             "channels. Measure instead.",
-            (0.9, 1.4),
+            NARROW_SEEN,
         )
     _raised(walk, found, outputs)
     _large_batch(walk, found, hidden)
@@ -77,13 +79,13 @@ def _batch_norm(walk: Walk, found: Spectrum, given: bool) -> None:
         walk.warn(
             f"Data modes decide, under BatchNorm with a batch of {walk.batch}: below {_SMALL} samples they were seen "
             "to be 10 to 45 % too high. Measure to be sure.",
-            (1 / 1.45, 1.15),
+            (1 / 1.45, 1.2),
         )
     if given:
         walk.warn(
             "Data modes of a real batch decide, under BatchNorm: with tight clusters they were seen to be up to 80 % "
             "too high. Measure to be sure.",
-            (1 / 1.8, 1.15),
+            (1 / 1.8, 1.2),
         )
 
 
