@@ -129,19 +129,22 @@ def _map(
     def back(cotangent: Cotangent) -> list[Cotangent]:
         (g,), (came,) = cotangent.g, cotangent.two
         row.numbers.update(_gradients(after, g))
-        if walk.trains(weight):
-            walk.adds(row, after, g * (fan_in * patch), cotangent.spread)
-        if walk.trains(bias):
-            walk.adds(row, after, g, cotangent.spread)
         sent = sigma_w2 * convolve_back(window, g)
+        sites = independent_sites(x.sites, sent, inputs)
+        mean, data, length, apart = cotangent.spread
+        # What is a sample's own meets what all share at every site, and these are independent too.
+        own = (mean, data, length, apart / sites[0])
+        if walk.trains(weight):
+            walk.adds(row, after, g * (fan_in * patch), own)
+        if walk.trains(bias):
+            walk.adds(row, after, g, own)
         two = sigma_w2 * came
         if walk.trains(weight):
             two[1].add_(came[0], alpha=fan_in)
         two = convolve_back(window, two)
-        widths = [x.channels * n for n in independent_sites(x.sites, sent, inputs)]
+        widths = [x.channels * n for n in sites]
         # What C outputs' squares add to the length of a gradient, as far as samples do not share it.
         alone = 1 - (row.numbers["qt_xy"] / row.numbers["qt"]) ** 2 if row.numbers["qt"] > 0 else 0.0
-        mean, data, length, apart = cotangent.spread
         length += 2 * max(alone, 0.0) / (walk.outputs * widths[1])
         spread = (mean + 1 / widths[0], data + 1 / widths[1], length, apart)
         shares: tuple[Tensor, ...] = (sent,)

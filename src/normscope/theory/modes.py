@@ -22,7 +22,9 @@ the mean mode, as long as it is out of their reach.
 
 A constant gradient shared by all samples is met by what is each sample's own: through N channels the overlap of the two
 has a variance V relative to |shared|^4, to which an activation adds the rise of G_xx / G_xy, over N (what was a
-sample's own before and is mixed anew is left out), and all C outputs have one. The two by two matrix of the mean mode
+sample's own before and is mixed anew is left out), and all C outputs have one. Where a layer's part is a
+sum over n independent sites, tr(G K)^2 / tr(G K G K), the two meet at each, and V is n times smaller. The two by two
+matrix of the mean mode
 theta and that coupling has the largest eigenvalue
 
     theta / 2 + sqrt(theta^2 / 4 + C sum_{l, k} c_l c_k min(V_l, V_k))        c_l: the layers' parts of theta
