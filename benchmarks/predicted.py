@@ -4,9 +4,10 @@
         [--known FILE ...] keeps what was measured in other results and predicts anew
         [--only PreAct --device cuda] for some networks, on a device
 
-White inputs, 10 outputs, 1/2 squared error; five seeds of weights and inputs each. Measured: the Gauss-Newton matrix by
-Lanczos to a relative residual of 1e-3. Errors are of the mean over seeds; `slope` is that of log error against log
-width, of the infinite-width value, where a network was taken at several widths.
+White inputs, 10 outputs, 1/2 squared error; five seeds of weights and inputs each, more where five say too little (`n`
+of a row). Measured: the Gauss-Newton matrix by Lanczos to a relative residual of 1e-3. Errors are of the mean over
+seeds; `slope` is that of log error against log width, of the infinite-width value, where a network was taken at several
+widths.
 """
 
 import argparse
@@ -33,13 +34,20 @@ def cases() -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
 
     def add(
-        name: str, make: Callable[..., Make], shape: tuple[int, ...], m: int, widths: Any, gammas: Any, norm: str
+        name: str,
+        make: Callable[..., Make],
+        shape: tuple[int, ...],
+        m: int,
+        widths: Any,
+        gammas: Any,
+        norm: str,
+        seeds: int = 5,
     ) -> None:
         for width in widths:
             for gamma in gammas:
                 for stats in ("batch", "frozen") if norm == "batch" else ("batch",):
                     setting = {"network": name, "width": width, "gamma": gamma, "norm": norm, "stats": stats, "m": m}
-                    found.append(setting | {"shape": shape, "make": make(width, gamma, norm)})
+                    found.append(setting | {"shape": shape, "make": make(width, gamma, norm), "n": seeds})
 
     def mlp(width: int, gamma: float, norm: str) -> Make:
         return lambda seed: ns.models.MLP(200, 10, width=width, norm=norm, gamma=gamma, seed=seed)
@@ -66,20 +74,23 @@ def cases() -> list[dict[str, Any]]:
     add("MLP, ReLU", mlp, (200,), 128, (500,), (0.1, 0.5, 1.0, 2.0, 5.0), "batch")
     add("MLP, ReLU", mlp, (200,), 128, (125, 250, 1000), (1.0,), "batch")
     add("MLP, ReLU", mlp, (200,), 128, (500, 1000), (1.0,), "none")
-    add("MLP, tanh", tanh, (784,), 64, (250, 500, 1000), (1.0,), "batch")
+    add("MLP, tanh", tanh, (784,), 64, (250,), (1.0,), "batch", 20)
+    add("MLP, tanh", tanh, (784,), 64, (500, 1000), (1.0,), "batch")
     add("CNN, pad 0", cnn, (3, 32, 32), 64, (30,), (0.1, 1.0, 5.0), "batch")
     add("CNN, pad 0", cnn, (3, 32, 32), 64, (15, 60), (1.0,), "batch")
     add("CNN, pad 1", padded, (3, 32, 32), 64, (30,), (0.1, 1.0, 5.0), "batch")
     add("VGG-like, average pooling", vgg, (3, 8, 8), 64, (48,), (0.1, 1.0, 5.0), "batch")
     add("VGG-like, average pooling", vgg, (3, 8, 8), 64, (24, 96), (1.0,), "batch")
     add("PreActResNet18, 16x16", resnet, (3, 16, 16), 64, (64, 32, 16), (1.0, 5.0, 0.1), "batch")
-    add("PreActResNet18, 8x8", resnet, (3, 8, 8), 64, (64, 32, 16), (1.0,), "batch")
+    add("PreActResNet18, 8x8", resnet, (3, 8, 8), 64, (32, 64), (1.0,), "batch", 12)
+    add("PreActResNet18, 8x8", resnet, (3, 8, 8), 64, (16,), (1.0,), "batch")
     return found
 
 
-def compare(case: dict[str, Any], seeds: int, device: str, known: dict[str, Any] | None) -> dict[str, Any]:
+def compare(case: dict[str, Any], device: str, known: dict[str, Any] | None) -> dict[str, Any]:
     """One row; known: an earlier one, whose measurements are kept."""
     measured, predicted, infinite, modes = [], [], [], set()
+    seeds = case["n"] if known is None else known["n"]
     for seed in range(seeds):
         net, m, shape = case["make"](seed), case["m"], case["shape"]
         theory = ns.predict(net, shape, batch_size=m, stats=case["stats"])
@@ -95,6 +106,7 @@ def compare(case: dict[str, Any], seeds: int, device: str, known: dict[str, Any]
     mean = statistics.mean(measured) if known is None else known["measured"]
     error = statistics.stdev(measured) / math.sqrt(seeds) if known is None else known["stderr"]
     return setting(case) | {
+        "n": seeds,
         "measured": mean,
         "stderr": error,
         "predicted": statistics.mean(predicted),
@@ -126,7 +138,6 @@ def slopes(rows: list[dict[str, Any]]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--known", type=Path, nargs="*", default=[], help="results whose measurements are kept")
     parser.add_argument("--only", default="", help="networks whose name holds this")
     parser.add_argument("--device", default="cpu")
@@ -134,20 +145,20 @@ def main() -> None:
     torch.backends.cudnn.allow_tf32 = False
     start, rows = time.perf_counter(), []
     results = [json.loads(file.read_text()) for file in options.known]
-    old = [{"device": result["environment"]["device"]} | row for result in results for row in result["rows"]]
+    old = [{"device": result["environment"]["device"], "n": 5} | row for result in results for row in result["rows"]]
     for case in [case for case in cases() if options.only in case["network"]]:
         known = next((row for row in old if row.items() >= setting(case).items()), None)
-        rows.append(compare(case, options.seeds, options.device, known))
+        rows.append(compare(case, options.device, known))
         row = rows[-1]
         print(
             f"{row['network']:27s} width {row['width']:5d} gamma {row['gamma']:4g} {row['norm']:5s} {row['stats']:6s} "
-            f"measured {row['measured']:9.4g} predicted {row['predicted']:9.4g} {100 * row['error']:+6.1f} % "
+            f"measured {row['measured']:9.4g} (n = {row['n']}) predicted {row['predicted']:9.4g} "
+            f"{100 * row['error']:+6.1f} % "
             f"(infinite width {100 * row['error_infinite_width']:+6.1f} %) {'/'.join(row['modes'])}",
             flush=True,
         )
         if options.out:
             result: dict[str, Any] = {
-                "seeds": options.seeds,
                 "rows": rows,
                 "slopes": slopes(rows),
                 "environment": environment(),

@@ -34,6 +34,24 @@ def test_sparse_activations():
     assert not warned("differences in length", mlp(beta=1.0), (50,))
 
 
+def test_a_warning_says_by_how_much():
+    """As multiples of the answer, in the result and in its words."""
+    plain, sparse = ns.predict(mlp(), (50,)), ns.predict(mlp(beta=-1.0), (50,))
+    assert plain.seen == (0.9, 1.2)
+    assert sparse.seen == (0.9, 4.0)
+    assert "measured at 0.9 to 4 times that" in str(sparse)
+    assert ns.predict(mlp(act=nn.Tanh), (50,), batch_size=16).seen[0] < 0.7
+    assert ns.predict(mlp(), (50,), "cross_entropy").seen[1] > 1.25
+    assert json.loads(sparse.to_json())["seen"] == [0.9, 4.0]
+
+
+def test_data_modes_of_large_batches():
+    net = mlp(act=nn.Tanh)
+    assert warned("is large beside 100 channels", net, (50,), batch_size=64)
+    assert not warned("is large beside", net, (50,), batch_size=32)
+    assert not warned("is large beside", mlp(), (50,), batch_size=64)
+
+
 @pytest.mark.parametrize("beta", [-1.0, 0.0, 0.5])
 def test_the_slope_of_the_length_map(beta):
     """Against a sample of more than the usual length among independent others."""

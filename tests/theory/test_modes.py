@@ -35,6 +35,28 @@ def test_edge_of_two_parts_is_that_of_one():
     assert Bulk([(one[:1], 30.0)], 50).edge() == pytest.approx(Bulk([(one, 1.0)], 50).edge())
 
 
+@pytest.mark.parametrize("spread", [0.3, 0.6])
+def test_entries_of_the_diagonal_widen_the_edge(spread):
+    """A diagonal of its own, as samples of different length have it: R-transforms add."""
+    m, t = 400, torch.full((300,), 1 / 300, dtype=torch.float64)
+    tops = []
+    for _ in range(5):
+        # Even spacing: a diagonal without a longest sample.
+        own = spread * 3**0.5 * torch.linspace(-1, 1, m, dtype=torch.float64)
+        tops.append(float(torch.linalg.eigvalsh(bulk(m, t) + own.diag())[-1]))
+    found = Bulk([(t, 1.0)], m, spread**2).edge()
+    assert found > Bulk([(t, 1.0)], m).edge() + 0.3 * spread**2
+    # Top eigenvalues lie below the edge by about m^(-2/3) of it, with or without a diagonal.
+    assert sum(tops) / 5 == pytest.approx(found, rel=0.04)
+
+
+def test_entries_of_the_diagonal_push_the_mean_mode():
+    m, t, spike = 300, torch.full((600,), 1 / 600, dtype=torch.float64), 6.0
+    own = 0.8 * normal(m).diag()
+    tops = [float(torch.linalg.eigvalsh(bulk(m, t) + own + spike / m)[-1]) for _ in range(5)]
+    assert sum(tops) / 5 == pytest.approx(spike + 1 + Bulk([(t, 1.0)], m, 0.64).pushed(spike), rel=0.02)
+
+
 def test_data_modes_push_the_mean_mode():
     m, t = 300, torch.full((600,), 1 / 600, dtype=torch.float64)
     spike = 6.0

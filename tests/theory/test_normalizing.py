@@ -48,7 +48,7 @@ def test_wide_batches_divide_by_the_variance_and_grow_gradients_by_the_explosion
     assert float(found.variance) == pytest.approx(1 - 1 / math.pi, rel=1e-4)
     slope = RELU.moments(sites.pairs(found.kernel, torch.zeros(1, dtype=torch.float64))).slope
     g = torch.ones(1, 2, 1, 1, dtype=torch.float64) * slope
-    sent, _ = send_back(found, g, torch.zeros_like(g), 1.0, trained=torch.zeros(1, dtype=torch.float64))
+    sent, _ = send_back(found, g, torch.zeros_like(g), 1.0, trained=False)
     assert 2 * float(sent[0, 0]) == pytest.approx(math.pi / (math.pi - 1), rel=1e-3)
 
 
@@ -71,7 +71,7 @@ def test_backward_as_trained_against_random_channels(constant):
     moments = RELU.moments(sites.pairs(found.kernel, torch.zeros(1, dtype=torch.float64)))
     seed = torch.tensor([1.0, 1.0 if constant else 0.0], dtype=torch.float64)[None, :, None, None]
     bend = seed * sites.outer(moments.bend, moments.bend) * (1 - sites.same())
-    sent, _ = send_back(found, seed * moments.slope, bend, 1.0, trained=torch.ones(1, dtype=torch.float64))
+    sent, _ = send_back(found, seed * moments.slope, bend, 1.0, trained=True)
     # The theory takes zh as Gaussian and its statistics as independent of phi': off by O(1/m).
     assert float(sent[0, 0]) == pytest.approx(same, rel=2 / m)
     assert float(sent[0, 1]) == pytest.approx(other, abs=2 / m * same)

@@ -26,11 +26,19 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
             f"{name}: {phi.name} of values that are not Gaussian; a Gaussian of the same moments took their place."
         )
     pairs = [x.sites.pairs(part.kernel, part.mean) for part in x.parts]
-    found = [_moments(phi, x, part, p) for part, p in zip(x.parts, pairs, strict=True)]
+    gaussian = [phi.moments(p) for p in pairs]
+    found = [_of_batch(phi, x, *each) for each in zip(x.parts, pairs, gaussian, strict=True)]
     lengths = [_lengths(phi, x, part, p) for part, p in zip(x.parts, pairs, strict=True)]
     walk.lengths *= max(_lengthens(phi, part, p) for part, p in zip(x.parts, pairs, strict=True))
     parts = tuple(
-        Part(part.channels, m.value, m.mean, part.noise * _of_two(x, m.slope) ** 2, length=length)
+        Part(
+            part.channels,
+            m.value,
+            m.mean,
+            part.tangent * x.sites.two(m.slope),
+            part.noise * _of_two(x, m.slope) ** 2,
+            length=length,
+        )
         for part, m, (length, _) in zip(x.parts, found, lengths, strict=True)
     )
     out = Field(x.sites, parts, x.shape, False, x.roots, (phi, x))
@@ -38,20 +46,30 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
         g = tuple(g * m.slope for g, m in zip(cotangent.g, found, strict=True))
-        came = cotangent.g if x.sites.form == "samples" else tuple(g.detach() for g in cotangent.g)
-        bend = tuple(g * (x.sites.outer(m.bend, m.bend) * others) for g, m in zip(came, found, strict=True))
+        bend = tuple(g * (x.sites.outer(m.bend, m.bend) * others) for g, m in zip(cotangent.g, found, strict=True))
+        two = tuple(_two(x, *each) for each in zip(x.parts, gaussian, found, cotangent.two, strict=True))
         mean, data, length, apart = cotangent.spread
         length += (1 + 2 / walk.outputs) * _uneven(x, cotangent, [pairs for _, pairs in lengths])
-        return [Cotangent(g, bend, (mean, data, length, apart + _apart(x, cotangent.g, g)))]
+        return [Cotangent(g, bend, two, (mean, data, length, apart + _apart(x, cotangent.g, g)))]
 
     return walk.record(out, [x], back, bends=f"{name!r} ({phi.name})")
+
+
+def _two(x: Field, part: Part, gaussian: Moments, m: Moments, came: Tensor) -> Tensor:
+    """The drift goes through the value, whose derivative is the slope, and the slope, through which tangents went."""
+    slope, curve = x.sites.two(gaussian.slope), x.sites.two(gaussian.curve)
+    sent = came * slope
+    sent[1].addcmul_(part.tangent * curve, came[0])
+    if m is not gaussian:
+        torch.mul(came[0], x.sites.two(m.slope), out=sent[0])
+    return sent
 
 
 def _lengths(phi: Activation, x: Field, part: Part, pairs: Pairs) -> tuple[float, Tensor]:
     """Relative variance of the squared length after phi, and what phi adds to that of the gradient, by pairs."""
     if x.sites.form == "samples":
         return part.length, torch.zeros_like(part.kernel[0])
-    q, k = float(pairs.q.mean()), pairs.k[0].detach()
+    q, k = float(pairs.q.mean()), pairs.k[0]
     own, back, slope = fluctuations(phi, q, float(pairs.mean.mean()), k / q if q > 0 else k)
     return slope**2 * part.length + float(own.mean()) / part.channels, back
 
@@ -62,7 +80,7 @@ def _apart(x: Field, came: Sequence[Tensor], sent: Sequence[Tensor]) -> float:
         return 0.0
     ratios = []
     for gs in (came, sent):
-        one, two = map(sum, zip(*(g[0].detach().sum((-2, -1)).tolist() for g in gs), strict=True))
+        one, two = map(sum, zip(*(g[0].sum((-2, -1)).tolist() for g in gs), strict=True))
         ratios.append(one / two if two * x.sites.batch > one > two else 1.0)
     return max(ratios[1] - ratios[0], 0.0) / x.channels
 
@@ -79,21 +97,22 @@ def _uneven(x: Field, cotangent: Cotangent, pairs: list[Tensor]) -> float:
     return found
 
 
-def _moments(phi: Activation, x: Field, part: Part, pairs: Pairs) -> Moments:
-    """Of Gaussian values, with the kurtosis that a batch leaves them: of places themselves, and of means elsewhere."""
-    m = phi.moments(pairs)
+def _of_batch(phi: Activation, x: Field, part: Part, pairs: Pairs, m: Moments) -> Moments:
+    """With the kurtosis that a batch leaves Gaussian values: of places themselves, and of means elsewhere."""
     if part.kurtosis == 0:
         return m
     sites, same, others = x.sites, x.sites.same(), x.sites.others()
-    value4, slope4, mean4, rise4 = (part.kurtosis * f for f in m.fourth)
-    means = sites.outer(m.mean, mean4) + sites.outer(mean4, m.mean)
+    value4, slope4, mean4, rise4 = m.fourth
+    mean4 = part.kurtosis * mean4
+    means = others * (sites.outer(m.mean, mean4) + sites.outer(mean4, m.mean))
     if phi.line is not None and pairs.centred:
         # Halves of a line: of the four only the mean is moved.
-        return replace(m, value=m.value + others * means, mean=m.mean + mean4)
+        return replace(m, value=m.value + means, mean=m.mean + mean4)
+    value4, slope4, rise4 = (part.kurtosis * f for f in (value4, slope4, rise4))
     rises = sites.outer(m.rise, rise4) + sites.outer(rise4, m.rise)
     return replace(
         m,
-        value=m.value + same * sites.ends(value4)[0] + others * means,
+        value=m.value + same * sites.ends(value4)[0] + means,
         slope=m.slope + same * sites.ends(slope4)[0] + others * rises,
         mean=m.mean + mean4,
     )
@@ -109,7 +128,7 @@ def _lengthens(phi: Activation, part: Part, pairs: Pairs) -> float:
 
 def _of_two(x: Field, slope: Tensor) -> float:
     """Mean over pairs of different samples, or of all of a real batch."""
-    return float(slope[-1].detach().mean())
+    return float(slope[-1].mean())
 
 
 def multiplied(
@@ -118,14 +137,22 @@ def multiplied(
     """Kernels times a factor for each pair, the same for what comes back."""
     by = factor(x)
     parts = tuple(
-        Part(part.channels, part.kernel * by, part.mean * of_mean, part.noise * of_mean**4, length=part.length)
+        Part(
+            part.channels,
+            part.kernel * by,
+            part.mean * of_mean,
+            part.tangent * of_mean**2,
+            part.noise * of_mean**4,
+            length=part.length,
+        )
         for part in x.parts
     )
     out = Field(x.sites, parts, x.shape, gaussian, x.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
         bend = tuple(b * of_mean**4 for b in cotangent.bend)
-        return [Cotangent(tuple(g * by for g in cotangent.g), bend, cotangent.spread)]
+        two = tuple(both * of_mean**2 for both in cotangent.two)
+        return [Cotangent(tuple(g * by for g in cotangent.g), bend, two, cotangent.spread)]
 
     return walk.record(out, [x], back)
 
@@ -159,6 +186,7 @@ def shift(walk: Walk, x: Field, constant: float) -> Field:
             part.channels,
             part.kernel + constant * (x.sites.ends(part.mean)[0] + x.sites.ends(part.mean)[1]) + constant**2,
             part.mean + constant,
+            part.tangent,
             part.noise,
             length=part.length,
         )

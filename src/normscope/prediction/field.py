@@ -30,12 +30,14 @@ class Part:
 
     kernel: second moments. mean: over channels, for each place. noise: variance of the kernel of two samples from pair
     to pair, which finite dimensions and widths bring. kurtosis: excess, which values normalized by a batch lack.
-    length: relative variance from sample to sample of the squared length.
+    length: relative variance from sample to sample of the squared length. tangent: the kernel of two samples' gradients
+    by the weights before (statistics held), sum of G K over layers; a zero for a batch of which every pair is known.
     """
 
     channels: int
     kernel: Tensor
     mean: Tensor
+    tangent: Tensor
     noise: float = 0.0
     kurtosis: float = 0.0
     length: float = 0.0
@@ -68,16 +70,24 @@ class Field:
     def size(self) -> tuple[int, ...]:
         return (self.sites.batch, *self.shape)
 
-    def mixture(self) -> Tensor:
-        """The kernel over all channels."""
+    def mixture(self) -> tuple[Tensor, Tensor]:
+        """The kernel and the tangents' over all channels."""
         if len(self.parts) == 1:
-            return self.parts[0].kernel
-        return sum((p.kernel * (p.channels / self.channels) for p in self.parts), torch.zeros(()).double())
+            return self.parts[0].kernel, self.parts[0].tangent
+        shares = [p.channels / self.channels for p in self.parts]
+        kernel, tangent = (
+            sum((k * share for k, share in zip(of, shares, strict=True)), torch.zeros((), dtype=torch.float64))
+            for of in ([p.kernel for p in self.parts], [p.tangent for p in self.parts])
+        )
+        return kernel, tangent
 
 
 @dataclass(frozen=True, eq=False)
 class Cotangent:
-    """For each part: g, the kernel of the gradient summed over its channels, and bend, that of d g / d value.
+    """For each part: g, the kernel of the gradient summed over its channels, bend, that of d g / d value, and two.
+
+    two: of two samples, statistics held: the kernel of the gradient, and the derivative of theta_xy, the tangents'
+    kernel of the output, by the part's kernel. The derivative by a kernel is called its drift.
 
     spread: sum of 1/width over the weights it came through, for the correction to finite width; for the mean mode, in
     which only channels are independent, and for the data modes, in which sites are too; the relative variance from
@@ -86,6 +96,7 @@ class Cotangent:
 
     g: tuple[Tensor, ...]
     bend: tuple[Tensor, ...]
+    two: tuple[Tensor, ...]
     spread: Spread
 
     def __add__(self, other: "Cotangent") -> "Cotangent":
@@ -103,6 +114,7 @@ class Cotangent:
         return Cotangent(
             tuple(a + b for a, b in zip(self.g, other.g, strict=True)),
             tuple(a + b for a, b in zip(self.bend, other.bend, strict=True)),
+            tuple(a + b for a, b in zip(self.two, other.two, strict=True)),
             (mean, data, lengths, apart),
         )
 

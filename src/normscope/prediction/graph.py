@@ -39,7 +39,12 @@ def walk_through(model: nn.Module, x: Field, walk: Walk) -> Field:
         raise
     except Exception as error:
         return _by_export(model, x, walk, error)
-    return _interpret(graph, x, walk, lambda path: _attribute(model, path), lambda path: model.get_submodule(path))
+    return _interpret(graph, x, walk, lambda path: _attribute(model, path), _submodules(model))
+
+
+def _submodules(model: nn.Module) -> Callable[[str], nn.Module]:
+    """By path, under every name that a module has."""
+    return dict(model.named_modules(remove_duplicate=False)).__getitem__
 
 
 def _attribute(model: nn.Module, path: str) -> Any:
@@ -220,7 +225,7 @@ def _by_export(model: nn.Module, x: Field, walk: Walk, error: Exception) -> Fiel
     out = next(node for node in program.graph.nodes if node.op == "output")
     users = {spec.arg.name for spec in signature.output_specs if spec.kind.name == "USER_OUTPUT"}
     out.args = (tuple(a for a in out.args[0] if getattr(a, "name", None) in users),)
-    return _interpret(program.graph, x, walk, state.get, lambda path: model.get_submodule(path), given)
+    return _interpret(program.graph, x, walk, state.get, _submodules(model), given)
 
 
 def _dtype(model: nn.Module) -> torch.dtype:

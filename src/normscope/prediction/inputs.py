@@ -42,8 +42,8 @@ def input_field(
 
 
 def _field(sites: Sites, kernel: Tensor, shape: tuple[int, ...], length: float = 0.0) -> Field:
-    mean = 0 * sites.diagonal(kernel)
-    return Field(sites, (Part(shape[0], kernel, mean, length=length),), shape, False, frozenset({INPUTS}))
+    mean, tangent = 0 * sites.diagonal(kernel), torch.zeros_like(sites.two(kernel))
+    return Field(sites, (Part(shape[0], kernel, mean, tangent, length=length),), shape, False, frozenset({INPUTS}))
 
 
 def _size(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -53,8 +53,7 @@ def _size(shape: tuple[int, ...]) -> tuple[int, int]:
 def _independent(shape: tuple[int, ...], m: int, layers: int) -> Field:
     height, width = _size(shape)
     sites = Sites("torus" if height * width > 1 else "exact", height, width, m, exact_sites(layers))
-    kernel = sites.same().clone().requires_grad_()
-    return _field(sites, kernel, shape, 2 / math.prod(shape))
+    return _field(sites, sites.same(), shape, 2 / math.prod(shape))
 
 
 def _overlaps(images: Tensor, shape: tuple[int, ...], layers: int) -> Field:
@@ -69,4 +68,4 @@ def _overlaps(images: Tensor, shape: tuple[int, ...], layers: int) -> Field:
     sites = Sites("torus" if height * width > 1 else "exact", height, width, m, exact_sites(layers))
     squares = images.square().sum((1, 2, 3))
     length = float(squares.var() / squares.mean() ** 2) if bool(squares.any()) else 0.0
-    return _field(sites, torch.stack([same, other]).requires_grad_(), shape, length)
+    return _field(sites, torch.stack([same, other]), shape, length)

@@ -51,6 +51,7 @@ def add(walk: Walk, name: str, left: Field, right: Field) -> Field:
                 a.channels,
                 a.kernel + b.kernel + cross,
                 a.mean + b.mean,
+                a.tangent + b.tangent,
                 a.noise + b.noise,
                 length=common_spread([(_size(left, a), a.length), (_size(left, b), b.length)]),
             )
@@ -82,7 +83,8 @@ def concatenate(walk: Walk, fields: Sequence[Field]) -> Field:
         sent, start = [], 0
         for f in fields:
             end = start + len(f.parts)
-            sent.append(Cotangent(cotangent.g[start:end], cotangent.bend[start:end], cotangent.spread))
+            g, bend, two = (of[start:end] for of in (cotangent.g, cotangent.bend, cotangent.two))
+            sent.append(Cotangent(g, bend, two, cotangent.spread))
             start = end
         return sent
 
@@ -100,7 +102,7 @@ def _one_form(walk: Walk, fields: Sequence[Field]) -> list[Field]:
 
 
 def _size(field: Field, part: Part) -> float:
-    return float(field.sites.diagonal(part.kernel.detach()).mean())
+    return float(field.sites.diagonal(part.kernel).mean())
 
 
 def _cuts(left: Field, right: Field) -> list[int]:
@@ -127,15 +129,16 @@ def _split(field: Field, cuts: list[int]) -> list[Part]:
 
 def _gather(cotangent: Cotangent, cuts: list[int], field: Field) -> Cotangent:
     """Cotangents of the cut pieces, summed to those of the field's own parts."""
-    g, bend, start, at = [], [], 0, 0
+    g, bend, two, start, at = [], [], [], 0, 0
     for part in field.parts:
         end, first = start + part.channels, at
         while at < len(cuts) and cuts[at] <= end:
             at += 1
         g.append(_summed(cotangent.g[first:at]))
         bend.append(_summed(cotangent.bend[first:at]))
+        two.append(_summed(cotangent.two[first:at]))
         start = end
-    return Cotangent(tuple(g), tuple(bend), cotangent.spread)
+    return Cotangent(tuple(g), tuple(bend), tuple(two), cotangent.spread)
 
 
 def _summed(pieces: tuple[Tensor, ...]) -> Tensor:

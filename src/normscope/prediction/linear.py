@@ -90,7 +90,7 @@ def _map(
     sigma_b2 = 0.0 if bias is None else _finite("biases", mean_square(bias))
     after = window.after
     walk.offsets |= after.form == "torus"
-    inputs = x.mixture()
+    inputs, tangent = x.mixture()
     patch = convolve(window, inputs)
     kernel = sigma_w2 * patch + sigma_b2
     uses = walk.used.setdefault(id(weight), [])
@@ -112,33 +112,47 @@ def _map(
     row.inputs = (x.sites, inputs, x.channels)
     row.of_data = x.roots == {INPUTS}
     row.taps, row.sites = window.taps, after.count
-    mean = torch.zeros_like(after.diagonal(kernel.detach()))
+    mean = torch.zeros_like(after.diagonal(kernel))
     inside = 1.0 if x.sites.form == "samples" else float(taps_inside(window).mean())
     noise = sigma_w2**2 * _noise(x, row.numbers["qh"] - row.numbers["qh_xy"]) * inside / window.taps
     row.length = _length(x)
     q = row.numbers["q"]
     length = ((q - sigma_b2) / q) ** 2 * row.length if q > 0 else 0.0
-    out = Field(
-        after, (Part(shape[0], kernel, mean, noise, length=length),), shape, True, frozenset({Root(uses[0], len(uses))})
-    )
+    tangent = sigma_w2 * convolve(window, tangent)
+    if walk.trains(weight):
+        tangent = tangent.add(after.two(patch), alpha=fan_in)
+    if walk.trains(bias):
+        tangent = tangent + 1
+    roots = frozenset({Root(uses[0], len(uses))})
+    out = Field(after, (Part(shape[0], kernel, mean, tangent, noise, length=length),), shape, True, roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
-        (g,) = cotangent.g
+        (g,), (came,) = cotangent.g, cotangent.two
         row.numbers.update(_gradients(after, g))
-        if walk.trains(weight):
-            walk.adds(row, after, g, fan_in * patch, cotangent.spread)
-        if bias is not None and walk.trains(bias):
-            walk.adds(row, after, g, 1.0, cotangent.spread)
         sent = sigma_w2 * convolve_back(window, g)
-        widths = [x.channels * n for n in independent_sites(x.sites, sent, inputs)]
+        sites = independent_sites(x.sites, sent, inputs)
+        mean, data, length, apart = cotangent.spread
+        # What is a sample's own meets what all share at every site, and these are independent too.
+        own = (mean, data, length, apart / sites[0])
+        if walk.trains(weight):
+            walk.adds(row, after, g * (fan_in * patch), own)
+        if walk.trains(bias):
+            walk.adds(row, after, g, own)
+        two = sigma_w2 * came
+        if walk.trains(weight):
+            two[1].add_(came[0], alpha=fan_in)
+        two = convolve_back(window, two)
+        widths = [x.channels * n for n in sites]
         # What C outputs' squares add to the length of a gradient, as far as samples do not share it.
         alone = 1 - (row.numbers["qt_xy"] / row.numbers["qt"]) ** 2 if row.numbers["qt"] > 0 else 0.0
-        mean, data, length, apart = cotangent.spread
         length += 2 * max(alone, 0.0) / (walk.outputs * widths[1])
         spread = (mean + 1 / widths[0], data + 1 / widths[1], length, apart)
-        shares = tuple(sent * (p.channels / x.channels) for p in x.parts) if len(x.parts) > 1 else (sent,)
-        zeros = tuple(torch.zeros_like(share) for share in shares)
-        return [Cotangent(shares, zeros, spread)]
+        shares: tuple[Tensor, ...] = (sent,)
+        twos: tuple[Tensor, ...] = (two,)
+        if len(x.parts) > 1:
+            walk.drifts[id(inputs)] = two[1]
+            shares, twos = (tuple(of * (p.channels / x.channels) for p in x.parts) for of in (sent, two))
+        return [Cotangent(shares, tuple(map(torch.zeros_like, shares)), twos, spread)]
 
     walk.made[key] = out
     return walk.record(out, [x], back, maps=True)
@@ -148,7 +162,7 @@ def _length(x: Field) -> float:
     """Relative variance of the squared length of all parts together."""
     if len(x.parts) == 1:
         return x.parts[0].length
-    sizes = [part.channels * float(x.sites.diagonal(part.kernel.detach()).mean()) for part in x.parts]
+    sizes = [part.channels * float(x.sites.diagonal(part.kernel).mean()) for part in x.parts]
     return common_spread([(size, part.length) for size, part in zip(sizes, x.parts, strict=True)])
 
 
@@ -178,7 +192,7 @@ def independent_sites(sites: Sites, g: Tensor, kernel: Tensor) -> tuple[float, f
     """
     if sites.form == "samples" or sites.count == 1:
         return 1.0, 1.0
-    g, kernel = g[0].detach(), kernel.detach()
+    g = g[0]
     if sites.form == "torus":
         values = torch.fft.rfft2(g).real * torch.fft.rfft2(kernel).real
         # Half of the waves are the other half's mirror images.
@@ -206,7 +220,7 @@ def _mirrored(width: int) -> Tensor:
 
 def _moments(sites: Sites, kernel: Tensor, symbol: str) -> dict[str, float]:
     """Means over sites, of one sample and of two."""
-    one, two = _means(sites, kernel.detach())
+    one, two = _means(sites, kernel)
     return {symbol: one, f"{symbol}_xy": two}
 
 

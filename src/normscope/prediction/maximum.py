@@ -2,15 +2,16 @@
 
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from normscope.prediction.field import Cotangent, Field, Part
 from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Walk
 from normscope.theory.gaussian import LINEAR
-from normscope.theory.maxima import agreement, of_windows, products
+from normscope.theory.maxima import agreement, of_windows, products, products_slope
 from normscope.theory.window import Window, taps_inside
-from normscope.theory.windows import convolve_back, pool, pool_back
+from normscope.theory.windows import convolve, convolve_back, pool, pool_back
 
 
 def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
@@ -29,33 +30,39 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
     for part in before.parts:
         pairs = before.sites.pairs(part.kernel, part.mean)
         q, mean = float(pairs.q.mean()), float(pairs.mean.mean())
-        inside = _inside(window, pairs.k.detach(), pairs.q)
+        inside = _inside(window, pairs.k, pairs.q)
         found, share = of_windows(window, phi.function, q, mean, inside)
         covariance = pool(window, pairs.k) / after.outer(share, share)
-        own = after.diagonal(covariance).detach().clamp_min(0)
+        own = after.diagonal(covariance).clamp_min(0)
+        chosen = agreement(after, covariance, own)
+        # How cotangents go back to single places, apart and together, and by them the tangents forward.
+        slopes, weights = after.outer(found.slope / share, found.slope / share), found.slope2 / share
+        apart, together = slopes * (1 - chosen), after.outer(weights.sqrt(), weights.sqrt()) * chosen
+        tangent = after.two(apart) * pool(window, part.tangent) + after.two(together) * convolve(window, part.tangent)
         parts.append(
             Part(
                 part.channels,
                 products(after, found, covariance, own),
                 found.mean,
+                tangent,
                 part.noise / window.taps**2,
                 length=part.length,
             )
         )
-        backs.append((found, share, agreement(after, covariance.detach(), own)))
+        slope = after.two(products_slope(after, found, covariance, own)) / after.outer(share, share)
+        backs.append((apart, together, after.outer(found.bend / share, found.bend / share), slope))
     space = (after.width,) if len(x.shape) == 2 else (after.height, after.width)
     out = Field(after, tuple(parts), (x.channels, *space), False, x.roots)
     others = before.sites.others()
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
-        sent, bends = [], []
-        for (found, share, chosen), g in zip(backs, cotangent.g, strict=True):
-            slopes, weights = after.outer(found.slope / share, found.slope / share), found.slope2 / share
-            apart = pool_back(window, slopes * (1 - chosen) * g)
-            together = convolve_back(window, after.outer(weights.sqrt(), weights.sqrt()) * chosen * g)
-            sent.append(apart + together)
-            bends.append(pool_back(window, after.outer(found.bend / share, found.bend / share) * g) * others)
-        return [Cotangent(tuple(sent), tuple(bends), cotangent.spread)]
+        sent, bends, twos = [], [], []
+        for (apart, together, bend, slope), g, (pair, drift) in zip(backs, cotangent.g, cotangent.two, strict=True):
+            sent.append(pool_back(window, apart * g) + convolve_back(window, together * g))
+            bends.append(pool_back(window, bend * g) * others)
+            pair = pool_back(window, after.two(apart) * pair) + convolve_back(window, after.two(together) * pair)
+            twos.append(torch.stack([pair, pool_back(window, slope * drift)]))
+        return [Cotangent(tuple(sent), tuple(bends), tuple(twos), cotangent.spread)]
 
     return walk.record(out, [before], back, bends=f"{name!r} (max pooling)")
 

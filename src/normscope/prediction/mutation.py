@@ -3,6 +3,7 @@
 import inspect
 import operator
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -107,13 +108,20 @@ def _marked(name: str) -> bool:
 
 
 def _inplace(target: Any, node: fx.Node) -> bool:
-    if node.kwargs.get("inplace"):
-        return True
+    if "inplace" in node.kwargs:
+        return bool(node.kwargs["inplace"])
+    place = _inplace_argument(target)
+    return place is not None and len(node.args) > place and bool(node.args[place])
+
+
+@lru_cache(maxsize=256)
+def _inplace_argument(target: Any) -> int | None:
+    """Which of its arguments says so."""
     try:
-        bound = inspect.signature(target).bind_partial(*node.args, **node.kwargs)
+        names = [*inspect.signature(target).parameters]
     except (TypeError, ValueError):
-        return False
-    return bool(bound.arguments.get("inplace", False))
+        return None
+    return names.index("inplace") if "inplace" in names else None
 
 
 def _viewed(node: fx.Node, submodule: Callable[[str], nn.Module]) -> fx.Node | None:

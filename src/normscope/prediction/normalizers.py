@@ -91,6 +91,7 @@ def batch_norm(
             part.channels,
             g2 * n.kernel + _mean_square(b),
             torch.full_like(part.mean, float(b.mean())),
+            _tangent(walk, part.tangent * (g2 * n.inverse), x.sites.two(n.kernel), gamma, beta),
             part.noise * g2**2 / n.variance**2,
             # Of one entry of a vector on the sphere of that many dimensions.
             -6 / (n.freedom + 2) if x.gaussian else 0.0,
@@ -101,20 +102,35 @@ def batch_norm(
     out = Field(x.sites, parts, x.shape, x.gaussian, x.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
-        sent = []
-        for n, (g2, _), g, bend in zip(found, affine, cotangent.g, cotangent.bend, strict=True):
-            before, products = send_back(n, g, bend, g2, trained=walk.trained_mask(len(g)))
+        sent, twos = [], []
+        for n, (g2, _), g, bend, two in zip(found, affine, cotangent.g, cotangent.bend, cotangent.two, strict=True):
+            before, products = send_back(n, g, bend, g2, trained=walk.trained)
             if walk.trains(gamma) and walk.trains(beta):
                 # In one: the gradients of both meet what they are multiplied with.
-                walk.adds(row, x.sites, g, n.kernel + 1.0, cotangent.spread, products + g)
+                walk.adds(row, x.sites, products + g, cotangent.spread)
             elif walk.trains(gamma):
-                walk.adds(row, x.sites, g, n.kernel, cotangent.spread, products)
+                walk.adds(row, x.sites, products, cotangent.spread)
             elif walk.trains(beta):
-                walk.adds(row, x.sites, g, 1.0, cotangent.spread)
+                walk.adds(row, x.sites, g, cotangent.spread)
             sent.append(before)
-        return [Cotangent(tuple(sent), tuple(map(torch.zeros_like, sent)), cotangent.spread)]
+            twos.append(_two(walk, two, g2 * n.inverse, g2 / n.variance, 1 / n.variance, gamma))
+        return [Cotangent(tuple(sent), tuple(map(torch.zeros_like, sent)), tuple(twos), cotangent.spread)]
 
     return walk.record(out, [x], back, bends=f"{name!r} (BatchNorm)")
+
+
+def _tangent(walk: Walk, before: Tensor, kernel: Tensor, gamma: Tensor | None, beta: Tensor | None) -> Tensor:
+    """The tangents' kernel with what a trained gamma and beta add; kernel: of two samples, that gamma multiplies."""
+    found = before + kernel if walk.trains(gamma) else before
+    return found + 1 if walk.trains(beta) else found
+
+
+def _two(
+    walk: Walk, came: Tensor, back: Tensor | float, value: Tensor | float, hat: Tensor | float, gamma: Tensor | None
+) -> Tensor:
+    """back: of cotangents. The drift goes through the values, and through what a trained gamma is multiplied with."""
+    g, drift = came
+    return torch.stack([g * back, drift * value + g * hat if walk.trains(gamma) else drift * value])
 
 
 def _check(walk: Walk, name: str, found: Sequence[Normalized]) -> None:
@@ -124,7 +140,8 @@ def _check(walk: Walk, name: str, found: Sequence[Normalized]) -> None:
         walk.warn(
             f"{name}: the batch has {min(n.freedom for n in found):.1f} degrees of freedom; below 4 the mean of "
             "1/variance does not exist, and 4 were taken: the answer was seen to be 7 to 30 times too low. Use a "
-            "larger batch_size."
+            "larger batch_size.",
+            (0.9, 30.0),
         )
 
 
@@ -164,28 +181,31 @@ def _by_running(
             part.channels,
             kernel * s + _mean_square(b),
             (1 - share) * part.mean * s**0.5 + float(b.mean()),
+            _tangent(walk, part.tangent * s, x.sites.two(kernel) * rate, gamma, beta),
             part.noise * s**2,
             length=part.length,
         )
-        for part, kernel, share, s, (_, b) in zip(x.parts, kernels, known, scales, affine, strict=True)
+        for part, kernel, share, s, rate, (_, b) in zip(x.parts, kernels, known, scales, rates, affine, strict=True)
     )
     out = Field(x.sites, parts, x.shape, x.gaussian, x.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
-        for kernel, rate, g in zip(kernels, rates, cotangent.g, strict=True):
-            if gamma is not None and walk.trains(gamma):
-                walk.adds(row, x.sites, g, kernel * rate, cotangent.spread)
-            if beta is not None and walk.trains(beta):
-                walk.adds(row, x.sites, g, 1.0, cotangent.spread)
+        twos = []
+        for kernel, rate, s, g, two in zip(kernels, rates, scales, cotangent.g, cotangent.two, strict=True):
+            if walk.trains(gamma):
+                walk.adds(row, x.sites, g * (kernel * rate), cotangent.spread)
+            if walk.trains(beta):
+                walk.adds(row, x.sites, g, cotangent.spread)
+            twos.append(_two(walk, two, s, s, rate, gamma))
         sent = tuple(g * s for g, s in zip(cotangent.g, scales, strict=True))
-        return [Cotangent(sent, tuple(map(torch.zeros_like, sent)), cotangent.spread)]
+        return [Cotangent(sent, tuple(map(torch.zeros_like, sent)), tuple(twos), cotangent.spread)]
 
     return walk.record(out, [x], back, bends=f"{name!r} (BatchNorm)")
 
 
 def _shared(x: Field, kernel: Tensor) -> float:
     """Mean over pairs of different samples and all pairs of sites: the mean square of channels' means over the data."""
-    kernel, m = kernel.detach(), x.sites.batch
+    m = x.sites.batch
     if x.sites.form != "samples":
         return float(kernel[1].mean())
     return float(kernel[0].sum() - kernel[0].trace()) / (m * (m - 1)) if m > 1 else 0.0
@@ -229,7 +249,7 @@ def sample_norm(
     kernels = [moved(part) for part in x.parts]
     square = sum(sites.diagonal(k) * (p.channels / total) for k, p in zip(kernels, x.parts, strict=True))
     assert isinstance(square, Tensor)
-    square = (square if sites.form == "samples" else square.mean().expand(square.shape)).detach() + eps
+    square = (square if sites.form == "samples" else square.mean().expand(square.shape)) + eps
     rate = sites.outer(square.rsqrt(), square.rsqrt())
     row = walk.row(name, kind, variance=float(square.mean()))
     hats = [k * rate for k in kernels]
@@ -238,6 +258,7 @@ def sample_norm(
             p.channels,
             g2 * hat + _mean_square(b),
             (p.mean - middle) * square.rsqrt() * g2**0.5 + float(b.mean()),
+            _tangent(walk, p.tangent * (g2 * rate), sites.two(hat), gamma, beta),
             p.noise * (g2 / float(square.mean())) ** 2,
         )
         for p, hat, (g2, b) in zip(x.parts, hats, affine, strict=True)
@@ -245,12 +266,14 @@ def sample_norm(
     out = Field(sites, parts, x.shape, x.gaussian, x.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
-        for hat, g in zip(hats, cotangent.g, strict=True):
-            if gamma is not None and walk.trains(gamma):
-                walk.adds(row, sites, g, hat, cotangent.spread)
-            if beta is not None and walk.trains(beta):
-                walk.adds(row, sites, g, 1.0, cotangent.spread)
+        twos = []
+        for hat, (g2, _), g, two in zip(hats, affine, cotangent.g, cotangent.two, strict=True):
+            if walk.trains(gamma):
+                walk.adds(row, sites, g * hat, cotangent.spread)
+            if walk.trains(beta):
+                walk.adds(row, sites, g, cotangent.spread)
+            twos.append(_two(walk, two, g2 * rate, g2 * rate, rate, gamma))
         sent = tuple(g * g2 * rate for g, (g2, _) in zip(cotangent.g, affine, strict=True))
-        return [Cotangent(sent, tuple(map(torch.zeros_like, sent)), cotangent.spread)]
+        return [Cotangent(sent, tuple(map(torch.zeros_like, sent)), tuple(twos), cotangent.spread)]
 
     return walk.record(out, [x], back, bends=f"{name!r} ({kind})")

@@ -23,6 +23,7 @@ class Prediction(Reportable):
 
     lambda_max: with the correction for finite width; lambda_infinite: without it. eta_star: the learning rate at which
         the local quadratic turns unstable, for `optimizer` and `loss`.
+    seen: between which multiples of lambda_max networks like this one were measured; wider where a warning says why.
     mode: "mean" where the eigenvector is constant over samples, "data" where it is not; mean_mode, data_mode: the
         largest eigenvalue of either kind.
     layers: one row a layer. sigma_w2, sigma_b2, gamma2: as they stand in the model. qh, qh_xy: second moments of what
@@ -35,6 +36,7 @@ class Prediction(Reportable):
     lambda_max: float
     eta_star: float
     mode: str
+    seen: tuple[float, float]
     lambda_infinite: float
     mean_mode: float
     data_mode: float
@@ -89,6 +91,8 @@ class Prediction(Reportable):
             f"{self.theory} theory, statistics {self.stats!r}, batch of {self.batch_size}",
             f"eta*       = {self.eta_star:.4g} for {self.optimizer} on {self.loss} ({self.rule})",
         ]
+        if self.theory == "corrected":
+            lines.append(f"networks like this one were measured at {self.seen[0]:.2g} to {self.seen[1]:.3g} times that")
         if math.isfinite(beside):
             lines.append(f"{self.mode} mode; the largest {other} mode is {beside:.4g}")
         lines += [f"! {warning}" for warning in self.warnings]

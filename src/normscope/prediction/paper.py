@@ -42,7 +42,7 @@ def as_printed(walk: Walk, x: Field) -> Spectrum:
 
 
 def _printed(walk: Walk, layers: list[Row], convolutions: int, x: Field) -> Any:
-    start = x.parts[0].kernel.detach()
+    start = x.parts[0].kernel
     settings: dict[str, Any] = {
         "sigma_w2": [row.numbers["sigma_w2"] for row in layers],
         "sigma_b2": [row.numbers["sigma_b2"] for row in layers],

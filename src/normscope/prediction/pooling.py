@@ -20,13 +20,15 @@ def average_pool(walk: Walk, x: Field, window: Window, *, flat: bool = False) ->
     if window.before.form == "torus" and any(window.padding) and max(window.kernel) >= _WIDE:
         walk.warn(
             f"Average pooling pads windows of {window.kernel[0]}x{window.kernel[1]} on images that are taken without "
-            "their borders: lambda was seen to be 5 % too low with windows of 5 and 20 % with windows of 7."
+            "their borders: lambda was seen to be 5 % too low with windows of 5 and 20 % with windows of 7.",
+            (0.9, 1.25),
         )
     parts = tuple(
         Part(
             part.channels,
             pool(window, part.kernel),
             place(window, part.mean, averaged=True),
+            pool(window, part.tangent),
             part.noise / window.taps**2,
             length=part.length,
         )
@@ -37,9 +39,10 @@ def average_pool(walk: Walk, x: Field, window: Window, *, flat: bool = False) ->
     out = Field(after, parts, (x.channels, *space), gaussian, x.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
-        g = tuple(pool_back(window, g) for g in cotangent.g)
-        bend = tuple(pool_back(window, b) for b in cotangent.bend)
-        return [Cotangent(g, bend, cotangent.spread)]
+        g, bend, two = (
+            tuple(pool_back(window, of) for of in each) for each in (cotangent.g, cotangent.bend, cotangent.two)
+        )
+        return [Cotangent(g, bend, two, cotangent.spread)]
 
     return walk.record(out, [x], back)
 
@@ -65,10 +68,12 @@ def _turned(walk: Walk, x: Field) -> Field:
         return kernel.transpose(-1, -2) if x.sites.form == "torus" else kernel
 
     sites = replace(x.sites, height=1, width=x.sites.height)
-    out = Field(sites, tuple(replace(p, kernel=turn(p.kernel)) for p in x.parts), x.shape, x.gaussian, x.roots)
+    parts = tuple(replace(p, kernel=turn(p.kernel), tangent=turn(p.tangent)) for p in x.parts)
+    out = Field(sites, parts, x.shape, x.gaussian, x.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
-        return [Cotangent(tuple(map(turn, cotangent.g)), tuple(map(turn, cotangent.bend)), cotangent.spread)]
+        g, bend, two = (tuple(map(turn, of)) for of in (cotangent.g, cotangent.bend, cotangent.two))
+        return [Cotangent(g, bend, two, cotangent.spread)]
 
     return walk.record(out, [x], back)
 

@@ -106,6 +106,7 @@ def predict(
         eta_star=limit.factor / top if top > 0 else math.inf,
         mode="mean" if found.mean >= found.data else "data",
         lambda_infinite=scale * max(found.mean_infinite, found.data_infinite),
+        seen=walk.seen,
         mean_mode=scale * found.mean,
         data_mode=scale * found.data,
         rule=limit.rule,
@@ -168,7 +169,7 @@ def _loss_factor(walk: Walk, loss: str, out: Field, batch: int) -> float:
         return {"half_mse": 1.0, "half_sse": float(batch), "mse": 2.0 / outputs}[loss]
     if outputs == 1:
         raise ValueError("Cross-entropy needs at least two outputs; the model has one. Take another loss.")
-    kernel, sites = out.parts[0].kernel.detach(), out.sites
+    kernel, sites = out.parts[0].kernel, out.sites
     q = float(sites.diagonal(kernel).mean())
     q_xy = float(sites.mix(kernel).mean() * sites.batch - q) / max(sites.batch - 1, 1)
     factor = curvature(outputs, q, q_xy)
@@ -176,6 +177,7 @@ def _loss_factor(walk: Walk, loss: str, out: Field, batch: int) -> float:
         f"Cross-entropy: {factor:.3g} of squared error's curvature, for outputs of mean square {q:.3g}"
         + f". {NOT_A_LIMIT}"
     )
+    walk.doubt((0.9, 1.27))
     return factor
 
 

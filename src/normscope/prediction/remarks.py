@@ -6,12 +6,16 @@ from normscope.prediction.linear import NARROW
 from normscope.prediction.spectrum import Spectrum
 from normscope.prediction.walk import Walk
 
+# Measured over predicted lambda with fewer channels.
+NARROW_SEEN = (0.9, 1.4)
 # Growth of squared gradients through the network that is worth a warning.
 _STEEP = 1e3
 # Data modes beside the mean mode, and the correction for finite width, from which on answers were seen to be off.
 _CLOSE, _RAISED = 0.8, 1.5
 # Batches below which data modes under BatchNorm were seen to be too high.
 _SMALL = 64
+# Batches, in narrowest widths, above which data modes were seen to be too low.
+_LARGE = 0.45
 # Growth of differences in length through all layers that is worth a warning.
 _LONGER = 1.9
 
@@ -23,15 +27,18 @@ def common(walk: Walk, found: Spectrum, outputs: int, *, given: bool) -> None:
     if hidden and min(hidden) < NARROW:
         walk.warn(
             f"The narrowest hidden layer has {min(hidden)} channels: outside the theory's reach, which is many "
-            "channels. Measure instead."
+            "channels. Measure instead.",
+            NARROW_SEEN,
         )
     _raised(walk, found, outputs)
+    _large_batch(walk, found, hidden)
     _batch_norm(walk, found, given)
     if walk.lengths > _LONGER:
         walk.warn(
             f"BatchNorm with these betas makes differences in length between samples {walk.lengths:.2g} times larger, "
             "and the theory gives all samples one length: lambda was seen to be up to 4 times too low (ReLU, beta of "
-            "-1, three hidden layers). Measure instead."
+            "-1, three hidden layers). Measure instead.",
+            (0.9, 4.0),
         )
     if walk.offsets:
         walk.note("Large images were taken without their borders (by offsets), padding by its mean share of the taps.")
@@ -44,13 +51,24 @@ def _raised(walk: Walk, found: Spectrum, outputs: int) -> None:
         walk.warn(
             f"Data modes decide or nearly do, and finite width raises them by {found.data / found.data_infinite:.2g}; "
             "with so large a correction the answer was seen to be up to 13 % too low with 10 outputs, and up to 46 % "
-            f"with as many outputs as channels (here {outputs}). Measure to be sure."
+            f"with as many outputs as channels (here {outputs}). Measure to be sure.",
+            (0.9, 1.9),
         )
     elif found.mean > _RAISED * found.mean_infinite > 0:
         walk.warn(
             f"{outputs} outputs are many beside these widths: finite width raises the answer by "
             f"{found.mean / found.mean_infinite:.2g}, and with so large a correction it was seen to be up to 46 % too "
-            "low (as many outputs as channels). Measure to be sure."
+            "low (as many outputs as channels). Measure to be sure.",
+            (0.9, 1.9),
+        )
+
+
+def _large_batch(walk: Walk, found: Spectrum, hidden: list[int]) -> None:
+    if hidden and found.data > found.mean and walk.batch > _LARGE * min(hidden):
+        walk.warn(
+            f"Data modes decide, and a batch of {walk.batch} is large beside {min(hidden)} channels: they were seen to "
+            "be 3 to 19 % too low with batches of half the width, and 27 % with larger ones. Measure to be sure.",
+            (0.9, 1.4),
         )
 
 
@@ -60,12 +78,14 @@ def _batch_norm(walk: Walk, found: Spectrum, given: bool) -> None:
     if walk.batch < _SMALL:
         walk.warn(
             f"Data modes decide, under BatchNorm with a batch of {walk.batch}: below {_SMALL} samples they were seen "
-            "to be 10 to 45 % too high. Measure to be sure."
+            "to be 10 to 45 % too high. Measure to be sure.",
+            (1 / 1.45, 1.2),
         )
     if given:
         walk.warn(
             "Data modes of a real batch decide, under BatchNorm: with tight clusters they were seen to be up to 80 % "
-            "too high. Measure to be sure."
+            "too high. Measure to be sure.",
+            (1 / 1.8, 1.2),
         )
 
 

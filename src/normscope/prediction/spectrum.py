@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from normscope.prediction.field import Field
+from normscope.prediction.field import Cotangent, Field
 from normscope.prediction.walk import Row, Walk
 from normscope.theory.lengths import longest
 from normscope.theory.modes import Bulk, common_spread, unevenness, widening
@@ -30,7 +30,7 @@ def spectrum(walk: Walk, x: Field, out: Field, images: Tensor | None) -> Spectru
     """Sends cotangents back from one output and reads the eigenvalues off."""
     outputs = out.shape[0]
     if x.sites.form == "samples":
-        return _of_samples(walk, out, outputs)
+        return _of_samples(walk, x, out, outputs)
     return _of_classes(walk, x, out, outputs, images)
 
 
@@ -48,11 +48,11 @@ def _factor(rows: Shares, mode: int, outputs: int) -> float:
     return widening(outputs, common_spread([part for part in parts if part[1] > 0]))
 
 
-def _of_samples(walk: Walk, out: Field, outputs: int) -> Spectrum:
+def _of_samples(walk: Walk, x: Field, out: Field, outputs: int) -> Spectrum:
     """lambda is linear in the seed m v v^T, so its derivative by the seed is the kernel of the m samples, over m."""
     m = out.sites.batch
     seed = torch.ones(1, 1, m, m, dtype=torch.float64, requires_grad=True)
-    walk.send_back(out, seed)
+    walk.send_back(out, seed, x)
     rows = _added(walk)
     factor = _factor(rows, 0, outputs)
     raised = [row.share[0] * (factor if row.spread[0] > 0 else 1) for row, _ in rows if row.share is not None]
@@ -63,47 +63,45 @@ def _of_samples(walk: Walk, out: Field, outputs: int) -> Spectrum:
     constant = int((vectors.sum(0) ** 2).argmax())
     best = max((i for i in range(m) if i != constant), key=lambda i: float(values[i]))
     seeds = torch.stack([m * torch.outer(vectors[:, i], vectors[:, i]) for i in (constant, best)])[:, None]
-    walk.send_back(out, seeds)
+    walk.send_back(out, seeds, x)
     return _read(walk, outputs, m=m)
 
 
 def _of_classes(walk: Walk, x: Field, out: Field, outputs: int, images: Tensor | None) -> Spectrum:
     m = x.sites.batch
-    seeds = torch.ones(3, 2, 1, 1, dtype=torch.float64)
+    seeds = torch.ones(2, 2, 1, 1, dtype=torch.float64)
     seeds[1, 1] = -1 / (m - 1) if m > 1 else 0
-    walk.send_back(out, seeds)
+    arrived = walk.send_back(out, seeds, x)
     if m == 1:
         # One sample has one direction.
         return replace(_read(walk, outputs, m=m), data=-math.inf, data_infinite=-math.inf)
     # In the m - 1 directions orthogonal to 1 the mean eigenvalue is the second seed's; the edge lies above it.
-    inputs, widths, given = _overlaps(walk, x, images)
+    inputs, widths, given = _overlaps(walk, x, arrived, images)
     return _read(walk, outputs, m=m, inputs=inputs, widths=widths, given=given)
 
 
 Parts = list[tuple[Tensor, float]]
 
 
-def _overlaps(walk: Walk, x: Field, images: Tensor | None) -> tuple[Parts, Parts, float]:
+def _overlaps(walk: Walk, x: Field, arrived: Cotangent | None, images: Tensor | None) -> tuple[Parts, Parts, float]:
     """The linear part of the kernel: by the inputs' dimension, by the widths; by a real batch, how far it spreads.
 
-    Overlaps of the inputs fluctuate by their dimension, those of a layer's inputs again by its width.
+    Overlaps of the inputs fluctuate by their dimension, those of a layer's inputs again by its width; those of a tensor
+    that two layers read, once.
     """
-    added = [row.elementwise for row in walk.rows if row.elementwise is not None and row.elementwise.requires_grad]
-    if not added:
+    if arrived is None:
         return [], [], 0.0
     m = x.sites.batch
-    (start,) = (part.kernel for part in x.parts)
-    layers = [(row, *row.inputs) for row in walk.rows if row.inputs is not None and not row.of_data]
-    kernels = [start, *(kernel for _, _, kernel, _ in layers)]
-    first, *others = torch.autograd.grad(torch.stack(added).sum(), kernels, retain_graph=True, allow_unused=True)
-    assert first is not None
     widths: Parts = []
-    for (row, sites, _, channels), slope in zip(layers, others, strict=True):
-        if slope is not None:
+    drifts = dict(walk.drifts)
+    for row in walk.rows:
+        if row.inputs is not None and not row.of_data and id(row.inputs[1]) in drifts:
+            sites, kernel, channels = row.inputs
             # What fluctuates is what two samples do not share.
             size = row.numbers["qh"] - row.numbers["qh_xy"]
-            widths.append((sites.eigenvalues(slope[1].detach()) * (size / channels), channels))
-    waves = x.sites.eigenvalues(first[1].detach())
+            widths.append((sites.eigenvalues(drifts.pop(id(kernel))) * (size / channels), channels))
+    ((_, drift),) = arrived.two
+    waves = x.sites.eigenvalues(drift)
     if images is None:
         return [(waves / x.channels, float(x.channels))], widths, 0.0
     rows = torch.fft.fft2(images - images.mean(0)).flatten(1)
@@ -136,14 +134,15 @@ def _read(
     narrow = [*(inputs or [])]
     wide = [(values * widened, n) for values, n in (*narrow, *(widths or []))]
 
-    bulk = Bulk(wide, m)
+    variance = _variance(rows, outputs)
+    differing = Bulk(wide, m, variance * (m * corrected[1]) ** 2)
 
     def ends(mean: float, data: float, bulk: Bulk) -> tuple[float, float]:
         return mean + bulk.pushed(m * (mean - data)) / m, data + given + (bulk.edge() - bulk.total) / m
 
-    first, second = ends(infinite[0], infinite[1], Bulk(narrow, m)), ends(corrected[0], corrected[1], bulk)
-    alone = corrected[1] * longest(m, _variance(rows, outputs))
-    alone += bulk.pushed(m * (alone - corrected[1])) / m
+    first, second = ends(infinite[0], infinite[1], Bulk(narrow, m)), ends(corrected[0], corrected[1], differing)
+    alone = corrected[1] * longest(m, variance)
+    alone += Bulk(wide, m).pushed(m * (alone - corrected[1])) / m
     return Spectrum(_raised(rows, outputs, second[0]), max(second[1], alone), first[0], first[1], shares)
 
 

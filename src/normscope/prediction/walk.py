@@ -10,6 +10,8 @@ from normscope.prediction.field import Cotangent, Field, Spread
 from normscope.theory.sites import Sites
 
 Back = Callable[[Cotangent], Sequence[Cotangent]]
+# Measured over predicted lambda, of networks with 30 channels or more about which nothing else is said.
+USUAL = (0.9, 1.2)
 
 
 @dataclass
@@ -26,7 +28,6 @@ class Row:
     share: Tensor | None = None
     spread: Spread = (0.0, 0.0, 0.0, 0.0)
     length: float = 0.0
-    elementwise: Tensor | None = None
     inputs: tuple[Sites, Tensor, int] | None = None
     of_data: bool = False
     taps: int = 1
@@ -46,7 +47,9 @@ class Walk:
     """One pass over one network; `trains` says which tensors are trained.
 
     made: fields that layers have given, by weights and input. offsets: whether some layer's sites have no borders.
-    lengths: by what BatchNorm layers multiply differences in length between samples.
+    lengths: by what BatchNorm layers multiply differences in length between samples. drifts: of the kernels that the
+    last cotangents met, by the kernels' ids.
+    seen: between which multiples of the answer networks like it were measured.
     """
 
     def __init__(self, batch: int, trained: bool, trains: Callable[[Tensor | None], bool]) -> None:
@@ -59,19 +62,25 @@ class Walk:
         self.used: dict[int, list[str]] = {}
         self.made: dict[Hashable, Field] = {}
         self.called: list[str] = []
+        self.seen = USUAL
         self.offsets = False
         self.lengths = 1.0
         self.outputs = 1
+        self.drifts: dict[int, Tensor] = {}
         self._tape: list[_Record] = []
-        self._masks: dict[int, Tensor] = {}
 
     def note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
 
-    def warn(self, text: str) -> None:
+    def warn(self, text: str, seen: tuple[float, float] = USUAL) -> None:
+        """seen: between which multiples of the answer such networks were measured."""
         if text not in self.warnings:
             self.warnings.append(text)
+        self.doubt(seen)
+
+    def doubt(self, seen: tuple[float, float]) -> None:
+        self.seen = (min(self.seen[0], seen[0]), max(self.seen[1], seen[1]))
 
     def record(self, out: Field, inputs: Sequence[Field], back: Back, *, maps: bool = False, bends: str = "") -> Field:
         """maps: independent weights are in between; bends: what the operation is called where it is not linear."""
@@ -92,53 +101,32 @@ class Walk:
         self.rows.append(Row(layer, kind, numbers))
         return self.rows[-1]
 
-    def adds(
-        self,
-        row: Row,
-        sites: Sites,
-        g: Tensor,
-        kernel: Tensor | float,
-        spread: Spread,
-        products: Tensor | None = None,
-    ) -> None:
-        """What one parameter tensor adds: G times the kernel that it is multiplied with, or products that are known.
-
-        The last direction is sent back pair by pair; its second class is the kernel of two samples.
-        """
-        if sites.form == "samples":
-            total = sites.total(g * kernel if products is None else products)
-        else:
-            held = kernel.detach() if isinstance(kernel, Tensor) else kernel
-            total = sites.total(g.detach() * held if products is None else products.detach())
-            pair = (g[-1, 1] * kernel[1]).sum() if isinstance(kernel, Tensor) else g[-1, 1].sum() * kernel
-            pair = pair * sites.count if sites.form == "torus" else pair
-            row.elementwise = pair if row.elementwise is None else row.elementwise + pair
+    def adds(self, row: Row, sites: Sites, products: Tensor, spread: Spread) -> None:
+        """What one parameter tensor adds; products: G times the kernel that it is multiplied with."""
+        total = sites.total(products)
         row.share = total if row.share is None else row.share + total
         row.spread = spread
 
-    def send_back(self, out: Field, seeds: Tensor) -> None:
-        """Cotangents of one output unit, through the tape; rows collect their shares."""
+    def send_back(self, out: Field, seeds: Tensor, x: Field) -> Cotangent | None:
+        """Cotangents of one output unit, through the tape to x; rows collect their shares."""
         self.outputs = out.shape[0]
         for row in self.rows:
-            row.share = row.elementwise = None
-        waiting = {id(out): Cotangent((seeds,), (torch.zeros_like(seeds),), (0.0, 0.0, 0.0, 0.0))}
+            row.share = None
+        one = torch.ones_like(out.parts[0].tangent)
+        two = torch.stack([one, 0 * one])
+        waiting = {id(out): Cotangent((seeds,), (torch.zeros_like(seeds),), (two,), (0.0, 0.0, 0.0, 0.0))}
         for record in reversed(self._tape):
             cotangent = waiting.pop(id(record.out), None)
             if cotangent is None:
                 continue
+            for part, (_, drift) in zip(record.out.parts, cotangent.two, strict=True):
+                self.drifts[id(part.kernel)] = drift
             for source, sent in zip(record.inputs, record.back(cotangent), strict=True):
                 known = waiting.get(id(source))
                 waiting[id(source)] = sent if known is None else known + sent
+        return waiting.get(id(x))
 
     def forget(self) -> None:
         """Drops the tape, whose functions hold every kernel."""
         self._tape.clear()
-
-    def trained_mask(self, directions: int) -> Tensor:
-        """1 for directions that go through the statistics; the pair-by-pair one never does."""
-        if directions not in self._masks:
-            mask = torch.full((directions,), float(self.trained), dtype=torch.float64)
-            if directions == 3:
-                mask[2] = 0
-            self._masks[directions] = mask
-        return self._masks[directions]
+        self.drifts.clear()

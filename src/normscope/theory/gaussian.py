@@ -3,6 +3,7 @@ r"""Gaussian expectations: what an elementwise function does to a pair of jointl
     (u, v) ~ N(mean, [[q_a, k], [k, q_b]])       c = k / sqrt(q_a q_b)
 
     value   E[phi(u) phi(v)]       slope   E[phi'(u) phi'(v)]       mean   E[phi(u)]       bend   E[phi''(u)]
+    curve   E[phi''(u) phi''(v)]   d value / dk = slope,  d slope / dk = curve
 
 Closed forms for combinations a z + b relu(z) (linear, ReLU, leaky ReLU, |z|) and for erf; everything else by Hermite
 coefficients. With orthonormal Hermite polynomials h_k and alpha_k(q) = E[phi(mean + sqrt(q) z) h_k(z)], z standard,
@@ -20,7 +21,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ _KINK = 1e-6
 
 @dataclass(frozen=True)
 class Moments:
-    """value, slope: one for each pair; mean, rise = E[phi'], bend: one for each place.
+    """value, slope, curve: one for each pair; mean, rise = E[phi'], bend: one for each place.
 
     fourth: what a unit of excess kurtosis adds (Edgeworth) to E[phi^2], E[phi'^2], E[phi] and E[phi'] of a place,
     E[f''''] / 24 = E[f h_4] / sqrt(24).
@@ -43,6 +43,7 @@ class Moments:
 
     value: Tensor
     slope: Tensor
+    curve: Tensor
     mean: Tensor
     rise: Tensor
     bend: Tensor
@@ -51,12 +52,16 @@ class Moments:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Covariances k of pairs, and the variances q and means of places; ends: of a place's number, at both ends of k."""
+    """Covariances k of pairs, and the variances q and means of places; ends: of a place's number, at both ends of k.
+
+    curved: whether curves are asked for; they are 0 otherwise.
+    """
 
     k: Tensor
     q: Tensor
     mean: Tensor
     ends: Callable[[Tensor], tuple[Tensor, Tensor]]
+    curved: bool = True
 
     @cached_property
     def centred(self) -> bool:
@@ -73,7 +78,7 @@ class Activation:
     monotone: bool = True
 
     def moments(self, pairs: Pairs) -> Moments:
-        """All four moments of every pair.
+        """All moments of every pair.
 
         Example: E[relu(z)^2] = 1/2 and E[relu'(z)^2] = 1/2 for standard z.
             >>> one = torch.ones(1, 1, dtype=torch.float64)
@@ -94,10 +99,10 @@ def _lines(pairs: Pairs, a: float, b: float) -> Moments:
     k, q, mean = pairs.k, pairs.q, pairs.mean
     if b == 0:
         left, right = pairs.ends(mean)
-        return Moments(a * a * (k + left * right), a * a + 0 * k, a * mean, a + 0 * q, 0 * q, (0 * q,) * 4)
+        return Moments(a * a * (k + left * right), a * a + 0 * k, 0 * k, a * mean, a + 0 * q, 0 * q, (0 * q,) * 4)
     qa, qb = pairs.ends(q)
     n = (qa * qb).clamp_min(_TINY).sqrt()
-    c = (k.detach() / n).clamp(-1, 1)
+    c = (k / n).clamp(-1, 1)
     angle = math.pi / 2 + torch.asin(c)
     rest = (1 - c * c).sqrt()
     part = b * b / (2 * math.pi)
@@ -106,16 +111,14 @@ def _lines(pairs: Pairs, a: float, b: float) -> Moments:
     if not bool(live.all()):
         slope, value = torch.where(live, slope, -a * b), torch.where(live, value, 0.0)
     if a:
-        slope, value = a * (a + b) + slope, a * (a + b) * k.detach() + value
-    value = _held(k, value, slope)
-    if k.requires_grad:
-        slope = _held(k, slope, part / (n * rest.clamp_min(_KINK)))
+        slope, value = a * (a + b) + slope, a * (a + b) * k + value
+    curve = part / (n * rest.clamp_min(_KINK)) if pairs.curved else 0 * q
     root = q.clamp_min(_TINY).sqrt()
     mean = root * (b / math.sqrt(2 * math.pi))
     bend = torch.where(q > 2 * _TINY, (b / math.sqrt(2 * math.pi)) / root, 0.0)
     nothing = torch.zeros_like(q)
     # Only the mean of relu has an even part beyond the second order.
-    return Moments(value, slope, mean, nothing + (a + b / 2), bend, (nothing, nothing, mean / -24, nothing))
+    return Moments(value, slope, curve, mean, nothing + (a + b / 2), bend, (nothing, nothing, mean / -24, nothing))
 
 
 def _erf(pairs: Pairs) -> Moments:
@@ -123,7 +126,8 @@ def _erf(pairs: Pairs) -> Moments:
     square = (1 + 2 * qa) * (1 + 2 * qb)
     value = 2 / math.pi * torch.asin(2 * pairs.k / square.sqrt())
     slope = 4 / math.pi / (square - 4 * pairs.k**2).sqrt()
-    return replace(_series(pairs, torch.erf), value=value, slope=slope)
+    curve = math.pi**2 / 4 * pairs.k * slope**3 if pairs.curved else 0 * pairs.q
+    return replace(_series(pairs, torch.erf), value=value, slope=slope, curve=curve)
 
 
 @lru_cache(maxsize=1)
@@ -153,25 +157,6 @@ def derivative(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
     return slope
 
 
-class _Held(torch.autograd.Function):
-    """Values whose derivative by the covariance is known: d E[phi phi] / dk = E[phi' phi'], and so on."""
-
-    @staticmethod
-    def forward(ctx: Any, k: Tensor, value: Tensor, slope: Tensor) -> Tensor:
-        ctx.save_for_backward(slope)
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        (slope,) = ctx.saved_tensors
-        return grads[0] * slope, None, None
-
-
-def _held(k: Tensor, value: Tensor, slope: Tensor) -> Tensor:
-    found: Tensor = _Held.apply(k, value, slope)
-    return found
-
-
 def _series(pairs: Pairs, function: Callable[[Tensor], Tensor]) -> Moments:
     z, weight, table = hermite()
     # Equal places share their coefficients: without borders there is one.
@@ -192,8 +177,8 @@ def _series(pairs: Pairs, function: Callable[[Tensor], Tensor]) -> Moments:
     alpha = torch.cat([alpha, _rest((values * values) @ weight, alpha)], 1)
     beta = torch.cat([beta, _rest((slopes * slopes) @ weight, beta)], 1)
     qa, qb = pairs.ends(pairs.q)
-    c = (pairs.k.detach() / (qa * qb).clamp_min(_TINY).sqrt()).clamp(-1, 1)
-    needed = [alpha, beta, gamma] if pairs.k.requires_grad else [alpha, beta]
+    c = (pairs.k / (qa * qb).clamp_min(_TINY).sqrt()).clamp(-1, 1)
+    needed = [alpha, beta, gamma] if pairs.curved else [alpha, beta]
     if len(both[0]) == 1:
         # Far apart, most offsets of a torus have the same correlation.
         few, which = torch.unique(c, return_inverse=True)
@@ -201,15 +186,13 @@ def _series(pairs: Pairs, function: Callable[[Tensor], Tensor]) -> Moments:
         sums = [(powers[:, : row.shape[1]] @ row[0].square())[which] for row in needed]
     else:
         sums = _horner(c, [rows[place].reshape(*pairs.q.shape, -1) for rows in needed], pairs.ends)
-    value, slope = _held(pairs.k, sums[0], sums[1]), sums[1]
-    if pairs.k.requires_grad:
-        slope = _held(pairs.k, slope, sums[2])
+    curve = sums[2] if pairs.curved else 0 * pairs.q
     shape = pairs.q.shape
     he4 = table[4] * weight / math.sqrt(24)
     fourth = tuple((f @ he4)[place].reshape(shape) for f in (values * values, slopes * slopes, values, slopes))
     bend = gamma[:, 0][place].reshape(shape)
     mean, rise = (rows[place, 0].reshape(shape) for rows in (alpha, beta))
-    return Moments(value, slope, mean, rise, bend, (fourth[0], fourth[1], fourth[2], fourth[3]))
+    return Moments(sums[0], sums[1], curve, mean, rise, bend, (fourth[0], fourth[1], fourth[2], fourth[3]))
 
 
 def _second(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:

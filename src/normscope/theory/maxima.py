@@ -91,6 +91,13 @@ def products(sites: Sites, found: Largest, covariance: Tensor, own: Tensor) -> T
     )
 
 
+def products_slope(sites: Sites, found: Largest, covariance: Tensor, own: Tensor) -> Tensor:
+    """The derivative of `products` by the covariances."""
+    left = (found.square - found.mean**2 - found.slope**2 * own).clamp_min(0).sqrt()
+    size = sites.outer(own, own).sqrt().clamp_min(1e-300)
+    return sites.outer(found.slope, found.slope) + sites.outer(left, left) * 2 * covariance / size**2
+
+
 def agreement(sites: Sites, covariance: Tensor, own: Tensor) -> Tensor:
     """How much more often than by chance two windows choose the same place: 2/pi asin(share), exact for two places."""
     # The root of a square is exact, and so is the share of a window with itself: asin is steep there.

@@ -11,14 +11,20 @@ smallest value that
 
     z(u) = 1/u + sum_j t_j / (1 - t_j m u),   0 < u < 1 / (m max t)
 
-takes (Marchenko and Pastur; with d equal t_j = b/d this is b (1 + sqrt(m/d))^2).
+takes (Marchenko and Pastur; with d equal t_j = b/d this is b (1 + sqrt(m/d))^2). Samples' own entries of the diagonal
+differ too, by a variance v at finite width: a diagonal matrix that knows nothing of the overlaps' directions is free of
+W, R-transforms add, and to second order in its spread
+
+    z(u) = 1/u + sum_j t_j / (1 - t_j m u) + v u
 
 A constant part that stands `spike` above the mean of the data modes has its eigenvalue at z(1 / spike), a little above
 the mean mode, as long as it is out of their reach.
 
 A constant gradient shared by all samples is met by what is each sample's own: through N channels the overlap of the two
 has a variance V relative to |shared|^4, to which an activation adds the rise of G_xx / G_xy, over N (what was a
-sample's own before and is mixed anew is left out), and all C outputs have one. The two by two matrix of the mean mode
+sample's own before and is mixed anew is left out), and all C outputs have one. Where a layer's part is a
+sum over n independent sites, tr(G K)^2 / tr(G K G K), the two meet at each, and V is n times smaller. The two by two
+matrix of the mean mode
 theta and that coupling has the largest eigenvalue
 
     theta / 2 + sqrt(theta^2 / 4 + C sum_{l, k} c_l c_k min(V_l, V_k))        c_l: the layers' parts of theta
@@ -85,13 +91,16 @@ def common_spread(parts: Sequence[tuple[float, float]]) -> float:
 
 
 class Bulk:
-    """The sum of Y T Y^T over independent parts, Y of m rows: (eigenvalues of T, copies of each)."""
+    """The sum of Y T Y^T over independent parts, Y of m rows: (eigenvalues of T, copies of each).
 
-    def __init__(self, parts: Sequence[tuple[Tensor, float]], m: int) -> None:
-        self._m = m
+    variance: of the entries of a diagonal matrix that is added.
+    """
+
+    def __init__(self, parts: Sequence[tuple[Tensor, float]], m: int, variance: float = 0.0) -> None:
+        self._m, self._variance = m, variance
         self.total = sum(n * float(values.clamp_min(0).sum()) for values, n in parts)
         self._t, self._copies = _joined(parts)
-        self._turn = _turn(self._t, self._copies, m) if self._t.numel() else 0.0
+        self._turn = _turn(self._t, self._copies, m, variance) if self._t.numel() else 0.0
 
     def edge(self) -> float:
         """The upper one of its spectrum.
@@ -103,7 +112,8 @@ class Bulk:
         if not self._turn:
             return 0.0
         t, u = self._t, self._turn
-        return self.total + float(1 / u + (self._copies * t * (t * self._m * u / (1 - t * self._m * u))).sum())
+        linear = float((self._copies * t * (t * self._m * u / (1 - t * self._m * u))).sum())
+        return self.total + 1 / u + linear + self._variance * u
 
     def pushed(self, spike: float) -> float:
         """How far it pushes up a mode that stands `spike` above the mean of the data modes.
@@ -113,7 +123,7 @@ class Bulk:
         if not self._turn or spike <= 0 or 1 / spike >= self._turn:
             return 0.0
         t, m = self._t, self._m
-        return float((self._copies * t * (t * m / spike / (1 - t * m / spike))).sum())
+        return float((self._copies * t * (t * m / spike / (1 - t * m / spike))).sum()) + self._variance / spike
 
 
 def _joined(parts: Sequence[tuple[Tensor, float]]) -> tuple[Tensor, Tensor]:
@@ -126,13 +136,13 @@ def _joined(parts: Sequence[tuple[Tensor, float]]) -> tuple[Tensor, Tensor]:
     return t[live], copies[live]
 
 
-def _turn(t: Tensor, copies: Tensor, m: int) -> float:
+def _turn(t: Tensor, copies: Tensor, m: int, variance: float) -> float:
     """Where the convex z(u) is smallest: halve the interval in which its slope changes sign."""
     low, high = 0.0, 1 / (m * float(t.max()))
     scaled, weights = m * t, copies * m * t**2
     for _ in range(50):
         u = (low + high) / 2
-        if float(weights.dot((1 - u * scaled).pow_(-2))) < 1 / u**2:
+        if float(weights.dot((1 - u * scaled).pow_(-2))) + variance < 1 / u**2:
             low = u
         else:
             high = u

@@ -59,36 +59,32 @@ def _taken(sites: Sites, kernel: Tensor) -> Tensor:
 
 
 def normalize(sites: Sites, kernel: Tensor, eps: float, noise: float = 0.0) -> Normalized:
-    """K_h and the statistics; statistics are constants of the fluctuations of single pairs (`modes`).
+    """K_h and the statistics.
 
     noise: variance of single pairs' kernels, which takes degrees of freedom: a batch in d dimensions has at most d.
     """
-    middle = kernel - _taken(sites, kernel.detach())
-    held = middle.detach()
-    spread = float(sites.diagonal(held).mean())
+    middle = kernel - _taken(sites, kernel)
+    spread = float(sites.diagonal(middle).mean())
     variance = spread + eps
-    square = float(sites.rows(held.square()).mean()) + (noise if sites.form != "samples" else 0.0)
+    square = float(sites.rows(middle.square()).mean()) + (noise if sites.form != "samples" else 0.0)
     freedom = spread**2 / square if square > 0 else 0.0
     # Below four degrees of freedom E[1/s^2] does not exist or is ruled by rare batches.
     inverse = max(freedom, 4.0) / (max(freedom, 4.0) - 2) / variance
     return Normalized(sites, middle / variance, variance, inverse, freedom)
 
 
-def send_back(found: Normalized, g: Tensor, bend: Tensor, gamma2: float, *, trained: Tensor) -> tuple[Tensor, Tensor]:
+def send_back(found: Normalized, g: Tensor, bend: Tensor, gamma2: float, *, trained: bool) -> tuple[Tensor, Tensor]:
     """The cotangent's kernel before the normalizer, and the products of pairs that a trained gamma adds to lambda.
 
-    trained: for each direction, 1 where the statistics are differentiated through and 0 where they are held.
+    trained: whether the statistics are differentiated through, or held.
     """
-    sites = found.sites
-    kernel, came = (found.kernel, g) if sites.form == "samples" else (found.kernel.detach(), g.detach())
+    sites, kernel = found.sites, found.kernel
     diagonal = sites.diagonal(kernel)
-    products = torch.addcmul(came * kernel, bend, gamma2 * sites.outer(diagonal, diagonal))
+    products = torch.addcmul(g * kernel, bend, gamma2 * sites.outer(diagonal, diagonal))
     rate = gamma2 * found.inverse
-    if not bool(trained.any()):
+    if not trained:
         return rate * g, products
     c2 = sites.rows(products)
     c2 = c2 if sites.form == "torus" else c2.mean(-1)
-    # The direction that is differentiated never goes through the statistics, so that what they take out is a constant.
-    through = (rate * trained).reshape(-1, 1, 1, 1)
-    kept = torch.addcmul(through * _taken(sites, came), through * c2.reshape(-1, 1, 1, 1), kernel)
-    return rate * g - kept, products
+    kept = torch.addcmul(_taken(sites, g), c2.reshape(-1, 1, 1, 1), kernel)
+    return rate * (g - kept), products

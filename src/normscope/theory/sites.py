@@ -21,6 +21,7 @@ from normscope.theory.gaussian import Pairs
 
 # Pairs of sites that all layers together may cost: beyond, the exact form takes longer than its borders are worth.
 _PAIRS = 500_000
+_ZERO = torch.zeros((), dtype=torch.float64)
 
 
 def exact_sites(layers: int) -> int:
@@ -73,6 +74,10 @@ class Sites:
             return at, at
         return place.unsqueeze(-1), place.unsqueeze(-2)
 
+    def two(self, kernel: Tensor) -> Tensor:
+        """The class of two different samples; a zero for a batch of which every pair is known."""
+        return _ZERO if self.form == "samples" else kernel[1]
+
     def outer(self, left: Tensor, right: Tensor) -> Tensor:
         if self.form == "torus":
             return self.ends(left * right)[0]
@@ -97,9 +102,12 @@ class Sites:
         return _same(self)[1]
 
     def eigenvalues(self, form: Tensor) -> Tensor:
-        """Of the bilinear form over sites that is the derivative of a number by a kernel of two samples."""
+        """Of the bilinear form over sites that is the derivative of a number by a kernel of two samples.
+
+        By offsets it is that of the number by the kernel's sum over sites, so that transposes are those of cotangents.
+        """
         if self.form == "torus":
-            return torch.fft.fft2(form).real.flatten() / self.count
+            return torch.fft.fft2(form).real.flatten()
         return torch.linalg.eigvalsh((form + form.T) / 2)
 
     def total(self, products: Tensor) -> Tensor:
@@ -113,9 +121,9 @@ class Sites:
         return found * self.count if self.form == "torus" else found
 
     def pairs(self, kernel: Tensor, mean: Tensor) -> Pairs:
-        """Second moments and means as covariances, for `gaussian`; a place's own variance is a constant to `modes`."""
+        """Second moments and means as covariances, for `gaussian`."""
         covariance = kernel - self.outer(mean, mean) if bool(mean.any()) else kernel
-        return Pairs(covariance, self.diagonal(covariance.detach()).clamp_min(0), mean.detach(), self.ends)
+        return Pairs(covariance, self.diagonal(covariance).clamp_min(0), mean, self.ends, self.form != "samples")
 
 
 @lru_cache(maxsize=8)
