@@ -14,8 +14,9 @@ from torch.utils._pytree import tree_map_only
 
 from normscope.choices import check_choice
 from normscope.curvature.derivatives import working_dtype
+from normscope.curvature.lanczos import Memory
 from normscope.curvature.limits import Limit, momentum_limit, optimizer_limit
-from normscope.curvature.look import Look, Solver
+from normscope.curvature.look import KEPT, Look, Solver
 from normscope.curvature.network import call_model
 from normscope.curvature.wording import stability_verdict
 from normscope.observe.probe import Probe, flat
@@ -78,7 +79,7 @@ class CurvatureProbe:
         check_choice("matrix", matrix, ("ggn", "hessian"))
         self.matrix = matrix
         self._solver = Solver(tol=tol, most=most)
-        self._last: Tensor | None = None
+        self._last: Memory | None = None
 
     def measure(self, probe: Probe) -> Curvature:
         gradient = flat(probe.gradient)
@@ -99,9 +100,9 @@ class CurvatureProbe:
             if cast is not None:
                 batch = tree_map_only(Tensor, lambda t: t.to(cast) if t.is_floating_point() else t, batch)
             look = Look(lent, task.model, loss_fn, [batch], call=call, dtype=cast, **settings)
-            warm = self._last if self._last is not None and self._last.shape[1] == gradient.numel() else None
-            found, _ = look.top("batch", matrix, warm=warm, gradient=gradient.to(lent.leaves[0].dtype))
-        self._last = found.vectors
+            warm = self._last if self._last is not None and self._last.vectors.shape[1] == gradient.numel() else None
+            found, _ = look.top("batch", matrix, warm=warm, gradient=gradient.to(lent.leaves[0].dtype), keep=KEPT)
+        self._last = found.memory
         top = found.values[0]
         return Curvature(
             matrix=matrix,

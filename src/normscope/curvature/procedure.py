@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map_only
 from normscope.curvature.derivatives import working_dtype
 from normscope.curvature.lanczos import Ritz
 from normscope.curvature.limits import Limit, momentum_limit, optimizer_limit
-from normscope.curvature.look import Look, Solver
+from normscope.curvature.look import KEPT, Look, Solver
 from normscope.curvature.measurement import Measurement
 from normscope.curvature.notes import on_statistics, on_the_pass
 from normscope.curvature.parameters import blocks, check_parameters, chosen_parameters, listed
@@ -74,13 +74,14 @@ def carry_out(
         options: dict[str, Any] = {"limit": limit, "solver": asked.solver, "processes": processes, "over": over}
         look = Look(lent, model, loss_fn, batches, draws=asked.draws, dtype=cast, **options)
         if asked.start is not None and asked.start.vector.numel() != sum(lent.leaves[i].numel() for i in chosen):
-            raise ValueError("start= was measured with other parameters. Hand in a result of this network.")
+            what = "has let go of its memory" if asked.start.memory is None else "was measured with other parameters"
+            raise ValueError(f"start= {what}. Hand in a whole result of this network.")
         loss, gradient, unused = look.first(stats, chosen)
         if len(unused) == len(chosen):
             raise ValueError("The loss does not depend on any trainable parameter, so it has no curvature by them.")
         both_ends = asked.hessian and matrix == "hessian"
-        warm = None if asked.start is None else asked.start.vector[None]
-        found, error = look.top(stats, matrix, chosen, smallest=both_ends, warm=warm, gradient=gradient)
+        warm = None if asked.start is None else asked.start.memory
+        found, error = look.top(stats, matrix, chosen, smallest=both_ends, warm=warm, gradient=gradient, keep=KEPT)
         bent = found if both_ends else None
         if asked.hessian and bent is None:
             try:
@@ -145,7 +146,7 @@ def carry_out(
         },
         environment=environment(device),
         preconditioned=limit.inverse is not None,
-        vector=found.vectors[0],
+        memory=found.memory,
     )
 
 
