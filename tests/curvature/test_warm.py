@@ -50,7 +50,7 @@ def _start(memory: Memory, share: float = 0.01) -> Tensor:
 def _warm(a: Tensor, memory: Memory, **options) -> tuple[Ritz, int]:
     product = Counted(a)
     fresh = _draws(len(a)).to(a)
-    found = lanczos_from(product, memory, _start(memory).to(a), lambda: fresh, **{"keep": 12, **options})
+    found = lanczos_from(product, memory, _start(memory).to(a), fresh, **{"keep": 12, **options})
     return found, product.count
 
 
@@ -106,7 +106,7 @@ def test_without_a_memory_of_neighbours_it_is_lanczos():
     for most in (4, 8, 12):
         options = {"tol": 0.0, "most": most}
         expected = lanczos(lambda v: a @ v, start, mix=0.0, **options)
-        found = lanczos_from(lambda v: a @ v, Memory((0.0,), top.vectors[:1]), start, lambda: start, **options)
+        found = lanczos_from(lambda v: a @ v, Memory((0.0,), top.vectors[:1]), start, start, **options)
         assert not found.converged
         assert found.products == most
         assert found.values == pytest.approx(expected.values, rel=1e-6)
@@ -134,7 +134,7 @@ def test_a_vector_that_was_never_seen_is_found_by_its_part_in_the_start(ahead):
     hidden = q[:, 150]
     a = a + (ahead * 100 - float(CLUSTER[150])) * torch.outer(hidden, hidden)
     start = _start(memory) + 0.003 * hidden
-    found = lanczos_from(lambda v: a @ v, memory, start, lambda: start)
+    found = lanczos_from(lambda v: a @ v, memory, start, start)
     assert found.converged
     assert found.values[0] == pytest.approx(ahead * 100, rel=1e-3)
 

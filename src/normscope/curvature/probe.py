@@ -16,8 +16,9 @@ from normscope.choices import check_choice
 from normscope.curvature.derivatives import working_dtype
 from normscope.curvature.lanczos import Memory
 from normscope.curvature.limits import Limit, momentum_limit, optimizer_limit
-from normscope.curvature.look import KEPT, Look, Solver
+from normscope.curvature.look import Look, Solver
 from normscope.curvature.network import call_model
+from normscope.curvature.starts import KEPT
 from normscope.curvature.wording import stability_verdict
 from normscope.observe.probe import Probe, flat
 from normscope.observe.untouched import untouched

@@ -12,11 +12,12 @@ from torch.utils._pytree import tree_map_only
 from normscope.curvature.derivatives import working_dtype
 from normscope.curvature.lanczos import Ritz
 from normscope.curvature.limits import Limit, momentum_limit, optimizer_limit
-from normscope.curvature.look import KEPT, Look, Solver
+from normscope.curvature.look import Look, Solver
 from normscope.curvature.measurement import Measurement
 from normscope.curvature.notes import on_statistics, on_the_pass
 from normscope.curvature.parameters import blocks, check_parameters, chosen_parameters, listed
 from normscope.curvature.several import as_batches, is_one_batch, samples
+from normscope.curvature.starts import KEPT
 from normscope.environment import environment
 from normscope.observe.loss import check_devices
 from normscope.observe.processes import Processes
@@ -76,7 +77,7 @@ def carry_out(
         if asked.start is not None and asked.start.vector.numel() != sum(lent.leaves[i].numel() for i in chosen):
             what = "has let go of its memory" if asked.start.memory is None else "was measured with other parameters"
             raise ValueError(f"start= {what}. Hand in a whole result of this network.")
-        loss, gradient, unused = look.first(stats, chosen)
+        loss, gradient, unused = look.first(stats, chosen, matrix)
         if len(unused) == len(chosen):
             raise ValueError("The loss does not depend on any trainable parameter, so it has no curvature by them.")
         both_ends = asked.hessian and matrix == "hessian"

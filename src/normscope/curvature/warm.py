@@ -15,7 +15,6 @@ basis (the y_i, the start, one row a product), where it is small matrices.
 Sources: Davidson 1975; Morgan and Scott 1986 (other preconditioners); Stathopoulos and Saad 1998 (what to keep).
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -122,7 +121,7 @@ def lanczos_from(
     product: Product,
     memory: Memory,
     start: Tensor,
-    fresh: Callable[[], Tensor],
+    fresh: Tensor,
     *,
     smallest: bool = False,
     tol: float = 1e-3,
@@ -145,9 +144,7 @@ def lanczos_from(
         done += 1
         search.multiply(direction, product)
         if done == 1 < most and float(search.residuals[0]) >= 1:
-            found = lanczos(
-                product, fresh(), smallest=smallest, tol=tol, least=LEAST, most=most - 1, mix=0.0, keep=keep
-            )
+            found = lanczos(product, fresh, smallest=smallest, tol=tol, least=LEAST, most=most - 1, mix=0.0, keep=keep)
             return replace(found, products=found.products + 1)
         ends = {-1: float(search.residuals[-1])} | ({0: float(search.residuals[0])} if smallest else {})
         end = max(ends, key=ends.__getitem__)
