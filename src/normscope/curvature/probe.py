@@ -1,8 +1,8 @@
 r"""Curvature in the `Monitor`: lambda_max as trained, eta* of the optimizer, and what its learning rate means.
 
-Every look after the first starts from the last one's eigenvector, which moves little between steps: 5 to 10 products
-where a fresh start takes 8 to 20. A product costs up to two gradients, so a look costs as much as 5 to 40 training
-steps; the Monitor's budget spaces them.
+Every look after the first starts from what the last one remembers (`warm.py`; 12 vectors of the parameters' size): 3 to
+12 products where a fresh start takes 8 to 20. A product costs up to two gradients, so a look costs as much as 3 to 40
+training steps; the Monitor's budget spaces them.
 """
 
 import math
@@ -65,7 +65,7 @@ class Curvature:
 
 
 class CurvatureProbe:
-    """Measures `Curvature` of the batch, as trained; starts from the last look's vector.
+    """Measures `Curvature` of the batch, as trained; starts from what the last look remembers.
 
     Args:
         matrix: "ggn" or "hessian". A Monitor with forward= knows no outputs: then it is the Hessian.
