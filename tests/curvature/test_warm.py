@@ -8,6 +8,7 @@ from torch import Tensor
 
 from normscope import losses, measure, models
 from normscope.curvature.lanczos import Memory, Ritz, lanczos
+from normscope.curvature.starts import warm_start
 from normscope.curvature.warm import LEAST, LEAST_WARM, lanczos_from
 
 CLUSTER = torch.cat([100 - 2.5 * torch.arange(9.0), torch.linspace(0, 25, 191)]).double()
@@ -42,9 +43,9 @@ def _cold(a: Tensor, tol: float = 1e-3, **options) -> Ritz:
     return lanczos(lambda v: a @ v, _draws(len(a)), mix=0.0, least=LEAST, tol=tol, **{"keep": 12, **options})
 
 
-def _start(memory: Memory, share: float = 0.01) -> Tensor:
-    other = _draws(memory.vectors.shape[1], seed=2).to(memory.vectors)
-    return memory.vectors[0] + share * (other / other.norm() + memory.vectors[1:].sum(0))
+def _start(memory: Memory) -> Tensor:
+    other = _draws(1, memory.vectors.shape[1], seed=2).to(memory.vectors)
+    return warm_start(memory, other / other.norm())[0]
 
 
 def _warm(a: Tensor, memory: Memory, **options) -> tuple[Ritz, int]:
