@@ -182,6 +182,8 @@ def test_small_and_invariant_spaces_end_exactly():
         assert found.converged
         assert count <= len(values) + 1
         assert found.values[0] == pytest.approx(max(values), abs=1e-9)
+        kept = found.memory.vectors
+        torch.testing.assert_close(kept @ kept.T, torch.eye(len(kept), dtype=torch.float64), rtol=0, atol=1e-9)
 
 
 def test_measure_takes_a_result_and_says_what_is_wrong_with_one():

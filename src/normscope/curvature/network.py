@@ -120,9 +120,8 @@ class Network:
             return loss.detach(), [None if g is None else g.detach() for g in found]
         kept = Outputs(self._model) if matrix else None
         output = self.output(kept=kept)
-        version = output._version if isinstance(output, Tensor) else None
         loss = self.loss(output)
-        if kept is not None and version is not None and output._version == version:
+        if kept is not None:
             self._begun[matrix] = kept, output
         if not loss.requires_grad:
             return loss, [None] * len(self.leaves)
@@ -181,7 +180,8 @@ class Network:
     def _around(self, matrix: str, bent: Callable[[Tensor], Bent]) -> Product:
         """v -> J^T B J v; where J v is not what J^T u says (forward mode goes through no_grad), by reverse mode too."""
         first = True
-        kept, output = self._begun.pop(matrix, None) or self._kept_pass()
+        kept, outputs = self._begun.pop(matrix, None) or self._kept_pass()
+        output = one_tensor(outputs)
         bend, pull, push = bent(output), self.pull(output), self.push(kept)
 
         def product(v: Tensor) -> Tensor:
@@ -200,9 +200,9 @@ class Network:
 
         return product
 
-    def _kept_pass(self) -> tuple[Outputs, Tensor]:
+    def _kept_pass(self) -> tuple[Outputs, Any]:
         kept = Outputs(self._model)
-        return kept, one_tensor(self.output(kept=kept))
+        return kept, self.output(kept=kept)
 
     def fisher_error(self, v: Tensor) -> float:
         """Standard error of v^T F v by the draws; 0 where F is exact. After `fisher`."""
