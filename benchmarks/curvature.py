@@ -12,8 +12,10 @@ compared, and "train" (as trained), where they raise, change the mode or move th
   recomputed with normscope's operator. hessian-eigenthings (its iteration limit raised until its own residual passes),
   PyHessian (as it stops, and with its tolerance lowered until the residual passes) and curvlinops (with scipy's eigsh,
   last, since it is slow) are optional: what is not installed is said.
-- warm: seconds and products after one and ten more training steps, starting from the last vector and fresh, on the same
-  batch and on another; moved: the relative residual of the last vector there, which is what a warm start has to mend.
+- warm: seconds and products after one and ten more training steps, starting from what the last look remembers and
+  fresh, on the same batch and on another; moved: the relative residual of the last vector there, which is what a warm
+  start has to mend; products_from_all: with 60 products' worth of the last operator remembered, all of its top that
+  counts, which is what no memory of it can go below by much.
 - memory: peak of a measurement over the peak of a training step, each in a process of its own.
 
 TF32 is off for all: with it no product is right to the residual asked for (normscope turns it off itself). A tool that
@@ -37,11 +39,16 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.curvature import Network
+from normscope.curvature import Network, lanczos
+from normscope.curvature.lanczos import Memory
+from normscope.curvature.starts import KEPT, fresh_start, warm_start
+from normscope.curvature.warm import lanczos_from
 from normscope.environment import environment
 from normscope.observe import untouched
 
 TOL = 1e-3
+ALL = 60
+PARTS = ("product", "race", "warm", "memory")
 SLOW = 3.0
 SIDE = 32
 LOSS = nn.CrossEntropyLoss()
@@ -248,8 +255,24 @@ def late(case: Case, matrix: str, mode: str, ours: dict[str, Any]) -> dict[str, 
     return row
 
 
-def warm(case: Case, matrix: str, steps: int, rounds: int) -> dict[str, dict[str, float]]:
-    """So many training steps on from where the last vector was found."""
+def all_of(case: Case, matrix: str) -> Memory:
+    """The pairs of a Krylov space of `ALL` products, as a fresh look would find."""
+    with untouched(case.model) as lent:
+        network = Network(lent, case.model, LOSS, case.batch, stats="batch")
+        start = fresh_start(network.gradient(), 1, 0)[0]
+        return lanczos(network.product(matrix), start, mix=0.0, tol=0.0, most=ALL, keep=ALL).memory
+
+
+def products_from(memory: Memory, case: Case, matrix: str) -> int:
+    with untouched(case.model) as lent:
+        network = Network(lent, case.model, LOSS, case.batch, stats="batch")
+        fresh = fresh_start(network.gradient(), 1, 0)
+        start = warm_start(Memory(memory.values[:KEPT], memory.vectors[:KEPT]), fresh)
+        return lanczos_from(network.product(matrix), memory, start[0], fresh[0], tol=TOL).products
+
+
+def warm(case: Case, matrix: str, steps: int, rounds: int, everything: Memory) -> dict[str, dict[str, float]]:
+    """So many training steps on from the last look; everything: `all_of` it."""
     options: dict[str, Any] = {"matrix": matrix, "hessian": False, "tol": TOL}
     last = ns.measure(case.model, LOSS, case.batch, **options)
     twin = copy.deepcopy(case)
@@ -270,6 +293,7 @@ def warm(case: Case, matrix: str, steps: int, rounds: int) -> dict[str, dict[str
             "speedup": times["fresh"] / times["warm"],
             "fresh_products": fresh.products,
             "warm_products": started.products,
+            "products_from_all": products_from(everything, twin, matrix),
             "warm_over_fresh_lambda": started.lambda_max / fresh.lambda_max,
             "moved": twin.residual(matrix, "train", last.vector),
         }
@@ -344,6 +368,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=60, help="of training, for the second point")
     parser.add_argument("--peak", nargs=2, metavar=("NETWORK", "WHAT"), help="print one peak and end")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="some parts alone")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     if args.peak:
@@ -377,23 +402,26 @@ def main() -> None:
             case = Case(network, args.device, args.batch, steps)
             point = f"{network}, {f'after {steps} steps' if steps else 'initialization'}"
             points[point] = case
-            result["product"][point] = products(case, args.rounds)
-            keep()
-            for mode, matrix in itertools.product(STATS, ("hessian", "ggn")):
+            if "product" in args.only:
+                result["product"][point] = products(case, args.rounds)
+                keep()
+            for mode, matrix in itertools.product(STATS, ("hessian", "ggn")) if "race" in args.only else ():
                 rows = result["race"][f"{point}, {mode}, {matrix}"] = race(case, matrix, mode, args.rounds)
                 show(f"{point}, {mode}, {matrix}", rows)
                 keep()
-            found = result["warm"][point] = {}
-            for matrix, more in itertools.product(("ggn", "hessian"), (1, 10)):
-                found[f"{matrix}, {more} steps on"] = warm(case, matrix, more, args.rounds)
-                keep()
-        result["memory"][network] = peaks(network, args.device, args.batch)
-        keep()
-        for (point, case), mode, matrix in itertools.product(points.items(), STATS, ("hessian", "ggn")):
-            rows = result["race"][f"{point}, {mode}, {matrix}"]
-            rows[LAST] = late(case, matrix, mode, rows["normscope"])
-            show(f"{point}, {mode}, {matrix}", {LAST: rows[LAST]})
+            for matrix in ("ggn", "hessian") if "warm" in args.only else ():
+                found, everything = result["warm"].setdefault(point, {}), all_of(case, matrix)
+                for more in (1, 10):
+                    found[f"{matrix}, {more} steps on"] = warm(case, matrix, more, args.rounds, everything)
+                    keep()
+        if "memory" in args.only:
+            result["memory"][network] = peaks(network, args.device, args.batch)
             keep()
+        for (point, case), mode, matrix in itertools.product(points.items(), STATS, ("hessian", "ggn")):
+            if rows := result["race"].get(f"{point}, {mode}, {matrix}"):
+                rows[LAST] = late(case, matrix, mode, rows["normscope"])
+                show(f"{point}, {mode}, {matrix}", {LAST: rows[LAST]})
+                keep()
     for key in ("warm", "product", "memory"):
         print(key, json.dumps(result[key], indent=1))
 

@@ -1,11 +1,10 @@
-"""Block Lanczos and warm starts: clusters at the top, dependent starts, invariant spaces."""
+"""Block Lanczos: clusters at the top, dependent starts, invariant spaces."""
 
 import pytest
 import torch
 
 from normscope import losses, measure, models
 from normscope.curvature import block_lanczos, lanczos
-from normscope.curvature.warm import LEAST, lanczos_from
 
 
 def _matrix(values: torch.Tensor) -> torch.Tensor:
@@ -81,40 +80,3 @@ def test_measure_with_a_block_and_from_an_earlier_result():
     assert warm.lambda_max == pytest.approx(cold.lambda_max, rel=1e-4)
     with pytest.raises(ValueError, match="other parameters"):
         measure(models.MLP(8, 4, width=10), losses.half_mse, (x, y), start=cold)
-
-
-def test_a_warm_start_sees_the_vector_that_has_overtaken():
-    """The last vector stays an exact eigenvector, and is no longer the top."""
-    from normscope import curvature
-
-    layer = torch.nn.Linear(2, 1, bias=False).double()
-    x = torch.tensor([[3.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
-    y = torch.zeros(2, 1, dtype=torch.float64)
-    first = curvature.measure(layer, losses.half_mse, (x, y), hessian=False)
-    assert first.lambda_max == pytest.approx(4.5)
-    second = curvature.measure(layer, losses.half_mse, (x.flip(1) * 2, y), hessian=False, start=first)
-    assert second.lambda_max == pytest.approx(18.0)
-    assert second.converged
-
-
-def test_a_vector_that_has_lost_its_eigenvalue_costs_one_product():
-    values = torch.cat([torch.linspace(0, 1, 60), torch.tensor([3.0, 4.0])]).double()
-    a, calls = _matrix(values), []
-
-    def product(v):
-        calls.append(1)
-        return a @ v
-
-    fresh = _starts(1, len(values))[0]
-    options = {"most": 50, "tol": 1e-6}
-    afresh = lanczos(product, fresh, mix=0.0, least=LEAST, **options)
-    far = torch.linalg.eigh(a).eigenvectors[:, 1] + 0.2 * fresh / fresh.norm()
-    calls.clear()
-    found = lanczos_from(product, far, lambda: fresh, **options)
-    assert found.products == len(calls) == afresh.products + 1
-    assert found.values[0] == pytest.approx(4.0)
-    calls.clear()
-    near = lanczos_from(product, afresh.vectors[0], lambda: fresh, **options)
-    assert near.products == len(calls) < afresh.products
-    assert near.values[0] == pytest.approx(4.0)
-    assert lanczos_from(product, far, lambda: fresh, most=1, tol=1e-6).products == 1

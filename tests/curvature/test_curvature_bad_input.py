@@ -161,13 +161,25 @@ def test_a_normalizer_written_out_is_said():
         assert not any("depend on other" in note for note in found.notes)
 
 
-def test_looking_for_it_makes_no_pass_of_its_own():
-    """A measurement of lambda_max makes two passes beside its products, in every reading."""
+@pytest.mark.parametrize("matrix", ["ggn", "hessian", "fisher"])
+def test_one_pass_beside_the_products_and_one_of_few_samples(matrix):
+    """The gradient and the products go on from the same pass; whether outputs mix is looked for in a small one."""
     for stats in ("batch", "frozen", "running"):
         model, calls = net(nn.BatchNorm1d(6)), []
-        model[0].register_forward_hook(lambda *_, calls=calls: calls.append(1))
-        found = measure(model, losses.half_mse, (X, Y), stats=stats, hessian=False)
-        assert len(calls) == found.products + 2
+        model[0].register_forward_hook(lambda _, args, __, calls=calls: calls.append(len(args[0])))
+        found = measure(model, losses.half_mse, (X, Y), stats=stats, matrix=matrix, hessian=False)
+        passes = 1 if matrix == "hessian" else found.products + 1
+        assert sorted(calls) == [8] * (stats != "batch") + [len(X)] * passes
+
+
+def test_a_forward_that_takes_no_fewer_samples_is_looked_at_whole():
+    class Fixed(nn.Module):
+        def forward(self, x):
+            return x - (x.sum(0) / 12 if len(x) == 12 else x.view(12, -1))
+
+    for layer, mixes in ((Fixed(), True), (nn.Flatten(), False)):
+        found = measure(net(layer), losses.half_mse, (X[:12], Y[:12]), stats="running", hessian=False)
+        assert any("depend on other" in note for note in found.notes) == mixes
 
 
 def test_layers_without_running_statistics_are_said_and_not_cut():

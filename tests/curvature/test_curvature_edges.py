@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from normscope import Monitor, losses, measure
 from normscope.curvature import CurvatureProbe, mean_mode, spectrum
+from normscope.curvature.lanczos import Memory
 
 X = torch.randn(12, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = torch.randn(12, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -69,7 +70,7 @@ def test_a_warm_start_finds_what_has_overtaken_where_no_gradient_points_there(ah
         nn.init.zeros_(model.weight)
         batch = (torch.diag(lengths.sqrt()) * n**0.5, torch.zeros(n, 1, dtype=torch.float64))
         fresh = measure(model, losses.half_mse, batch, hessian=False)
-        last = replace(fresh, vector=torch.eye(n, dtype=torch.float64)[0])
+        last = replace(fresh, memory=Memory((1.0,), torch.eye(n, dtype=torch.float64)[:1]))
         found = measure(model, losses.half_mse, batch, hessian=False, start=last)
         assert found.converged
         assert found.lambda_max == pytest.approx(ahead, 1e-3)

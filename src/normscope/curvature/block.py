@@ -11,7 +11,7 @@ run out (an invariant space) leave the block. Knows no network. Source: Golub an
 import torch
 from torch import Tensor
 
-from normscope.curvature.lanczos import _INVARIANT, Product, Ritz
+from normscope.curvature.lanczos import _INVARIANT, Product, Ritz, remembered
 
 
 def block_lanczos(
@@ -23,12 +23,13 @@ def block_lanczos(
     tol: float = 1e-3,
     least: int = 8,
     most: int = 100,
+    keep: int = 1,
 ) -> Ritz:
     """The k largest eigenvalues (and the smallest, if asked) to a relative residual of `tol`.
 
     Args:
         start: (b, n), the start vectors as rows; dependent ones are left out.
-        k, tol, least, most: as for `lanczos`; products are counted one by one.
+        k, tol, least, most, keep: as for `lanczos`; products are counted one by one.
 
     Example:
         >>> a = torch.diag(torch.tensor([1.0, 2.0, 5.0, 5.0], dtype=torch.float64))
@@ -63,6 +64,7 @@ def block_lanczos(
         smallest_vector=s[:, 0].to(start) @ basis,
         converged=converged,
         products=len(basis),
+        memory=remembered(theta, s, basis, keep),
     )
 
 

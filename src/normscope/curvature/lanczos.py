@@ -21,10 +21,22 @@ _INVARIANT = 1e-12
 
 
 @dataclass(frozen=True)
+class Memory:
+    """What a later search can start from (`warm.py`): the largest Ritz values and their orthonormal vectors, as rows.
+
+    Only the first need have converged.
+    """
+
+    values: tuple[float, ...]
+    vectors: Tensor
+
+
+@dataclass(frozen=True)
 class Ritz:
     """Eigenvalue estimates from both ends, each with its residual relative to the largest |theta|.
 
-    values: descending, all that the Krylov space has. vectors: of the `k` largest, one a row.
+    values: descending, all that the searched space has. vectors: of the `k` largest, one a row. memory: of the `keep`
+    largest, converged or not.
     """
 
     values: tuple[float, ...]
@@ -33,6 +45,7 @@ class Ritz:
     smallest_vector: Tensor
     converged: bool
     products: int
+    memory: Memory
 
 
 class Krylov:
@@ -96,6 +109,7 @@ def lanczos(
     least: int = 8,
     most: int = 100,
     mix: float = 0.1,
+    keep: int = 1,
 ) -> Ritz:
     """The k largest eigenvalues (and the smallest, if asked) to a relative residual of `tol`.
 
@@ -104,6 +118,7 @@ def lanczos(
         start: any nonzero vector; the work is done in its dtype.
         mix: length of the random vector that is added, in the start's; 0 for a start that has one in it.
         least, most: products at least and at most; a Krylov space that ends before is exact.
+        keep: pairs to remember.
 
     Example:
         >>> a = torch.diag(torch.arange(5.0))
@@ -129,7 +144,14 @@ def lanczos(
         smallest_vector=s[:, 0].to(start) @ space.basis,
         converged=converged,
         products=done,
+        memory=remembered(theta, s, space.basis, keep),
     )
+
+
+def remembered(theta: Tensor, s: Tensor, basis: Tensor, keep: int) -> Memory:
+    """Of Ritz values in ascending order and their vectors' coordinates, one a column."""
+    kept = min(keep, len(theta))
+    return Memory(tuple(theta.flip(0)[:kept].tolist()), s.flip(1)[:, :kept].to(basis).T @ basis)
 
 
 def _mixed(start: Tensor, length: float) -> Tensor:

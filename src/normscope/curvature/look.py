@@ -1,9 +1,7 @@
 r"""The ends of the spectrum of one network, by statistics, matrix and parameters: where operators meet the solver.
 
-The start vector is the gradient, which lies to a large part in the top eigenvectors, with a random vector of the same
-length, which misses none; or the vectors of an earlier look with a part of it (`WARM`). With a preconditioner P the
-operator is P^-1/2 (A + R) P^-1/2 + D (`limits.py`). Several processes average gradients and products, as DDP averages
-gradients; all of them then take the same steps.
+With a preconditioner P the operator is P^-1/2 (A + R) P^-1/2 + D (`limits.py`). Several processes average
+gradients and products, as DDP averages gradients; all of them then take the same steps.
 """
 
 import math
@@ -16,22 +14,19 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from normscope.curvature.block import block_lanczos
-from normscope.curvature.lanczos import Ritz, lanczos
+from normscope.curvature.lanczos import Memory, Ritz, lanczos
 from normscope.curvature.limits import Limit, preconditioned
 from normscope.curvature.network import Network, call_model
 from normscope.curvature.several import Several, refuse_linear
 from normscope.curvature.shares import check_parts, refuse_mixing, shares
+from normscope.curvature.starts import fresh_start, warm_start
 from normscope.curvature.statistics import reading
 from normscope.curvature.vectors import flat
-from normscope.curvature.warm import LEAST, LEAST_WARM, lanczos_from
+from normscope.curvature.warm import LEAST, lanczos_from
 from normscope.observe.calls import Trace
 from normscope.observe.lending import Copies
 from normscope.observe.processes import Processes
 from normscope.observe.untouched import Lent
-
-# Enough for an eigenvector that has overtaken the last one to show; from 0.03 on the warm start costs more products
-# (measured from one training step to the next).
-WARM = 0.01
 
 
 @dataclass(frozen=True)
@@ -77,6 +72,7 @@ class Look:
         self._processes = processes or Processes()
         self._shares: list[float] | None = None
         self._separate: set[str] = set()
+        self._begun: Network | None = None
         self.forward_mode, self.drew, self.direct = True, False, False
         self.mixing: set[str] = set()
 
@@ -89,6 +85,10 @@ class Look:
         ]
 
     def network(self, stats: str, chosen: Sequence[int] | None = None) -> Network | Several:
+        """That which `first` has begun, once; a new one else."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            return begun
         weights = self._weights(stats, chosen)
         networks = self._networks(stats, chosen)
         return networks[0] if len(networks) == 1 else Several(networks, weights)
@@ -107,9 +107,10 @@ class Look:
             self._shares = shares(self._networks(stats, chosen))
         return self._shares
 
-    def first(self, stats: str, chosen: Sequence[int]) -> tuple[float, Tensor, list[str]]:
+    def first(self, stats: str, chosen: Sequence[int], matrix: str = "") -> tuple[float, Tensor, list[str]]:
         """The loss and its gradient, as the curvature's mean or sum over the batches; names of parameters without any.
 
+        matrix: of the `top` that follows with the same arguments; the graph of one batch is kept for it.
         Raises where one of them is not finite. Looks whether outputs depend on other samples where none should.
         """
         names = [self._lent.names[i] for i in chosen]
@@ -117,9 +118,10 @@ class Look:
 
         def local() -> list[Tensor]:
             total, slope = torch.zeros(()), torch.zeros(())
-            weights = self._weights(stats, chosen)
-            for network, share, batch in zip(self._networks(stats, chosen), weights, self._batches, strict=True):
-                loss, found = self._value(network, stats)
+            weights, networks = self._weights(stats, chosen), self._networks(stats, chosen)
+            alone = len(networks) == 1
+            for network, share, batch in zip(networks, weights, self._batches, strict=True):
+                loss, found = self._value(network, stats, matrix if alone else "")
                 if not loss.isfinite():
                     where = self._first_bad(batch, stats)
                     raise ValueError(f"The loss is {float(loss)} here, so it has no curvature. {where}")
@@ -131,14 +133,15 @@ class Look:
                 unused.difference_update(name for name, g in zip(names, found, strict=True) if g is not None)
                 total = total + share * loss.detach().cpu()
                 slope = slope.to(loss.device) + share * flat(found, network.leaves)
+            self._begun = networks[0] if alone and matrix else None
             return [total, slope]
 
         total, slope = self._processes.mean(local)
         return float(total), slope, [name for name in names if name in unused]
 
-    def _value(self, network: Network, stats: str) -> tuple[Tensor, list[Tensor | None]]:
+    def _value(self, network: Network, stats: str, matrix: str) -> tuple[Tensor, list[Tensor | None]]:
         try:
-            found = network.value_and_gradients(mixing=stats != "batch")
+            found = network.value_and_gradients(matrix=matrix)
         except ValueError as error:
             if "more than 1 value per channel" not in str(error):
                 raise
@@ -147,13 +150,19 @@ class Look:
                 "in a larger batch, or ask for stats='running'."
             ) from error
         self.drew = self.drew or self._lent.draws
-        if network.mixes:
-            self.mixing.add(stats)
+        self._look_for_mixing(network, stats)
         return found
 
+    def _look_for_mixing(self, network: Network, stats: str) -> None:
+        if stats == "batch":
+            return
+        network.look_for_mixing()
+        if network.mixes:
+            self.mixing.add(stats)
+
     def compared(self, stats: str, chosen: Sequence[int]) -> None:
-        """One pass in another reading: whether outputs depend on other samples there."""
-        self._processes.each(lambda: self._value(self._networks(stats, chosen)[0], stats))
+        """A pass in another reading: whether outputs depend on other samples there."""
+        self._processes.each(lambda: self._look_for_mixing(self._networks(stats, chosen)[0], stats))
 
     def _first_bad(self, batch: tuple[Any, Any], stats: str) -> str:
         seen: list[str] = []
@@ -177,17 +186,18 @@ class Look:
         chosen: Sequence[int] | None = None,
         *,
         smallest: bool = False,
-        warm: Tensor | None = None,
+        warm: Memory | None = None,
         gradient: Tensor | None = None,
+        keep: int = 1,
     ) -> tuple[Ritz, float]:
         """The largest eigenvalue (and the smallest, if asked), and the standard error of a sampled matrix.
 
         Args:
-            warm: (b, n), vectors to start from. gradient: where it is known already.
+            warm: of an earlier look, to start from. gradient: where it is known already. keep: pairs to remember.
         """
         # The solver's products of vectors too would be rounded to half precision inside a region of the user's.
         with torch.autocast(self._lent.leaves[0].device.type, enabled=False):
-            return self._top(stats, matrix, chosen, smallest, warm, gradient)
+            return self._top(stats, matrix, chosen, smallest, warm, gradient, keep)
 
     def _top(
         self,
@@ -195,8 +205,9 @@ class Look:
         matrix: str,
         chosen: Sequence[int] | None,
         smallest: bool,
-        warm: Tensor | None,
+        warm: Memory | None,
         gradient: Tensor | None,
+        keep: int,
     ) -> tuple[Ritz, float]:
         network = self._processes.each(lambda: self.network(stats, chosen))
         if gradient is None:
@@ -212,15 +223,16 @@ class Look:
             # What has overtaken the last vector would be in the random part alone, which a fresh start has more of.
             warm = None
         product, half = preconditioned(averaged, self._limit, chosen, network.leaves)
-        start = self._start(gradient, warm)
         solver = self._solver
-        options: dict[str, Any] = {"smallest": smallest, "tol": solver.tol, "most": solver.most}
+        fresh = fresh_start(gradient, solver.block, solver.seed)
+        start = fresh if warm is None else warm_start(warm, fresh)
+        options: dict[str, Any] = {"smallest": smallest, "tol": solver.tol, "most": solver.most, "keep": keep}
         if len(start) > 1:
-            found = block_lanczos(product, start, least=LEAST if warm is None else LEAST_WARM, **options)
+            found = block_lanczos(product, start, least=LEAST, **options)
         elif warm is None:
             found = lanczos(product, start[0], mix=0.0, least=LEAST, **options)
         else:
-            found = lanczos_from(product, start[0], lambda: self._start(gradient, None)[0], **options)
+            found = lanczos_from(product, warm, start[0], fresh[0], **options)
         self.forward_mode = self.forward_mode and network.forward_mode
         self.direct = self.direct or network.direct
         top = found.vectors[0]
@@ -229,22 +241,3 @@ class Look:
         error = torch.tensor(network.fisher_error(top if half is None else half * top), dtype=torch.float64)
         variance = self._processes.mean(lambda: [error.square()])[0] / self._processes.size
         return found, float(variance.sqrt())
-
-    def _start(self, gradient: Tensor, warm: Tensor | None) -> Tensor:
-        # Drawn where it is used: for a large network on a GPU the host would take longer than some products.
-        if self._solver.block > gradient.numel():
-            raise ValueError(
-                f"block= start vectors are at most as many as parameters, {gradient.numel()} here; got "
-                f"{self._solver.block}."
-            )
-        generator = torch.Generator(gradient.device).manual_seed(self._solver.seed)
-        rows = gradient.new_empty(self._solver.block, gradient.numel()).normal_(generator=generator)
-        rows = rows / rows.norm(dim=1, keepdim=True)
-        size = gradient.norm()
-        if size > 0 and math.isfinite(float(size)):
-            rows[0] = rows[0] + gradient / size * (1.0 if rows[0] @ gradient >= 0 else -1.0)
-        if warm is None:
-            return rows
-        together = warm.to(gradient)[: len(rows)]
-        rows[: len(together)] = together + WARM * rows[: len(together)]
-        return rows

@@ -10,6 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from normscope.curvature.lanczos import Memory
 from normscope.curvature.wording import stability_verdict
 from normscope.observe.verdict import Verdict
 from normscope.reporting import Reportable
@@ -28,8 +29,8 @@ class Measurement(Reportable):
     hessian_max, hessian_min: the Hessian's ends, nan where not asked for; hessian_residual: the larger of theirs.
     by_statistics: lambda_max read in each of the three ways asked for. by_layer: lambda_max of each layer's own block.
     statistics_residuals, layer_residuals: theirs. notes: conventions that were used, and what did not converge.
-    vector: the top eigenvector, over the measured parameters in their order; measure(start=...) takes the result. That
-        of a preconditioned matrix is u with the direction P^-1/2 u in the parameters.
+    memory: what measure(start=...) takes from the result, up to 12 vectors of the parameters' size; memory=None in
+        dataclasses.replace lets go of it.
     preconditioned: whether the numbers are those of P^-1/2 (A + weight decay) P^-1/2, P the optimizer's diagonal.
     """
 
@@ -58,7 +59,15 @@ class Measurement(Reportable):
     settings: dict[str, Any]
     environment: dict[str, str | int]
     preconditioned: bool = False
-    vector: Tensor = field(repr=False, compare=False, default_factory=lambda: torch.zeros(0))
+    memory: Memory | None = field(repr=False, compare=False, default=None)
+
+    @property
+    def vector(self) -> Tensor:
+        """The top eigenvector, over the measured parameters in their order; empty where the memory was let go of.
+
+        That of a preconditioned matrix is u with the direction P^-1/2 u in the parameters.
+        """
+        return torch.zeros(0) if self.memory is None else self.memory.vectors[0]
 
     def verdict(self, lr: float) -> Verdict:
         """What a learning rate of `lr` means here, worded for the loss."""
@@ -91,8 +100,8 @@ class Measurement(Reportable):
         return pd.DataFrame(rows, columns=["layer", "lambda_max", "share", "eta_star", "residual"])
 
     def plain(self) -> dict[str, Any]:
-        """For JSON: everything but the vector."""
-        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "vector"}
+        """For JSON: everything but the vectors."""
+        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "memory"}
         return {"kind": "measurement", "schema": SCHEMA} | plain(found)
 
     def save(self, path: str | Path) -> None:

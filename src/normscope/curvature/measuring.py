@@ -67,7 +67,7 @@ def measure(
         dtype: of the products, float32 or float64; the model's own by default, float32 where that is narrower.
         tol, most: relative residual to reach, in at most so many products; not reached is converged=False.
         block: start vectors; as many as outputs where the top eigenvalues nearly coincide.
-        start: an earlier result of the same parameters to start from.
+        start: an earlier result of the same parameters to start from, by what it remembers (`warm.py`).
         seed: of the start vector and of draws.
 
     Example:

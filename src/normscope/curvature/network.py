@@ -48,7 +48,7 @@ class Network:
         draws, seed: of the sampled Fisher matrix; draws=0 is the exact one.
         dtype: that in which the model is lent, for the tensors that a loss holds; None for its own.
 
-    mixes: whether the output of one sample depends on other samples, where `value_and_gradients` has looked.
+    mixes: whether the output of one sample depends on other samples, where `look_for_mixing` has looked.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Network:
         self._device = next((leaf.device.type for leaf in lent.leaves), "cpu")
         self.loss = LossOfOutputs(loss_fn, batch[1], lent.originals, self._device, dtype)
         self._fresh = True
+        self._begun: dict[str, Any] = {}
         self.forward_mode = True
         self.leaves = [lent.leaves[i] for i in (range(len(lent.leaves)) if chosen is None else chosen)]
         for leaf in lent.leaves:
@@ -102,23 +103,29 @@ class Network:
             self._fresh = False
         return found
 
-    def value_and_gradients(self, *, mixing: bool = False) -> tuple[Tensor, list[Tensor | None]]:
-        """The loss, and its gradient by each leaf; None where it has no part in the loss.
-
-        mixing: look in the same pass whether outputs depend on other samples than their own.
-        """
-        x = self._x.take() if mixing else None
-        rows = None
+    def look_for_mixing(self) -> None:
+        """Sets `mixes`."""
+        x = self._x.take()
         if isinstance(x, Tensor) and x.is_floating_point() and x.ndim:
             rows = x.detach().requires_grad_()
-            x = rows.clone()
-        output = self.output(x)
-        if rows is not None:
-            self.mixes = depends_on_others(output, rows, lambda t: self._grad([t], [rows], None)[0])
+            self.mixes = depends_on_others(self.output, rows, lambda t: self._grad([t], [rows], None, keep=False)[0])
+
+    def value_and_gradients(self, *, matrix: str = "") -> tuple[Tensor, list[Tensor | None]]:
+        """The loss, and its gradient by each leaf; None where it has no part in the loss.
+
+        matrix: keep the graph for `product` with it, which then makes none of its own.
+        """
+        if matrix == "hessian":
+            loss, found = self._begun["hessian"] = self._derivable_gradients()
+            return loss.detach(), [None if g is None else g.detach() for g in found]
+        kept = Outputs(self._model) if matrix else None
+        output = self.output(kept=kept)
         loss = self.loss(output)
+        if kept is not None:
+            self._begun[matrix] = kept, output
         if not loss.requires_grad:
             return loss, [None] * len(self.leaves)
-        return loss.detach(), self._grad([loss], self.leaves, None, keep=False)
+        return loss.detach(), self._grad([loss], self.leaves, None, keep=matrix in self._begun)
 
     def gradient(self) -> Tensor:
         return flat(self.value_and_gradients()[1], self.leaves)
@@ -136,13 +143,16 @@ class Network:
         """v -> A v for A "ggn", "hessian" or "fisher"; graphs are kept as long as it is."""
         return {"ggn": self.gauss_newton, "hessian": self.hessian, "fisher": self.fisher}[matrix]()
 
-    def hessian(self) -> Product:
+    def _derivable_gradients(self) -> tuple[Tensor, Sequence[Tensor | None]]:
         with twice_derivable():
             loss = self.loss(self.output())
             if not loss.requires_grad:
-                return torch.zeros_like
+                return loss, [None] * len(self.leaves)
             with self._reading():
-                found = torch.autograd.grad(loss, self.leaves, create_graph=True, allow_unused=True)
+                return loss, torch.autograd.grad(loss, self.leaves, create_graph=True, allow_unused=True)
+
+    def hessian(self) -> Product:
+        _, found = self._begun.pop("hessian", None) or self._derivable_gradients()
         curved = [i for i, g in enumerate(found) if g is not None and g.requires_grad]
         grads = [g for g in found if g is not None and g.requires_grad]
 
@@ -156,7 +166,7 @@ class Network:
         return product
 
     def gauss_newton(self) -> Product:
-        return self._around(lambda output: self.loss.bent(output, self.leaves))
+        return self._around("ggn", lambda output: self.loss.bent(output, self.leaves))
 
     def fisher(self) -> Product:
         def bent(output: Tensor) -> Bent:
@@ -165,12 +175,13 @@ class Network:
             self._drawn = drawn
             return self.loss.bent(output, self.leaves) if drawn is None else lambda t, _: (drawn.product(t), None)
 
-        return self._around(bent)
+        return self._around("fisher", bent)
 
-    def _around(self, bent: Callable[[Tensor], Bent]) -> Product:
+    def _around(self, matrix: str, bent: Callable[[Tensor], Bent]) -> Product:
         """v -> J^T B J v; where J v is not what J^T u says (forward mode goes through no_grad), by reverse mode too."""
-        kept, first = Outputs(self._model), True
-        output = one_tensor(self.output(kept=kept))
+        first = True
+        kept, outputs = self._begun.pop(matrix, None) or self._kept_pass()
+        output = one_tensor(outputs)
         bend, pull, push = bent(output), self.pull(output), self.push(kept)
 
         def product(v: Tensor) -> Tensor:
@@ -188,6 +199,10 @@ class Network:
             return w if own is None else w + own
 
         return product
+
+    def _kept_pass(self) -> tuple[Outputs, Any]:
+        kept = Outputs(self._model)
+        return kept, self.output(kept=kept)
 
     def fisher_error(self, v: Tensor) -> float:
         """Standard error of v^T F v by the draws; 0 where F is exact. After `fisher`."""

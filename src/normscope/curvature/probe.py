@@ -1,8 +1,8 @@
 r"""Curvature in the `Monitor`: lambda_max as trained, eta* of the optimizer, and what its learning rate means.
 
-Every look after the first starts from the last one's eigenvector, which moves little between steps: 5 to 10 products
-where a fresh start takes 8 to 20. A product costs up to two gradients, so a look costs as much as 5 to 40 training
-steps; the Monitor's budget spaces them.
+Every look after the first starts from what the last one remembers (`warm.py`; 12 vectors of the parameters' size): 3 to
+12 products where a fresh start takes 8 to 20. A product costs up to two gradients, so a look costs as much as 3 to 40
+training steps; the Monitor's budget spaces them.
 """
 
 import math
@@ -14,9 +14,11 @@ from torch.utils._pytree import tree_map_only
 
 from normscope.choices import check_choice
 from normscope.curvature.derivatives import working_dtype
+from normscope.curvature.lanczos import Memory
 from normscope.curvature.limits import Limit, momentum_limit, optimizer_limit
 from normscope.curvature.look import Look, Solver
 from normscope.curvature.network import call_model
+from normscope.curvature.starts import KEPT
 from normscope.curvature.wording import stability_verdict
 from normscope.observe.probe import Probe, flat
 from normscope.observe.untouched import untouched
@@ -63,7 +65,7 @@ class Curvature:
 
 
 class CurvatureProbe:
-    """Measures `Curvature` of the batch, as trained; starts from the last look's vector.
+    """Measures `Curvature` of the batch, as trained; starts from what the last look remembers.
 
     Args:
         matrix: "ggn" or "hessian". A Monitor with forward= knows no outputs: then it is the Hessian.
@@ -78,7 +80,7 @@ class CurvatureProbe:
         check_choice("matrix", matrix, ("ggn", "hessian"))
         self.matrix = matrix
         self._solver = Solver(tol=tol, most=most)
-        self._last: Tensor | None = None
+        self._last: Memory | None = None
 
     def measure(self, probe: Probe) -> Curvature:
         gradient = flat(probe.gradient)
@@ -99,9 +101,9 @@ class CurvatureProbe:
             if cast is not None:
                 batch = tree_map_only(Tensor, lambda t: t.to(cast) if t.is_floating_point() else t, batch)
             look = Look(lent, task.model, loss_fn, [batch], call=call, dtype=cast, **settings)
-            warm = self._last if self._last is not None and self._last.shape[1] == gradient.numel() else None
-            found, _ = look.top("batch", matrix, warm=warm, gradient=gradient.to(lent.leaves[0].dtype))
-        self._last = found.vectors
+            warm = self._last if self._last is not None and self._last.vectors.shape[1] == gradient.numel() else None
+            found, _ = look.top("batch", matrix, warm=warm, gradient=gradient.to(lent.leaves[0].dtype), keep=KEPT)
+        self._last = found.memory
         top = found.values[0]
         return Curvature(
             matrix=matrix,

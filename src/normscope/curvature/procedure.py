@@ -17,6 +17,7 @@ from normscope.curvature.measurement import Measurement
 from normscope.curvature.notes import on_statistics, on_the_pass
 from normscope.curvature.parameters import blocks, check_parameters, chosen_parameters, listed
 from normscope.curvature.several import as_batches, is_one_batch, samples
+from normscope.curvature.starts import KEPT
 from normscope.environment import environment
 from normscope.observe.loss import check_devices
 from normscope.observe.processes import Processes
@@ -74,13 +75,14 @@ def carry_out(
         options: dict[str, Any] = {"limit": limit, "solver": asked.solver, "processes": processes, "over": over}
         look = Look(lent, model, loss_fn, batches, draws=asked.draws, dtype=cast, **options)
         if asked.start is not None and asked.start.vector.numel() != sum(lent.leaves[i].numel() for i in chosen):
-            raise ValueError("start= was measured with other parameters. Hand in a result of this network.")
-        loss, gradient, unused = look.first(stats, chosen)
+            what = "has let go of its memory" if asked.start.memory is None else "was measured with other parameters"
+            raise ValueError(f"start= {what}. Hand in a whole result of this network.")
+        loss, gradient, unused = look.first(stats, chosen, matrix)
         if len(unused) == len(chosen):
             raise ValueError("The loss does not depend on any trainable parameter, so it has no curvature by them.")
         both_ends = asked.hessian and matrix == "hessian"
-        warm = None if asked.start is None else asked.start.vector[None]
-        found, error = look.top(stats, matrix, chosen, smallest=both_ends, warm=warm, gradient=gradient)
+        warm = None if asked.start is None else asked.start.memory
+        found, error = look.top(stats, matrix, chosen, smallest=both_ends, warm=warm, gradient=gradient, keep=KEPT)
         bent = found if both_ends else None
         if asked.hessian and bent is None:
             try:
@@ -145,7 +147,7 @@ def carry_out(
         },
         environment=environment(device),
         preconditioned=limit.inverse is not None,
-        vector=found.vectors[0],
+        memory=found.memory,
     )
 
 
