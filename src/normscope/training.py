@@ -8,15 +8,17 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from normscope import losses
 from normscope.environment import environment
 from normscope.results import plain
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Monitors(Protocol):
@@ -49,8 +51,10 @@ class Training:
         """Of the last step; nan without any."""
         return self.losses[-1] if self.losses else math.nan
 
-    def frame(self) -> pd.DataFrame:
+    def frame(self) -> "pd.DataFrame":
         """One row a step: step, loss, and the evaluations where there were any (a "loss" there: "loss_evaluated")."""
+        import pandas as pd
+
         frame = pd.DataFrame({"step": range(self.steps), "loss": self.losses})
         if not self.evaluations:
             return frame

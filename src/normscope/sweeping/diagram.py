@@ -5,15 +5,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from normscope.reporting import Reportable
 from normscope.results import plain
 from normscope.sweeping.boundary import Distance, Edge, distance, edges
 from normscope.sweeping.outcome import Outcome
 from normscope.sweeping.plan import Cell, Plan
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = 1
 
@@ -25,8 +26,10 @@ class PhaseDiagram(Reportable):
     plan: Plan
     outcomes: tuple[Outcome, ...]
 
-    def frame(self) -> pd.DataFrame:
+    def frame(self) -> "pd.DataFrame":
         """One row a cell: lr, the axis, seed, initial_loss, diverged_at, rose_at, and the last epoch's numbers."""
+        import pandas as pd
+
         rows = [
             {
                 "lr": found.cell.lr,
