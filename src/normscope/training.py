@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+SCHEMA = 1
+
+
 class Monitors(Protocol):
     """What `train` asks of a monitor."""
 
@@ -62,7 +65,8 @@ class Training:
 
     def save(self, path: str | Path) -> None:
         """Plain JSON; nan and infinities as strings, which every reader takes."""
-        Path(path).write_text(json.dumps(plain(asdict(self)), indent=1, allow_nan=False) + "\n")
+        result = {"kind": "training", "schema": SCHEMA} | plain(asdict(self))
+        Path(path).write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
 
 
 def train(
