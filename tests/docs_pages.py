@@ -58,7 +58,9 @@ def agrees(shown, printed):
 
 
 def _bare(line):
-    return re.sub(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?", "#", " ".join(line.split()))
+    """Without numbers, and without the widths that numbers give to columns."""
+    line = re.sub(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?", "#", " ".join(line.split()))
+    return re.sub(r"([─━])\1+", r"\1", line)
 
 
 def _filled(text, folder):

@@ -46,7 +46,7 @@ def claims_section(title: str, judged: Sequence[Judged], store: Store, *, comman
         Said(
             _GOOD[one.verdict],
             f"{one.name}: {one.verdict}. {one.statement.words}",
-            one.statement.rule,
+            one.statement.rule.rstrip("."),
             one.entry.source,
         )
         for one in judged
@@ -59,7 +59,7 @@ def claims_section(title: str, judged: Sequence[Judged], store: Store, *, comman
     charts = [chart for entry in entries if (chart := _chart(entry, store)) is not None]
     return Section(
         title,
-        (Said(None, f"{summary(judged)}."), *said),
+        (Said(False, f"{summary(judged)}."), *said),
         tuple(charts),
         (Table("Claim by claim", _COLUMNS, rows),),
         ("Rules were written before the runs that they judge; verdicts are computed from stored curves.",),
