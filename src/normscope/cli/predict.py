@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from normscope.cli.importing import at_once
 from normscope.cli.inputs import model_of
 from normscope.results import plain
 
@@ -29,9 +30,10 @@ def predict(
 
     Example: normscope predict net.py:build --input 3,32,32 --loss half_mse --momentum 0.9
     """
-    from rich.console import Console
+    with at_once():
+        from rich.console import Console
 
-    from normscope.prediction import predict as predict_network
+        from normscope.prediction import predict as predict_network
 
     try:
         shape = tuple(int(part) for part in input.split(","))
