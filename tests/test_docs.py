@@ -1,5 +1,6 @@
 """Documentation that runs: code blocks, commands with their output, and the site."""
 
+import json
 import os
 import re
 import subprocess
@@ -97,3 +98,19 @@ def test_the_site_builds_strictly(tmp_path):
     page = (tmp_path / "site/reference/predict/index.html").read_text(encoding="utf-8")
     assert "lambda_max and eta* of a network that was never run" in page
     assert (tmp_path / "site/files/results/theory-lambda.json").exists()
+
+
+def test_how_far_eta_star_is_off_is_what_is_stored():
+    text = " ".join((ROOT / "docs/concepts/eta-star.md").read_text(encoding="utf-8").split())
+    near, far = (
+        {one["name"]: one for one in json.loads((ROOT / f"results/{name}.json").read_text())["agreement"]}
+        for name in ("phase-mnist-mlp", "phase-mnist-mlp-cross-entropy")
+    )
+    measured = near["measured"]
+    assert (
+        f"{measured['median']:+.2f} decades (median over {measured['n']} gammas), at worst {measured['worst']:.2f}"
+        in text
+    )
+    assert f"up to {far['measured']['worst']:.2f} decades beyond" in text
+    below = sorted(-distance for distance in measured["best"].values())
+    assert f"lay {below[0]:.1f} to {below[-1]:.1f} decades below" in text

@@ -13,7 +13,7 @@ from normscope.results import plain
 
 def predict(
     model: Annotated[str, typer.Argument(help="path/to/file.py:name or package.module:name of a function.")],
-    input: Annotated[str, typer.Option(help="Shape of one sample: 784 or 3,32,32.")],
+    input: Annotated[str, typer.Option(help="Shape of one sample: 784, or 3,32,32 (3x32x32).")],
     lr: Annotated[float | None, typer.Option(help="Say what this learning rate means here.")] = None,
     loss: Annotated[str, typer.Option(help="half_mse, half_sse, mse or cross_entropy.")] = "half_mse",
     batch_size: Annotated[int, typer.Option(min=1, help="Samples of a batch.")] = 128,
@@ -36,7 +36,7 @@ def predict(
         from normscope.prediction import predict as predict_network
 
     try:
-        shape = tuple(int(part) for part in input.split(","))
+        shape = tuple(int(part) for part in input.replace("x", ",").split(","))
     except ValueError:
         raise ValueError(f"--input is the shape of one sample, as 784 or 3,32,32; got {input!r}.") from None
     built = model_of(model, "cpu")
