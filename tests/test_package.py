@@ -156,3 +156,11 @@ def test_known_models_at_a_small_size(tmp_path):
     assert "Measure this network instead" in stored["models"]["ViT-B/16"]["predict"]["refused"]
     assert all(found["monitor"]["looks"] >= 1 for found in stored["models"].values())
     assert ran.stdout.count("| ") > 10
+
+
+def test_readme_says_what_a_command_takes_from_the_shell():
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    stored = json.loads((ROOT / "benchmarks/results/start-cpu.json").read_text())["commands"]
+    small, large = (f"{stored[name]['of_import_torch']:.2f} times" for name in ("preact-resnet18", "resnet50"))
+    assert f"{small} as much processor time as `import torch` alone" in readme
+    assert f"{large} for a ResNet-50" in readme
