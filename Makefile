@@ -8,10 +8,13 @@ TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 PEERS := curvlinops-for-pytorch backpack-for-pytorch einconv einops jaxtyping linear_operator opt_einsum unfoldNd \
 	hessian-eigenthings
 
-.PHONY: demo test test-all lint clean
+.PHONY: demo docs test test-all lint clean
 
 demo: $(VENV)/.run
 	$(BIN)/normscope demo
+
+docs: $(VENV)/.test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 test: lint
 	$(TEST) -m "not slow and not gpu and not network"
@@ -25,7 +28,7 @@ lint: $(VENV)/.test
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) normscope-demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) normscope-demo site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.run: pyproject.toml constraints.txt
 	@echo "Setting up $(VENV) (once; a few minutes)"

@@ -39,7 +39,8 @@ def test_what_is_written_is_what_was_measured(short_runs, tmp_path):
     runs = short_runs[1]
     summary, digits, dln, numbers = write_demo(runs, tmp_path / "new" / "folder")
     stored = json.loads(numbers.read_text())
-    for run, kept in zip(runs, stored, strict=True):
+    assert (stored["kind"], stored["schema"]) == ("demo", 1)
+    for run, kept in zip(runs, stored["runs"], strict=True):
         assert kept["training"]["losses"] == list(run.training.losses)
         assert kept["seed"] == 1
     text = summary.read_text()

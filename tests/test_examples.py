@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from normscope.observe import frame_of, records_of
+from wandb_files import finished
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -49,6 +50,59 @@ def test_transformers_into_a_file(tmp_path):
     assert [record.step for record in records if "landscape" in record.results] == [0, 10, 20, 30, 40, 50]
     assert "bert.encoder.layer.0.attention.self.query" in records[0].by_layer()
     assert "The coming update" in said
+
+
+def test_weights_and_biases_offline(tmp_path):
+    said = _output("monitor_wandb.py", tmp_path)
+    rows = [
+        {item.key or item.nested_key[0]: item.value_json for item in record.history.item}
+        for record in finished(tmp_path)
+        if record.WhichOneof("record_type") == "history"
+    ]
+    steps = [json.loads(row["normscope/step"]) for row in rows if "normscope/beta" in row]
+    assert steps == [0, 10, 20]
+    assert len([row for row in rows if "loss" in row]) == 30
+    assert "The coming update" in said
+
+
+def test_a_notebook_shows_pages(tmp_path):
+    from nbformat import read
+
+    written = tmp_path / "out.ipynb"
+    code = (
+        "import sys, nbformat; from nbclient import NotebookClient\n"
+        "book = nbformat.read(sys.argv[1], as_version=4)\n"
+        "NotebookClient(book, timeout=120).execute()\n"
+        "nbformat.write(book, sys.argv[2])"
+    )
+    env = os.environ | {"OMP_NUM_THREADS": "1", "IPYTHONDIR": str(tmp_path), "JUPYTER_RUNTIME_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", code, EXAMPLES / "verdict.ipynb", written]
+    found = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+    assert found.returncode == 0, found.stderr
+    shown = [out.data for cell in read(written, as_version=4).cells[2:] for out in cell.outputs if "data" in out]
+    assert [data["text/html"].startswith("<iframe srcdoc=") for data in shown] == [True, True, True, False]
+    assert "critical_step" in shown[3]["text/html"]
+    assert "Use a learning rate below eta*" in shown[0]["text/html"]
+
+
+def test_scikit_learn_pipeline(tmp_path):
+    import joblib
+
+    said = _output("solve_pipeline.py", tmp_path)
+    pipeline = joblib.load(tmp_path / "digits.joblib")
+    assert [name for name, _ in pipeline.steps] == ["standardscaler", "gdnpclassifier"]
+    assert float(said.split(": ")[1].split()[0]) > 0.85
+    assert "the bound's least slack" in said
+
+
+def test_ray_fills_the_journal(tmp_path):
+    from normscope.sweeping import Journal
+
+    said = _output("sweep_ray.py", tmp_path, "--out", "runs")
+    with Journal(tmp_path / "runs/sweep.sqlite", readonly=True) as journal:
+        assert len(journal.plans()) == 1
+    assert said.count("gamma") == 2
+    assert "What this means for you" in (tmp_path / "runs/phase.html").read_text()
 
 
 def test_gradient_explosion(tmp_path):

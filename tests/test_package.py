@@ -1,6 +1,7 @@
 """The package as people get it: the door, the wheel in an empty environment, the README's blocks."""
 
 import json
+import os
 import re
 import runpy
 import subprocess
@@ -51,14 +52,6 @@ def test_importing_takes_no_extra_and_no_torch():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert found.returncode == 0, found.stderr
-
-
-def test_readme_python_blocks_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    assert blocks
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
 
 
 def test_readme_tree_names_files_that_exist():
@@ -137,3 +130,37 @@ def test_readme_says_what_the_monitors_benchmark_stored():
     table = runpy.run_path(str(ROOT / "benchmarks" / "observe.py"))["table"]
     stored = [ROOT / "benchmarks" / "results" / f"observe-{where}.json" for where in ("cpu", "h200")]
     assert table(*stored) in (ROOT / "README.md").read_text()
+
+
+def test_readme_shows_the_known_models_that_are_stored(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "prediction"))
+    known = runpy.run_path(str(ROOT / "benchmarks" / "known_models.py"))
+    stored = ROOT / "benchmarks" / "results" / "known-models-h200.json"
+    readme = (ROOT / "README.md").read_text()
+    assert known["START"] in readme
+    if not stored.exists():
+        pytest.skip("benchmarks/known_models.py has not been run on a GPU yet")
+    assert known["put"](readme, known["table"](stored)) == readme
+
+
+@pytest.mark.slow
+def test_known_models_at_a_small_size(tmp_path):
+    command = [sys.executable, ROOT / "benchmarks/known_models.py", "--device", "cpu", "--tiny", "--seconds", "1"]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    env["PYTHONPATH"] = os.pathsep.join([str(ROOT / "tests/prediction"), env.get("PYTHONPATH", "")])
+    ran = subprocess.run([*command, "--out", tmp_path / "known.json"], env=env, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    stored = json.loads((tmp_path / "known.json").read_text())
+    assert stored["schema"] == 1
+    assert "eta_star" in stored["models"]["ResNet-50"]["predict"]
+    assert "Measure this network instead" in stored["models"]["ViT-B/16"]["predict"]["refused"]
+    assert all(found["monitor"]["looks"] >= 1 for found in stored["models"].values())
+    assert ran.stdout.count("| ") > 10
+
+
+def test_readme_says_what_a_command_takes_from_the_shell():
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    stored = json.loads((ROOT / "benchmarks/results/start-cpu.json").read_text())["commands"]
+    small, large = (f"{stored[name]['of_import_torch']:.2f} times" for name in ("preact-resnet18", "resnet50"))
+    assert f"{small} as much processor time as `import torch` alone" in readme
+    assert f"{large} for a ResNet-50" in readme

@@ -223,6 +223,7 @@ def test_saved_file_is_strict_json_and_round_trips(tmp_path):
     result = scripted([2.0, 1.5, math.nan], evaluate=lambda model: {"a": math.inf, "b": -math.inf, "c": 0.1})
     result.save(tmp_path / "run.json")
     read = strict((tmp_path / "run.json").read_text())
+    assert (read.pop("kind"), read.pop("schema")) == ("training", 1)
     assert set(read) == set(Training.__dataclass_fields__)
     assert read["losses"] == [2.0, 1.5, "nan"]
     assert read["evaluations"] == [{"step": 0, "a": "inf", "b": "-inf", "c": 0.1}]

@@ -21,6 +21,12 @@ class Reportable:
 
         return write_report(self._sections(), path)
 
+    def figures(self, folder: str | Path) -> list[Path]:
+        """Writes the page's figures as PDF, PNG and SVG, for papers. Returns their paths."""
+        from normscope.report.drawing import write_figures
+
+        return write_figures(self._sections(), Path(folder))
+
     def _repr_html_(self) -> str:
         """The page in a frame of its own, so that its style and script touch nothing of the notebook."""
         from normscope.report.writing import report_page

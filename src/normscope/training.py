@@ -8,15 +8,20 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from normscope import losses
 from normscope.environment import environment
 from normscope.results import plain
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+SCHEMA = 1
 
 
 class Monitors(Protocol):
@@ -49,8 +54,10 @@ class Training:
         """Of the last step; nan without any."""
         return self.losses[-1] if self.losses else math.nan
 
-    def frame(self) -> pd.DataFrame:
+    def frame(self) -> "pd.DataFrame":
         """One row a step: step, loss, and the evaluations where there were any (a "loss" there: "loss_evaluated")."""
+        import pandas as pd
+
         frame = pd.DataFrame({"step": range(self.steps), "loss": self.losses})
         if not self.evaluations:
             return frame
@@ -58,7 +65,8 @@ class Training:
 
     def save(self, path: str | Path) -> None:
         """Plain JSON; nan and infinities as strings, which every reader takes."""
-        Path(path).write_text(json.dumps(plain(asdict(self)), indent=1, allow_nan=False) + "\n")
+        result = {"kind": "training", "schema": SCHEMA} | plain(asdict(self))
+        Path(path).write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
 
 
 def train(

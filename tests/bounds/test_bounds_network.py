@@ -131,8 +131,9 @@ def test_command_line(tmp_path):
 def test_command_line_json(tmp_path):
     found = _run(tmp_path, "net.py:build", "--data", "net.py:data", "--units", "1", "--batch-size", "16", "--json")
     assert found.exit_code == 0, found.output
-    stored = json.loads(found.output)
-    assert list(stored) == ["1", "4", "7"]
+    said = json.loads(found.output)
+    stored = said["layers"]
+    assert (said["schema"], list(stored)) == (1, ["1", "4", "7"])
     assert all(layer["holds"] and layer["m"] == 16 for layer in stored.values())
 
 

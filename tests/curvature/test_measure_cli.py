@@ -36,6 +36,9 @@ def listed():
     x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
     return [x, x[:, :2]]
 
+def dataset():
+    return torch.utils.data.TensorDataset(torch.randn(16, 5), torch.randn(16, 2))
+
 def triple():
     return (*listed(), 3)
 
@@ -107,6 +110,7 @@ def test_arrays_and_functions_give_data(folder):
         (["net.py:plain", "--data", "digits"], "does not take this batch"),
         (["net.py:plain", "--data", "wrong.npz"], "arrays x and y; it has inputs"),
         (["net.py:plain", "--data", "nothere.npz"], "There is no file nothere.npz"),
+        (["net.py:plain", "--data", "net.py:dataset"], "Return DataLoader(dataset, batch_size=128)"),
         (["net.py:plain", "--data", "net.py:triple"], "a pair of tensors or arrays (x, y)"),
         (["net.py:plain", "--data", "net.py:named"], "a pair of tensors or arrays (x, y)"),
         (["net.py:plain", "--data", "net.py:breaks"], "raised KeyError: 'missing'"),

@@ -3,13 +3,13 @@
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
 from torch import nn
 
 from normscope.observe import Monitor, TensorBoard, WandB
+from wandb_files import finished
 
 
 def _watched(sinks, *, on_step=lambda: None, steps=3):
@@ -64,34 +64,6 @@ def test_tensorboard_holds_every_value_and_histogram(tmp_path):
         assert [count for count in histogram.bucket if count] == [count for count in counts if count]
 
 
-def _finished(folder):
-    """The records of the run in `folder`; its service goes on writing for a moment after `finish`."""
-    (path,) = folder.glob("wandb/offline-run-*/*.wandb")
-    for _ in range(200):
-        records = list(_wandb_records(path))
-        if records and records[-1].WhichOneof("record_type") == "exit":
-            return records
-        time.sleep(0.1)
-    raise AssertionError("wandb did not finish its file within 20 s")
-
-
-def _wandb_records(path):
-    """A .wandb file is a LevelDB log (blocks of 32 KiB, pieces of checksum, length and type) of protobufs."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    data, at, whole = path.read_bytes(), 7, b""
-    while at + 7 <= len(data):
-        if 32768 - at % 32768 < 7:
-            at += 32768 - at % 32768
-            continue
-        length, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
-        whole += data[at + 7 : at + 7 + length]
-        at += 7 + length
-        if kind in (1, 4):
-            yield Record.FromString(whole)
-            whole = b""
-
-
 @pytest.mark.slow
 def test_wandb_holds_every_value_and_its_step_counter_is_the_users(tmp_path):
     import wandb
@@ -109,7 +81,7 @@ def test_wandb_holds_every_value_and_its_step_counter_is_the_users(tmp_path):
     finally:
         run.finish()
     rows, config = [], {}
-    for record in _finished(tmp_path):
+    for record in finished(tmp_path):
         kind = record.WhichOneof("record_type")
         if kind == "history":
             rows.append({item.key or item.nested_key[0]: item.value_json for item in record.history.item})

@@ -38,6 +38,16 @@ def test_json_is_the_result(reference):
     assert "no limit of training" in " ".join(plain["notes"])
 
 
+def test_a_shape_may_have_crosses(tmp_path):
+    (tmp_path / "crossed_net.py").write_text(
+        "import torch.nn as nn\nbuild = lambda: nn.Sequential(nn.Flatten(), nn.Linear(20, 3))"
+    )
+    with_crosses, with_commas = (
+        run(f"{tmp_path / 'crossed_net.py'}:build", "--input", shape, "--json") for shape in ("2x10", "2,10")
+    )
+    assert json.loads(with_crosses.output)["input_shape"] == json.loads(with_commas.output)["input_shape"] == [2, 10]
+
+
 def test_a_bad_shape(reference):
     found = run(reference, "--input", "a,b")
     assert isinstance(found.exception, ValueError)

@@ -1,6 +1,9 @@
 """The page as a person meets it: opened from disk in a real browser, read by pointer and keys, followed live."""
 
+import contextlib
+import sqlite3
 import threading
+from pathlib import Path
 
 import pytest
 from chromium import browsing, needs_chromium
@@ -12,6 +15,7 @@ from normscope.report.sections.training import Course, training_section
 from normscope.report.serving import HOST, Live, server
 from normscope.report.writing import write_report
 
+ROOT = Path(__file__).parent.parent.parent
 pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
 # The place of a panel's point (or cell) in the window, and what the tip says there.
@@ -43,6 +47,7 @@ def pages(tmp_path_factory):
         "demo": [folder / "demo"],
         "phase": [folder / "sweep"],
         "saved": saved(folder),
+        "claims": [ROOT / "results/reproduce"],
     }
     return {name: write_report(sections_of(paths), folder / f"{name}.html") for name, paths in runs.items()}
 
@@ -52,7 +57,7 @@ def hover(browser, panel, x, y):
     return browser.run(_TIP)
 
 
-@pytest.mark.parametrize("name", ["monitor", "demo", "phase", "saved"])
+@pytest.mark.parametrize("name", ["monitor", "demo", "phase", "saved", "claims"])
 @pytest.mark.parametrize("width", [1400, 390])
 def test_every_panel_draws_and_gives_its_numbers_without_errors_or_requests(browser, pages, name, width):
     browser.open(pages[name].as_uri(), width=width)
@@ -164,22 +169,44 @@ def test_a_label_that_is_a_script_stays_text(browser, tmp_path):
     assert browser.errors() == []
 
 
-def test_a_row_that_lands_appears_within_five_seconds(browser, tmp_path):
-    path = tmp_path / "run.jsonl"
-    looks(path, steps=2)
+@contextlib.contextmanager
+def followed(path):
+    """The address of a live page of what lies there."""
     with server(Live([path], "normscope report --serve"), 0) as running:
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:
-            browser.open(f"http://{HOST}:{running.server_port}/")
-            browser.run("document.querySelector('.legend button').click()")
-            looks(path, steps=1, first=4321)
-            shown = "JSON.parse(document.getElementById('charts').textContent)[0].panels[0].lines[0].x"
-            browser.wait(f"return {shown}.includes(4321)")
-            assert "4000" in browser.run(_WORDS)
-            pressed = browser.run("return document.querySelector('.legend button').getAttribute('aria-pressed')")
-            assert pressed == "false", "what the reader chose is lost"
+            yield f"http://{HOST}:{running.server_port}/"
         finally:
             running.shutdown()
             thread.join()
+
+
+def test_a_row_that_lands_appears_within_five_seconds(browser, tmp_path):
+    path = tmp_path / "run.jsonl"
+    looks(path, steps=2)
+    with followed(path) as address:
+        browser.open(address)
+        browser.run("document.querySelector('.legend button').click()")
+        looks(path, steps=1, first=4321)
+        shown = "JSON.parse(document.getElementById('charts').textContent)[0].panels[0].lines[0].x"
+        browser.wait(f"return {shown}.includes(4321)")
+        assert "4000" in browser.run(_WORDS)
+        pressed = browser.run("return document.querySelector('.legend button').getAttribute('aria-pressed')")
+        assert pressed == "false", "what the reader chose is lost"
     browser.wait("return document.getElementById('live').classList.contains('lost')")
+
+
+def test_a_sweep_that_goes_on_fills_the_diagram_within_five_seconds(browser, tmp_path):
+    """Stopped with half of its cells, followed, and gone on with by the same call."""
+    swept(tmp_path / "runs")
+    with contextlib.closing(sqlite3.connect(tmp_path / "runs/sweep.sqlite")) as db, db:
+        cells = [row[0] for row in db.execute("select rowid from rows")]
+        db.executemany("delete from rows where rowid = ?", [(cell,) for cell in cells[::2]])
+    left = "return /\\d+ of the plan's \\d+ trainings are not done yet/.exec(document.body.textContent)"
+    with followed(tmp_path / "runs") as address:
+        browser.open(address)
+        assert browser.run(f"{left}[0]") == "3 of the plan's 6 trainings are not done yet"
+        swept(tmp_path / "runs")
+        browser.wait(f"{left} === null")
+    assert browser.errors() == []

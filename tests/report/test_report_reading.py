@@ -12,11 +12,15 @@ from report_results import ALERT, demo, looks, saved, swept
 
 from normscope.cli import main
 from normscope.invocation import command
-from normscope.report.document import Said
+from normscope.report.chart import Axis, Chart, Line, Panel
+from normscope.report.document import Said, Section
+from normscope.report.drawing import draw, write_figures
 from normscope.report.page import island, page
 from normscope.report.reading import sections_of
 from normscope.report.sections.training import Course, training_section
 from normscope.report.writing import write_report
+from normscope.reproduction import Store, all_entries, judge
+from normscope.sweeping.diagram import lines_file, save_lines
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -113,6 +117,59 @@ def test_a_sweep_is_known_by_the_hash_it_ran_under(folder, tmp_path):
     assert [len(row) for row in section.charts[0].panels[0].heat.values] == [3, 3]
 
 
+def test_a_followed_sweep_has_the_lines_that_were_found_before_it(folder, tmp_path):
+    shutil.copytree(folder / "sweep", tmp_path / "sweep")
+    (section,) = sections_of([tmp_path / "sweep"], live=True)
+    assert not any("mine" in line.name for line in section.charts[0].panels[0].lines)
+    save_lines({"mine": {0.5: 1.0, 1.0: 0.5}}, lines_file(tmp_path / "sweep", section.settings["plan's hash"]))
+    (section,) = sections_of([tmp_path / "sweep"], live=True)
+    (line,) = (line for line in section.charts[0].panels[0].lines if line.name == "eta*, mine")
+    assert sorted(zip(line.x, line.y, strict=True)) == [(0.5, 1.0), (1.0, 0.5)]
+
+
+def test_claims_stand_row_by_row_with_their_figures(tmp_path):
+    """The folder of `normscope reproduce`: every statement that reads what is stored, and its verdict as computed."""
+    (section,) = sections_of([ROOT / "results/reproduce"])
+    (table,) = section.tables
+    judged = {
+        one.name: one for entry in all_entries().values() for one in judge(entry, Store(ROOT / "results/reproduce"))
+    }
+    for name, _, words, came_out, verdict, n, _ in table.rows:
+        one = judged[name]
+        assert (words, came_out, verdict, n) == (one.statement.words, one.came_out, one.verdict, one.n)
+    assert {name for name, one in judged.items() if one.parts} <= {row[0] for row in table.rows}
+    assert section.verdicts[0].text.startswith(f"{len(table.rows)} statements: ")
+    assert all(said.good is not True for said in section.verdicts)
+    assert len(section.charts) >= 10
+    assert 1e5 < write_report([section], tmp_path / "claims.html").stat().st_size < 6e6
+
+
+@pytest.mark.parametrize(
+    "name", ["demo", "sweep", "prediction.json", "measurement.json", "spectrum.json", "solve.json"]
+)
+def test_every_kind_of_figure_is_drawn_for_papers(folder, tmp_path, name):
+    sections = sections_of([folder / name])
+    written = write_figures(sections, tmp_path / "figures")
+    charts = [chart for section in sections for chart in section.charts]
+    assert len(written) == 3 * len(charts)
+    starts = {".pdf": b"%PDF", ".png": b"\x89PNG", ".svg": b"<?xml"}
+    assert all(path.read_bytes().startswith(starts[path.suffix]) for path in written)
+    for chart in charts:
+        axes = [ax for ax in draw(chart).axes if ax.get_xlabel() or ax.get_ylabel()]
+        for ax, panel in zip(axes, chart.panels, strict=False):
+            drawn = {line.get_label(): line for line in ax.get_lines()}
+            for line in panel.lines:
+                assert list(drawn[line.name].get_ydata()) == pytest.approx(list(line.y), nan_ok=True)
+
+
+def test_figures_of_labels_that_look_like_formulas(tmp_path):
+    lines = (Line("cost in $ and $^", [0.0, 1.0], [1.0, 2.0]),)
+    chart = Chart("a/b $x$ ../up", "", (Panel("$", Axis("$"), Axis("y", log=True), lines),))
+    written = write_figures([Section("t", (), (chart,))], tmp_path)
+    assert {path.parent for path in written} == {tmp_path}
+    assert written[0].name == "01-a-b-x-up.pdf"
+
+
 def test_a_sweep_that_is_followed_is_read_from_its_journal(folder, tmp_path):
     shutil.copytree(folder / "sweep", tmp_path / "sweep")
     (tmp_path / "sweep" / "phase-0.json").write_text("{}")
@@ -147,6 +204,7 @@ def test_labels_are_text_and_nothing_is_fetched():
         ("other.json", b'{"a": 1}', "is a foreign file: JSON that normscope did not write"),
         ("list.json", b"[1, 2]", "is a foreign file"),
         ("picture.png", b"\x89PNG\r\n\x1a\n\xff\xfe", "is a foreign file"),
+        ("demo.json", b'{"kind": "demo", "schema": 2, "runs": []}', "has schema 2"),
         ("torn.json", b'{"kind": "prediction", "schema": 1}', "lacks some of it"),
         ("newer.json", b'{"kind": "prediction", "schema": 9}', "has schema 9"),
         ("other.jsonl", b'{"step": 1}\n', "is not a file of a Monitor"),
@@ -188,6 +246,12 @@ def test_the_verb_prints_verdicts_or_json(folder, tmp_path, monkeypatch, capsys)
     found = json.loads(out)
     assert (status, found["schema"], found["sections"][0]["verdicts"][0]["good"]) == (0, 1, True)
     assert "normscope report" in (tmp_path / "page.html").read_text()
+    page, drawn = tmp_path / "page.html", tmp_path / "drawn"
+    status, out, err = report(monkeypatch, capsys, folder / "demo", "--out", page, "--figures", drawn)
+    assert (status, err) == (0, "")
+    assert out.endswith(f"Written: {len(list(drawn.iterdir()))} files of figures in {drawn}\n")
+    assert "is a file" in report(monkeypatch, capsys, folder / "demo", "--figures", page, "--out", page)[2]
+    assert "give one of them" in report(monkeypatch, capsys, folder / "demo", "--figures", drawn, "--serve")[2]
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,8 @@ def test_the_command_line(tmp_path):
     assert {line.split()[0] for line in listed.stdout.splitlines()[:-1]} == names
     checked = _called("--check", "--json", "--out", str(ROOT / "results/reproduce"))
     assert checked.exit_code == 0, checked.output
-    assert {one["name"] for one in json.loads(checked.stdout[checked.stdout.index("[") :])} == names
+    said = json.loads(checked.stdout[checked.stdout.index("{") :])
+    assert (said["schema"], {one["name"] for one in said["statements"]}) == (1, names)
     wrong = _cli("explosions", cwd=tmp_path)
     assert (wrong.returncode, "Did you mean 'explosion'" in wrong.stderr) == (2, True)
     assert "Traceback" not in wrong.stderr

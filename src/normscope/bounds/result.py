@@ -4,11 +4,12 @@ import json
 import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from normscope.results import plain
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = 1
 # Both sides come out of sums over a batch in float64; an equality that is off by more is none.
@@ -82,12 +83,16 @@ class Bounds:
         """Whether all holds that should: a False here is a defect of this package or of the arithmetic."""
         return all(row.holds or not row.applies for row in self.rows if row.form != "printed")
 
-    def frame(self) -> pd.DataFrame:
+    def frame(self) -> "pd.DataFrame":
         """One row a statement, form and unit."""
+        import pandas as pd
+
         return pd.DataFrame([asdict(row) for row in self.rows], columns=[field.name for field in fields(Row)])
 
-    def summary(self) -> pd.DataFrame:
+    def summary(self) -> "pd.DataFrame":
         """One row a statement and form: units to which it applies, on which it holds, the worst error and slack."""
+        import pandas as pd
+
         return pd.DataFrame(self._summary())
 
     def _summary(self) -> list[dict[str, Any]]:

@@ -60,6 +60,11 @@ def data_of(reference: str, model: "nn.Module", seed: int) -> Any:
     found = _data(reference, seed)
     if isinstance(found, Dataset):
         found = (found.x_train, found.y_train)
+    if isinstance(found, torch.utils.data.Dataset) and not isinstance(found, torch.utils.data.IterableDataset):
+        raise ValueError(
+            f"{reference} must give a pair of tensors (x, y) or batches of them; got {type(found).__name__}, which "
+            "gives single samples. Return DataLoader(dataset, batch_size=128) from it."
+        )
     arrays = (torch.Tensor, np.ndarray)
     if not isinstance(found, (tuple, list)) or not any(isinstance(part, arrays) for part in found):
         return found

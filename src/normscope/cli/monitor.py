@@ -70,7 +70,7 @@ def monitor(
         if not done:
             _forget(lines)
         raise
-    outcome = f"{done} steps, {len(monitor.records)} looks"
+    outcome = f"{done} step{'s' * (done != 1)}, {len(monitor.records)} look{'s' * (len(monitor.records) != 1)}"
     if diverged_at is not None:
         outcome += f"; the run diverged at step {diverged_at}"
     outcome += "; interrupted." if interrupted else "."

@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
+from normscope.cli.importing import at_once
 from normscope.cli.inputs import model_of
 from normscope.results import plain
 
 
 def predict(
     model: Annotated[str, typer.Argument(help="path/to/file.py:name or package.module:name of a function.")],
-    input: Annotated[str, typer.Option(help="Shape of one sample: 784 or 3,32,32.")],
+    input: Annotated[str, typer.Option(help="Shape of one sample: 784, or 3,32,32 (3x32x32).")],
     lr: Annotated[float | None, typer.Option(help="Say what this learning rate means here.")] = None,
     loss: Annotated[str, typer.Option(help="half_mse, half_sse, mse or cross_entropy.")] = "half_mse",
     batch_size: Annotated[int, typer.Option(min=1, help="Samples of a batch.")] = 128,
@@ -29,12 +30,13 @@ def predict(
 
     Example: normscope predict net.py:build --input 3,32,32 --loss half_mse --momentum 0.9
     """
-    from rich.console import Console
+    with at_once():
+        from rich.console import Console
 
-    from normscope.prediction import predict as predict_network
+        from normscope.prediction import predict as predict_network
 
     try:
-        shape = tuple(int(part) for part in input.split(","))
+        shape = tuple(int(part) for part in input.replace("x", ",").split(","))
     except ValueError:
         raise ValueError(f"--input is the shape of one sample, as 784 or 3,32,32; got {input!r}.") from None
     built = model_of(model, "cpu")

@@ -2,14 +2,20 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from normscope.report.document import Section
 
 
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders or files that normscope wrote; runs stand side by side.")],
     out: Annotated[Path, typer.Option(help="The page.")] = Path("normscope-report.html"),
+    figures: Annotated[
+        Path | None, typer.Option(help="Folder for every figure as PDF, PNG and SVG, for papers.")
+    ] = None,
     serve: Annotated[bool, typer.Option("--serve", help="Follow the runs on a page of this machine's own.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="For --serve; 0 takes any free one.")] = 8765,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON.")] = False,
@@ -24,11 +30,18 @@ def report(
     if serve:
         if as_json:
             raise ValueError("--json prints once and --serve goes on: give one of them.")
+        if figures is not None:
+            raise ValueError("--figures draws once and --serve goes on: give one of them.")
         return _serve(runs, port)
     sections = sections_of(runs)
     written = write_report(sections, out)
+    drawn = _drawn(sections, figures) if figures is not None else []
     if as_json:
-        found = {"schema": 1, "written": str(written), "sections": [section.verdict_plain() for section in sections]}
+        found = {
+            "schema": 1,
+            "written": [str(path) for path in (written, *drawn)],
+            "sections": [section.verdict_plain() for section in sections],
+        }
         typer.echo(json.dumps(found, indent=1, allow_nan=False))
         return None
     for section in sections:
@@ -36,7 +49,17 @@ def report(
             mark = {True: "good", False: "look", None: "note"}[said.good]
             typer.echo(f"- [{mark}] {said.text}")
     typer.echo(f"Written: {written}")
+    if figures is not None:
+        typer.echo(f"Written: {len(drawn)} files of figures in {figures}")
     return None
+
+
+def _drawn(sections: "list[Section]", folder: Path) -> list[Path]:
+    from normscope.report.drawing import write_figures
+
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--figures names a folder, and {folder} is a file.")
+    return write_figures(sections, folder)
 
 
 def _serve(runs: list[Path], port: int) -> None:

@@ -73,7 +73,7 @@ def reproduce(
             typer.echo(f"{job}: given up, --minutes is over; the next call makes it anew", err=True)
         _draw(_known(names), out)
     if as_json:
-        typer.echo(json.dumps([one.plain() for one in judged], indent=1))
+        typer.echo(json.dumps({"schema": 1, "statements": [one.plain() for one in judged]}, indent=1))
     else:
         _print(judged, short=show)
     if not show and not check and any(not one.parts and scale in one.statement.scales for one in judged):

@@ -5,11 +5,14 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from normscope.results import plain
+
+if TYPE_CHECKING:
+    from normscope.sweeping import Plan
 
 
 def sweep(
@@ -36,28 +39,19 @@ def sweep(
 
     from normscope.report.phase import boundary_columns, boundary_rows, words
     from normscope.report.writing import write_phase
-    from normscope.sweeping import Plan, measured_line, predicted_line
+    from normscope.sweeping import Plan
     from normscope.sweeping import sweep as run
 
     described = Plan.from_toml(plan)
     try:
+        rungs = _rungs(described, out, root, device, as_json) if lines else {}
         found = run(described, out, device=device, engine=engine, address=address, root=root, group=group, quiet=quiet)
     except KeyboardInterrupt:
         typer.echo("Stopped. What was finished is kept; the same command goes on from there.", err=True)
         raise typer.Exit(130) from None
     except ImportError as error:
         raise ValueError(str(error)) from error
-    console, rungs = Console(), {}
-    rung_of: dict[str, Callable[..., dict[float, float]]] = {
-        "measured": partial(measured_line, device=device),
-        "predicted": predicted_line,
-    }
-    for name, line_of in rung_of.items() if lines else ():
-        try:
-            rungs[name] = line_of(described, root=root)
-        except ValueError as error:
-            # What is trained is drawn all the same.
-            typer.echo(f"- No line {name}: {error}", err=as_json)
+    console = Console()
     written = write_phase(found, rungs, out)
     if as_json:
         edges = [asdict(edge) for edge in found.boundary()]
@@ -75,3 +69,29 @@ def sweep(
     modes = sorted({f"{one.mode}{f' ({one.note})' if one.note else ''}" for one in found.outcomes})
     console.print(f"- Trained {', '.join(modes)}.", soft_wrap=True, highlight=False)
     console.print("Written: " + ", ".join(str(path) for path in written), soft_wrap=True, highlight=False)
+
+
+def _rungs(
+    plan: "Plan", folder: Path, root: Path | None, device: str | None, as_json: bool
+) -> dict[str, dict[float, float]]:
+    """eta* by theory and by measurement, before the first training, so that who follows the sweep sees them too."""
+    from normscope.sweeping import measured_line, predicted_line
+    from normscope.sweeping.diagram import lines_file, save_lines, stored_lines
+
+    place = lines_file(folder, plan.hash)
+    if place.is_file():
+        return stored_lines(place)
+    ways: dict[str, Callable[..., dict[float, float]]] = {
+        "measured": partial(measured_line, device=device),
+        "predicted": predicted_line,
+    }
+    found = {}
+    for name, line_of in ways.items():
+        try:
+            found[name] = line_of(plan, root=root)
+        except ValueError as error:
+            # What is trained is drawn all the same.
+            typer.echo(f"- No line {name}: {error}", err=as_json)
+    if len(found) == len(ways):
+        save_lines(found, place)
+    return found

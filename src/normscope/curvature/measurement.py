@@ -4,9 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -15,6 +14,9 @@ from normscope.curvature.wording import stability_verdict
 from normscope.observe.verdict import Verdict
 from normscope.reporting import Reportable
 from normscope.results import plain, write_json
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = 1
 _NAMES = {"ggn": "generalized Gauss-Newton matrix", "hessian": "Hessian", "fisher": "Fisher matrix"}
@@ -82,11 +84,13 @@ class Measurement(Reportable):
             ends=(self.hessian_min, self.hessian_max),
         )
 
-    def frame(self) -> pd.DataFrame:
+    def frame(self) -> "pd.DataFrame":
         """One row a layer: lambda_max of its own block, its residual, and eta* if it alone were trained.
 
         Empty unless layers=True was asked for.
         """
+        import pandas as pd
+
         rows = [
             {
                 "layer": name,

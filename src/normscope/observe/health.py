@@ -75,9 +75,10 @@ class NormHealth:
             for layer, gap, ratio in zip(self.layers, self.mean_gaps, self.variance_ratios, strict=True)
             if gap > MEAN_GAP or ratio > VARIANCE_RATIO or ratio < 1 / VARIANCE_RATIO
         ]
+        others = f" and {len(off) - 1} more" if len(off) > 1 else ""
         text = (
-            f"Running statistics of {off[0]} and {len(off) - 1} more are far from this batch's: eval mode is another "
-            "network than the one trained. It takes some 1/momentum steps, or `use_population_statistics`."
+            f"Running statistics of {off[0]}{others} are far from this batch's: eval mode is another network than the "
+            "one trained. It takes some 1/momentum steps, or `use_population_statistics`."
             if off
             else "Running statistics are close to this batch's: eval mode sees the network that is trained."
         )

@@ -5,9 +5,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -24,6 +23,9 @@ from normscope.observe.sinks import Sink
 from normscope.observe.update import plain_optimizer
 from normscope.observe.verdict import Verdict, loss_kind
 from normscope.reporting import Reportable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Processes agree on every try to make up for a look that was put off; not at every step.
 RETRY = 10
@@ -222,11 +224,11 @@ class Monitor(Reportable):
                 print(said, file=sys.stderr)
         return text
 
-    def frame(self) -> pd.DataFrame:
+    def frame(self) -> "pd.DataFrame":
         """One row a look: step, seconds, loss, and the summary of every measurement."""
         return frame_of(self.records)
 
-    def layers(self) -> pd.DataFrame:
+    def layers(self) -> "pd.DataFrame":
         """One row a look and layer, with the layer's numbers of every measurement."""
         return layers_of(self.records)
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, Protocol
 
 from normscope.observe.activations import Activations
 from normscope.observe.verdict import Verdict
 from normscope.results import plain
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Result(Protocol):
@@ -63,13 +64,17 @@ class Record:
         return found
 
 
-def frame_of(records: Iterable[Record]) -> pd.DataFrame:
+def frame_of(records: Iterable[Record]) -> "pd.DataFrame":
     """One row a look: step, seconds, loss, and the summary of every measurement."""
+    import pandas as pd
+
     return pd.DataFrame([record.summary() for record in records])
 
 
-def layers_of(records: Iterable[Record]) -> pd.DataFrame:
+def layers_of(records: Iterable[Record]) -> "pd.DataFrame":
     """One row a look and layer, with the layer's numbers of every measurement."""
+    import pandas as pd
+
     rows = [
         {"step": record.step, "layer": layer} | row for record in records for layer, row in record.by_layer().items()
     ]

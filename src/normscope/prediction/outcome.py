@@ -5,14 +5,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from normscope.curvature.wording import stability_verdict
 from normscope.observe.verdict import Verdict
 from normscope.reporting import Reportable
 from normscope.results import plain
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = 1
 
@@ -55,8 +56,10 @@ class Prediction(Reportable):
     settings: dict[str, Any]
     environment: dict[str, str | int]
 
-    def frame(self) -> pd.DataFrame:
+    def frame(self) -> "pd.DataFrame":
         """One row a layer, from the input on."""
+        import pandas as pd
+
         return pd.DataFrame(list(self.layers))
 
     def verdict(self, lr: float) -> Verdict:

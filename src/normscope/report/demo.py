@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from normscope.demo import DemoRun
 from normscope.results import plain
 
+SCHEMA = 1
 # Okabe and Ito's palette, told apart with any colour vision; the line style says the same once more.
 _STYLE = {"none": {"color": "#D55E00", "linestyle": "--"}, "batch": {"color": "#0072B2", "linestyle": "-"}}
 LABELS = {"none": "without BatchNorm", "batch": "with BatchNorm"}
@@ -24,7 +25,8 @@ def write_demo(runs: Sequence[DemoRun], folder: Path) -> list[Path]:
     written[0].write_text(_summary(runs))
     _digits_figure(runs).savefig(written[1], dpi=150)
     _dln_figure(runs).savefig(written[2], dpi=150)
-    written[3].write_text(json.dumps(plain([asdict(run) for run in runs]), allow_nan=False) + "\n")
+    result = {"kind": "demo", "schema": SCHEMA, "runs": [asdict(run) for run in runs]}
+    written[3].write_text(json.dumps(plain(result), allow_nan=False) + "\n")
     return written
 
 

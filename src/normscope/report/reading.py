@@ -9,6 +9,7 @@ from typing import Any
 
 from normscope.observe.jsonl import read_jsonl, records_of
 from normscope.report.document import Section
+from normscope.report.sections.claims import claims_section
 from normscope.report.sections.demo import demo_runs, demo_section
 from normscope.report.sections.landscape import landscape_courses
 from normscope.report.sections.monitor import monitor_course
@@ -16,8 +17,9 @@ from normscope.report.sections.phase import phase_section
 from normscope.report.sections.solve import solve_section
 from normscope.report.sections.stability import measurement_section, prediction_section, spectrum_section
 from normscope.report.sections.training import Course, training_section
+from normscope.reproduction import Store, all_entries, all_experiments, judge
 from normscope.sweeping import Plan
-from normscope.sweeping.diagram import PhaseDiagram, diagram, stored_lines
+from normscope.sweeping.diagram import PhaseDiagram, diagram, lines_file, stored_lines
 from normscope.sweeping.journal import Journal
 from normscope.sweeping.running import JOURNAL
 
@@ -29,8 +31,8 @@ _KINDS: dict[str, Callable[[str, Mapping[str, Any]], Section]] = {
     "spectrum": spectrum_section,
 }
 _KNOWN = (
-    "a Monitor's JSONL, a sweep's journal or phase JSON, a demo's or solve's results.json, a landscape, or a saved "
-    "result"
+    "a Monitor's JSONL, a sweep's journal or phase JSON, a demo's or solve's results.json, a landscape, a saved "
+    "result, or a folder of `normscope reproduce`"
 )
 
 
@@ -40,14 +42,15 @@ def sections_of(paths: Sequence[Path], *, live: bool = False) -> list[Section]:
     Args:
         live: a run that has begun and holds nothing yet is waited for, not refused.
     """
-    files = [file for path in paths for file in files_of(path, live=live)]
+    claims = [_claims(path) for path in paths if _reproduced(path)]
+    files = [file for path in paths if not _reproduced(path) for file in files_of(path, live=live)]
     found = [part for file in files for part in _read(file, _label(file, files), live)]
     courses = _told_apart([part for part in found if isinstance(part, Course)])
     sections = [part for part in found if isinstance(part, Section)]
     if courses:
         title = courses[0].label if len(courses) == 1 else f"{len(courses)} training runs"
         sections.insert(0, training_section(title, courses))
-    return sections
+    return sections + claims
 
 
 def files_of(path: Path, *, live: bool = False) -> list[Path]:
@@ -56,6 +59,8 @@ def files_of(path: Path, *, live: bool = False) -> list[Path]:
         raise ValueError(f"There is no file or folder {path}.")
     if not path.is_dir():
         return [path]
+    if _reproduced(path):
+        return _reproduced(path)
     # A sweep's stored diagram has the lines too, which its journal has not.
     stored = [] if live and (path / JOURNAL).exists() else sorted(path.glob("phase-*.json"))
     names = [name for name in _IN_FOLDERS if not (stored and name == JOURNAL)]
@@ -63,6 +68,19 @@ def files_of(path: Path, *, live: bool = False) -> list[Path]:
     if not held:
         raise ValueError(f"{path} holds nothing to report: looked for {', '.join(_IN_FOLDERS)} and phase-*.json.")
     return held
+
+
+def _reproduced(path: Path) -> list[Path]:
+    """The files of `normscope reproduce` in a folder of its."""
+    return [path / f"{name}.json" for name in all_experiments() if (path / f"{name}.json").is_file()]
+
+
+def _claims(folder: Path) -> Section:
+    """Every statement that reads some of what is stored there."""
+    store, held = Store(folder), {path.stem for path in _reproduced(folder)}
+    chosen = [entry for entry in all_entries().values() if held & {experiment.name for experiment in entry.needs}]
+    judged = [one for entry in chosen for one in judge(entry, store)]
+    return claims_section(f"Claims, {folder.resolve().name}", judged, store)
 
 
 def _label(file: Path, files: Sequence[Path]) -> str:
@@ -122,7 +140,9 @@ def _journal(file: Path, label: str, live: bool) -> list[Section]:
             plan.__dict__["hash"] = key
             outcomes = journal.outcomes(plan).values()
             if outcomes or live:
-                found.append(phase_section(f"Phase diagram, {label}", diagram(plan, outcomes), {}))
+                place = lines_file(file.parent, key)
+                lines = stored_lines(place) if place.is_file() else {}
+                found.append(phase_section(f"Phase diagram, {label}", diagram(plan, outcomes), lines))
     if not found:
         raise ValueError(f"{file} holds no finished training yet. Follow it with --serve.")
     return found
@@ -159,13 +179,20 @@ def _known(file: Path, label: str, held: Any) -> list[Course | Section]:
         return list(landscape_courses(held)) if "looks" in held[0] and "windows" in held[0] else []
     if not isinstance(held, dict):
         return []
+    if held.get("kind") == "demo":
+        _check_schema(file, held)
+        return [demo_section("What BatchNorm changed", demo_runs(held["runs"]))]
     if held.get("kind") in _KINDS:
         kind = held["kind"]
-        if held.get("schema") != 1:
-            raise ValueError(f"{file} has schema {held.get('schema')}; this version of normscope reads 1.")
+        _check_schema(file, held)
         return [_KINDS[kind](f"{kind.capitalize()}, {label}", held)]
     if {"plan", "cells"} <= held.keys():
         return [phase_section(f"Phase diagram, {label}", PhaseDiagram.load(file), stored_lines(file))]
     if {"methods", "promise"} <= held.keys():
         return [solve_section(f"Solve, {label}", held)]
     return []
+
+
+def _check_schema(file: Path, held: Mapping[str, Any]) -> None:
+    if held.get("schema") != 1:
+        raise ValueError(f"{file} has schema {held.get('schema')}; this version of normscope reads 1.")

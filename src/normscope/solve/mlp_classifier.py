@@ -42,7 +42,7 @@ class GDNPMLPClassifier(AgainstRest):
     class), n_features_in_, history_: one dict per row, one entry a sweep, the start included: objective, gap (above the
     best sweep), gradient_norm, gradient_norm_S (in the S^-1 norm, nan where d >= 128), gamma (sweeps + 1, n_hidden; the
     S-norms of the w_i), bound and slack of each unit's last visit, and the last direction and offset:
-    coef_[k] = gamma[-1][:, None] * direction, intercept_[k] = gamma[-1] * offset.
+    `coef_[k] = gamma[-1][:, None] * direction`, `intercept_[k] = gamma[-1] * offset`.
 
     Example:
         >>> x = [[0.0, 0.0], [1.0, 1.0], [0.0, 1.0], [1.0, 0.0]]

@@ -5,15 +5,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from normscope.reporting import Reportable
-from normscope.results import plain
+from normscope.results import plain, write_json
 from normscope.sweeping.boundary import Distance, Edge, distance, edges
 from normscope.sweeping.outcome import Outcome
 from normscope.sweeping.plan import Cell, Plan
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = 1
 
@@ -25,8 +26,10 @@ class PhaseDiagram(Reportable):
     plan: Plan
     outcomes: tuple[Outcome, ...]
 
-    def frame(self) -> pd.DataFrame:
+    def frame(self) -> "pd.DataFrame":
         """One row a cell: lr, the axis, seed, initial_loss, diverged_at, rose_at, and the last epoch's numbers."""
+        import pandas as pd
+
         rows = [
             {
                 "lr": found.cell.lr,
@@ -109,9 +112,21 @@ class PhaseDiagram(Reportable):
 
 
 def stored_lines(path: str | Path) -> dict[str, dict[float, float]]:
-    """The lines that `PhaseDiagram.save` was given."""
+    """The lines that `PhaseDiagram.save` or `save_lines` was given."""
     lines = json.loads(Path(path).read_text())["lines"]
     return {name: {float(value): float(eta) for value, eta in line} for name, line in lines.items()}
+
+
+def lines_file(folder: str | Path, plan: str) -> Path:
+    """Where the lines of the plan with this hash lie while its sweep goes on."""
+    return Path(folder) / f"lines-{plan[:8]}.json"
+
+
+def save_lines(lines: Mapping[str, Mapping[float, float]], path: str | Path) -> None:
+    """`lines` alone, for `stored_lines`; a folder that is missing is made."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    held = {name: list(line.items()) for name, line in lines.items()}
+    write_json(path, plain({"kind": "lines", "schema": SCHEMA, "lines": held}))
 
 
 def diagram(plan: Plan, outcomes: Iterable[Outcome]) -> PhaseDiagram:

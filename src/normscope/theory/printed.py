@@ -31,12 +31,13 @@ import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from numbers import Real
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from normscope.results import plain
 from normscope.theory.recursions import Layer, order_parameters, term
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _BASE = (
     "The data have q_hat = {q0:g} and q_hat_xy = {q0_xy:g}: Section 3.1.1 prints these two the other way round "
@@ -93,8 +94,10 @@ class Printed:
             raise ValueError(f"momentum is at least 0 and less than 1; got {momentum}.")
         return 2 * (1 + momentum) / self.lambda_max if self.lambda_max > 0 else math.inf
 
-    def frame(self) -> pd.DataFrame:
+    def frame(self) -> "pd.DataFrame":
         """One row a layer l; the columns that end in _in are of layer l - 1."""
+        import pandas as pd
+
         columns: dict[str, Any] = {"layer": range(1, len(self.f) + 1)}
         columns |= {"q": self.q, "q_xy": self.q_xy, "q_hat_in": self.q_hat, "q_hat_xy_in": self.q_hat_xy}
         columns |= {"q_tilde": self.q_tilde, "q_tilde_xy": self.q_tilde_xy}

@@ -25,7 +25,13 @@ from normscope.report.document import Said, Section, Table
 from normscope.report.phase import borders, cells_of, title_of, words
 from normscope.sweeping import Edge, Outcome, PhaseDiagram
 
-_STYLES = ((VERMILION, SOLID), (BLUE, DASHED), (GREEN, DASH_DOT), (PURPLE, DASHED))
+# Colour, dash, and dots for half of it: rungs that agree lie on one another, and each must show.
+_STYLES = (
+    (VERMILION, SOLID, DOTTED),
+    (BLUE, DASHED, "1.5 8.5"),
+    (GREEN, DASH_DOT, DOTTED),
+    (PURPLE, DASHED, "1.5 8.5"),
+)
 _Cell = tuple[list[Outcome], float, str]
 
 
@@ -128,10 +134,10 @@ def _lines(edges: Sequence[Edge], lines: Mapping[str, Mapping[float, float]]) ->
         Line("boundary: all seeds survive", [e.eta for e in seen], [e.value for e in seen], INK, marks=True),
         Line("first rise above the start", [e.rises for e in risen], [e.value for e in risen], INK, DOTTED),
     ]
-    for (name, line), (colour, dash) in zip(lines.items(), _STYLES, strict=False):
+    for (name, line), (colour, dash, half) in zip(lines.items(), _STYLES, strict=False):
         values = sorted(line)
         drawn.append(Line(f"eta*, {name}", [line[v] for v in values], values, colour, dash))
-        drawn.append(Line(f"eta*/2, {name}", [line[v] / 2 for v in values], values, colour, DOTTED))
+        drawn.append(Line(f"eta*/2, {name}", [line[v] / 2 for v in values], values, colour, half))
     return tuple(line for line in drawn if line.x)
 
 

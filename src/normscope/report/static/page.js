@@ -182,6 +182,8 @@
       const inside = svg("g", { "clip-path": `url(#${id})` });
       if (heat) this.heat(inside, defs, id);
       bands.forEach((band) => this.band(inside, band));
+      // Outlines first: lines that nearly coincide would cover one another by theirs.
+      if (panel.heat) lines.forEach((line) => this.outline(inside, line));
       lines.forEach((line) => this.line(inside, line));
       root.append(inside, svg("rect", { class: "frame", x: this.left, y: MARGIN.top, width: this.right - this.left, height: this.bottom - MARGIN.top }));
       if (heat) this.bar(heat);
@@ -216,10 +218,13 @@
       }
       return drawn;
     }
+    outline(group, one) {
+      const d = one.joined ? this.path(one.x, one.y) : "";
+      group.append(svg("path", { d, stroke: "var(--paper)", "stroke-width": 3.6, "stroke-opacity": 0.6, fill: "none" }));
+    }
     line(group, one) {
       const style = { stroke: colour(one.colour), "stroke-width": 1.6, fill: "none", "stroke-dasharray": one.dash, "stroke-linejoin": "round" };
       const d = one.joined ? this.path(one.x, one.y) : "";
-      if (this.panel.heat) group.append(svg("path", { d, stroke: "var(--paper)", "stroke-width": 4, "stroke-opacity": 0.75, fill: "none" }));
       group.append(svg("path", { d, ...style }));
       if (one.marks || (!one.dash && one.x.length <= 40)) one.x.forEach((v, i) => {
         if (finite(v) && finite(one.y[i]) && !(this.y.log && one.y[i] <= 0))

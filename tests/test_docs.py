@@ -1,0 +1,116 @@
+"""Documentation that runs: code blocks, commands with their output, and the site."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from docs_pages import PAGES, ROOT, agrees, code_of, commands_of, files_of, output_of
+
+# Pages whose code takes more than a few seconds, or an extra.
+SLOW = {"three-rungs.md", "learning-rate.md", "lightning.md"}
+
+
+def _parameters(chosen, slow=lambda page: True):
+    return [
+        pytest.param(page, id=str(page.relative_to(ROOT)), marks=[pytest.mark.slow] * slow(page))
+        for page in PAGES
+        if chosen(page.read_text(encoding="utf-8"))
+    ]
+
+
+def _put_files(text, folder):
+    for name, body in files_of(text).items():
+        (folder / name).write_text(body)
+
+
+@pytest.mark.parametrize("page", _parameters(code_of, lambda page: page.name in SLOW))
+@pytest.mark.filterwarnings(
+    "ignore:`isinstance\\(treespec, LeafSpec\\)`:FutureWarning", "ignore:The 'train_dataloader'"
+)
+def test_code_blocks_run(page, tmp_path, monkeypatch):
+    """README's blocks stand each alone; those of a page of the docs follow one another."""
+    text = page.read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    _put_files(text, tmp_path)
+    for name in files_of(text):
+        monkeypatch.delitem(sys.modules, Path(name).stem, raising=False)
+    shared = {"__name__": "page"}
+    for block in code_of(text):
+        exec(compile(block, page.name, "exec"), dict(shared) if page.name == "README.md" else shared)
+    for name in files_of(text):
+        sys.modules.pop(Path(name).stem, None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", _parameters(commands_of, lambda page: False))
+def test_commands_print_what_is_shown(page, tmp_path):
+    text = page.read_text(encoding="utf-8")
+    _put_files(text, tmp_path)
+    # Commands may read what the page's code has written.
+    code = "\n".join(code_of(text))
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, check=True, capture_output=True, timeout=300)
+    for command, shown in commands_of(text):
+        printed = output_of(command, tmp_path)
+        assert not shown or agrees(shown, printed), "\n".join([command, *printed])
+
+
+def test_every_verb_is_shown_once():
+    from typer.main import get_command
+
+    from normscope.cli import app
+
+    text = (ROOT / "docs/command-line.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^## (\w+)$", text, flags=re.MULTILINE)
+    assert sorted(headings) == sorted(get_command(app).commands)
+    shown = [command.split()[1] for command, lines in commands_of(text) if lines]
+    assert sorted(shown) == sorted(set(headings) - {"data"})
+
+
+def test_the_comparison_of_output_can_fail():
+    printed = ["lambda_max = 2.34 predicted", "- [good] fine", "Written: a"]
+    assert agrees(["lambda_max = 9.9 predicted", "...", "Written: a"], printed)
+    assert agrees(["..."], printed)
+    assert not agrees(["lambda_max = 2.34 measured", "..."], printed)
+    assert not agrees(["lambda_max = 2.34 predicted"], printed)
+    assert not agrees(["lambda_max = 2.34 predicted", "- [look] fine", "Written: a"], printed)
+
+
+def test_pages_link_to_files_that_exist():
+    for page in PAGES:
+        for link in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
+            assert link.startswith("http") or (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+@pytest.mark.skipif(find_spec("mkdocs") is None, reason="mkdocs is not installed; pip install 'normscope[docs]'")
+def test_the_site_builds_strictly(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    env = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    ran = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    page = (tmp_path / "site/reference/predict/index.html").read_text(encoding="utf-8")
+    assert "lambda_max and eta* of a network that was never run" in page
+    assert (tmp_path / "site/files/results/theory-lambda.json").exists()
+
+
+def test_how_far_eta_star_is_off_is_what_is_stored():
+    text = " ".join((ROOT / "docs/concepts/eta-star.md").read_text(encoding="utf-8").split())
+    near, far = (
+        {one["name"]: one for one in json.loads((ROOT / f"results/{name}.json").read_text())["agreement"]}
+        for name in ("phase-mnist-mlp", "phase-mnist-mlp-cross-entropy")
+    )
+    measured = near["measured"]
+    assert (
+        f"{measured['median']:+.2f} decades (median over {measured['n']} gammas), at worst {measured['worst']:.2f}"
+        in text
+    )
+    assert f"up to {far['measured']['worst']:.2f} decades beyond" in text
+    below = sorted(-distance for distance in measured["best"].values())
+    assert f"lay {below[0]:.1f} to {below[-1]:.1f} decades below" in text
