@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from normscope.theory import softmax
 from normscope.theory.maxima import largest, of_windows, products
 from normscope.theory.modes import Bulk, common_spread, unevenness, widening
 from normscope.theory.sites import Sites
@@ -125,3 +126,10 @@ def test_unevenness_is_the_variance_of_the_top_of_a_wishart_matrix():
     tops = torch.linalg.eigvalsh(found @ found.mT / n)[:, -1]
     assert float(tops.mean()) == pytest.approx(widening(outputs, 1 / n), rel=0.03)
     assert float((tops / tops.mean()).var()) == pytest.approx(unevenness(outputs, 1 / n), rel=0.25)
+
+
+@pytest.mark.parametrize(("outputs", "q", "q_xy"), [(3, 400.0, 100.0), (10, 1.3, 0.4), (200, 30.0, 3.0)])
+def test_exponentials_multiplied_are_those_taken_one_by_one(outputs, q, q_xy, monkeypatch):
+    multiplied = softmax.curvature(outputs, q, q_xy)
+    monkeypatch.setattr(softmax, "_LARGE", -1.0)
+    assert multiplied == pytest.approx(softmax.curvature(outputs, q, q_xy), rel=1e-13)

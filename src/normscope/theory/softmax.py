@@ -18,6 +18,8 @@ from torch import Tensor
 _SHARED, _OWN = 128, 64
 # Numbers that all points together may have, and classes whose block is diagonalized.
 _BUDGET, _BLOCK = 2_000_000, 48
+# Exponents below it, of both signs, leave products within double precision.
+_LARGE = 150.0
 
 
 @lru_cache(maxsize=4)
@@ -44,12 +46,25 @@ def curvature(outputs: int, q: float, q_xy: float) -> float:
         return 1 / outputs
     common = min(max(q_xy, 0.0), q)
     shared, own = _points(outputs)
-    found = [_largest((common**0.5 * c + (q - common) ** 0.5 * own).softmax(-1)) for c in shared]
-    return float(torch.linalg.eigvalsh(torch.stack(found))[:, -1].mean())
+    mean, top, p = _likeliest(common**0.5 * shared, (q - common) ** 0.5 * own)
+    found = mean.gather(1, top).diag_embed() - p.mT @ p / len(own)
+    return float(torch.linalg.eigvalsh(found)[:, -1].mean())
 
 
-def _largest(p: Tensor) -> Tensor:
-    """The block of diag(mean p) - mean(p p^T) of the likeliest classes."""
-    mean = p.mean(0)
-    top = mean.topk(min(_BLOCK, len(mean))).indices
-    return mean[top].diag() - p[:, top].T @ p[:, top] / len(p)
+def _likeliest(c: Tensor, n: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """For each row of c: the mean of softmax(c + n) over the rows of n; its largest classes; p there, row by row of n.
+
+    exp(c + n) is a product, so that sums over classes and over n are products of matrices. Numbers too large for that
+    are taken one by one.
+    """
+    block, rows = min(_BLOCK, c.shape[1]), len(n)
+    if max(float(c.max()), float(n.max())) > _LARGE:
+        all_p = (c[:, None] + n).softmax(-1)
+        mean = all_p.mean(1)
+        top = mean.topk(block).indices
+        return mean, top, all_p.gather(2, top[:, None].expand(-1, rows, -1))
+    c, n = c.exp(), n.exp()
+    over = 1 / (c @ n.T)
+    mean = c * (over @ n) / rows
+    top = mean.topk(block).indices
+    return mean, top, (c.gather(1, top)[..., None] * n.T[top]).mT * over[..., None]
