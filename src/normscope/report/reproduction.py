@@ -4,10 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from normscope.reproduction.entry import OPEN, REPRODUCED, Entry, Judged, Line, Panel, stored
+from normscope.report.phase import borders
+from normscope.reproduction.entry import OPEN, REPRODUCED, Entry, Heat, Judged, Line, Panel, stored
 from normscope.reproduction.store import Store
 
 # Okabe and Ito's palette, told apart with any colour vision; the line style says the same once more.
@@ -45,6 +48,8 @@ def figure(panels: Sequence[Panel], title: str) -> Figure:
 
 
 def _draw(ax: Axes, panel: Panel) -> None:
+    if panel.heat is not None:
+        _colour(ax, panel.heat)
     for number, line in enumerate(panel.lines):
         _line(ax, line, number % len(COLOURS))
     if panel.level is not None:
@@ -59,6 +64,15 @@ def _draw(ax: Axes, panel: Panel) -> None:
     ax.grid(alpha=0.3)
     if panel.lines:
         ax.legend(fontsize=7)
+
+
+def _colour(ax: Axes, heat: Heat) -> None:
+    seen = [z for row in heat.z for z in row if np.isfinite(z)]
+    norm, along = LogNorm(min(seen), max(seen)), borders(heat.y)
+    for number, (x, z) in enumerate(zip(heat.x, heat.z, strict=True)):
+        cells = np.ma.masked_invalid(np.array([z], dtype=float))
+        drawn = ax.pcolormesh(borders(x), along[number : number + 2], cells, norm=norm, cmap="viridis")
+    ax.figure.colorbar(drawn, ax=ax, label=heat.label)
 
 
 def _line(ax: Axes, line: Line, number: int) -> None:

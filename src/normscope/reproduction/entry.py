@@ -45,8 +45,18 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Heat:
+    """Coloured cells below a panel's lines, a row for each y; a row has its own places x. What is nan stays white."""
+
+    label: str
+    x: Sequence[Sequence[float]]
+    y: Sequence[float]
+    z: Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True)
 class Panel:
-    """One pair of axes. level: a height to mark, with its name."""
+    """One pair of axes. level: a height to mark, with its name. heat: cells below the lines, coloured by decades."""
 
     title: str
     x: str
@@ -55,6 +65,7 @@ class Panel:
     log_x: bool = False
     log_y: bool = False
     level: tuple[float, str] | None = None
+    heat: Heat | None = None
 
 
 @dataclass(frozen=True)
