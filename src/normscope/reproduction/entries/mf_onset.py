@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         model = models.MLP(784, width=settings["width"], norm=settings["norm"], gamma=gamma, seed=seed)
         return model.to(place.device)
 
-    def reaches(gamma: float, lr: float, factor: float) -> bool:
+    def reaches(gamma: float, factor: float, lr: float) -> bool:
         """Whether the loss goes above `factor` times its start."""
         model, start = network(gamma), math.nan
         sgd = torch.optim.SGD(model.parameters(), lr=lr)
@@ -72,9 +73,9 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         measured = measure(model, half_mse, batch, hessian=False, tol=0.01).eta_star
         found["predicted"].append(predict(model.cpu(), (1, 28, 28), batch_size=len(x), batch=x).eta_star)
         found["measured"].append(measured)
-        rises = crossing(lambda lr, g=gamma: reaches(g, lr, 1.0), measured / 5, 5 * measured, settings["decades"])
+        rises = crossing(partial(reaches, gamma, 1.0), measured / 5, 5 * measured, settings["decades"])
         found["rises"].append(rises)
-        diverges = crossing(lambda lr, g=gamma: reaches(g, lr, 1e6), rises, 30 * rises, settings["decades"])
+        diverges = crossing(partial(reaches, gamma, 1e6), rises, 30 * rises, settings["decades"])
         found["diverges"].append(diverges)
     return {"gamma": settings["gammas"], **found}
 
