@@ -32,6 +32,19 @@ def figures(chosen: Iterable[Entry], store: Store) -> dict[str, Figure]:
     return drawn
 
 
+def tables(chosen: Iterable[Entry], store: Store) -> dict[str, str]:
+    """As Markdown, by the entry's name: of those that have a table and the curves for it."""
+    found = {}
+    for entry in chosen:
+        for scale in ("paper", "small"):
+            rows = entry.table(stored(entry, store, scale))
+            if rows:
+                head, *rest = rows
+                found[entry.name] = "\n".join(map(_row, (head, ["---"] * len(head), *rest)))
+                break
+    return found
+
+
 def figure(panels: Sequence[Panel], title: str) -> Figure:
     """All panels in a row or, from four on, in two."""
     rows = 1 if len(panels) <= 3 else 2
@@ -108,22 +121,26 @@ def _reduced(one: Judged) -> bool:
     return bool(one.parts) and one.scale == "small"
 
 
-def page(chosen: Iterable[Entry], judged: Sequence[Judged], pictures: Mapping[str, str]) -> str:
+def page(
+    chosen: Iterable[Entry], judged: Sequence[Judged], pictures: Mapping[str, str], shown: Mapping[str, str]
+) -> str:
     """The gallery as Markdown: for each entry its picture, and for each statement what was expected and what came out.
 
-    pictures: paths, by the entry's name.
+    pictures: paths, by the entry's name. shown: its table.
     """
     parts = [_INTRODUCTION.format(summary=summary(judged))]
     for entry in chosen:
         found = [one for one in judged if one.entry is entry]
-        parts.append(_section(entry, found, pictures.get(entry.name)))
+        parts.append(_section(entry, found, pictures.get(entry.name), shown.get(entry.name)))
     return "\n".join(parts)
 
 
-def _section(entry: Entry, judged: Sequence[Judged], picture: str | None) -> str:
+def _section(entry: Entry, judged: Sequence[Judged], picture: str | None, table: str | None) -> str:
     lines = [f"## {entry.title}", "", f"`{entry.name}`: {entry.source}. Settings: {entry.origin}.", ""]
     if picture:
         lines += [f"![{entry.title}]({picture})", ""]
+    if table:
+        lines += [table, ""]
     if not judged and not picture:
         lines += ["Not yet run.", ""]
     for one in judged:
@@ -165,8 +182,8 @@ def put(readme: str, block: str) -> str:
     return f"{before}{START}\n{block}\n{END}{rest.split(END, 1)[1]}"
 
 
-def short(judged: Sequence[Judged]) -> str:
-    """For the README: a line an entry, with its statements' verdicts."""
+def short(judged: Sequence[Judged], advice: str = "") -> str:
+    """For the README: a line an entry, with its statements' verdicts; below it the table of advice, if there is one."""
     lines = [_row(("entry", "of", "verdicts", "n")), _row(["---"] * 4)]
     for _, group in groupby(judged, key=lambda one: one.entry.name):
         found = list(group)
@@ -177,11 +194,16 @@ def short(judged: Sequence[Judged]) -> str:
         counts = sorted({one.n for one in found})
         n = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
         lines.append(_row((f"`{found[0].entry.name}`", found[0].entry.title, said, n)))
-    return f"{summary(judged)}.\n\n" + "\n".join(lines)
+    below = f"\n\n{_ADVICE}\n\n{advice}" if advice else ""
+    return f"{summary(judged)}.\n\n" + "\n".join(lines) + below
 
 
 def write_gallery(
-    root: Path, chosen: Iterable[Entry], judged: Sequence[Judged], drawn: Mapping[str, Figure]
+    root: Path,
+    chosen: Iterable[Entry],
+    judged: Sequence[Judged],
+    drawn: Mapping[str, Figure],
+    shown: Mapping[str, str],
 ) -> list[Path]:
     """docs/reproductions.md, its pictures, docs/sceptic.md, and the table in README.md, below `root`."""
     images = root / "docs/images/reproduce"
@@ -191,9 +213,9 @@ def write_gallery(
         written.append(images / f"{name}.png")
         one.savefig(written[-1], dpi=80)
     gallery, sceptic, readme = root / "docs/reproductions.md", root / "docs/sceptic.md", root / "README.md"
-    gallery.write_text(page(chosen, judged, picture_paths(drawn)), encoding="utf-8")
+    gallery.write_text(page(chosen, judged, picture_paths(drawn), shown), encoding="utf-8")
     sceptic.write_text(differences(judged), encoding="utf-8")
-    readme.write_text(put(readme.read_text(encoding="utf-8"), short(judged)), encoding="utf-8")
+    readme.write_text(put(readme.read_text(encoding="utf-8"), short(judged, shown.get("advice", ""))), encoding="utf-8")
     return [*written, gallery, sceptic, readme]
 
 
@@ -201,6 +223,11 @@ def picture_paths(names: Iterable[str]) -> dict[str, str]:
     """As the gallery links them."""
     return {name: f"images/reproduce/{name}.png" for name in names}
 
+
+_ADVICE = (
+    "**Which learning rate?** What each adviser names before training, and what it costs in points of test accuracy "
+    "against the best of a grid, mean of seeds ([how](docs/reproductions.md)):"
+)
 
 _INTRODUCTION = """# Reproductions
 

@@ -135,6 +135,7 @@ class Entry:
     """Statements of one figure, theorem or paragraph, with one picture.
 
     origin: where the settings are from. panels: the picture's numbers; drawing them is the report's.
+    table: rows of words, the head first; empty where there is nothing to show.
     """
 
     name: str
@@ -144,6 +145,7 @@ class Entry:
     needs: Needs
     statements: Sequence[Statement]
     panels: Callable[[Runs], Sequence[Panel]]
+    table: Callable[[Runs], Sequence[Sequence[str]]] = lambda runs: ()
 
     def cells(self, statement: Statement | None = None) -> list[tuple[Experiment, str]]:
         every = [(experiment, cell) for experiment, cells in self.needs.items() for cell in cells]
