@@ -20,10 +20,10 @@ NAMES = {"printed": "as printed", "corrected": "corrected, as trained", "measure
 
 
 class Diagram:
-    """All seeds of one panel together."""
+    """All seeds of one panel together. phases, rungs: names of the experiments that trained it and that predict it."""
 
-    def __init__(self, runs: Runs, data: str, cell: str) -> None:
-        self._runs, self._rungs = runs.of(cell, f"phases-{data}"), runs.of(cell, f"rungs-{data}")
+    def __init__(self, runs: Runs, phases: str, rungs: str, cell: str) -> None:
+        self._runs, self._rungs = runs.of(cell, phases), runs.of(cell, rungs)
         self.edges: list[Edge] = edges(self._outcomes())
         self.seeds = sorted(self._runs)
 
@@ -68,6 +68,11 @@ class Diagram:
             for row, rates in enumerate(first["rate"])
         ]
         return Heat("test loss, mean of seeds (white: a run diverged)", first["rate"], first["value"], means)
+
+
+def diagram(runs: Runs, data: str, cell: str) -> Diagram:
+    """Of a figure's panel."""
+    return Diagram(runs, f"phases-{data}", f"rungs-{data}", cell)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -160,7 +165,7 @@ def panels(runs: Runs, data: str, cell: str, title: str, axis: str) -> list[Pane
     """The heatmap with its lines, and the distance of each rung over the axis."""
     if not runs.of(cell, f"phases-{data}") or not runs.of(cell, f"rungs-{data}"):
         return []
-    at = Diagram(runs, data, cell)
+    at = diagram(runs, data, cell)
     known = [edge for edge in at.edges if math.isfinite(edge.eta)]
     risen = [edge for edge in at.edges if math.isfinite(edge.rises)]
     values = [edge.value for edge in known]
@@ -182,7 +187,7 @@ def phase_entry(name: str, data: str, cell: str, network: str, found: dict[str, 
     """One panel of Figure 2. found: what we think where a statement does not come out, by its key."""
 
     def about(rule: Callable[[Diagram], list[Part]]) -> Callable[[Runs], list[Part]]:
-        return lambda runs: rule(Diagram(runs, data, cell))
+        return lambda runs: rule(diagram(runs, data, cell))
 
     rows = (
         (

@@ -4,13 +4,13 @@ import math
 
 import numpy as np
 
-from normscope.reproduction.diagrams import Diagram, panels, said, size
+from normscope.reproduction.diagrams import diagram, panels, said, size
 from normscope.reproduction.entry import Entry, Part, Runs, Statement
 from normscope.reproduction.experiments.phases import PHASES, RUNGS
 
 
 def _within(runs: Runs) -> list[Part]:
-    at = Diagram(runs, "mnist", "vanilla")
+    at = diagram(runs, "mnist", "vanilla")
     parts = []
     for name in ("printed", "corrected", "measured"):
         found = at.distance(name)
@@ -19,7 +19,7 @@ def _within(runs: Runs) -> list[Part]:
 
 
 def _falls(runs: Runs) -> list[Part]:
-    known = [edge for edge in Diagram(runs, "mnist", "vanilla").edges if math.isfinite(edge.eta)]
+    known = [edge for edge in diagram(runs, "mnist", "vanilla").edges if math.isfinite(edge.eta)]
     steps = np.diff([edge.eta for edge in known])
     words = f"{int((steps > 0).sum())} of {len(steps)} steps up in sigma_w raise the boundary"
     return [Part(f"{words}, {int((steps < 0).sum())} lower it", bool(len(steps) and (steps <= 0).all()))]
@@ -27,8 +27,8 @@ def _falls(runs: Runs) -> list[Part]:
 
 def _flatter(runs: Runs) -> list[Part]:
     """The plain network's boundary at sigma_w^2 = 2, between the two values of the grid beside it."""
-    plain = [edge for edge in Diagram(runs, "mnist", "vanilla").edges if math.isfinite(edge.eta)]
-    batch = [edge for edge in Diagram(runs, "mnist", "mlp").edges if math.isfinite(edge.eta)]
+    plain = [edge for edge in diagram(runs, "mnist", "vanilla").edges if math.isfinite(edge.eta)]
+    batch = [edge for edge in diagram(runs, "mnist", "mlp").edges if math.isfinite(edge.eta)]
     if not plain or not batch:
         return [Part("the boundary lies outside the grid", False)]
     logs = np.interp(math.log(2) / 2, [math.log(e.value) for e in plain], [math.log(e.eta) for e in plain])
