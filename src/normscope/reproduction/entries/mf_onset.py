@@ -1,7 +1,5 @@
 """Ours, beside the mean-field paper: plain gradient descent on one batch turns unstable at 2/lambda, diverges later."""
 
-import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,22 +8,9 @@ import numpy as np
 from normscope.reproduction.curves import spread
 from normscope.reproduction.entry import Entry, Panel, Part, Runs, Statement
 from normscope.reproduction.experiment import Curves, Experiment, Place
+from normscope.reproduction.experiments.descent import crossing, goes_above
 
 CELLS = ("batch", "none")
-
-
-def crossing(holds: Callable[[float], bool], low: float, high: float, decades: float) -> float:
-    """The rate from which on `holds` is true, by bisection in decades between two rates; an end where it never turns.
-
-    Example:
-        >>> round(crossing(lambda rate: rate > 0.3, 0.01, 10.0, 0.01), 2)
-        0.3
-    """
-    a, b = math.log10(low), math.log10(high)
-    while b - a > decades:
-        middle = (a + b) / 2
-        a, b = (a, middle) if holds(10**middle) else (middle, b)
-    return 10 ** ((a + b) / 2)
 
 
 def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
@@ -50,22 +35,6 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         model = models.MLP(784, width=settings["width"], norm=settings["norm"], gamma=gamma, seed=seed)
         return model.to(place.device)
 
-    def reaches(gamma: float, factor: float, lr: float) -> bool:
-        """Whether the loss goes above `factor` times its start."""
-        model, start = network(gamma), math.nan
-        sgd = torch.optim.SGD(model.parameters(), lr=lr)
-        for step in range(settings["steps"]):
-            place.tick(step)
-            loss = half_mse(model(batch[0]), batch[1])
-            now = float(loss.detach())
-            start = now if step == 0 else start
-            if not now <= factor * start:
-                return True
-            sgd.zero_grad()
-            loss.backward()
-            sgd.step()
-        return False
-
     names = ("predicted", "measured", "rises", "diverges")
     found: dict[str, list[float]] = {name: [] for name in names}
     for gamma in settings["gammas"]:
@@ -73,10 +42,13 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         measured = measure(model, half_mse, batch, hessian=False, tol=0.01).eta_star
         found["predicted"].append(predict(model.cpu(), (1, 28, 28), batch_size=len(x), batch=x).eta_star)
         found["measured"].append(measured)
-        rises = crossing(partial(reaches, gamma, 1.0), measured / 5, 5 * measured, settings["decades"])
-        found["rises"].append(rises)
-        diverges = crossing(partial(reaches, gamma, 1e6), rises, 30 * rises, settings["decades"])
-        found["diverges"].append(diverges)
+        rises, diverges = (
+            goes_above(factor, partial(network, gamma), half_mse, batch, steps=settings["steps"], tick=place.tick)
+            for factor in (1.0, 1e6)
+        )
+        first = crossing(rises, measured / 5, 5 * measured, settings["decades"])
+        found["rises"].append(first)
+        found["diverges"].append(crossing(diverges, first, 30 * first, settings["decades"]))
     return {"gamma": settings["gammas"], **found}
 
 
