@@ -36,7 +36,9 @@ def _diagram(boundary, test_loss):
         [math.nan if dead else test_loss(gamma, rate) for rate, dead in zip(RATES, row, strict=True)]
         for gamma, row in zip(GAMMAS, gone, strict=True)
     ]
-    return rows | {"diverged_at": gone, "rose_at": gone} | dict.fromkeys(("first_loss", "train_loss", "test_loss"), loss)
+    return (
+        rows | {"diverged_at": gone, "rose_at": gone} | dict.fromkeys(("first_loss", "train_loss", "test_loss"), loss)
+    )
 
 
 def _world(folder, boundary, test_loss, printed):
@@ -109,7 +111,9 @@ def test_the_plan_of_a_seed_is_the_stored_sweeps():
 
 def test_the_stored_diagram_is_read_as_it_was_swept():
     swept = PhaseDiagram.load(SWEPT)
-    at = diagram(stored(all_entries()["mf-fig-2-mlp-mnist"], Store(ROOT / "results/reproduce"), "paper"), "mnist", "mlp")
+    at = diagram(
+        stored(all_entries()["mf-fig-2-mlp-mnist"], Store(ROOT / "results/reproduce"), "paper"), "mnist", "mlp"
+    )
     assert at.seeds == [0, 1, 2, 3, 4]
     for mine, theirs in zip(at.edges, swept.boundary(), strict=True):
         assert mine.eta == pytest.approx(theirs.eta, rel=1e-5)
