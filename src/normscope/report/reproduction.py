@@ -239,11 +239,14 @@ this page with what they give now. {summary}.
 runs that it judges. The exceptions are the runs of `results/landscape-*.json` and `results/vgg16-cifar10.json`, which
 were there earlier: what `fig-4`, `fig-6`, `fig-9` and the accuracies of `fig-1` say about those was known when their
 rules were written, and so was the outcome of `fig-9/gradient-average` and `fig-10/dln-typical`. The bounds for VGG and
-the deep linear network were chosen with pilot runs in sight, one to three seeds that are not stored. *Paper scale*: the
-source's own settings where it states any. The encyclopedia article states none; there they are ours, and say so, and a
-verdict on a small network of digits speaks of that network. *Reproduced in part*: some parts of the rule hold. *The
-statement is wrong*: mathematics with a counterexample. *Not yet run*: fewer seeds than the rule asks for. Bands in
-pictures are the smallest and the largest of the seeds, lines their median; a title with a seed shows that one alone.
+the deep linear network were chosen with pilot runs in sight, one to three seeds that are not stored; so were those of
+`mf-onset`, `every-norm` and the shares of eta* in `advice`. The sweep behind `mf-fig-2-mlp-mnist`
+(`results/phase-mnist-mlp.json`) was there before its rules too, with its distances from measured and corrected eta*;
+the same rules stood before the other panels. *Paper scale*: the source's own settings where it states any. The
+encyclopedia article states none; there they are ours, and say so, and a verdict on a small network of digits speaks of
+that network. *Reproduced in part*: some parts of the rule hold. *The statement is wrong*: mathematics with a
+counterexample. *Not yet run*: fewer seeds than the rule asks for. Bands in pictures are the smallest and the largest of
+the seeds, lines their median; a title with a seed shows that one alone.
 Run one yourself: `normscope reproduce fig-9 --scale small`.
 """
 
