@@ -128,9 +128,9 @@ ENTRY = Entry(
             "Rate of divergence over that of the first rise, every gamma and seed: between 1 and 3.",
             lambda runs: _later(runs, "batch", 1.0, 3.0),
             cells=("batch",),
-            found="The factor differs from seed to seed and is largest at gamma 0.5. Beyond the first rise the loss may "
-            "turn and come down again over a range of rates, as it does without BatchNorm. Under momentum and changing "
-            "batches divergence follows the first rise within the grid's step (`mf-fig-2-mlp-mnist/onset`).",
+            found="The factor differs from seed to seed and is largest at gamma 0.5. Beyond the first rise the loss "
+            "may turn and come down again over a range of rates, as it does without BatchNorm. Under momentum and "
+            "changing batches divergence follows the first rise within the grid's step (`mf-fig-2-mlp-mnist/onset`).",
         ),
         Statement(
             "much-later",
