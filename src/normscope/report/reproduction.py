@@ -49,8 +49,9 @@ def figure(panels: Sequence[Panel], title: str) -> Figure:
     """All panels in a row or, from four on, in two."""
     rows = 1 if len(panels) <= 3 else 2
     columns = -(-len(panels) // rows)
-    # A single panel is as wide as its title.
-    drawn = Figure(figsize=(max(4.2 * columns, 6.5), 3.4 * rows), layout="constrained")
+    # A single panel is as wide as its title; a heat map has a bar of colours beside it.
+    wide, high = (5.4, 4.4) if any(panel.heat for panel in panels) else (4.2, 3.4)
+    drawn = Figure(figsize=(max(wide * columns, 6.5), high * rows), layout="constrained")
     axes = drawn.subplots(rows, columns, squeeze=False).flat
     for ax, panel in zip(axes, panels, strict=False):
         _draw(ax, panel)

@@ -80,7 +80,7 @@ class Diagram:
             [_mean([self._runs[s]["test_loss"][row][place] for s in self.seeds]) for place in range(len(rates))]
             for row, rates in enumerate(first["rate"])
         ]
-        return Heat("test loss, mean of seeds (white: a run diverged)", first["rate"], first["value"], means)
+        return Heat("test loss, mean (white: a run diverged)", first["rate"], first["value"], means)
 
 
 def diagram(runs: Runs, data: str, cell: str) -> Diagram:
@@ -184,6 +184,8 @@ def panels(runs: Runs, data: str, cell: str, title: str, axis: str) -> list[Pane
     values = [edge.value for edge in known]
     lines = [Line("first divergence", [edge.eta for edge in known], values)]
     lines.append(Line("first rise", [edge.rises for edge in risen], [edge.value for edge in risen]))
+    tried = [edge for edge in at.edges if math.isfinite(edge.best)]
+    best = Line("best rate", [edge.best for edge in tried], [edge.value for edge in tried], points=True)
     apart = []
     for name, label in NAMES.items():
         line = at.line(name)
@@ -191,7 +193,7 @@ def panels(runs: Runs, data: str, cell: str, title: str, axis: str) -> list[Pane
         found = at.distance(name).by_value
         apart.append(Line(label, list(found), list(found.values())))
     return [
-        Panel(title, "learning rate", axis, lines, log_x=True, log_y=True, heat=at.heat()),
+        Panel(title, "learning rate", axis, [*lines, best], log_x=True, log_y=True, heat=at.heat()),
         Panel("Distance", axis, "log10(divergence / eta*)", apart, log_x=True, level=(0.0, "agreement")),
     ]
 
