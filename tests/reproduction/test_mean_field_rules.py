@@ -91,6 +91,14 @@ def test_a_boundary_elsewhere_flips_the_verdict(factor, verdict, tmp_path):
     assert _verdicts(store, ENTRIES[:1])["mf-fig-2-mlp-mnist/corrected"] == verdict
 
 
+def test_a_printed_line_elsewhere_flips_its_verdict(tmp_path):
+    """Four times the boundary is more than half a decade; the corrected line is then the closer one."""
+    found = _verdicts(_world(tmp_path, _eta, _best_at(0.1), lambda gamma: 4 * _eta(gamma)), ENTRIES[:1])
+    assert found["mf-fig-2-mlp-mnist/three-orders"] == "reproduced in part"
+    assert found["mf-fig-2-mlp-mnist/closer"] == "reproduced"
+    assert found["mf-fig-2-mlp-mnist/best-rate"] == "not reproduced"
+
+
 def test_a_seed_that_diverges_earlier_moves_the_boundary(tmp_path):
     """White is where at least one run exploded."""
     store = _world(tmp_path, _eta, _best_at(0.5), _eta)
