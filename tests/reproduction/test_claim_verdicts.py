@@ -16,6 +16,7 @@ from normscope.report.reproduction import (
     picture_paths,
     put,
     short,
+    tables,
     write_gallery,
 )
 from normscope.reproduction import VERDICTS, Entry, Experiment, Part, Statement, Store, all_entries, judge
@@ -29,6 +30,11 @@ STORED = ROOT / "results/reproduce"
 @pytest.fixture(scope="module")
 def judged():
     return [one for entry in all_entries().values() for one in judge(entry, Store(STORED))]
+
+
+@pytest.fixture(scope="module")
+def shown():
+    return tables(all_entries().values(), Store(STORED))
 
 
 @pytest.fixture(scope="module")
@@ -52,31 +58,31 @@ def test_every_figure_is_redrawn(drawn, judged):
     assert with_numbers <= set(drawn)
     for name, figure in drawn.items():
         for ax in figure.axes:
-            if ax.get_visible():
+            if ax.get_visible() and ax.get_label() != "<colorbar>":
                 assert ax.get_xlabel(), name
                 assert ax.get_ylabel(), name
                 assert ax.lines, name
 
 
-def test_the_pages_show_what_the_curves_give(judged, drawn):
+def test_the_pages_show_what_the_curves_give(judged, drawn, shown):
     """After new runs: normscope reproduce --check --gallery ."""
     assert (ROOT / "docs/reproductions.md").read_text(encoding="utf-8") == page(
-        all_entries().values(), judged, picture_paths(drawn)
+        all_entries().values(), judged, picture_paths(drawn), shown
     )
     assert (ROOT / "docs/sceptic.md").read_text(encoding="utf-8") == differences(judged)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert readme.split(START)[1].split(END)[0].strip() == short(judged)
+    assert readme.split(START)[1].split(END)[0].strip() == short(judged, shown["advice"])
     for path in picture_paths(drawn).values():
         assert (ROOT / "docs" / path).is_file()
 
 
-def test_the_gallery_is_written_and_nothing_else_is_touched(judged, drawn, tmp_path):
+def test_the_gallery_is_written_and_nothing_else_is_touched(judged, drawn, shown, tmp_path):
     (tmp_path / "README.md").write_text(f"before\n{START}\nold\n{END}\nafter\n")
     few = {name: figure for name, figure in drawn.items() if name == "fig-9"}
-    written = write_gallery(tmp_path, list(all_entries().values()), judged, few)
+    written = write_gallery(tmp_path, list(all_entries().values()), judged, few, shown)
     assert {path.name for path in written} == {"fig-9.png", "reproductions.md", "sceptic.md", "README.md"}
     readme = (tmp_path / "README.md").read_text()
-    assert readme == f"before\n{START}\n{short(judged)}\n{END}\nafter\n"
+    assert readme == f"before\n{START}\n{short(judged, shown['advice'])}\n{END}\nafter\n"
     with pytest.raises(ValueError, match="between which the table goes"):
         put("a page without marks", "")
 

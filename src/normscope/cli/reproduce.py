@@ -125,11 +125,11 @@ def _draw(chosen: "list[Entry]", out: Path) -> None:
 
 
 def _check(chosen: "list[Entry]", judged: "list[Judged]", out: Path, gallery: Path | None) -> None:
-    from normscope.report.reproduction import figures, write_gallery
+    from normscope.report.reproduction import figures, tables, write_gallery
     from normscope.reproduction import Store
 
     drawn = figures(chosen, Store(out))
     typer.echo(f"{len(drawn)} figures drawn, {len(judged)} verdicts computed.", err=True)
     if gallery is not None:
-        written = write_gallery(gallery, chosen, judged, drawn)
+        written = write_gallery(gallery, chosen, judged, drawn, tables(chosen, Store(out)))
         typer.echo("Written: " + ", ".join(str(path) for path in written), err=True)

@@ -4,10 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from normscope.reproduction.entry import OPEN, REPRODUCED, Entry, Judged, Line, Panel, stored
+from normscope.report.phase import borders
+from normscope.reproduction.entry import OPEN, REPRODUCED, Entry, Heat, Judged, Line, Panel, stored
 from normscope.reproduction.store import Store
 
 # Okabe and Ito's palette, told apart with any colour vision; the line style says the same once more.
@@ -29,12 +32,26 @@ def figures(chosen: Iterable[Entry], store: Store) -> dict[str, Figure]:
     return drawn
 
 
+def tables(chosen: Iterable[Entry], store: Store) -> dict[str, str]:
+    """As Markdown, by the entry's name: of those that have a table and the curves for it."""
+    found = {}
+    for entry in chosen:
+        for scale in ("paper", "small"):
+            rows = entry.table(stored(entry, store, scale))
+            if rows:
+                head, *rest = rows
+                found[entry.name] = "\n".join(map(_row, (head, ["---"] * len(head), *rest)))
+                break
+    return found
+
+
 def figure(panels: Sequence[Panel], title: str) -> Figure:
     """All panels in a row or, from four on, in two."""
     rows = 1 if len(panels) <= 3 else 2
     columns = -(-len(panels) // rows)
-    # A single panel is as wide as its title.
-    drawn = Figure(figsize=(max(4.2 * columns, 6.5), 3.4 * rows), layout="constrained")
+    # A single panel is as wide as its title; a heat map has a bar of colours beside it.
+    wide, high = (5.4, 4.4) if any(panel.heat for panel in panels) else (4.2, 3.4)
+    drawn = Figure(figsize=(max(wide * columns, 6.5), high * rows), layout="constrained")
     axes = drawn.subplots(rows, columns, squeeze=False).flat
     for ax, panel in zip(axes, panels, strict=False):
         _draw(ax, panel)
@@ -45,6 +62,8 @@ def figure(panels: Sequence[Panel], title: str) -> Figure:
 
 
 def _draw(ax: Axes, panel: Panel) -> None:
+    if panel.heat is not None:
+        _colour(ax, panel.heat)
     for number, line in enumerate(panel.lines):
         _line(ax, line, number % len(COLOURS))
     if panel.level is not None:
@@ -59,6 +78,15 @@ def _draw(ax: Axes, panel: Panel) -> None:
     ax.grid(alpha=0.3)
     if panel.lines:
         ax.legend(fontsize=7)
+
+
+def _colour(ax: Axes, heat: Heat) -> None:
+    seen = [z for row in heat.z for z in row if np.isfinite(z)]
+    norm, along = LogNorm(min(seen), max(seen)), borders(heat.y)
+    for number, (x, z) in enumerate(zip(heat.x, heat.z, strict=True)):
+        cells = np.ma.masked_invalid(np.array([z], dtype=float))
+        drawn = ax.pcolormesh(borders(x), along[number : number + 2], cells, norm=norm, cmap="viridis")
+    ax.figure.colorbar(drawn, ax=ax, label=heat.label)
 
 
 def _line(ax: Axes, line: Line, number: int) -> None:
@@ -94,22 +122,26 @@ def _reduced(one: Judged) -> bool:
     return bool(one.parts) and one.scale == "small"
 
 
-def page(chosen: Iterable[Entry], judged: Sequence[Judged], pictures: Mapping[str, str]) -> str:
+def page(
+    chosen: Iterable[Entry], judged: Sequence[Judged], pictures: Mapping[str, str], shown: Mapping[str, str]
+) -> str:
     """The gallery as Markdown: for each entry its picture, and for each statement what was expected and what came out.
 
-    pictures: paths, by the entry's name.
+    pictures: paths, by the entry's name. shown: its table.
     """
     parts = [_INTRODUCTION.format(summary=summary(judged))]
     for entry in chosen:
         found = [one for one in judged if one.entry is entry]
-        parts.append(_section(entry, found, pictures.get(entry.name)))
+        parts.append(_section(entry, found, pictures.get(entry.name), shown.get(entry.name)))
     return "\n".join(parts)
 
 
-def _section(entry: Entry, judged: Sequence[Judged], picture: str | None) -> str:
+def _section(entry: Entry, judged: Sequence[Judged], picture: str | None, table: str | None) -> str:
     lines = [f"## {entry.title}", "", f"`{entry.name}`: {entry.source}. Settings: {entry.origin}.", ""]
     if picture:
         lines += [f"![{entry.title}]({picture})", ""]
+    if table:
+        lines += [table, ""]
     if not judged and not picture:
         lines += ["Not yet run.", ""]
     for one in judged:
@@ -151,8 +183,8 @@ def put(readme: str, block: str) -> str:
     return f"{before}{START}\n{block}\n{END}{rest.split(END, 1)[1]}"
 
 
-def short(judged: Sequence[Judged]) -> str:
-    """For the README: a line an entry, with its statements' verdicts."""
+def short(judged: Sequence[Judged], advice: str = "") -> str:
+    """For the README: a line an entry, with its statements' verdicts; below it the table of advice, if there is one."""
     lines = [_row(("entry", "of", "verdicts", "n")), _row(["---"] * 4)]
     for _, group in groupby(judged, key=lambda one: one.entry.name):
         found = list(group)
@@ -163,11 +195,16 @@ def short(judged: Sequence[Judged]) -> str:
         counts = sorted({one.n for one in found})
         n = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
         lines.append(_row((f"`{found[0].entry.name}`", found[0].entry.title, said, n)))
-    return f"{summary(judged)}.\n\n" + "\n".join(lines)
+    below = f"\n\n{_ADVICE}\n\n{advice}" if advice else ""
+    return f"{summary(judged)}.\n\n" + "\n".join(lines) + below
 
 
 def write_gallery(
-    root: Path, chosen: Iterable[Entry], judged: Sequence[Judged], drawn: Mapping[str, Figure]
+    root: Path,
+    chosen: Iterable[Entry],
+    judged: Sequence[Judged],
+    drawn: Mapping[str, Figure],
+    shown: Mapping[str, str],
 ) -> list[Path]:
     """docs/reproductions.md, its pictures, docs/sceptic.md, and the table in README.md, below `root`."""
     images = root / "docs/images/reproduce"
@@ -177,9 +214,9 @@ def write_gallery(
         written.append(images / f"{name}.png")
         one.savefig(written[-1], dpi=80)
     gallery, sceptic, readme = root / "docs/reproductions.md", root / "docs/sceptic.md", root / "README.md"
-    gallery.write_text(page(chosen, judged, picture_paths(drawn)), encoding="utf-8")
+    gallery.write_text(page(chosen, judged, picture_paths(drawn), shown), encoding="utf-8")
     sceptic.write_text(differences(judged), encoding="utf-8")
-    readme.write_text(put(readme.read_text(encoding="utf-8"), short(judged)), encoding="utf-8")
+    readme.write_text(put(readme.read_text(encoding="utf-8"), short(judged, shown.get("advice", ""))), encoding="utf-8")
     return [*written, gallery, sceptic, readme]
 
 
@@ -187,6 +224,11 @@ def picture_paths(names: Iterable[str]) -> dict[str, str]:
     """As the gallery links them."""
     return {name: f"images/reproduce/{name}.png" for name in names}
 
+
+_ADVICE = (
+    "**Which learning rate?** What each adviser names before training, and what it costs in points of test accuracy "
+    "against the best of a grid, mean of seeds ([how](docs/reproductions.md)):"
+)
 
 _INTRODUCTION = """# Reproductions
 
@@ -198,11 +240,14 @@ this page with what they give now. {summary}.
 runs that it judges. The exceptions are the runs of `results/landscape-*.json` and `results/vgg16-cifar10.json`, which
 were there earlier: what `fig-4`, `fig-6`, `fig-9` and the accuracies of `fig-1` say about those was known when their
 rules were written, and so was the outcome of `fig-9/gradient-average` and `fig-10/dln-typical`. The bounds for VGG and
-the deep linear network were chosen with pilot runs in sight, one to three seeds that are not stored. *Paper scale*: the
-source's own settings where it states any. The encyclopedia article states none; there they are ours, and say so, and a
-verdict on a small network of digits speaks of that network. *Reproduced in part*: some parts of the rule hold. *The
-statement is wrong*: mathematics with a counterexample. *Not yet run*: fewer seeds than the rule asks for. Bands in
-pictures are the smallest and the largest of the seeds, lines their median; a title with a seed shows that one alone.
+the deep linear network were chosen with pilot runs in sight, one to three seeds that are not stored; so were those of
+`mf-onset`, `every-norm` and the shares of eta* in `advice`. The sweep behind `mf-fig-2-mlp-mnist`
+(`results/phase-mnist-mlp.json`) was there before its rules too, with its distances from measured and corrected eta*;
+the same rules stood before the other panels. *Paper scale*: the source's own settings where it states any. The
+encyclopedia article states none; there they are ours, and say so, and a verdict on a small network of digits speaks of
+that network. *Reproduced in part*: some parts of the rule hold. *The statement is wrong*: mathematics with a
+counterexample. *Not yet run*: fewer seeds than the rule asks for. Bands in pictures are the smallest and the largest of
+the seeds, lines their median; a title with a seed shows that one alone.
 Run one yourself: `normscope reproduce fig-9 --scale small`.
 """
 

@@ -1,6 +1,18 @@
 """The sources' figures and claims: what is run for them, the rule that decides, the verdict from stored curves."""
 
-from normscope.reproduction.entry import VERDICTS, Entry, Judged, Line, Panel, Part, Runs, Statement, judge, stored
+from normscope.reproduction.entry import (
+    VERDICTS,
+    Entry,
+    Heat,
+    Judged,
+    Line,
+    Panel,
+    Part,
+    Runs,
+    Statement,
+    judge,
+    stored,
+)
 from normscope.reproduction.experiment import Experiment, Place, Run
 from normscope.reproduction.registry import all_entries, all_experiments
 from normscope.reproduction.running import reproduce
@@ -10,6 +22,7 @@ __all__ = [
     "VERDICTS",
     "Entry",
     "Experiment",
+    "Heat",
     "Judged",
     "Line",
     "Panel",

@@ -45,8 +45,18 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Heat:
+    """Coloured cells below a panel's lines, a row for each y; a row has its own places x. What is nan stays white."""
+
+    label: str
+    x: Sequence[Sequence[float]]
+    y: Sequence[float]
+    z: Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True)
 class Panel:
-    """One pair of axes. level: a height to mark, with its name."""
+    """One pair of axes. level: a height to mark, with its name. heat: cells below the lines, coloured by decades."""
 
     title: str
     x: str
@@ -55,6 +65,7 @@ class Panel:
     log_x: bool = False
     log_y: bool = False
     level: tuple[float, str] | None = None
+    heat: Heat | None = None
 
 
 @dataclass(frozen=True)
@@ -124,6 +135,7 @@ class Entry:
     """Statements of one figure, theorem or paragraph, with one picture.
 
     origin: where the settings are from. panels: the picture's numbers; drawing them is the report's.
+    table: rows of words, the head first; empty where there is nothing to show.
     """
 
     name: str
@@ -133,6 +145,7 @@ class Entry:
     needs: Needs
     statements: Sequence[Statement]
     panels: Callable[[Runs], Sequence[Panel]]
+    table: Callable[[Runs], Sequence[Sequence[str]]] = lambda runs: ()
 
     def cells(self, statement: Statement | None = None) -> list[tuple[Experiment, str]]:
         every = [(experiment, cell) for experiment, cells in self.needs.items() for cell in cells]
