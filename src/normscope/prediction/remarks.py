@@ -101,7 +101,7 @@ def explosion(walk: Walk) -> None:
             f"Squared gradients {'grow' if factor > 1 else 'shrink'} by {rate:.3g} a layer on their way back, by "
             f"{factor:.1e} over {len(hidden)} layers: one learning rate does not fit all. Training is known to end at "
             f"about {16 / abs(math.log(rate)):.0f} layers of such a stack; skip connections mend it. Small errors "
-            "add up over so many layers: lambda of a ResNet-50 was measured at 0.18 and 0.23 times the answer (64x64, 10 "
-            "and 1000 outputs) and at 0.014 times (224x224, 1000 outputs, cross-entropy). Measure instead.",
+            "add up over so many layers: lambda of a ResNet-50 was measured at 0.18 and 0.23 times the answer (64x64, "
+            "10 and 1000 outputs) and at 0.014 times (224x224, 1000 outputs, cross-entropy). Measure instead.",
             (0.01, 1.9),
         )
