@@ -200,14 +200,19 @@ def table(path: Path) -> str:
     rows = ["| | training step | predict | measure | Monitor, budget 0.05 |", "|---|---|---|---|---|"]
     for name, found in stored["models"].items():
         step, first, now, watch = (found[key] for key in ("step", "predict", "measure", "monitor"))
-        answer = f"eta\\* {first['eta_star']:.2g}" if "eta_star" in first else "refused by name: measure it"
+        answer = "refused by name: measure it"
+        if "eta_star" in first:
+            answer = (
+                f"eta\\* {first['eta_star']:.2g}, the measured is {now['eta_star'] / first['eta_star']:.2g} times that"
+            )
+        looks = "1 look" if watch["looks"] == 1 else f"{watch['looks']} looks"
         rows.append(
             f"| {name}, {found['image']}x{found['image']}, batch {found['batch']} "
             f"| {1e3 * step['seconds']:.0f} ms, {float(step['gib']):.1f} GiB "
             f"| {first['seconds']:.2f} s; {answer} "
             f"| {now['seconds']:.1f} s, {now['products']} products, memory x {float(now['memory']):.1f}; "
             f"lambda {now['lambda_max']:.3g}, eta\\* {now['eta_star']:.2g} "
-            f"| {watch['looks']} looks in {watch['steps']} steps, {100 * watch['share']:.1f} % of the time, "
+            f"| {looks} in {watch['steps']} steps, {100 * watch['share']:.1f} % of the time, "
             f"memory x {float(watch['memory']):.1f} |"
         )
     said = [
