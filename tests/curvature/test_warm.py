@@ -199,18 +199,22 @@ def test_what_rounding_leaves_of_a_residual_is_not_multiplied(n):
         assert (found.values[0], found.values[-1]) == pytest.approx((float(exact[-1]), float(exact[0])), rel=1e-5)
 
 
+@pytest.mark.parametrize("scale", [1e-28, 1e20])
+def test_products_whose_squares_leave_float32_are_not_taken_for_an_end(scale):
+    a = _matrix(CLUSTER)
+    memory = _cold(a).memory
+    found, count = _warm((_perturbed(a, 0.03) * scale).float(), memory)
+    expected, usual = _warm(_perturbed(a, 0.03).float(), memory)
+    assert found.converged
+    assert count == usual > 1
+    assert found.values[0] == pytest.approx(expected.values[0] * scale, rel=1e-4)
+
+
 def test_a_matrix_that_bends_down_costs_one_product_more_than_afresh():
     a = _matrix(-CLUSTER - 10)
     found, count = _warm(a, _cold(a).memory)
     assert count == _cold(a).products + 1
     assert found.values[0] == pytest.approx(-10, abs=0.2)
-
-
-def test_a_saved_vector_does_not_take_the_memory_along():
-    x = _draws(32, 8).float()
-    found = measure(models.MLP(8, 4, width=20), losses.half_mse, (x, x[:, :4]), hessian=False)
-    assert len(found.memory.vectors) > 1
-    assert found.vector.untyped_storage().nbytes() == found.vector.nbytes
 
 
 def test_measure_takes_a_result_and_says_what_is_wrong_with_one():
@@ -229,6 +233,8 @@ def test_measure_takes_a_result_and_says_what_is_wrong_with_one():
     with pytest.raises(ValueError, match="let go of its memory"):
         measure(model, losses.half_mse, (x, y), start=replace(cold, memory=None))
     assert "memory" not in cold.plain()
+    # Saved, the vector does not take the memory along.
+    assert cold.vector.untyped_storage().nbytes() == cold.vector.nbytes < cold.memory.vectors.nbytes
 
 
 def test_measure_sees_the_vector_that_has_overtaken():

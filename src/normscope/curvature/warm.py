@@ -34,6 +34,9 @@ class _Basis:
 
     def coordinates(self, w: Tensor) -> Tensor:
         """Of w; what of it lies outside is the next row."""
+        # In units of its largest entry: else squares leave float32, and a length of inf or 0 passes for nothing outside.
+        unit = float(w.abs().max()) or 1.0
+        w = w / unit
         n, size = len(self.rows), float(w.norm())
         inside = w.new_zeros(n)
         # Twice is enough: what the first pass leaves is of the size of rounding.
@@ -42,12 +45,12 @@ class _Basis:
             w, inside = w - part @ self.rows, inside + part
         beta = float(w.norm())
         if beta <= 100 * torch.finfo(w.dtype).eps * size:
-            return inside.double().cpu()
+            return unit * inside.double().cpu()
         if n == len(self._room):
             self._room = torch.cat([self._room, torch.empty_like(self._room)])
         self._room[n] = w / beta
         self.rows = self._room[: n + 1]
-        return torch.cat([inside.double().cpu(), torch.tensor([beta], dtype=torch.float64)])
+        return unit * torch.cat([inside.double().cpu(), torch.tensor([beta], dtype=torch.float64)])
 
     def vector(self, coordinates: Tensor) -> Tensor:
         return coordinates.to(self.rows) @ self.rows[: len(coordinates)]
