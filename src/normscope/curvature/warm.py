@@ -20,7 +20,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from normscope.curvature.lanczos import Memory, Product, Ritz, lanczos, remembered
+from normscope.curvature.lanczos import Memory, Product, Ritz, lanczos, remembered, unit_of
 
 LEAST, LEAST_WARM = 6, 3
 
@@ -34,8 +34,7 @@ class _Basis:
 
     def coordinates(self, w: Tensor) -> Tensor:
         """Of w; what of it lies outside is the next row."""
-        # In units of its largest entry: else squares leave float32, and a length of inf or 0 passes for nothing outside.
-        unit = float(w.abs().max()) or 1.0
+        unit = unit_of(w)
         w = w / unit
         n, size = len(self.rows), float(w.norm())
         inside = w.new_zeros(n)
