@@ -197,6 +197,15 @@ def test_outputs_that_depend_on_other_samples_are_not_cut(layer, stats):
         measure(net(layer), losses.half_mse, (X, Y), stats=stats, micro_batch=8)
 
 
+def test_a_forward_that_mixes_larger_batches_only_is_not_cut():
+    class Larger(nn.Module):
+        def forward(self, x):
+            return x - x.mean(0) if len(x) > 8 else x
+
+    with pytest.raises(ValueError, match="output of one sample depends on others"):
+        measure(net(Larger()), losses.half_mse, [(X, Y), (2 * X, Y)], over="data")
+
+
 IGNORED = torch.where(torch.arange(24) % 5 == 0, -100, LABELS)
 UNEVEN = {
     "class weights": (nn.CrossEntropyLoss(weight=torch.tensor([1, 5, 0.2], dtype=torch.float64)), LABELS),

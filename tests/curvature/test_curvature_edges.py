@@ -108,6 +108,8 @@ def test_a_batch_of_one_has_a_way_out(stats):
     for layer in (nn.BatchNorm1d(6), nn.Sequential(nn.BatchNorm1d(6))):
         with pytest.raises(ValueError, match=r"more than one value per channel.*(arger batch)"):
             measure(net(layer), losses.half_mse, (X[:1], Y[:1]), stats=stats)
+        with pytest.raises(ValueError, match=r"more than one value per channel.*(arger batch)"):
+            measure(net(layer), losses.half_mse, (X[:1], Y[:1]), stats="running", compare=stats)
 
 
 def _with(batch):

@@ -275,3 +275,14 @@ def test_solvers_leave_the_generators_alone():
     density(lambda v: a @ v, draws(60), starts=2)
     trace(lambda v: a @ v, draws(60))
     assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("scale", [1e-28, 1e20])
+def test_products_whose_squares_leave_float32_are_not_taken_for_an_end(scale):
+    """A power of two leaves the value as it is; a length of 0 or inf would end the search at its first vector."""
+    a = torch.diag(torch.arange(1.0, 21.0))
+    scale = 2.0 ** round(math.log2(scale))
+    usual, found = (lanczos(lambda v, by=by: by * (a @ v), torch.ones(20)) for by in (1.0, scale))
+    assert found.converged
+    assert found.products == usual.products > 1
+    assert found.values[0] == usual.values[0] * scale

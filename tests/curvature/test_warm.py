@@ -186,6 +186,37 @@ def test_small_and_invariant_spaces_end_exactly():
         torch.testing.assert_close(kept @ kept.T, torch.eye(len(kept), dtype=torch.float64), rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("n", [3, 8])
+def test_what_rounding_leaves_of_a_residual_is_not_multiplied(n):
+    """Once the space is whole the lower end has nowhere to go; a vector multiplied twice would count twice."""
+    for seed in range(20):
+        a = _draws(n, n, seed=seed).float()
+        a = a + a.T
+        memory = _cold(a.double()).memory
+        found, count = _warm(a, memory, smallest=True, tol=1e-8)
+        exact = torch.linalg.eigvalsh(a.double())
+        assert count <= n + 1
+        assert (found.values[0], found.values[-1]) == pytest.approx((float(exact[-1]), float(exact[0])), rel=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-28, 1e20])
+def test_products_whose_squares_leave_float32_are_not_taken_for_an_end(scale):
+    a = _matrix(CLUSTER)
+    memory = _cold(a).memory
+    found, count = _warm((_perturbed(a, 0.03) * scale).float(), memory)
+    expected, usual = _warm(_perturbed(a, 0.03).float(), memory)
+    assert found.converged
+    assert count == usual > 1
+    assert found.values[0] == pytest.approx(expected.values[0] * scale, rel=1e-4)
+
+
+def test_a_matrix_that_bends_down_costs_one_product_more_than_afresh():
+    a = _matrix(-CLUSTER - 10)
+    found, count = _warm(a, _cold(a).memory)
+    assert count == _cold(a).products + 1
+    assert found.values[0] == pytest.approx(-10, abs=0.2)
+
+
 def test_measure_takes_a_result_and_says_what_is_wrong_with_one():
     model = models.MLP(8, 4, width=20, norm="batch")
     x, y = _draws(32, 8).float(), _draws(32, 4, seed=3).float()
@@ -202,6 +233,8 @@ def test_measure_takes_a_result_and_says_what_is_wrong_with_one():
     with pytest.raises(ValueError, match="let go of its memory"):
         measure(model, losses.half_mse, (x, y), start=replace(cold, memory=None))
     assert "memory" not in cold.plain()
+    # Saved, the vector does not take the memory along.
+    assert cold.vector.untyped_storage().nbytes() == cold.vector.nbytes < cold.memory.vectors.nbytes
 
 
 def test_measure_sees_the_vector_that_has_overtaken():

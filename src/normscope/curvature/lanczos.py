@@ -10,6 +10,7 @@ eigenvalues nearly coincide; a stop by the residual, unlike one by a small chang
 Knows no network: A is a function from a vector to a vector.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -48,6 +49,14 @@ class Ritz:
     memory: Memory
 
 
+def unit_of(w: Tensor) -> float:
+    """A power of two near the largest entry, by which division is exact.
+
+    In other units squares may leave float32, and a length of 0 or inf would pass for an invariant space.
+    """
+    return math.ldexp(1.0, math.frexp(float(w.abs().max()))[1])
+
+
 class Krylov:
     """An orthonormal basis of span{z, A z, A^2 z, ...} and the operator in it."""
 
@@ -67,17 +76,19 @@ class Krylov:
         return self.betas[-1]
 
     def add(self, q: Tensor, product: Product) -> Tensor:
-        """One product; gives the next basis vector, not yet of length one."""
+        """One product; gives the next basis vector, not yet of length one, in other units."""
         j = len(self.alphas)
         if j == len(self._rows):
             self._rows = torch.cat([self._rows, q.new_empty(min(j, self._most - j), q.numel())])
         self._rows[j] = q
         w = product(q)
-        self.alphas.append(float(w @ q))
+        unit = unit_of(w)
+        w = w / unit
+        self.alphas.append(unit * float(w @ q))
         # Twice is enough: what the first pass leaves is of the size of rounding.
         for _ in range(2):
             w = w - self.basis.T @ (self.basis @ w)
-        self.betas.append(float(w.norm()))
+        self.betas.append(unit * float(w.norm()))
         return w
 
     def tridiagonal(self) -> Tensor:
@@ -96,7 +107,7 @@ def krylov(product: Product, start: Tensor, *, most: int) -> Iterator[Krylov]:
         scale = max(map(abs, space.alphas + space.betas), default=1.0)
         if space.beta <= _INVARIANT * scale:
             return
-        q = w / space.beta
+        q = w / w.norm()
 
 
 def lanczos(

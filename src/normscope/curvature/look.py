@@ -20,7 +20,7 @@ from normscope.curvature.network import Network, call_model
 from normscope.curvature.several import Several, refuse_linear
 from normscope.curvature.shares import check_parts, refuse_mixing, shares
 from normscope.curvature.starts import fresh_start, warm_start
-from normscope.curvature.statistics import reading
+from normscope.curvature.statistics import enough_values, reading
 from normscope.curvature.vectors import flat
 from normscope.curvature.warm import LEAST, lanczos_from
 from normscope.observe.calls import Trace
@@ -140,15 +140,8 @@ class Look:
         return float(total), slope, [name for name in names if name in unused]
 
     def _value(self, network: Network, stats: str, matrix: str) -> tuple[Tensor, list[Tensor | None]]:
-        try:
+        with enough_values():
             found = network.value_and_gradients(matrix=matrix)
-        except ValueError as error:
-            if "more than 1 value per channel" not in str(error):
-                raise
-            raise ValueError(
-                f"BatchNorm in training needs more than one value per channel to take statistics of ({error}). Hand "
-                "in a larger batch, or ask for stats='running'."
-            ) from error
         self.drew = self.drew or self._lent.draws
         self._look_for_mixing(network, stats)
         return found
@@ -156,7 +149,8 @@ class Look:
     def _look_for_mixing(self, network: Network, stats: str) -> None:
         if stats == "batch":
             return
-        network.look_for_mixing()
+        with enough_values():
+            network.look_for_mixing()
         if network.mixes:
             self.mixing.add(stats)
 
@@ -211,7 +205,8 @@ class Look:
     ) -> tuple[Ritz, float]:
         network = self._processes.each(lambda: self.network(stats, chosen))
         if gradient is None:
-            gradient = self._processes.mean(lambda: [network.gradient()])[0]
+            with enough_values():
+                gradient = self._processes.mean(lambda: [network.gradient()])[0]
         local = self._processes.each(lambda: network.product(matrix))
 
         def averaged(v: Tensor) -> Tensor:

@@ -69,7 +69,8 @@ class Measurement(Reportable):
 
         That of a preconditioned matrix is u with the direction P^-1/2 u in the parameters.
         """
-        return torch.zeros(0) if self.memory is None else self.memory.vectors[0]
+        # Of its own: saved, a row of the memory takes all the others along.
+        return torch.zeros(0) if self.memory is None else self.memory.vectors[0].clone()
 
     def verdict(self, lr: float) -> Verdict:
         """What a learning rate of `lr` means here, worded for the loss."""

@@ -12,13 +12,14 @@ _FEW = 8
 
 
 def depends_on_others(
-    forward: Callable[[Tensor], Any], rows: Tensor, slope_of: Callable[[Tensor], Tensor | None]
+    forward: Callable[[Tensor], Any], rows: Tensor, slope_of: Callable[[Tensor], Tensor | None], *, whole: bool = False
 ) -> bool:
     """By the slope of the first sample's outputs, d(output[0])/d(rows); slope_of: a scalar's by `rows`.
 
-    In a pass of a few samples; of all where the forward takes no fewer, or where other processes are in it too.
+    In a pass of a few samples; of all where the forward takes no fewer, or where other processes are in it too. whole:
+    always of all, for a forward that mixes larger batches only.
     """
-    few = rows if several_processes() else rows[:_FEW]
+    few = rows if whole or several_processes() else rows[:_FEW]
     try:
         output = forward(few.clone())
     except Exception:

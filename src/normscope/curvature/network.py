@@ -103,12 +103,14 @@ class Network:
             self._fresh = False
         return found
 
-    def look_for_mixing(self) -> None:
-        """Sets `mixes`."""
+    def look_for_mixing(self, *, whole: bool = False) -> None:
+        """Sets `mixes`; whole: in a pass of all samples, where a number hangs on it."""
         x = self._x.take()
         if isinstance(x, Tensor) and x.is_floating_point() and x.ndim:
             rows = x.detach().requires_grad_()
-            self.mixes = depends_on_others(self.output, rows, lambda t: self._grad([t], [rows], None, keep=False)[0])
+            self.mixes = depends_on_others(
+                self.output, rows, lambda t: self._grad([t], [rows], None, keep=False)[0], whole=whole
+            )
 
     def value_and_gradients(self, *, matrix: str = "") -> tuple[Tensor, list[Tensor | None]]:
         """The loss, and its gradient by each leaf; None where it has no part in the loss.

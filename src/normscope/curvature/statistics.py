@@ -28,6 +28,20 @@ from normscope.observe.calls import answering
 STATISTICS = ("batch", "frozen", "running")
 
 
+@contextmanager
+def enough_values() -> Iterator[None]:
+    """Says what to do where BatchNorm refuses a batch of one."""
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise ValueError(
+            f"BatchNorm in training needs more than one value per channel to take statistics of ({error}). Hand "
+            "in a larger batch, or ask for stats='running'."
+        ) from error
+
+
 def over_the_batch(model: nn.Module, statistics: str = "batch") -> dict[str, nn.Module]:
     """Layers that take their statistics over the batch in this reading; in eval mode those that keep no running ones.
 

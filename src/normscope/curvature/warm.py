@@ -20,7 +20,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from normscope.curvature.lanczos import Memory, Product, Ritz, lanczos, remembered
+from normscope.curvature.lanczos import Memory, Product, Ritz, lanczos, remembered, unit_of
 
 LEAST, LEAST_WARM = 6, 3
 
@@ -34,6 +34,8 @@ class _Basis:
 
     def coordinates(self, w: Tensor) -> Tensor:
         """Of w; what of it lies outside is the next row."""
+        unit = unit_of(w)
+        w = w / unit
         n, size = len(self.rows), float(w.norm())
         inside = w.new_zeros(n)
         # Twice is enough: what the first pass leaves is of the size of rounding.
@@ -42,12 +44,12 @@ class _Basis:
             w, inside = w - part @ self.rows, inside + part
         beta = float(w.norm())
         if beta <= 100 * torch.finfo(w.dtype).eps * size:
-            return inside.double().cpu()
+            return unit * inside.double().cpu()
         if n == len(self._room):
             self._room = torch.cat([self._room, torch.empty_like(self._room)])
         self._room[n] = w / beta
         self.rows = self._room[: n + 1]
-        return torch.cat([inside.double().cpu(), torch.tensor([beta], dtype=torch.float64)])
+        return unit * torch.cat([inside.double().cpu(), torch.tensor([beta], dtype=torch.float64)])
 
     def vector(self, coordinates: Tensor) -> Tensor:
         return coordinates.to(self.rows) @ self.rows[: len(coordinates)]
@@ -102,9 +104,10 @@ class _Search:
         directions = (outside @ torch.linalg.eigh(known).eigenvectors).T.flip(0)
         return next((direction for direction in directions if float(direction.norm()) > 1e-6), None)
 
-    def towards_the_bottom(self) -> Tensor:
+    def towards_the_bottom(self) -> Tensor | None:
+        """None where the residual lies within the space: rounding made it, and multiplied once more it would count."""
         outside: Tensor = self.known()[1] @ self._left[0]
-        return outside
+        return outside if float(outside.norm()) > 1e-6 * float(self._left[0].norm()) else None
 
     def memory(self, keep: int) -> Memory:
         """The top pair, and B's own across from it."""
@@ -134,7 +137,8 @@ def lanczos_from(
         memory: of an operator near this one.
         start: near its first vector, with a part of what may have overtaken it.
         fresh: where to start anew, one product lost, where the relative residual of `start` is 1 or more: less of A v
-            lies along v then than across it, and the memory is of another operator.
+            lies along v then than across it, and the memory is of another operator. Also where v^T A v < 0: of all
+            that is not known zero would be expected, which is more, and looked for in vain.
         smallest, tol, most, keep: as for `lanczos`.
     """
     search = _Search(memory, start)
@@ -143,12 +147,13 @@ def lanczos_from(
     while direction is not None and not converged and done < most:
         done += 1
         search.multiply(direction, product)
-        if done == 1 < most and float(search.residuals[0]) >= 1:
+        if done == 1 < most and (float(search.residuals[0]) >= 1 or float(search.theta[0]) < 0):
             found = lanczos(product, fresh, smallest=smallest, tol=tol, least=LEAST, most=most - 1, mix=0.0, keep=keep)
             return replace(found, products=found.products + 1)
         ends = {-1: float(search.residuals[-1])} | ({0: float(search.residuals[0])} if smallest else {})
         end = max(ends, key=ends.__getitem__)
-        direction = search.towards_the_bottom() if end == 0 and ends[0] > tol else search.towards_the_top()
+        direction = search.towards_the_bottom() if end == 0 and ends[0] > tol else None
+        direction = search.towards_the_top() if direction is None else direction
         converged = direction is None or (ends[end] <= tol and done >= LEAST_WARM)
     return Ritz(
         values=tuple(search.theta.flip(0).tolist()),

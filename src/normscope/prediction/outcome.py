@@ -24,7 +24,8 @@ class Prediction(Reportable):
 
     lambda_max: with the correction for finite width; lambda_infinite: without it. eta_star: the learning rate at which
         the local quadratic turns unstable, for `optimizer` and `loss`.
-    seen: between which multiples of lambda_max networks like this one were measured; wider where a warning says why.
+    seen: between which multiples of lambda_max networks like this one were measured, on average over seeds; wider where
+        a warning says why. Single networks lie further apart (docs/theory.md).
     mode: "mean" where the eigenvector is constant over samples, "data" where it is not; mean_mode, data_mode: the
         largest eigenvalue of either kind.
     layers: one row a layer. sigma_w2, sigma_b2, gamma2: as they stand in the model. qh, qh_xy: second moments of what
@@ -95,7 +96,8 @@ class Prediction(Reportable):
             f"eta*       = {self.eta_star:.4g} for {self.optimizer} on {self.loss} ({self.rule})",
         ]
         if self.theory == "corrected":
-            lines.append(f"networks like this one were measured at {self.seen[0]:.2g} to {self.seen[1]:.3g} times that")
+            low, high = self.seen
+            lines.append(f"networks like this one were measured at {low:.2g} to {high:.3g} times that, over seeds")
         if math.isfinite(beside):
             lines.append(f"{self.mode} mode; the largest {other} mode is {beside:.4g}")
         lines += [f"! {warning}" for warning in self.warnings]

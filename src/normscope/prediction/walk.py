@@ -49,7 +49,7 @@ class Walk:
     made: fields that layers have given, by weights and input. offsets: whether some layer's sites have no borders.
     lengths: by what BatchNorm layers multiply differences in length between samples. drifts: of the kernels that the
     last cotangents met, by the kernels' ids.
-    seen: between which multiples of the answer networks like it were measured.
+    seen: between which multiples of the answer networks like it were measured, on average over seeds.
     """
 
     def __init__(self, batch: int, trained: bool, trains: Callable[[Tensor | None], bool]) -> None:
