@@ -168,6 +168,7 @@ def _rank(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_processes_average_their_products(tmp_path):
     """The operator of two processes is the mean over their batches, each with its own statistics."""
     mp.spawn(_rank, args=(str(tmp_path),), nprocs=2)

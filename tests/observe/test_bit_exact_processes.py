@@ -39,7 +39,8 @@ OPTIONS = {
 }
 
 
-@pytest.fixture(scope="module")
+# Of the session: a worker may do tests of other files in between.
+@pytest.fixture(scope="session")
 def together(tmp_path_factory):
     """All that is quick, in one pair of processes."""
     jobs = {

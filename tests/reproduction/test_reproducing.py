@@ -188,6 +188,7 @@ def _cli(*arguments, cwd):
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_the_command_line(tmp_path):
     listed = _cli("--list", cwd=ROOT)
     assert listed.returncode == 0, listed.stderr

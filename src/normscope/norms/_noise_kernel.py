@@ -74,9 +74,10 @@ class FusedNoise(torch.autograd.Function):
         a = a if last else a.contiguous()
         y = torch.empty_like(a)
         grid = (triton.cdiv(a.numel(), BLOCK),)
-        _kernel[grid](
-            a, y, state, a.numel(), a.shape[1], a[0, 0].numel(), *constants, LAST=last, SHIFTED=shifted, BLOCK=BLOCK
-        )
+        numbers = a.numel(), a.shape[1], a[0, 0].numel(), *constants
+        # Triton launches on the current device, whatever the tensors' is.
+        with torch.cuda.device(a.device):
+            _kernel[grid](a, y, state, *numbers, LAST=last, SHIFTED=shifted, BLOCK=BLOCK)
         return y
 
     @staticmethod
