@@ -45,9 +45,9 @@ print(seen)
 @pytest.mark.parametrize(
     "settings",
     [
-        "(('generic', 'all'), 'ieee'),",
+        pytest.param("(('generic', 'all'), 'ieee'),", marks=pytest.mark.slow),
         "(('generic', 'all'), 'tf32'), (('mkldnn', 'matmul'), 'bf16'), (('cuda', 'conv'), 'ieee')",
-        "(('mkldnn', 'all'), 'bf16'), (('cuda', 'all'), 'tf32')",
+        pytest.param("(('mkldnn', 'all'), 'bf16'), (('cuda', 'all'), 'tf32')", marks=pytest.mark.slow),
     ],
 )
 def test_flags_of_precision_follow_their_parents_as_before(settings):

@@ -30,7 +30,9 @@ def _eigenvalues(model, loss_fn, batch, matrix, stats):
 
 
 @pytest.mark.parametrize("matrix", ["ggn", "hessian", "fisher"])
-@pytest.mark.parametrize("stats", ["batch", "frozen", "running"])
+@pytest.mark.parametrize(
+    "stats", ["batch", pytest.param("frozen", marks=pytest.mark.slow), pytest.param("running", marks=pytest.mark.slow)]
+)
 def test_moments_and_trace_are_those_of_the_dense_matrix(matrix, stats):
     model, batch = _small()
     before = copy.deepcopy(model.state_dict())
