@@ -11,8 +11,10 @@ import torch
 from torch import nn
 
 import reference
+from normscope import models
 from normscope.losses import cross_entropy, half_sse
 from normscope.models import initialize
+from normscope.observe import Monitor
 from normscope.results import plain
 from normscope.training import Training, accuracy, train
 
@@ -326,6 +328,45 @@ def test_reproducible_on_a_gpu_and_its_generator_not_moved():
         runs.append(train(model, cross_entropy, stream, sgd(model)).losses)
         assert torch.equal(torch.cuda.get_rng_state(), before)
     assert runs[0] == runs[1]
+
+
+def momentum(model, stream, **options):
+    return train(model, cross_entropy, stream, sgd(model, momentum=0.9), **options)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("norm", ["none", "batch", "noisy", "l1", "group"])
+def test_a_replayed_gradient_trains_as_an_eager_one(norm):
+    """Also over a batch of another size, an evaluation and a look of the Monitor between two steps."""
+    sizes = [16, 16, 16, 16, 16, 8, 16, 16]
+    stream = [(random(n, 3, 32, 32, seed=i).cuda(), (torch.arange(n) % 10).cuda()) for i, n in enumerate(sizes)]
+    found = []
+    for replay in (False, True):
+        model = models.VGG(11, width=0.25, norm=norm, seed=0).cuda()
+        monitor = Monitor(model, cross_entropy, every=3, budget=None, on_error="raise")
+        result = momentum(
+            model, stream, replay=replay, monitor=monitor, every=4, evaluate=lambda m: {"mode": m.training}
+        )
+        looks = [record.results["landscape"].grad_norm for record in monitor.records]
+        found.append((result.losses, looks, copy.deepcopy(model.state_dict())))
+    (eager, eager_looks, eager_state), (again, again_looks, again_state) = found
+    assert again == pytest.approx(eager, rel=1e-4)
+    assert again_looks == pytest.approx(eager_looks, rel=1e-3)
+    for name, value in eager_state.items():
+        torch.testing.assert_close(again_state[name], value, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.gpu
+def test_a_replayed_gradient_draws_other_masks_at_each_step():
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(8, 8)).cuda()
+    stream = [(torch.ones(4, 8).cuda(), torch.arange(4).cuda())] * 8
+    losses = [train(model, cross_entropy, stream, sgd(model, lr=0.0), replay=replay).losses for replay in (False, True)]
+    assert len(set(losses[1])) == 8
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_replay_is_without_effect_on_a_cpu():
+    assert run(replay=True)[0].losses == run()[0].losses
 
 
 def test_a_first_loss_of_zero_is_no_divergence():

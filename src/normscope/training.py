@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from normscope import losses
 from normscope.environment import environment
+from normscope.replaying import ReplayedGradient
 from normscope.results import plain
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ def train(
     check_every: int = 1,
     on_step: Callable[[int], None] | None = None,
     monitor: Monitors | None = None,
+    replay: bool = False,
 ) -> Training:
     """Trains `model` in place and returns what happened.
 
@@ -106,6 +108,8 @@ def train(
             reported is exact all the same.
         on_step: called after each step with its number, for a progress bar.
         monitor: a `normscope.Monitor`; looks on between the gradient and the step.
+        replay: on a GPU, record forward and backward once and replay them (`ReplayedGradient` says what that asks of
+            model and loss); elsewhere without effect.
 
     Example:
         >>> layer = nn.Linear(1, 1, bias=False)
@@ -127,26 +131,33 @@ def train(
             x, y = losses.pair(batch)
             return loss_fn(model(x), y)  # type: ignore[misc]
 
+    def eager(batch: Any) -> Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(batch)
+        if loss.ndim:
+            raise ValueError(f"loss_fn must return a scalar; got shape {tuple(loss.shape)}. Take its mean or its sum.")
+        loss.backward()
+        return loss.detach()
+
     history = _History(explode)
     evaluations: list[dict[str, float]] = []
     settings = _settings(loss_fn or forward, optimizer, steps=steps, seed=seed, explode=explode)
     started = time.perf_counter()
     with seeded_on(seed, device), _modes_kept(model):
         model.train()
+        replayed = replay and device.type == "cuda"
+        gradient = ReplayedGradient(eager, list(model.parameters())) if replayed else eager
         step = -1
         for step, batch in enumerate(islice(batches, steps)):
             if evaluate is not None and step % every == 0:
                 evaluations.append({"step": step} | _evaluated(model, evaluate, device))
-            optimizer.zero_grad()
-            loss = loss_of(batch)
-            history.add(loss)
-            loss.backward()
+            history.add(gradient(batch))
             if (step + 1) % check_every == 0 and history.diverged_at() is not None:
                 break
             if monitor is not None:
                 monitor.step(batch, optimizer=optimizer)
             if isinstance(optimizer, torch.optim.LBFGS):
-                optimizer.step(lambda batch=batch: _closure(loss_of, optimizer, batch))
+                optimizer.step(lambda batch=batch: float(gradient(batch)))
             else:
                 optimizer.step()
             if on_step is not None:
@@ -200,9 +211,7 @@ class _History:
         self._checked = 0
 
     def add(self, loss: Tensor) -> None:
-        if loss.ndim:
-            raise ValueError(f"loss_fn must return a scalar; got shape {tuple(loss.shape)}. Take its mean or its sum.")
-        self._on_device.append(loss.detach())
+        self._on_device.append(loss)
 
     def diverged_at(self) -> int | None:
         if self._on_device:
@@ -214,13 +223,6 @@ class _History:
                 return step
             self._checked = step + 1
         return None
-
-
-def _closure(loss_of: Callable[[Any], Tensor], optimizer: torch.optim.Optimizer, batch: Any) -> float:
-    optimizer.zero_grad()
-    loss = loss_of(batch)
-    loss.backward()
-    return float(loss.detach())
 
 
 @torch.no_grad()

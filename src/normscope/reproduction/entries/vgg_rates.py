@@ -7,7 +7,7 @@ import numpy as np
 from normscope.reproduction.curves import each, spread
 from normscope.reproduction.entry import Entry, Panel, Part, Runs, Statement
 from normscope.reproduction.experiment import Curves, Experiment, Place
-from normscope.reproduction.experiments.vgg import cifar10_on
+from normscope.reproduction.experiments.vgg import Hits, cifar10_on
 
 RATES = [0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 1.2]
 
@@ -16,7 +16,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     """Training accuracy over the last tenth of the steps, and where training diverged, for each learning rate."""
     import torch
 
-    from normscope import losses, models
+    from normscope import models
     from normscope.data import batches
     from normscope.training import train
 
@@ -24,19 +24,21 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     found: Curves = {"rate": [], "accuracy": [], "diverged_at": []}
     for lr in settings["rates"]:
         model = models.VGG(16, width=settings["width"], norm=settings["norm"], seed=seed).to(place.device)
-        hits: list[torch.Tensor] = []
+        if place.device.startswith("cuda"):
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        hits, last = Hits(place.device), settings["steps"] - max(1, settings["steps"] // 10)
 
-        def loss_fn(output: torch.Tensor, target: torch.Tensor, hits: list[torch.Tensor] = hits) -> torch.Tensor:
-            hits.append((output.detach().argmax(1) == target).float().mean())
-            return losses.cross_entropy(output, target)
+        def on_step(step: int, hits: Hits = hits, last: int = last) -> None:
+            place.tick(step)
+            if step + 1 == last:
+                hits.close()
 
         stream = batches(cifar.x_train, cifar.y_train, batch_size=128, seed=seed, steps=settings["steps"])
         sgd = torch.optim.SGD(model.parameters(), lr=lr)
-        training = train(model, loss_fn, stream, sgd, seed=seed, check_every=50, on_step=place.tick)
+        training = train(model, hits.loss, stream, sgd, seed=seed, check_every=50, on_step=on_step, replay=True)
         diverged = training.diverged_at
-        last = hits[-max(1, settings["steps"] // 10) :]
         found["rate"].append(lr)
-        found["accuracy"].append(torch.stack(last).mean().item() if diverged is None else 0.0)
+        found["accuracy"].append(hits.shares()[-1] if diverged is None else 0.0)
         found["diverged_at"].append(diverged)
     return found
 

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 from normscope.reproduction.experiment import Curves, Experiment, Place, Run
 
 if TYPE_CHECKING:
+    import torch
+
     from normscope.data import Dataset
 
 SHIFT_LAYERS, MOMENT_LAYERS, HISTOGRAM_LAYERS = (5, 10), (2, 9, 13), (3, 11)
@@ -33,6 +35,37 @@ def cifar10_on(root: str | None, device: str) -> "Dataset":
     from normscope.data import cifar10
 
     return cifar10(root).to(device)
+
+
+class Hits:
+    """Shares of the training batches that are right, stretch by stretch, without a word from the device at each step.
+
+    Counted in places of their own on it, which a replayed step writes as an eager one does.
+    """
+
+    def __init__(self, device: str) -> None:
+        import torch
+
+        self._now, self._closed = torch.zeros(2, device=device), list[torch.Tensor]()
+
+    def loss(self, output: "torch.Tensor", target: "torch.Tensor") -> "torch.Tensor":
+        from normscope.losses import cross_entropy
+
+        self._now[0] += (output.detach().argmax(1) == target).sum()
+        self._now[1] += len(target)
+        return cross_entropy(output, target)
+
+    def close(self) -> None:
+        """Ends a stretch."""
+        self._closed.append(self._now.clone())
+        self._now.zero_()
+
+    def shares(self) -> list[float]:
+        """Of the stretches, and of the one under way if it has any batch: training diverged in it."""
+        import torch
+
+        right, seen = torch.stack([*self._closed, self._now]).T.tolist()
+        return [r / n for r, n in zip(right, seen, strict=True) if n]
 
 
 def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
@@ -57,11 +90,12 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         measure=[LandscapeProbe(VGG_FACTORS), shift, ActivationProbe(seed=seed)],
         budget=None,
     )
-    hits: list[torch.Tensor] = []
+    hits = Hits(place.device)
 
-    def loss_fn(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        hits.append((output.detach().argmax(1) == target).float().mean())
-        return losses.cross_entropy(output, target)
+    def on_step(step: int) -> None:
+        place.tick(step)
+        if (step + 1) % settings["look"] == 0:
+            hits.close()
 
     def evaluate(model: torch.nn.Module) -> dict[str, float]:
         weights = sum(float(p.square().sum()) for p in model.parameters())
@@ -73,7 +107,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
 
     found = train(
         model,
-        loss_fn,
+        hits.loss,
         batches(
             cifar.x_train,
             cifar.y_train,
@@ -88,16 +122,15 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         every=settings["evaluate"],
         check_every=50,
         monitor=monitor,
-        on_step=place.tick,
+        on_step=on_step,
+        replay=True,
     )
     evaluations = found.evaluations
     return {
         "diverged_at": found.diverged_at,
         **_looks(monitor, settings),
         **_layers(monitor, names),
-        "accuracy": [
-            torch.stack(hits[i : i + settings["look"]]).mean().item() for i in range(0, len(hits), settings["look"])
-        ],
+        "accuracy": hits.shares(),
         "evaluated": [one["step"] for one in evaluations],
         **{name: [one[name] for one in evaluations] for name in ("test_accuracy", "train_accuracy", "penalty")},
     }

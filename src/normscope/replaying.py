@@ -1,0 +1,65 @@
+"""Loss and gradient as one CUDA graph: the step of a small network waits for a host that launches its kernels.
+
+A VGG-16 at batch 128 needs 3 ms of an H200 for forward and backward; launched from Python it takes 4 to 8, by the host.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+# Kernels are chosen and compiled, and workspaces made, in the first passes: they are training steps as any other.
+EAGER_STEPS = 3
+
+
+class ReplayedGradient:
+    """`gradient(batch)`, which leaves `.grad` behind and returns the loss: eager for a few steps, then replayed.
+
+    The graph has fixed places for the batch, the loss and every `.grad`: each call overwrites them. What the model and
+    the loss do in Python happens at the recording alone, so neither may depend on the batch's values or count calls;
+    counters and random numbers on the device move on as they do eagerly. A batch of another form runs eagerly.
+    """
+
+    def __init__(self, gradient: Callable[[Any], Tensor], parameters: Sequence[nn.Parameter]) -> None:
+        self._gradient, self._parameters = gradient, parameters
+        self._beside = torch.cuda.Stream()
+        self._eager = 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, batch: Any) -> Tensor:
+        if self._eager < EAGER_STEPS:
+            self._eager += 1
+            return self._on_another_stream(batch)
+        tensors, form = tree_flatten(batch)
+        if self._graph is None:
+            self._record(tensors, form)
+        if (form, [t.shape for t in tensors]) != (self._form, [t.shape for t in self._tensors]):
+            return self._of_another_form(batch)
+        torch._foreach_copy_(self._tensors, tensors)
+        self._graph.replay()  # type: ignore[union-attr]
+        return self._loss.clone()
+
+    def _on_another_stream(self, batch: Any) -> Tensor:
+        """That of the recording: the default one cannot be recorded, and autograd's nodes remember where they ran."""
+        self._beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._beside):
+            loss = self._gradient(batch)
+        torch.cuda.current_stream().wait_stream(self._beside)
+        return loss
+
+    def _record(self, tensors: Sequence[Tensor], form: Any) -> None:
+        self._tensors, self._form = [t.clone() for t in tensors], form
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, stream=self._beside):
+            self._loss = self._gradient(tree_unflatten(self._tensors, form))
+        self._grads = [p.grad for p in self._parameters]
+
+    def _of_another_form(self, batch: Any) -> Tensor:
+        loss = self._gradient(batch)
+        for parameter, place in zip(self._parameters, self._grads, strict=True):
+            if place is not None:
+                place.copy_(parameter.grad) if parameter.grad is not None else place.zero_()
+                parameter.grad = place
+        return loss
