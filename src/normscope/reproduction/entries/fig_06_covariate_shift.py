@@ -120,6 +120,10 @@ ENTRY = Entry(
             lambda runs: _similar(runs, "vgg", SLOW_VGG),
             cells=SLOW_VGG,
             curves=("shift", "loss"),
+            found="For as long as both learn it holds, and more: up to step 5,000 the shift with BatchNorm is 1.6 to "
+            "thousands of times the one without. Then the network with BatchNorm is done, with a loss below 1e-3; "
+            "its gradient is nearly zero and cannot change, while the plain one is half way. The median over the "
+            "run falls into that time.",
         ),
         Statement(
             "dln-slow",
