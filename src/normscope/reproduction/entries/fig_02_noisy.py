@@ -111,8 +111,8 @@ ENTRY = Entry(
             _noise,
             cells=("noise",),
             curves=("accuracy",),
-            found="One of three seeds never leaves chance. The other two stand there for 5,000 steps and then learn, to "
-            "96 % of the training batches: the noise delays the plain network by a third of the run rather than "
+            found="One of three seeds never leaves chance. The other two stand there for 5,000 steps and then learn, "
+            "to 96 % of the training batches: the noise delays the plain network by a third of the run rather than "
             "stopping it. Judged after 4,500 steps, the statement would have stood.",
         ),
         Statement(
