@@ -28,7 +28,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         model = models.VGG(11, width=settings["width"], norm="batch", seed=seed)
     else:
         model = models.PreActResNet18(width=round(64 * settings["width"]), norm="batch", seed=seed)
-    model = model.to(place.device)
+    model = place.put(model)
     looked_at = (cifar.x_train[:m], cifar.y_train[:m])
     stream = batches(cifar.x_train, cifar.y_train, batch_size=m, seed=seed)
     sgd = torch.optim.SGD(model.parameters(), lr=settings["lr"], momentum=0.9)
@@ -37,7 +37,10 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     for step in settings["looks"]:
         done = steps[-1] if steps else 0
         if step > done:
-            train(model, losses.cross_entropy, stream, sgd, steps=step - done, seed=seed, on_step=place.tick)
+            train(
+                model, losses.cross_entropy, stream, sgd, steps=step - done, seed=seed,
+                check_every=50, on_step=place.tick, replay=True,
+            )  # fmt: skip
         steps.append(step)
         for name in READINGS:
             place.tick(step)

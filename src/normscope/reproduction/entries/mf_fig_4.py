@@ -31,7 +31,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         model = models.VGG(16, width=width, norm="batch", gamma=gamma, seed=seed)
     else:
         model = models.PreActResNet18(width=round(64 * width), norm="batch", gamma=gamma, seed=seed)
-    model = model.to(place.device)
+    model = place.put(model)
     x, y = cifar.x_train[: settings["images"]], cifar.y_train[: settings["images"]]
     x_test, y_test = cifar.x_test[: settings["tests"]], cifar.y_test[: settings["tests"]]
     per_epoch = len(x) // settings["batch_size"]
@@ -45,6 +45,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         every=per_epoch,
         check_every=50,
         on_step=place.tick,
+        replay=True,
     )
     means = [np.mean(found.losses[i * per_epoch : (i + 1) * per_epoch]) for i in range(len(found.losses) // per_epoch)]
     return {

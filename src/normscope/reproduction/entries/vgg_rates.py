@@ -23,9 +23,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     cifar = cifar10_on(place.root, place.device)
     found: Curves = {"rate": [], "accuracy": [], "diverged_at": []}
     for lr in settings["rates"]:
-        model = models.VGG(16, width=settings["width"], norm=settings["norm"], seed=seed).to(place.device)
-        if place.device.startswith("cuda"):
-            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model = place.put(models.VGG(16, width=settings["width"], norm=settings["norm"], seed=seed))
         hits, last = Hits(place.device), settings["steps"] - max(1, settings["steps"] // 10)
 
         def on_step(step: int, hits: Hits = hits, last: int = last) -> None:

@@ -72,7 +72,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         model = network()
         found = train(
             model, loss_fn, stream(), optimizer(model, lr), steps=settings["steps"], seed=seed,
-            check_every=10, on_step=place.tick,
+            check_every=10, on_step=place.tick, replay=True,
         )  # fmt: skip
         model.eval()
         with torch.no_grad():
@@ -126,7 +126,7 @@ def _task(settings: dict[str, Any], seed: int, place: Place) -> tuple[Any, "Netw
         "vgg11": lambda: models.VGG(11, norm="batch", seed=seed),
         "resnet18": lambda: models.PreActResNet18(norm="batch", seed=seed),
     }
-    return images, lambda: makes[settings["network"]]().to(place.device)
+    return images, lambda: place.put(makes[settings["network"]]())
 
 
 def _advised(
