@@ -55,7 +55,9 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         model = Stack(depth).to(place.device)
         stream = batches(images.x_train, images.y_train, batch_size=BATCH, seed=seed, epochs=settings["epochs"])
         sgd = torch.optim.SGD(model.parameters(), lr=settings["lr"])
-        done = train(model, losses.cross_entropy, stream, sgd, seed=seed, check_every=20, on_step=place.tick)
+        done = train(
+            model, losses.cross_entropy, stream, sgd, seed=seed, check_every=20, on_step=place.tick, replay=True
+        )
         model.eval()
         found["accuracy"].append(accuracy(model, images.x_test, images.y_test) if done.diverged_at is None else 0.1)
         found["diverged_at"].append(done.diverged_at)
