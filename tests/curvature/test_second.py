@@ -192,3 +192,26 @@ def test_batch_norm_in_eval_mode_goes_into_the_weights_before_it(what, bias, aff
     assert folded is (what == "")
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+def test_statistics_that_are_held_stay_held_in_torchs_own_layers():
+    """Frozen: against BatchNorm of torch operations with the batch's statistics as numbers."""
+    torch.manual_seed(0)
+    layer = nn.BatchNorm2d(4)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), layer, nn.Tanh(), nn.Flatten(), nn.Linear(36, 2)).double()
+    x, y = draw(6, 3, 5, 5).detach(), draw(6, 2, seed=1).detach()
+    z = model[0](x).detach()
+    mean, rate = z.mean((0, 2, 3)).view(-1, 1, 1), (z.var((0, 2, 3), correction=0) + layer.eps).rsqrt().view(-1, 1, 1)
+
+    def loss(*theta: torch.Tensor) -> torch.Tensor:
+        filters, offset, w, b, rows, bias = theta
+        h = (F.conv2d(x, filters, offset) - mean) * rate * w.view(-1, 1, 1) + b.view(-1, 1, 1)
+        return losses.half_mse(F.linear(h.tanh().flatten(1), rows, bias), y)
+
+    theta = tuple(p.detach() for p in model.parameters())
+    v = draw(sum(p.numel() for p in theta), seed=2).detach()
+    parts = tuple(part.view_as(p) for part, p in zip(v.split([p.numel() for p in theta]), theta, strict=True))
+    expected = torch.cat([part.flatten() for part in torch.autograd.functional.hvp(loss, theta, parts)[1]])
+    with untouched(model) as lent:
+        network = Network(lent, model, losses.half_mse, (x, y), stats="frozen")
+        torch.testing.assert_close(network.product("hessian")(v), expected)
