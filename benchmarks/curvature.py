@@ -15,7 +15,8 @@ compared, and "train" (as trained), where they raise, change the mode or move th
 - warm: seconds and products after one and ten more training steps, starting from what the last look remembers and
   fresh, on the same batch and on another; moved: the relative residual of the last vector there, which is what a warm
   start has to mend; products_from_all: with 60 products' worth of the last operator remembered, all of its top that
-  counts, which is what no memory of it can go below by much.
+  counts, which is what no memory of it can go below by much. In a row: a look after each of five more steps, each from
+  what the one before remembers.
 - memory: peak of a measurement over the peak of a training step, each in a process of its own.
 
 TF32 is off for all: with it no product is right to the residual asked for (normscope turns it off itself). A tool that
@@ -48,6 +49,7 @@ from normscope.observe import untouched
 
 TOL = 1e-3
 ALL = 60
+LOOKS = 5
 PARTS = ("product", "race", "warm", "memory")
 SLOW = 3.0
 SIDE = 32
@@ -301,6 +303,26 @@ def warm(case: Case, matrix: str, steps: int, rounds: int, everything: Memory) -
     return rows
 
 
+def in_a_row(case: Case, matrix: str) -> dict[str, list[float]]:
+    """Looks one training step apart on the same batch."""
+    options: dict[str, Any] = {"matrix": matrix, "hessian": False, "tol": TOL}
+    last = ns.measure(case.model, LOSS, case.batch, **options)
+    twin = copy.deepcopy(case)
+    found: dict[str, list[float]] = {"fresh_products": [], "warm_products": [], "speedup": []}
+    for _ in range(LOOKS):
+        twin.train_pass()
+        twin.optimizer.step()
+        spent = {}
+        for name, start in (("fresh", None), ("warm", last)):
+            started = time.perf_counter()
+            look = ns.measure(twin.model, LOSS, twin.batch, start=start, **options)
+            spent[name] = time.perf_counter() - started
+            found[f"{name}_products"].append(look.products)
+        found["speedup"].append(spent["fresh"] / spent["warm"])
+        last = look
+    return found
+
+
 def products(case: Case, rounds: int) -> dict[str, float]:
     """Over a gradient of the same network; graphs are kept, as in a measurement."""
     with untouched(case.model) as lent:
@@ -414,6 +436,8 @@ def main() -> None:
                 for more in (1, 10):
                     found[f"{matrix}, {more} steps on"] = warm(case, matrix, more, args.rounds, everything)
                     keep()
+                found[f"{matrix}, in a row"] = in_a_row(case, matrix)
+                keep()
         if "memory" in args.only:
             result["memory"][network] = peaks(network, args.device, args.batch)
             keep()

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from normscope import losses
 from normscope.curvature import Network
@@ -128,15 +129,89 @@ def test_batch_norm_has_torchs_derivatives(training, affine, form):
     assert torch.equal(before["running_mean"], layer.running_mean) is not training
 
 
-def test_a_hessian_product_is_made_of_them():
+@pytest.mark.parametrize("stats", ["batch", "running"])
+def test_a_hessian_product_is_made_of_them(stats):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(36, 2))
     x, y = torch.randn(5, 3, 8, 8), torch.randn(5, 2)
     with untouched(model) as lent:
-        network = Network(lent, model, losses.half_mse, (x, y), stats="batch")
+        network = Network(lent, model, losses.half_mse, (x, y), stats=stats)
         with torch.profiler.profile() as seen:
             product = network.hessian()
             product(torch.randn(network.size))
     made = {event.key for event in seen.key_averages()}
-    assert {"_ConvolutionGrad", "_ConvolutionGradBackward", "BatchNormGradBackward"} <= made
+    assert {"_ConvolutionGrad", "_ConvolutionGradBackward"} <= made
+    assert ("BatchNormGradBackward" in made) is (stats == "batch")
     assert not any("BackwardBackward0" in key and ("Conv" in key or "BatchNorm" in key) for key in made)
+
+
+def _first_and_second(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    leaves = [x, *model.parameters()]
+    y = model(x)
+    first = torch.autograd.grad(y.sin().sum(), leaves, create_graph=True)
+    along = [draw(*t.shape, seed=3 + i).detach() for i, t in enumerate(leaves)]
+    return [y.detach(), *first, *torch.autograd.grad(first, leaves, along)]
+
+
+class Between(nn.Module):
+    """A convolution and BatchNorm in eval mode, with something of the user's between them."""
+
+    def __init__(self, what: str, bias: bool, affine: bool) -> None:
+        super().__init__()
+        self.what = what
+        self.conv = nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2, bias=bias)
+        self.norm = nn.BatchNorm2d(6, affine=affine)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.conv(x)
+        if self.what == "written into":
+            y += 0.1 * y.detach()
+        if self.what == "hooked":
+            y.register_hook(lambda g: 2 * g)
+        if self.what == "checkpointed":
+            return checkpoint(lambda t: self.norm(self.conv(t)), x, use_reentrant=False)
+        return self.norm(y) * y if self.what == "read again" else self.norm(y)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("what", ["", "read again", "written into", "hooked", "checkpointed"])
+def test_batch_norm_in_eval_mode_goes_into_the_weights_before_it(what, bias, affine):
+    """With torch's derivatives, whatever else happens to the convolution's output."""
+    model = Between(what, bias, affine).double()
+    with torch.no_grad():
+        for i, t in enumerate((*model.parameters(), model.norm.running_mean)):
+            t.copy_(draw(*t.shape, seed=10 + i))
+        model.norm.running_var.copy_(draw(6, seed=20).square() + 0.1)
+    model.eval()
+    x = draw(3, 4, 6, 5)
+    expected = _first_and_second(model, x)
+    with twice_derivable():
+        folded = "_Convolution" in type(model(x).grad_fn).__name__
+        found = _first_and_second(model, x)
+    assert folded is (what == "")
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+def test_statistics_that_are_held_stay_held_in_torchs_own_layers():
+    """Frozen: against BatchNorm of torch operations with the batch's statistics as numbers."""
+    torch.manual_seed(0)
+    layer = nn.BatchNorm2d(4)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), layer, nn.Tanh(), nn.Flatten(), nn.Linear(36, 2)).double()
+    x, y = draw(6, 3, 5, 5).detach(), draw(6, 2, seed=1).detach()
+    z = model[0](x).detach()
+    mean, rate = z.mean((0, 2, 3)).view(-1, 1, 1), (z.var((0, 2, 3), correction=0) + layer.eps).rsqrt().view(-1, 1, 1)
+
+    def loss(*theta: torch.Tensor) -> torch.Tensor:
+        filters, offset, w, b, rows, bias = theta
+        h = (F.conv2d(x, filters, offset) - mean) * rate * w.view(-1, 1, 1) + b.view(-1, 1, 1)
+        return losses.half_mse(F.linear(h.tanh().flatten(1), rows, bias), y)
+
+    theta = tuple(p.detach() for p in model.parameters())
+    v = draw(sum(p.numel() for p in theta), seed=2).detach()
+    parts = tuple(part.view_as(p) for part, p in zip(v.split([p.numel() for p in theta]), theta, strict=True))
+    expected = torch.cat([part.flatten() for part in torch.autograd.functional.hvp(loss, theta, parts)[1]])
+    with untouched(model) as lent:
+        network = Network(lent, model, losses.half_mse, (x, y), stats="frozen")
+        torch.testing.assert_close(network.product("hessian")(v), expected)

@@ -6,6 +6,9 @@ y = x * W + b is bilinear, so with g = dL/dy and cotangents (V, Vw, Vb) of its g
 
 in which gx of (g, W) and gW of (g, x) are the kernels of the first backward pass. Torch makes the last of them by a
 convolution whose kernel is as large as the image. Third derivatives, of a loss that holds a gradient, are torch's own.
+
+A scale and a shift of each channel after it go into its weights, a (x * W + b - m) + c = x * (a W) + a (b - m) + c, so
+that derivatives by a and c need no pass over y.
 """
 
 from collections.abc import Callable
@@ -25,14 +28,14 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, settings: tuple[Any, ...]) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        ctx.save_for_backward(x, weight, bias)
         ctx.settings, ctx.outputs = settings, None if bias is None else list(bias.shape)
         y: Tensor = _convolution(x, weight, bias, *settings)
         return y
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
-        x, weight = ctx.saved_tensors
+        x, weight, _ = ctx.saved_tensors
         wanted = list(ctx.needs_input_grad[:3])
         return *_ConvolutionGrad.apply(g, x, weight, ctx.outputs, ctx.settings, wanted), None
 
@@ -66,6 +69,23 @@ class _ConvolutionGrad(torch.autograd.Function):
         if by_weight and v is not None:
             d_weight = _convolution_backward(g, v, weight, None, *ctx.settings, [False, True, False])[1]
         return d_g, d_x, d_weight, None, None, None
+
+
+def into_weights(y: Tensor, scale: Tensor, mean: Tensor, shift: Tensor | None) -> Tensor | None:
+    """scale (y - mean) + shift for each channel, made anew from what y was; None where y is no convolution's output.
+
+    Nor one that a hook of the user's sees, nor under activation checkpointing, where its inputs are not at hand.
+    """
+    node: Any = y.grad_fn
+    hooked = y._backward_hooks or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    if hooked or not isinstance(node, _Convolution._backward_cls) or y.dtype != scale.dtype:
+        return None
+    x, weight, bias = node.saved_tensors
+    shifted = scale * (-mean if bias is None else bias - mean)
+    shifted = shifted if shift is None else shifted + shift
+    scaled = weight * scale.view(-1, *[1] * (weight.ndim - 1))
+    found: Tensor = _Convolution.apply(x, scaled, shifted, node.settings)
+    return found
 
 
 def convolution(function: Callable[..., Tensor], space: int) -> Callable[..., Tensor]:

@@ -67,7 +67,7 @@ class Outputs:
             tangents.append(along.expand_as(kept[0]))
         if not tangents:
             return kept[0]
-        return forward_ad.make_dual(kept[0], tangents[0] if len(tangents) == 1 else tangents[0] + tangents[1])
+        return forward_ad.make_dual(kept[0], tangents[0] if len(tangents) == 1 else tangents[0].add_(tangents[1]))
 
 
 def _bilinear(layer: nn.Module) -> bool:

@@ -150,9 +150,8 @@ class Look:
         if stats == "batch":
             return
         with enough_values():
-            network.look_for_mixing()
-        if network.mixes:
-            self.mixing.add(stats)
+            if network.mixes():
+                self.mixing.add(stats)
 
     def compared(self, stats: str, chosen: Sequence[int]) -> None:
         """A pass in another reading: whether outputs depend on other samples there."""

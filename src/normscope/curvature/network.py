@@ -33,6 +33,7 @@ from normscope.observe.lending import Copies
 from normscope.observe.untouched import Lent
 
 Product = Callable[[Tensor], Tensor]
+Parts = list[Tensor | None]
 MATRICES = ("ggn", "hessian", "fisher")
 
 
@@ -47,8 +48,6 @@ class Network:
         call: call(model, x) gives the outputs.
         draws, seed: of the sampled Fisher matrix; draws=0 is the exact one.
         dtype: that in which the model is lent, for the tensors that a loss holds; None for its own.
-
-    mixes: whether the output of one sample depends on other samples, where `look_for_mixing` has looked.
     """
 
     def __init__(
@@ -67,7 +66,6 @@ class Network:
     ) -> None:
         self._lent, self._model, self._stats, self._call = lent, model, stats, call
         self._x = Copies(batch[0])
-        self.mixes = False
         self._draws, self._seed = draws, seed
         self._drawn: FisherOfOutputs | None = None
         self._device = next((leaf.device.type for leaf in lent.leaves), "cpu")
@@ -88,7 +86,7 @@ class Network:
     @contextmanager
     def _reading(self) -> Iterator[None]:
         """Around backward passes too: activation checkpointing calls the layers again there."""
-        with reading(self._model, self._stats), derivable(self._device):
+        with twice_derivable(), reading(self._model, self._stats), derivable(self._device):
             yield
 
     def output(self, x: Any = None, kept: Outputs | None = None) -> Any:
@@ -103,16 +101,15 @@ class Network:
             self._fresh = False
         return found
 
-    def look_for_mixing(self, *, whole: bool = False) -> None:
-        """Sets `mixes`; whole: in a pass of all samples, where a number hangs on it."""
+    def mixes(self, *, whole: bool = False) -> bool:
+        """Whether a sample's output depends on other samples; whole: in a pass of all, where a number hangs on it."""
         x = self._x.take()
-        if isinstance(x, Tensor) and x.is_floating_point() and x.ndim:
-            rows = x.detach().requires_grad_()
-            self.mixes = depends_on_others(
-                self.output, rows, lambda t: self._grad([t], [rows], None, keep=False)[0], whole=whole
-            )
+        if not isinstance(x, Tensor) or not x.is_floating_point() or not x.ndim:
+            return False
+        rows = x.detach().requires_grad_()
+        return depends_on_others(self.output, rows, lambda t: self._grad([t], [rows], None, keep=False)[0], whole=whole)
 
-    def value_and_gradients(self, *, matrix: str = "") -> tuple[Tensor, list[Tensor | None]]:
+    def value_and_gradients(self, *, matrix: str = "") -> tuple[Tensor, Parts]:
         """The loss, and its gradient by each leaf; None where it has no part in the loss.
 
         matrix: keep the graph for `product` with it, which then makes none of its own.
@@ -146,26 +143,16 @@ class Network:
         return {"ggn": self.gauss_newton, "hessian": self.hessian, "fisher": self.fisher}[matrix]()
 
     def _derivable_gradients(self) -> tuple[Tensor, Sequence[Tensor | None]]:
-        with twice_derivable():
-            loss = self.loss(self.output())
-            if not loss.requires_grad:
-                return loss, [None] * len(self.leaves)
-            with self._reading():
-                return loss, torch.autograd.grad(loss, self.leaves, create_graph=True, allow_unused=True)
+        loss = self.loss(self.output())
+        if not loss.requires_grad:
+            return loss, [None] * len(self.leaves)
+        with self._reading():
+            return loss, torch.autograd.grad(loss, self.leaves, create_graph=True, allow_unused=True)
 
     def hessian(self) -> Product:
         _, found = self._begun.pop("hessian", None) or self._derivable_gradients()
-        curved = [i for i, g in enumerate(found) if g is not None and g.requires_grad]
-        grads = [g for g in found if g is not None and g.requires_grad]
-
-        def product(v: Tensor) -> Tensor:
-            parts = split(v, self.leaves)
-            if not grads:
-                return torch.zeros_like(v)
-            with twice_derivable():
-                return flat(self._grad(grads, self.leaves, [parts[i] for i in curved]), self.leaves)
-
-        return product
+        through = self._through(found, self.leaves)
+        return lambda v: flat(through(v), self.leaves)
 
     def gauss_newton(self) -> Product:
         return self._around("ggn", lambda output: self.loss.bent(output, self.leaves))
@@ -244,23 +231,30 @@ class Network:
         return torch.zeros_like(output) if tangent is None else tangent.detach()
 
     def _reverse_twice(self) -> Product:
-        with twice_derivable(), self._reading():
+        with self._reading():
             output = one_tensor(self.output())
             u = torch.zeros_like(output, requires_grad=True)
             found = torch.autograd.grad(output, self.leaves, u, create_graph=True, allow_unused=True)
-        used = [i for i, g in enumerate(found) if g is not None]
-        grads = [g for g in found if g is not None]
+        through = self._through(found, [u])
 
         def product(v: Tensor) -> Tensor:
-            parts = split(v, self.leaves)
-            with twice_derivable():
-                (tangent,) = self._grad(grads, [u], [parts[i] for i in used])
+            (tangent,) = through(v)
             return torch.zeros_like(u) if tangent is None else tangent
+
+        return product
+
+    def _through(self, gradients: Sequence[Tensor | None], inputs: Sequence[Tensor]) -> Callable[[Tensor], Parts]:
+        """v -> d<gradients, v> by each of the inputs, by the kept graph of the gradients."""
+        used = {i: g for i, g in enumerate(gradients) if g is not None and g.requires_grad}
+
+        def product(v: Tensor) -> Parts:
+            parts = split(v, self.leaves)
+            return self._grad(list(used.values()), inputs, [parts[i] for i in used]) if used else [None] * len(inputs)
 
         return product
 
     def _grad(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], along: Sequence[Tensor] | None, keep: bool = True
-    ) -> list[Tensor | None]:
+    ) -> Parts:
         with self._reading():
             return list(torch.autograd.grad(outputs, inputs, along, retain_graph=keep, allow_unused=True))

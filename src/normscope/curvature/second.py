@@ -1,7 +1,8 @@
 """Second derivatives by reverse mode twice that cost what they must, for layers whose own in torch do not.
 
-Convolutions (`convolutions.py`) and batch normalization in train mode: a double backward in torch operations takes some
-25 passes over its input, the closed form of `norms/_batch_grad.py` ten.
+Convolutions (`convolutions.py`) and batch normalization. In train mode its double backward in torch operations takes
+some 25 passes over its input, the closed form of `norms/_batch_grad.py` ten. In eval mode it is a scale and a shift for
+each channel, which the weights of a convolution before it take up: no pass at all.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,9 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from normscope.curvature.convolutions import convolution
+from normscope.curvature.convolutions import convolution, into_weights
 from normscope.curvature.names import renamed
 from normscope.norms._batch_grad import BatchNormFunction
+from normscope.norms._inputs import standardize
 from normscope.norms.batch import transformed
 
 _CONVOLUTIONS = {"conv1d": 1, "conv2d": 2, "conv3d": 3}
@@ -39,8 +41,12 @@ def _made(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def _normalization(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def call(x: Tensor, weight: Tensor | None, bias: Tensor | None, *rest: Any) -> Tensor:
         mean, var, training, momentum, eps, _ = rest
-        if not training or transformed() or not x.numel():
+        if transformed() or not x.numel():
             return function(x, weight, bias, *rest)
+        if not training:
+            scale = (var + eps).rsqrt()
+            folded = into_weights(x, scale if weight is None else scale * weight, mean, bias)
+            return standardize(x, mean, scale, weight, bias) if folded is None else folded
         y: Tensor = BatchNormFunction.apply(x, weight, bias, mean, var, momentum, eps)
         return y
 

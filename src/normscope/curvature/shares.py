@@ -44,8 +44,7 @@ def check_parts(model: nn.Module, over: str, stats: str, parts: int) -> bool:
 
 def refuse_mixing(network: Network) -> None:
     """The same for a forward without such a layer whose outputs depend on other samples all the same."""
-    network.look_for_mixing(whole=True)
-    if network.mixes:
+    if network.mixes(whole=True):
         raise ValueError(
             "The output of one sample depends on others of its batch (a normalizer inside the forward, perhaps), so "
             "the loss of all data is not the sum of its parts. Hand in the whole as one batch, or take the mean over "

@@ -55,17 +55,14 @@ def with_tangent(name: str, layer: Any, forward: Callable[..., Any], args: Any, 
         dy = back(kernel, x, dx.contiguous(), weight, None, None, mean, rate, True, layer.eps, wanted, reserve)[0]
     elif dx is not None:
         dy = dx * per_channel(rate if weight is None else rate * weight, x)
-    for part in (_along(x, mean, rate, d_weight), None if d_bias is None else per_channel(d_bias, x)):
-        dy = part if dy is None else dy if part is None else dy + part
-    return y if dy is None else forward_ad.make_dual(y, dy.expand_as(y))
+    if d_weight is not None:
+        centred, slope = x - per_channel(mean, x), per_channel(rate * d_weight, x)
+        dy = centred.mul_(slope) if dy is None else dy.addcmul_(centred, slope)
+    if d_bias is not None:
+        along = per_channel(d_bias, x)
+        dy = along.expand_as(y) if dy is None else dy.add_(along)
+    return y if dy is None else forward_ad.make_dual(y, dy)
 
 
 def _parts(parameter: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
     return (None, None) if parameter is None else tuple(forward_ad.unpack_dual(parameter))
-
-
-def _along(x: Tensor, mean: Tensor, rate: Tensor, d_weight: Tensor | None) -> Tensor | None:
-    """xh dw."""
-    if d_weight is None:
-        return None
-    return (x - per_channel(mean, x)) * per_channel(rate * d_weight, x)
