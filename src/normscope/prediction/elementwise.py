@@ -14,6 +14,7 @@ from normscope.prediction.field import Cotangent, Field, Part
 from normscope.prediction.walk import Walk
 from normscope.theory.gaussian import Activation, Moments, Pairs, length_slope
 from normscope.theory.lengths import fluctuations
+from normscope.theory.sites import over_places
 
 # Slopes of the length map below which depth was not seen to make a difference.
 _LONGER = 1.25
@@ -69,8 +70,8 @@ def _lengths(phi: Activation, x: Field, part: Part, pairs: Pairs) -> tuple[float
     """Relative variance of the squared length after phi, and what phi adds to that of the gradient, by pairs."""
     if x.sites.form == "samples":
         return part.length, torch.zeros_like(part.kernel[0])
-    q, k = float(pairs.q.mean()), pairs.k[0]
-    own, back, slope = fluctuations(phi, q, float(pairs.mean.mean()), k / q if q > 0 else k)
+    q, k = over_places(pairs.q), pairs.k[0]
+    own, back, slope = fluctuations(phi, q, over_places(pairs.mean), k / q if q > 0 else k)
     return slope**2 * part.length + float(own.mean()) / part.channels, back
 
 

@@ -18,7 +18,7 @@ from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Walk
 from normscope.theory.modes import common_spread
 from normscope.theory.sites import Sites
-from normscope.theory.window import Window, taps_inside
+from normscope.theory.window import Window, mean_inside
 from normscope.theory.windows import convolve, convolve_back
 
 NARROW = 30
@@ -113,7 +113,7 @@ def _map(
     row.of_data = x.roots == {INPUTS}
     row.taps, row.sites = window.taps, after.count
     mean = torch.zeros_like(after.diagonal(kernel))
-    inside = 1.0 if x.sites.form == "samples" else float(taps_inside(window).mean())
+    inside = 1.0 if x.sites.form == "samples" else mean_inside(window)
     noise = sigma_w2**2 * _noise(x, row.numbers["qh"] - row.numbers["qh_xy"]) * inside / window.taps
     row.length = _length(x)
     q = row.numbers["q"]

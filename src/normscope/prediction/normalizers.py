@@ -25,7 +25,7 @@ def _slices(x: Field, values: Tensor | None, otherwise: float) -> list[Tensor]:
         raise ValueError(f"normalizes {values.numel()} channels and gets {x.channels}")
     if values.grad_fn is not None:
         raise UnknownOperation("has a gamma or beta that is computed from parameters, which has no map here")
-    own = values.detach().double().flatten().cpu()
+    own = values.detach().to("cpu", torch.float64).flatten()
     # A sum is finite only where all of its terms are.
     if not math.isfinite(float(own.sum())):
         raise ValueError("has a gamma, beta or running statistic that is not finite. Initialize it, or load it again")

@@ -107,8 +107,8 @@ def _lines(pairs: Pairs, a: float, b: float) -> Moments:
     rest = (1 - c * c).sqrt()
     part = b * b / (2 * math.pi)
     slope, value = part * angle, part * n * (rest + c * angle)
-    live = n > 2 * _TINY**0.5
-    if not bool(live.all()):
+    if not float(n.min()) > 2 * _TINY**0.5:
+        live = n > 2 * _TINY**0.5
         slope, value = torch.where(live, slope, -a * b), torch.where(live, value, 0.0)
     if a:
         slope, value = a * (a + b) + slope, a * (a + b) * k + value

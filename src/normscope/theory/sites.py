@@ -34,6 +34,11 @@ def exact_sites(layers: int) -> int:
     return math.isqrt(_PAIRS // max(layers, 1))
 
 
+def over_places(values: Tensor) -> float:
+    """The mean of a number of each place; without borders there is one."""
+    return float(values.mean() if values.ndim else values)
+
+
 @dataclass(frozen=True)
 class Sites:
     """The form, the size of the image, the batch size m, and up to how many sites smaller images become exact."""
