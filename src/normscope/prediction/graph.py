@@ -62,11 +62,25 @@ def _interpret(
     submodule: Callable[[str], nn.Module],
     given: dict[str, Any] | None = None,
 ) -> Field:
-    env: dict[fx.Node, Any] = {}
-    inputs = 0
     check_writes(
         graph, submodule, [name for name, value in (given or {}).items() if not isinstance(value, nn.Parameter)]
     )
+    # Where every pair of a batch is known, what comes back is differentiated: that takes tensors of the common kind.
+    quiet = torch.no_grad if x.sites.form == "samples" else torch.inference_mode
+    with quiet():
+        return _run(graph, x, walk, attribute, submodule, given)
+
+
+def _run(
+    graph: fx.Graph,
+    x: Field,
+    walk: Walk,
+    attribute: Callable[[str], Any],
+    submodule: Callable[[str], nn.Module],
+    given: dict[str, Any] | None,
+) -> Field:
+    env: dict[fx.Node, Any] = {}
+    inputs = 0
     live = _live(graph)
     for node in graph.nodes:
         if node not in live:

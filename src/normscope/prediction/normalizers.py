@@ -129,7 +129,7 @@ def _two(
     walk: Walk, came: Tensor, back: Tensor | float, value: Tensor | float, hat: Tensor | float, gamma: Tensor | None
 ) -> Tensor:
     """back: of cotangents. The drift goes through the values, and through what a trained gamma is multiplied with."""
-    g, drift = came
+    g, drift = came.unbind(0)
     return torch.stack([g * back, drift * value + g * hat if walk.trains(gamma) else drift * value])
 
 

@@ -67,6 +67,7 @@ def _of_samples(walk: Walk, x: Field, out: Field, outputs: int) -> Spectrum:
     return _read(walk, outputs, m=m)
 
 
+@torch.inference_mode()
 def _of_classes(walk: Walk, x: Field, out: Field, outputs: int, images: Tensor | None) -> Spectrum:
     m = x.sites.batch
     seeds = torch.ones(2, 2, 1, 1, dtype=torch.float64)

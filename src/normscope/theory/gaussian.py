@@ -150,9 +150,9 @@ def _projection() -> Tensor:
 
 
 def derivative(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
-    """phi'(z), elementwise."""
-    with torch.enable_grad():
-        leaf = z.detach().requires_grad_()
+    """phi'(z), elementwise; also where gradients are off."""
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf = z.clone().requires_grad_()
         (slope,) = torch.autograd.grad(function(leaf).sum(), leaf)
     return slope
 

@@ -132,7 +132,7 @@ class Bulk:
 
     def _falls(self, u: float, variance: float) -> bool:
         """Whether the convex z(u) does there."""
-        return float(self._weights.dot((1 - u * self._scaled).pow_(-2))) + variance < 1 / u**2
+        return float(self._weights.dot(self._scaled.mul(-u).add_(1).pow_(-2))) + variance < 1 / u**2
 
     def _turn(self, variance: float) -> float:
         """Where z(u) is smallest: halve the interval in which its slope changes sign."""
