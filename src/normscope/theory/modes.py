@@ -151,7 +151,6 @@ def _joined(parts: Sequence[tuple[Tensor, float]]) -> tuple[Tensor, Tensor]:
     if not parts:
         return torch.zeros(0), torch.zeros(0)
     t = torch.cat([values for values, _ in parts])
-    sizes = torch.tensor([values.numel() for values, _ in parts])
-    copies = torch.tensor([n for _, n in parts], dtype=torch.float64).repeat_interleave(sizes)
+    copies = torch.cat([torch.full((values.numel(),), float(n), dtype=torch.float64) for values, n in parts])
     live = t > max(1e-3 * float(t.max()), _NOTHING)
     return t[live], copies[live]
