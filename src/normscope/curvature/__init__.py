@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from normscope._lazy import on_first_use
+from normscope.first_use import on_first_use
 from normscope.curvature.lanczos import Ritz, lanczos
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from normscope._lazy import on_first_use
+from normscope.first_use import on_first_use
 from normscope.observe.untouched import untouched
 
 if TYPE_CHECKING:

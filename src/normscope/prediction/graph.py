@@ -182,8 +182,11 @@ def _shapes(node: fx.Node, args: Any, kwargs: Any) -> tuple[Any] | None:
             return (of_field[args[1]],) if args[1] in of_field else None
         return None
     if node.op == "call_function" and not _has_field((args, kwargs)) and not isinstance(target, torch._ops.OpOverload):
-        known = getattr(target, "__module__", "") in ("_operator", "math")
-        return (target(*args, **kwargs),) if known and callable(target) else None
+        if getattr(target, "__module__", "") not in ("_operator", "math") or not callable(target):
+            return None
+        # What is computed of parameters has to show it.
+        with torch.inference_mode(False), torch.enable_grad():
+            return (target(*args, **kwargs),)
     if target is operator.getitem:
         return (args[0][args[1]],)
     if isinstance(target, torch._ops.OpOverload) and not _has_field((args, kwargs)):
