@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from normscope.first_use import on_first_use
 from normscope.curvature.lanczos import Ritz, lanczos
+from normscope.first_use import on_first_use
 
 if TYPE_CHECKING:
     from normscope.curvature.block import block_lanczos
