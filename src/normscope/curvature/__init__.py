@@ -57,3 +57,7 @@ __getattr__ = on_first_use(
         "spectrum": "whole",
     },
 )
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -75,3 +75,7 @@ __getattr__ = on_first_use(
         "records_of": "jsonl",
     },
 )
+
+
+def __dir__() -> list[str]:
+    return __all__
