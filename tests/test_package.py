@@ -19,7 +19,8 @@ ROOT = Path(__file__).parent.parent
 def test_the_door_opens_onto_every_name():
     for name in normscope.__all__:
         assert getattr(normscope, name) is not None
-    assert dir(normscope) == normscope.__all__
+    for package in (normscope, normscope.curvature, normscope.observe):
+        assert dir(package) == sorted(package.__all__)
 
 
 def test_no_module_hides_a_function_of_the_door():
@@ -30,7 +31,9 @@ def test_no_module_hides_a_function_of_the_door():
         "    m.name.endswith(('__main__', '_noise_kernel')) or importlib.import_module(m.name)\n"
         "names = ('train', 'swap_norms', 'fold_norms', 'measure', 'sweep', 'reproduce')\n"
         "assert all(callable(getattr(normscope, name)) for name in names)\n"
-        "assert callable(normscope.curvature.measure) and callable(normscope.curvature.lanczos)"
+        "for package in (normscope.curvature, normscope.observe):\n"
+        "    for name in package.__all__:\n"
+        "        assert type(getattr(package, name)).__name__ != 'module', name\n"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert found.returncode == 0, found.stderr
@@ -39,6 +42,17 @@ def test_no_module_hides_a_function_of_the_door():
 def test_unknown_names_are_attribute_errors():
     with pytest.raises(AttributeError, match="has no attribute 'norm'"):
         _ = normscope.norm
+    with pytest.raises(AttributeError, match="'normscope.observe' has no attribute 'Monitors'"):
+        _ = normscope.observe.Monitors
+
+
+def test_predicting_loads_little_of_what_measures():
+    code = (
+        "import sys, normscope; normscope.predict; loaded = set(sys.modules);"
+        "assert not {'normscope.curvature.network', 'normscope.observe.monitor', 'pandas', 'scipy'} & loaded"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stderr
 
 
 def test_importing_takes_no_extra_and_no_torch():

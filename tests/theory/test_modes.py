@@ -45,7 +45,7 @@ def test_entries_of_the_diagonal_widen_the_edge(spread):
         # Even spacing: a diagonal without a longest sample.
         own = spread * 3**0.5 * torch.linspace(-1, 1, m, dtype=torch.float64)
         tops.append(float(torch.linalg.eigvalsh(bulk(m, t) + own.diag())[-1]))
-    found = Bulk([(t, 1.0)], m, spread**2).edge()
+    found = Bulk([(t, 1.0)], m).edge(spread**2)
     assert found > Bulk([(t, 1.0)], m).edge() + 0.3 * spread**2
     # Top eigenvalues lie below the edge by about m^(-2/3) of it, with or without a diagonal.
     assert sum(tops) / 5 == pytest.approx(found, rel=0.04)
@@ -55,7 +55,7 @@ def test_entries_of_the_diagonal_push_the_mean_mode():
     m, t, spike = 300, torch.full((600,), 1 / 600, dtype=torch.float64), 6.0
     own = 0.8 * normal(m).diag()
     tops = [float(torch.linalg.eigvalsh(bulk(m, t) + own + spike / m)[-1]) for _ in range(5)]
-    assert sum(tops) / 5 == pytest.approx(spike + 1 + Bulk([(t, 1.0)], m, 0.64).pushed(spike), rel=0.02)
+    assert sum(tops) / 5 == pytest.approx(spike + 1 + Bulk([(t, 1.0)], m).pushed(spike, 0.64), rel=0.02)
 
 
 def test_data_modes_push_the_mean_mode():

@@ -49,4 +49,4 @@ def seeded(seed: int) -> Iterator[None]:
 
 def _fill_normal(parameter: torch.Tensor, variance: float, generator: torch.Generator) -> None:
     draws = torch.randn(parameter.shape, dtype=torch.float64, generator=generator)
-    parameter.copy_(draws * variance**0.5)
+    parameter.copy_(draws.mul_(variance**0.5))

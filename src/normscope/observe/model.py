@@ -26,9 +26,8 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, Processes, str]:
             model = inner
         else:
             break
-    for module in model.modules():
-        kind = type(module)
-        if isinstance(module, nn.DataParallel) or any("FullyShardedDataParallel" in c.__name__ for c in kind.__mro__):
+    for kind in {type(module): None for module in model.modules()}:
+        if issubclass(kind, nn.DataParallel) or any("FullyShardedDataParallel" in c.__name__ for c in kind.__mro__):
             raise TypeError(
                 f"{kind.__name__} is not supported: the parameters here are not the whole of the network's."
             )

@@ -14,6 +14,7 @@ from normscope.prediction.field import Cotangent, Field, Part
 from normscope.prediction.walk import Walk
 from normscope.theory.gaussian import Activation, Moments, Pairs, length_slope
 from normscope.theory.lengths import fluctuations
+from normscope.theory.sites import average
 
 # Slopes of the length map below which depth was not seen to make a difference.
 _LONGER = 1.25
@@ -69,9 +70,9 @@ def _lengths(phi: Activation, x: Field, part: Part, pairs: Pairs) -> tuple[float
     """Relative variance of the squared length after phi, and what phi adds to that of the gradient, by pairs."""
     if x.sites.form == "samples":
         return part.length, torch.zeros_like(part.kernel[0])
-    q, k = float(pairs.q.mean()), pairs.k[0]
-    own, back, slope = fluctuations(phi, q, float(pairs.mean.mean()), k / q if q > 0 else k)
-    return slope**2 * part.length + float(own.mean()) / part.channels, back
+    q, k = average(pairs.q), pairs.k[0]
+    own, back, slope = fluctuations(phi, q, average(pairs.mean), k / q if q > 0 else k)
+    return slope**2 * part.length + average(own) / part.channels, back
 
 
 def _apart(x: Field, came: Sequence[Tensor], sent: Sequence[Tensor]) -> float:
@@ -93,7 +94,7 @@ def _uneven(x: Field, cotangent: Cotangent, pairs: list[Tensor]) -> float:
         return 0.0
     found = 0.0
     for at, part, by in zip((at / total for at in weights), x.parts, pairs, strict=True):
-        found += float(at @ by @ at if at.ndim else at * at * by.mean()) / part.channels
+        found += float(at @ by @ at if at.ndim else at * at * average(by)) / part.channels
     return found
 
 
@@ -122,13 +123,13 @@ def _lengthens(phi: Activation, part: Part, pairs: Pairs) -> float:
     """What this does to differences in length between samples after BatchNorm; slopes near 1 are no news."""
     if part.kurtosis == 0 or (phi.line is not None and pairs.centred):
         return 1.0
-    slope = length_slope(phi, float(pairs.q.mean()), float(pairs.mean.mean()))
+    slope = length_slope(phi, average(pairs.q), average(pairs.mean))
     return slope if slope > _LONGER else 1.0
 
 
 def _of_two(x: Field, slope: Tensor) -> float:
     """Mean over pairs of different samples, or of all of a real batch."""
-    return float(slope[-1].mean())
+    return average(slope[-1])
 
 
 def multiplied(

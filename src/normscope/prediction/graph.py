@@ -62,11 +62,25 @@ def _interpret(
     submodule: Callable[[str], nn.Module],
     given: dict[str, Any] | None = None,
 ) -> Field:
-    env: dict[fx.Node, Any] = {}
-    inputs = 0
     check_writes(
         graph, submodule, [name for name, value in (given or {}).items() if not isinstance(value, nn.Parameter)]
     )
+    # Where every pair of a batch is known, what comes back is differentiated: that takes tensors of the common kind.
+    quiet = torch.no_grad if x.sites.form == "samples" else torch.inference_mode
+    with quiet():
+        return _run(graph, x, walk, attribute, submodule, given)
+
+
+def _run(
+    graph: fx.Graph,
+    x: Field,
+    walk: Walk,
+    attribute: Callable[[str], Any],
+    submodule: Callable[[str], nn.Module],
+    given: dict[str, Any] | None,
+) -> Field:
+    env: dict[fx.Node, Any] = {}
+    inputs = 0
     live = _live(graph)
     for node in graph.nodes:
         if node not in live:
@@ -168,8 +182,11 @@ def _shapes(node: fx.Node, args: Any, kwargs: Any) -> tuple[Any] | None:
             return (of_field[args[1]],) if args[1] in of_field else None
         return None
     if node.op == "call_function" and not _has_field((args, kwargs)) and not isinstance(target, torch._ops.OpOverload):
-        known = getattr(target, "__module__", "") in ("_operator", "math")
-        return (target(*args, **kwargs),) if known and callable(target) else None
+        if getattr(target, "__module__", "") not in ("_operator", "math") or not callable(target):
+            return None
+        # What is computed of parameters has to show it.
+        with torch.inference_mode(False), torch.enable_grad():
+            return (target(*args, **kwargs),)
     if target is operator.getitem:
         return (args[0][args[1]],)
     if isinstance(target, torch._ops.OpOverload) and not _has_field((args, kwargs)):

@@ -17,8 +17,8 @@ from normscope.prediction.field import INPUTS, Cotangent, Field, Part, Root
 from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Walk
 from normscope.theory.modes import common_spread
-from normscope.theory.sites import Sites
-from normscope.theory.window import Window, taps_inside
+from normscope.theory.sites import Sites, average
+from normscope.theory.window import Window, mean_inside
 from normscope.theory.windows import convolve, convolve_back
 
 NARROW = 30
@@ -85,7 +85,7 @@ def _map(
             "has weights that are computed from parameters, which has no map here. Use the parameters themselves, or "
             "measure this network (ns.measure)"
         )
-    fan_in = weight[0].numel()
+    fan_in = float(weight[0].numel())
     sigma_w2 = fan_in * _finite("weights", mean_square(weight))
     sigma_b2 = 0.0 if bias is None else _finite("biases", mean_square(bias))
     after = window.after
@@ -113,7 +113,7 @@ def _map(
     row.of_data = x.roots == {INPUTS}
     row.taps, row.sites = window.taps, after.count
     mean = torch.zeros_like(after.diagonal(kernel))
-    inside = 1.0 if x.sites.form == "samples" else float(taps_inside(window).mean())
+    inside = 1.0 if x.sites.form == "samples" else mean_inside(window)
     noise = sigma_w2**2 * _noise(x, row.numbers["qh"] - row.numbers["qh_xy"]) * inside / window.taps
     row.length = _length(x)
     q = row.numbers["q"]
@@ -122,7 +122,7 @@ def _map(
     if walk.trains(weight):
         tangent = tangent.add(after.two(patch), alpha=fan_in)
     if walk.trains(bias):
-        tangent = tangent + 1
+        tangent = tangent + 1.0
     roots = frozenset({Root(uses[0], len(uses))})
     out = Field(after, (Part(shape[0], kernel, mean, tangent, noise, length=length),), shape, True, roots)
 
@@ -162,7 +162,7 @@ def _length(x: Field) -> float:
     """Relative variance of the squared length of all parts together."""
     if len(x.parts) == 1:
         return x.parts[0].length
-    sizes = [part.channels * float(x.sites.diagonal(part.kernel).mean()) for part in x.parts]
+    sizes = [part.channels * average(x.sites.diagonal(part.kernel)) for part in x.parts]
     return common_spread([(size, part.length) for size, part in zip(sizes, x.parts, strict=True)])
 
 
@@ -234,7 +234,7 @@ def _gradients(sites: Sites, g: Tensor) -> dict[str, float]:
 def _means(sites: Sites, kernel: Tensor) -> tuple[float, float]:
     """Over sites that are the same at both ends, of one sample and of two."""
     if sites.form == "torus":
-        one, two = kernel[:, 0, 0].tolist()
+        one, two = kernel.select(-1, 0).select(-1, 0).tolist()
         return one, two
     own = kernel.diagonal(dim1=-2, dim2=-1).mean(-1).tolist()
     if sites.form == "exact":

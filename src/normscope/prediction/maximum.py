@@ -10,6 +10,7 @@ from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Walk
 from normscope.theory.gaussian import LINEAR
 from normscope.theory.maxima import agreement, of_windows, products, products_slope
+from normscope.theory.sites import average
 from normscope.theory.window import Window, taps_inside
 from normscope.theory.windows import convolve, convolve_back, pool, pool_back
 
@@ -29,7 +30,7 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
     parts, backs = [], []
     for part in before.parts:
         pairs = before.sites.pairs(part.kernel, part.mean)
-        q, mean = float(pairs.q.mean()), float(pairs.mean.mean())
+        q, mean = average(pairs.q), average(pairs.mean)
         inside = _inside(window, pairs.k, pairs.q)
         found, share = of_windows(window, phi.function, q, mean, inside)
         covariance = pool(window, pairs.k) / after.outer(share, share)
@@ -76,5 +77,5 @@ def _inside(window: Window, covariance: Tensor, q: Tensor) -> float:
     sums = after.diagonal(pool(window, covariance))
     whole = taps_inside(window) > 1 - 1e-9
     own = float(sums.mean() if after.form == "torus" else sums[whole].mean() if bool(whole.any()) else sums.max())
-    size = float(q.mean())
+    size = average(q)
     return (own * n / size - 1) / (n - 1) if size > 0 and n > 1 else 0.0

@@ -1,9 +1,10 @@
 """Which rule a module has: the function it stands for, with its settings; and who may add one."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from normscope.norms.kinds import RMSNorm
 from normscope.norms.noisy import CovariateNoise, _NoisyLayer
@@ -80,9 +81,18 @@ def apply(walk: Walk, name: str, layer: Any, x: Field) -> Any:
     kind = type(layer).__name__.lower()
     if kind in functions.PLAIN:
         return elementwise.activation(walk, name, x, functions.PLAIN[kind])
-    return elementwise.activation(
-        walk, name, x, Activation(type(layer).__name__, lambda z: layer(z.clone()), monotone=False)
-    )
+    return elementwise.activation(walk, name, x, Activation(type(layer).__name__, _own(layer), monotone=False))
+
+
+def _own(layer: nn.Module) -> Callable[[Tensor], Tensor]:
+    """What a module does to values, which it may write to; what it keeps is then good for training too."""
+
+    def function(z: Tensor) -> Tensor:
+        with torch.inference_mode(False):
+            values: Tensor = layer(z.clone())
+        return values
+
+    return function
 
 
 def _check_channels(channels: int, x: Field) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from normscope.prediction.functions import FUNCTIONS
 from normscope.prediction.refusal import WAY_OUT, UnknownOperation
 
 _VIEWS = frozenset({
@@ -30,6 +31,13 @@ def _writer(function: Any) -> Callable[[fx.Proxy, Any], fx.Proxy]:
 
 class WritingProxy(fx.Proxy):
     """Records h += z as what it is; fx's own Proxy takes it for h = h + z, which leaves other names of h alone."""
+
+    @classmethod
+    def __torch_function__(cls, orig_method: Any, types: Any, args: Any = None, kwargs: Any = None) -> Any:
+        """Functions with a rule are known to be no methods, which fx finds out from a list of all that torch has."""
+        if orig_method in FUNCTIONS and args and isinstance(args[0], cls):
+            return args[0].tracer.create_proxy("call_function", orig_method, args, kwargs or {})
+        return super().__torch_function__(orig_method, types, args, kwargs)
 
 
 for _name, _function in _WRITING_OPERATORS.items():

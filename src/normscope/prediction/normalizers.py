@@ -11,6 +11,7 @@ from normscope.prediction.field import Cotangent, Field, Part
 from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Walk
 from normscope.theory.normalizing import Normalized, normalize, send_back
+from normscope.theory.sites import average
 
 _UNEVEN = 0.05
 # Running means that are none, and by how much their mean square may be above that of the inputs' means by chance.
@@ -25,7 +26,7 @@ def _slices(x: Field, values: Tensor | None, otherwise: float) -> list[Tensor]:
         raise ValueError(f"normalizes {values.numel()} channels and gets {x.channels}")
     if values.grad_fn is not None:
         raise UnknownOperation("has a gamma or beta that is computed from parameters, which has no map here")
-    own = values.detach().double().flatten().cpu()
+    own = values.detach().to("cpu", torch.float64).flatten()
     # A sum is finite only where all of its terms are.
     if not math.isfinite(float(own.sum())):
         raise ValueError("has a gamma, beta or running statistic that is not finite. Initialize it, or load it again")
@@ -48,7 +49,7 @@ def _affine(walk: Walk, name: str, x: Field, gamma: Tensor | None, beta: Tensor 
     gammas, betas = _slices(x, gamma, 1.0), _slices(x, beta, 0.0)
     squares = [_mean_square(values) for values in gammas]
     for values, square in zip(gammas, squares, strict=True):
-        size = float(values.abs().mean())
+        size = average(values.abs())
         if square - size**2 > _UNEVEN**2 * size**2:
             walk.note(f"{name}: gamma differs between channels; its mean square was taken for all.")
     if gamma is not None and not any(squares):
@@ -90,7 +91,7 @@ def batch_norm(
         Part(
             part.channels,
             g2 * n.kernel + _mean_square(b),
-            torch.full_like(part.mean, float(b.mean())),
+            torch.full_like(part.mean, average(b)),
             _tangent(walk, part.tangent * (g2 * n.inverse), x.sites.two(n.kernel), gamma, beta),
             part.noise * g2**2 / n.variance**2,
             # Of one entry of a vector on the sphere of that many dimensions.
@@ -122,14 +123,14 @@ def batch_norm(
 def _tangent(walk: Walk, before: Tensor, kernel: Tensor, gamma: Tensor | None, beta: Tensor | None) -> Tensor:
     """The tangents' kernel with what a trained gamma and beta add; kernel: of two samples, that gamma multiplies."""
     found = before + kernel if walk.trains(gamma) else before
-    return found + 1 if walk.trains(beta) else found
+    return found + 1.0 if walk.trains(beta) else found
 
 
 def _two(
     walk: Walk, came: Tensor, back: Tensor | float, value: Tensor | float, hat: Tensor | float, gamma: Tensor | None
 ) -> Tensor:
     """back: of cotangents. The drift goes through the values, and through what a trained gamma is multiplied with."""
-    g, drift = came
+    g, drift = came.unbind(0)
     return torch.stack([g * back, drift * value + g * hat if walk.trains(gamma) else drift * value])
 
 
@@ -173,14 +174,14 @@ def _by_running(
     known, kernels = [], []
     for part, mean in zip(x.parts, means, strict=True):
         shared = _shared(x, part.kernel)
-        share = _share_of_mean(float(mean.square().mean()), shared)
+        share = _share_of_mean(average(mean.square()), shared)
         known.append(share)
         kernels.append(part.kernel - share * (2 - share) * shared)
     parts = tuple(
         Part(
             part.channels,
             kernel * s + _mean_square(b),
-            (1 - share) * part.mean * s**0.5 + float(b.mean()),
+            (1 - share) * part.mean * s**0.5 + average(b),
             _tangent(walk, part.tangent * s, x.sites.two(kernel) * rate, gamma, beta),
             part.noise * s**2,
             length=part.length,
@@ -207,7 +208,7 @@ def _shared(x: Field, kernel: Tensor) -> float:
     """Mean over pairs of different samples and all pairs of sites: the mean square of channels' means over the data."""
     m = x.sites.batch
     if x.sites.form != "samples":
-        return float(kernel[1].mean())
+        return average(kernel[1])
     return float(kernel[0].sum() - kernel[0].trace()) / (m * (m - 1)) if m > 1 else 0.0
 
 
@@ -251,15 +252,15 @@ def sample_norm(
     assert isinstance(square, Tensor)
     square = (square if sites.form == "samples" else square.mean().expand(square.shape)) + eps
     rate = sites.outer(square.rsqrt(), square.rsqrt())
-    row = walk.row(name, kind, variance=float(square.mean()))
+    row = walk.row(name, kind, variance=average(square))
     hats = [k * rate for k in kernels]
     parts = tuple(
         Part(
             p.channels,
             g2 * hat + _mean_square(b),
-            (p.mean - middle) * square.rsqrt() * g2**0.5 + float(b.mean()),
+            (p.mean - middle) * square.rsqrt() * g2**0.5 + average(b),
             _tangent(walk, p.tangent * (g2 * rate), sites.two(hat), gamma, beta),
-            p.noise * (g2 / float(square.mean())) ** 2,
+            p.noise * (g2 / average(square)) ** 2,
         )
         for p, hat, (g2, b) in zip(x.parts, hats, affine, strict=True)
     )

@@ -67,6 +67,7 @@ def _of_samples(walk: Walk, x: Field, out: Field, outputs: int) -> Spectrum:
     return _read(walk, outputs, m=m)
 
 
+@torch.inference_mode()
 def _of_classes(walk: Walk, x: Field, out: Field, outputs: int, images: Tensor | None) -> Spectrum:
     m = x.sites.batch
     seeds = torch.ones(2, 2, 1, 1, dtype=torch.float64)
@@ -135,14 +136,15 @@ def _read(
     wide = [(values * widened, n) for values, n in (*narrow, *(widths or []))]
 
     variance = _variance(rows, outputs)
-    differing = Bulk(wide, m, variance * (m * corrected[1]) ** 2)
+    bulk = Bulk(wide, m)
 
-    def ends(mean: float, data: float, bulk: Bulk) -> tuple[float, float]:
-        return mean + bulk.pushed(m * (mean - data)) / m, data + given + (bulk.edge() - bulk.total) / m
+    def ends(mean: float, data: float, bulk: Bulk, own: float) -> tuple[float, float]:
+        return mean + bulk.pushed(m * (mean - data), own) / m, data + given + (bulk.edge(own) - bulk.total) / m
 
-    first, second = ends(infinite[0], infinite[1], Bulk(narrow, m)), ends(corrected[0], corrected[1], differing)
+    first = ends(infinite[0], infinite[1], Bulk(narrow, m), 0.0)
+    second = ends(corrected[0], corrected[1], bulk, variance * (m * corrected[1]) ** 2)
     alone = corrected[1] * longest(m, variance)
-    alone += Bulk(wide, m).pushed(m * (alone - corrected[1])) / m
+    alone += bulk.pushed(m * (alone - corrected[1])) / m
     return Spectrum(_raised(rows, outputs, second[0]), max(second[1], alone), first[0], first[1], shares)
 
 

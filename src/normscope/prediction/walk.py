@@ -119,8 +119,8 @@ class Walk:
             cotangent = waiting.pop(id(record.out), None)
             if cotangent is None:
                 continue
-            for part, (_, drift) in zip(record.out.parts, cotangent.two, strict=True):
-                self.drifts[id(part.kernel)] = drift
+            for part, two in zip(record.out.parts, cotangent.two, strict=True):
+                self.drifts[id(part.kernel)] = two[1]
             for source, sent in zip(record.inputs, record.back(cotangent), strict=True):
                 known = waiting.get(id(source))
                 waiting[id(source)] = sent if known is None else known + sent

@@ -104,18 +104,19 @@ def _lines(pairs: Pairs, a: float, b: float) -> Moments:
     n = (qa * qb).clamp_min(_TINY).sqrt()
     c = (k / n).clamp(-1, 1)
     angle = math.pi / 2 + torch.asin(c)
-    rest = (1 - c * c).sqrt()
+    rest = (1.0 - c * c).sqrt()
+    root = q.clamp_min(_TINY).sqrt()
+    bend = (b / math.sqrt(2 * math.pi)) / root
     part = b * b / (2 * math.pi)
     slope, value = part * angle, part * n * (rest + c * angle)
-    live = n > 2 * _TINY**0.5
-    if not bool(live.all()):
+    if not float(n.min()) > 2 * _TINY**0.5:
+        live = n > 2 * _TINY**0.5
         slope, value = torch.where(live, slope, -a * b), torch.where(live, value, 0.0)
+        bend = torch.where(q > 2 * _TINY, bend, 0.0)
     if a:
         slope, value = a * (a + b) + slope, a * (a + b) * k + value
     curve = part / (n * rest.clamp_min(_KINK)) if pairs.curved else 0 * q
-    root = q.clamp_min(_TINY).sqrt()
     mean = root * (b / math.sqrt(2 * math.pi))
-    bend = torch.where(q > 2 * _TINY, (b / math.sqrt(2 * math.pi)) / root, 0.0)
     nothing = torch.zeros_like(q)
     # Only the mean of relu has an even part beyond the second order.
     return Moments(value, slope, curve, mean, nothing + (a + b / 2), bend, (nothing, nothing, mean / -24, nothing))
@@ -150,9 +151,14 @@ def _projection() -> Tensor:
 
 
 def derivative(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
-    """phi'(z), elementwise."""
-    with torch.enable_grad():
-        leaf = z.detach().requires_grad_()
+    """phi'(z), elementwise; also where gradients are off.
+
+    That of relu, which nearly all networks ask for, without calling the engine.
+    """
+    if function is torch.relu:
+        return (z > 0).to(z.dtype)
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf = z.clone().requires_grad_()
         (slope,) = torch.autograd.grad(function(leaf).sum(), leaf)
     return slope
 

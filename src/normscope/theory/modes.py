@@ -96,54 +96,61 @@ class Bulk:
     variance: of the entries of a diagonal matrix that is added.
     """
 
-    def __init__(self, parts: Sequence[tuple[Tensor, float]], m: int, variance: float = 0.0) -> None:
-        self._m, self._variance = m, variance
-        self.total = sum(n * float(values.clamp_min(0).sum()) for values, n in parts)
-        self._t, self._copies = _joined(parts)
-        self._turn = _turn(self._t, self._copies, m, variance) if self._t.numel() else 0.0
+    def __init__(self, parts: Sequence[tuple[Tensor, float]], m: int) -> None:
+        self._m = m
+        positive = [(values.clamp_min(0), n) for values, n in parts]
+        self.total = sum(n * float(values.sum()) for values, n in positive)
+        self._t, self._copies = _joined(positive)
+        self._scaled, self._weights = m * self._t, self._copies * m * self._t**2
 
-    def edge(self) -> float:
+    def edge(self, variance: float = 0.0) -> float:
         """The upper one of its spectrum.
 
         Example: 64 samples in 16 dimensions, (1 + sqrt(4))^2.
             >>> round(Bulk([(torch.full((16,), 1 / 16, dtype=torch.float64), 1)], 64).edge(), 9)
             9.0
         """
-        if not self._turn:
+        if not self._t.numel():
             return 0.0
-        t, u = self._t, self._turn
+        t, u = self._t, self._turn(variance)
         linear = float((self._copies * t * (t * self._m * u / (1 - t * self._m * u))).sum())
-        return self.total + 1 / u + linear + self._variance * u
+        return self.total + 1 / u + linear + variance * u
 
-    def pushed(self, spike: float) -> float:
+    def pushed(self, spike: float, variance: float = 0.0) -> float:
         """How far it pushes up a mode that stands `spike` above the mean of the data modes.
 
         z(1 / spike) - spike - sum t        0 where the spike drowns in the data modes
         """
-        if not self._turn or spike <= 0 or 1 / spike >= self._turn:
+        if not self._t.numel() or spike <= 0 or 1 / spike >= self._end() or not self._falls(1 / spike, variance):
             return 0.0
         t, m = self._t, self._m
-        return float((self._copies * t * (t * m / spike / (1 - t * m / spike))).sum()) + self._variance / spike
+        return float((self._copies * t * (t * m / spike / (1 - t * m / spike))).sum()) + variance / spike
+
+    def _end(self) -> float:
+        """Up to where z(u) is asked for."""
+        return 1 / (self._m * float(self._t.max()))
+
+    def _falls(self, u: float, variance: float) -> bool:
+        """Whether the convex z(u) does there."""
+        return float(self._weights.dot(self._scaled.mul(-u).add_(1).pow_(-2))) + variance < 1 / u**2
+
+    def _turn(self, variance: float) -> float:
+        """Where z(u) is smallest: halve the interval in which its slope changes sign."""
+        low, high = 0.0, self._end()
+        for _ in range(50):
+            u = (low + high) / 2
+            if self._falls(u, variance):
+                low = u
+            else:
+                high = u
+        return u
 
 
 def _joined(parts: Sequence[tuple[Tensor, float]]) -> tuple[Tensor, Tensor]:
     """All t and their copies; those below a thousandth of the largest move the mean alone."""
     if not parts:
         return torch.zeros(0), torch.zeros(0)
-    t = torch.cat([values.flatten().clamp_min(0) for values, _ in parts])
+    t = torch.cat([values for values, _ in parts])
     copies = torch.cat([torch.full((values.numel(),), float(n), dtype=torch.float64) for values, n in parts])
     live = t > max(1e-3 * float(t.max()), _NOTHING)
     return t[live], copies[live]
-
-
-def _turn(t: Tensor, copies: Tensor, m: int, variance: float) -> float:
-    """Where the convex z(u) is smallest: halve the interval in which its slope changes sign."""
-    low, high = 0.0, 1 / (m * float(t.max()))
-    scaled, weights = m * t, copies * m * t**2
-    for _ in range(50):
-        u = (low + high) / 2
-        if float(weights.dot((1 - u * scaled).pow_(-2))) + variance < 1 / u**2:
-            low = u
-        else:
-            high = u
-    return u

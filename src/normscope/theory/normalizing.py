@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normscope.theory.sites import Sites
+from normscope.theory.sites import Sites, average
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ def normalize(sites: Sites, kernel: Tensor, eps: float, noise: float = 0.0) -> N
     noise: variance of single pairs' kernels, which takes degrees of freedom: a batch in d dimensions has at most d.
     """
     middle = kernel - _taken(sites, kernel)
-    spread = float(sites.diagonal(middle).mean())
+    spread = average(sites.diagonal(middle))
     variance = spread + eps
-    square = float(sites.rows(middle.square()).mean()) + (noise if sites.form != "samples" else 0.0)
+    square = average(sites.rows(middle.square())) + (noise if sites.form != "samples" else 0.0)
     freedom = spread**2 / square if square > 0 else 0.0
     # Below four degrees of freedom E[1/s^2] does not exist or is ruled by rare batches.
     inverse = max(freedom, 4.0) / (max(freedom, 4.0) - 2) / variance

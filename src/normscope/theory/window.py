@@ -104,6 +104,12 @@ def taps_inside(window: Window) -> Tensor:
 
 
 @lru_cache(maxsize=64)
+def mean_inside(window: Window) -> float:
+    """That share over all windows."""
+    return float(taps_inside(window).mean())
+
+
+@lru_cache(maxsize=64)
 def shares_of_pairs(window: Window, axis: int) -> Tensor:
     """For each difference 1 - k ... k - 1 of two taps along an axis: the share of pairs of taps that lie inside."""
     inside = _axis_inside(window, axis)

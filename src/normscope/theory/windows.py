@@ -22,7 +22,7 @@ def convolve(window: Window, kernel: Tensor) -> Tensor:
     if before.form == "samples" or _pointwise(window):
         return kernel
     if before.form == "torus":
-        picked = kernel.flatten(-2)[..., offsets(window)]
+        picked = kernel if _steady(window) else kernel.flatten(-2)[..., offsets(window)]
         return picked * valid_share(window)
     if window.whole:
         return kernel.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
@@ -40,6 +40,8 @@ def convolve_back(window: Window, g: Tensor) -> Tensor:
         return g
     lead = g.shape[:-2]
     if before.form == "torus":
+        if _steady(window):
+            return g * valid_share(window)
         # Sums over all pairs are kept: a torus of S sites holds S sum_offset G.
         scale = (after.count if after.form == "torus" else 1) / before.count
         weighted = (g * valid_share(window)).flatten(-2) * scale
@@ -108,6 +110,11 @@ def _pointwise(window: Window) -> bool:
     """Whether it leaves the sites as they are; a small image becomes exact even in a window of one place."""
     alone = window.kernel == (1, 1) and window.stride == (1, 1) and window.padding == (0, 0)
     return alone and window.before.form == window.after.form
+
+
+def _steady(window: Window) -> bool:
+    """Whether every offset of the torus stays where it is."""
+    return window.stride == (1, 1) and window.before == window.after
 
 
 def _taps(window: Window) -> list[tuple[slice, slice]]:
