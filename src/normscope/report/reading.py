@@ -173,14 +173,12 @@ def _stored(file: Path, label: str) -> list[Course | Section]:
 
 
 def _known(file: Path, label: str, held: Any) -> list[Course | Section]:
-    if isinstance(held, list) and held and all(isinstance(one, dict) for one in held):
-        if "training" in held[0] and "task" in held[0]:
-            return [demo_section("What BatchNorm changed", demo_runs(held))]
-        return list(landscape_courses(held)) if "looks" in held[0] and "windows" in held[0] else []
     if not isinstance(held, dict):
         return []
-    if held.get("kind") == "demo":
+    if held.get("kind") in ("demo", "landscapes"):
         _check_schema(file, held)
+        if held["kind"] == "landscapes":
+            return list(landscape_courses(held["runs"]))
         return [demo_section("What BatchNorm changed", demo_runs(held["runs"]))]
     if held.get("kind") in _KINDS:
         kind = held["kind"]
