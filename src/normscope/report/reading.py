@@ -9,13 +9,20 @@ from typing import Any
 
 from normscope.observe.jsonl import read_jsonl, records_of
 from normscope.report.document import Section
+from normscope.report.sections.bounds import bounds_section
 from normscope.report.sections.claims import claims_section
 from normscope.report.sections.demo import demo_runs, demo_section
 from normscope.report.sections.landscape import landscape_courses
+from normscope.report.sections.losses import losses_section
 from normscope.report.sections.monitor import monitor_course
 from normscope.report.sections.phase import phase_section
 from normscope.report.sections.solve import solve_section
-from normscope.report.sections.stability import measurement_section, prediction_section, spectrum_section
+from normscope.report.sections.stability import (
+    mean_mode_section,
+    measurement_section,
+    prediction_section,
+    spectrum_section,
+)
 from normscope.report.sections.training import Course, training_section
 from normscope.reproduction import Store, all_entries, all_experiments, judge
 from normscope.sweeping import Plan
@@ -29,7 +36,12 @@ _KINDS: dict[str, Callable[[str, Mapping[str, Any]], Section]] = {
     "prediction": prediction_section,
     "measurement": measurement_section,
     "spectrum": spectrum_section,
+    "mean_mode": mean_mode_section,
+    "bounds": bounds_section,
+    "training": losses_section,
+    "comparison": solve_section,
 }
+_TITLES = {"comparison": "Solve", "mean_mode": "Mean mode"}
 _KNOWN = (
     "a Monitor's JSONL, a sweep's journal or phase JSON, a demo's or solve's results.json, a landscape, a saved "
     "result, or a folder of `normscope reproduce`"
@@ -183,11 +195,9 @@ def _known(file: Path, label: str, held: Any) -> list[Course | Section]:
     if held.get("kind") in _KINDS:
         kind = held["kind"]
         _check_schema(file, held)
-        return [_KINDS[kind](f"{kind.capitalize()}, {label}", held)]
+        return [_KINDS[kind](f"{_TITLES.get(kind, kind.capitalize())}, {label}", held)]
     if {"plan", "cells"} <= held.keys():
         return [phase_section(f"Phase diagram, {label}", PhaseDiagram.load(file), stored_lines(file))]
-    if {"methods", "promise"} <= held.keys():
-        return [solve_section(f"Solve, {label}", held)]
     return []
 
 

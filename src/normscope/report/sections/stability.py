@@ -113,6 +113,29 @@ def spectrum_section(title: str, stored: Mapping[str, Any]) -> Section:
     )  # fmt: skip
 
 
+def mean_mode_section(title: str, stored: Mapping[str, Any]) -> Section:
+    """From `MeanMode.plain()`."""
+    top, share = _number(stored["lambda_max"]), _number(stored["share"])
+    said = Said(
+        None if stored["converged"] else False,
+        f"{share:.0%} of the top eigenvector is constant over samples: lambda_max {top:.4g} "
+        f"{'is' if share > 0.5 else 'is not'} that of the mean mode.",
+        "share of its squared length",
+        f"Fisher matrix seen from the outputs, relative residual {_number(stored['residual']):.1e}",
+    )
+    bounds = {
+        "U, without the diagonal": _number(stored["u_statistic"]),
+        "V <= lambda_max": _number(stored["v_statistic"]),
+        "lambda_max": top,
+        "trace >= lambda_max": _number(stored["upper"]),
+    }
+    chart = _points("Bounds around the largest eigenvalue", "quantity", "value", bounds)
+    return Section(
+        title, (said,), (chart,) if chart else (), settings=stored["settings"], environment=stored["environment"],
+        uses=("measure",),
+    )  # fmt: skip
+
+
 def _limit(stored: Mapping[str, Any]) -> str:
     eta, loss = _number(stored["eta_star"]), stored.get("loss_name", stored["loss"])
     if math.isinf(eta):
