@@ -203,10 +203,10 @@ def test_a_sweep_that_goes_on_fills_the_diagram_within_five_seconds(browser, tmp
     with contextlib.closing(sqlite3.connect(tmp_path / "runs/sweep.sqlite")) as db, db:
         cells = [row[0] for row in db.execute("select rowid from rows")]
         db.executemany("delete from rows where rowid = ?", [(cell,) for cell in cells[::2]])
-    left = "return /\\d+ of the plan's \\d+ trainings are not done yet/.exec(document.body.textContent)"
+    left = "return /\\d+ of \\d+ trainings are done/.exec(document.body.textContent)"
     with followed(tmp_path / "runs") as address:
         browser.open(address)
-        assert browser.run(f"{left}[0]") == "3 of the plan's 6 trainings are not done yet"
+        assert browser.run(f"{left}[0]") == "3 of 6 trainings are done"
         swept(tmp_path / "runs")
         browser.wait(f"{left} === null")
     assert browser.errors() == []

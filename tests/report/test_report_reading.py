@@ -237,6 +237,23 @@ def test_a_line_cut_short_is_left_out_and_said(folder, tmp_path):
     assert len(section.charts[3].panels[0].lines[0].x) == 5
 
 
+def test_what_is_cut_short_empty_or_unfinished_is_said(folder, tmp_path):
+    lines = (folder / "a" / "monitor.jsonl").read_bytes().splitlines(keepends=True)
+    torn = tmp_path / "torn.jsonl"
+    torn.write_bytes(lines[0] + lines[1][:40])
+    with pytest.raises(ValueError, match="half-written: its only look was cut short"):
+        sections_of([torn])
+    look = json.loads(lines[1]) | {"results": {}, "verdicts": [], "errors": {"look": "ValueError: why"}}
+    torn.write_bytes(lines[0] + json.dumps(look).encode() + b"\n")
+    assert sections_of([torn])[0].verdicts[0].text == "Nothing was measured: look: ValueError: why"
+    shutil.copytree(folder / "sweep", tmp_path / "sweep")
+    with contextlib.closing(sqlite3.connect(tmp_path / "sweep/sweep.sqlite")) as db, db:
+        db.execute("delete from rows where rowid not in (select min(rowid) from rows)")
+    (section,) = sections_of([tmp_path / "sweep"])
+    assert section.verdicts[0].text.startswith("1 of 6 trainings are done")
+    assert not any("outside the grid" in said.text for said in section.verdicts)
+
+
 def test_the_verb_prints_verdicts_or_json(folder, tmp_path, monkeypatch, capsys):
     status, out, err = report(monkeypatch, capsys, folder / "demo", "--out", tmp_path / "page.html")
     assert (status, err) == (0, "")

@@ -68,7 +68,7 @@ def sections_of(paths: Sequence[Path], *, live: bool = False) -> list[Section]:
 def files_of(path: Path, *, live: bool = False) -> list[Path]:
     """The file itself, or those of a folder that normscope wrote; of a sweep's, the journal where it is followed."""
     if not path.exists():
-        raise ValueError(f"There is no file or folder {path}.")
+        raise ValueError(f"There is no file or folder {path}. Name what normscope wrote: a run's folder, or a file.")
     if not path.is_dir():
         return [path]
     if _reproduced(path):
@@ -135,6 +135,8 @@ def _monitor(file: Path, label: str, live: bool) -> Course:
         warnings.simplefilter("always")
         heads = [row for row in read_jsonl(file) if row["kind"] == "run"]
         records = records_of(file)
+    if not records and said and not live:
+        raise ValueError(f"{file} is half-written: its only look was cut short. Let the run go on to the next.")
     if not records and not live:
         raise ValueError(f"{file} holds no look yet: its run has only begun. Follow it with --serve.")
     notes = dict.fromkeys(str(one.message).replace(str(file), file.name) for one in said)

@@ -46,14 +46,13 @@ def phase_section(
     plan, edges = found.plan, found.boundary()
     # A bisected boundary adds cells to the grid's.
     missing = len(set(plan.cells()) - {one.cell for one in found.outcomes})
-    notes = (f"{missing} of the plan's {len(plan.cells())} trainings are not done yet.",) if missing else ()
     modes = dict.fromkeys(f"Trained {one.mode}{f': {one.note}' if one.note else ''}." for one in found.outcomes)
     return Section(
         title,
-        tuple(_verdicts(found, edges, lines)),
+        (*_unfinished(missing, len(plan.cells())), *_verdicts(found, edges, lines, bool(missing))),
         (_chart(found, edges, lines),) if found.outcomes else (),
         (_table(found, edges, lines),) if found.outcomes else (),
-        (*notes, *modes),
+        tuple(modes),
         {key: value for key, value in asdict(plan).items() if value not in ("", {}, ())} | {"plan's hash": plan.hash},
         found.outcomes[0].environment if found.outcomes else {},
         command,
@@ -61,7 +60,16 @@ def phase_section(
     )
 
 
-def _verdicts(found: PhaseDiagram, edges: Sequence[Edge], lines: Mapping[str, Mapping[float, float]]) -> list[Said]:
+def _unfinished(missing: int, planned: int) -> list[Said]:
+    if not missing:
+        return []
+    text = f"{planned - missing} of {planned} trainings are done, so all below may still change. "
+    return [Said(False, f"{text}The same `normscope sweep` goes on from there.", "", "this sweep")]
+
+
+def _verdicts(
+    found: PhaseDiagram, edges: Sequence[Edge], lines: Mapping[str, Mapping[float, float]], unfinished: bool
+) -> list[Said]:
     axis, said = found.plan.axis, []
     tested = [edge for edge in edges if math.isfinite(edge.best)]
     if tested:
@@ -80,9 +88,11 @@ def _verdicts(found: PhaseDiagram, edges: Sequence[Edge], lines: Mapping[str, Ma
             f"at {axis} {high.value:.3g}: {axis} moves the limit by {math.log10(high.eta / low.eta):.2f} decades."
         )
         said.append(Said(None, text, "every seed survives without a gap", "this sweep"))
-    elif found.outcomes:
+    elif found.outcomes and not unfinished:
         said.append(Said(None, "The boundary lies outside the grid: add larger or smaller learning rates."))
     for one in found.agreement(lines).values():
+        if unfinished and not one.n:
+            continue
         good = abs(one.median) <= 0.3 if one.n else None
         said.append(Said(good, _sentence(words(one)), "log10(boundary / eta*)", f"eta* {one.name}"))
     return said
