@@ -72,7 +72,7 @@ def test_runs_stand_side_by_side_with_the_records_numbers(folder):
     ("name", "first", "chart"),
     [
         ("demo", "Digits, 6-layer MLP at learning rate 0.5", "Digits, 6-layer MLP"),
-        ("sweep", "The least test loss", "Phase diagram"),
+        ("sweep", "Use a learning rate of", "Phase diagram"),
         ("prediction.json", "Use a learning rate below eta*", "Order parameters along depth"),
         ("measurement.json", "Use a learning rate below eta*", "Curvature by layer"),
         ("spectrum.json", "Eigenvalues lie between", "Spectral density"),
@@ -174,7 +174,7 @@ def test_a_sweep_that_is_followed_is_read_from_its_journal(folder, tmp_path):
     shutil.copytree(folder / "sweep", tmp_path / "sweep")
     (tmp_path / "sweep" / "phase-0.json").write_text("{}")
     (section,) = sections_of([tmp_path / "sweep"], live=True)
-    assert section.verdicts[0].text.startswith("The least test loss")
+    assert section.verdicts[0].text.startswith("Use a learning rate of")
 
 
 def test_labels_are_text_and_nothing_is_fetched():

@@ -26,7 +26,7 @@ from normscope.report.sections.stability import (
 from normscope.report.sections.training import Course, training_section
 from normscope.reproduction import Store, all_entries, all_experiments, judge
 from normscope.sweeping import Plan
-from normscope.sweeping.diagram import PhaseDiagram, diagram, lines_file, stored_lines
+from normscope.sweeping.diagram import PhaseDiagram, diagram, lines_file, stored_command, stored_lines
 from normscope.sweeping.journal import Journal
 from normscope.sweeping.running import JOURNAL
 
@@ -155,8 +155,8 @@ def _journal(file: Path, label: str, live: bool) -> list[Section]:
             outcomes = journal.outcomes(plan).values()
             if outcomes or live:
                 place = lines_file(file.parent, key)
-                lines = stored_lines(place) if place.is_file() else {}
-                found.append(phase_section(f"Phase diagram, {label}", diagram(plan, outcomes), lines))
+                lines, made = (stored_lines(place), stored_command(place)) if place.is_file() else ({}, "")
+                found.append(phase_section(f"Phase diagram, {label}", diagram(plan, outcomes), lines, command=made))
     if not found:
         raise ValueError(f"{file} holds no finished training yet. Follow it with --serve.")
     return found
@@ -197,9 +197,11 @@ def _known(file: Path, label: str, held: Any) -> list[Course | Section]:
     if held.get("kind") in _KINDS:
         kind = held["kind"]
         _check_schema(file, held)
-        return [_KINDS[kind](f"{_TITLES.get(kind, kind.capitalize())}, {label}", held)]
+        title = _TITLES.get(kind, kind.capitalize())
+        return [_KINDS[kind](title if label == kind else f"{title}, {label}", held)]
     if {"plan", "cells"} <= held.keys():
-        return [phase_section(f"Phase diagram, {label}", PhaseDiagram.load(file), stored_lines(file))]
+        stored, lines = PhaseDiagram.load(file), stored_lines(file)
+        return [phase_section(f"Phase diagram, {label}", stored, lines, command=stored_command(file))]
     return []
 
 

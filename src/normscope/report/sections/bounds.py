@@ -11,7 +11,7 @@ from normscope.report.document import Said, Section, Table
 _COLOURS = {"printed": (VERMILION, DASHED), "corrected": (BLUE, ""), "both": (GREEN, "")}
 _CAPTION = (
     "Left over right side, the largest of a layer's units; 1 is an equality, and above 1 an upper bound is broken. "
-    "Where a side is zero or the statement's own condition is not met there is no point."
+    "Where a side is not positive or the statement's own condition is not met there is no point."
 )
 
 
@@ -34,7 +34,7 @@ def bounds_section(title: str, stored: Mapping[str, Any]) -> Section:
     ]
     broken = sorted({row.statement for f in layers.values() for row in f.rows if row.form == "printed" and _fails(row)})
     if broken:
-        said.append(Said(None, f"As printed in the source, these fail here: {', '.join(broken)}.", "", "docs/errata"))
+        said.append(Said(None, f"As printed in the source, these fail here: {'; '.join(broken)}.", "", "docs/errata"))
     columns = ("layer", "statement", "form", "relation", "units", "applies", "holds", "largest error", "least slack")
     rows = [
         [name, *(_number(value) for value in row.values())]

@@ -50,7 +50,8 @@ def _chart(
     start: Sequence[float],
 ) -> Chart:
     lines = tuple(Line(name, x, y, BLUE, marks=len(x) < 40) for name, (x, y) in series.items())
-    # A diverged run would flatten all that came before it.
-    high = 10 * start[0] if start and math.isfinite(start[0]) and start[0] > 0 else None
+    # Without a ceiling a diverged run would flatten all that came before it.
+    ceiling = 10 * start[0] if start else math.nan
+    high = ceiling if any(not value <= ceiling for line in lines for value in line.y) and ceiling > 0 else None
     log = spans_decades(*(line.y for line in lines))
     return Chart(title, caption, (Panel("", Axis("step"), Axis(lines[0].name, log=log, high=high), lines),), wide=True)

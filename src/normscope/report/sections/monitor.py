@@ -30,6 +30,9 @@ def monitor_course(label: str, records: Sequence[Record], head: dict[str, Any], 
     said = [Said(v.good, v.text, v.formula, v.source) for v in latest_verdicts(records)]
     if records and not any(record.results for record in records):
         said.append(Said(False, f"Nothing was measured: {'; '.join(failed) or 'the looks are empty'}"))
+    if len(records) == 1:
+        text = "One look was made, so no course over training is seen. A longer run, or a larger budget, gives more."
+        said.append(Said(None, text))
     return Course(
         label,
         looks,

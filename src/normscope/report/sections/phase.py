@@ -22,8 +22,9 @@ from normscope.report.chart import (
     Panel,
 )
 from normscope.report.document import Said, Section, Table
-from normscope.report.phase import borders, cells_of, title_of, words
+from normscope.report.phase import borders, cells_of, title_of
 from normscope.sweeping import Edge, Outcome, PhaseDiagram
+from normscope.sweeping.boundary import Distance
 
 # Colour, dash, and dots for half of it: rungs that agree lie on one another, and each must show.
 _STYLES = (
@@ -75,10 +76,10 @@ def _verdicts(
     if tested:
         best = min(tested, key=lambda edge: edge.best_test_loss)
         text = (
-            f"The least test loss, {best.best_test_loss:.3g}, is at {axis} {best.value:.3g} with learning rate "
-            f"{best.best:.3g}"
+            f"Use a learning rate of {best.best:.3g} at {axis} {best.value:.3g}: the least test loss of this sweep, "
+            f"{best.best_test_loss:.3g}."
         )
-        text += "." if math.isnan(best.diverges) else f"; there training first diverges at {best.diverges:.3g}."
+        text += "" if math.isnan(best.diverges) else f" Training first diverges there at {best.diverges:.3g}."
         said.append(Said(True, text, "mean over seeds that all survived", "this sweep"))
     bounded = [edge for edge in edges if math.isfinite(edge.eta)]
     if bounded:
@@ -94,12 +95,18 @@ def _verdicts(
         if unfinished and not one.n:
             continue
         good = abs(one.median) <= 0.3 if one.n else None
-        said.append(Said(good, _sentence(words(one)), "log10(boundary / eta*)", f"eta* {one.name}"))
+        said.append(Said(good, _foretold(one), "boundary / eta*", f"eta* {one.name}"))
     return said
 
 
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:]
+def _foretold(one: Distance) -> str:
+    """A rung's distance from the boundary, as factors."""
+    if not one.n:
+        return f"The limit as {one.name} cannot be compared: the boundary lies outside the grid."
+    return (
+        f"Training survives up to {10**one.median:.2g} times the limit as {one.name} before training (eta*), the "
+        f"median over {one.n} values; at worst {10**one.worst:.2g} times."
+    )
 
 
 def _chart(found: PhaseDiagram, edges: Sequence[Edge], lines: Mapping[str, Mapping[float, float]]) -> Chart:

@@ -23,7 +23,10 @@ _DASHES = ((BLUE, ""), (VERMILION, DASHED), (GREEN, ""), (INK, DASHED))
 def prediction_section(title: str, stored: Mapping[str, Any]) -> Section:
     """From `Prediction.plain()`."""
     eta, mode = float(stored["eta_star"]), stored["mode"]
-    said = [Said(None, _limit(stored), stored["rule"], f"mean-field theory, {stored['theory']}")]
+    text = _limit(stored)
+    if stored["warnings"]:
+        text += " This network is at the edge of the theory's reach or beyond it, as said below: measure to be sure."
+    said = [Said(None, text, stored["rule"], f"mean-field theory, {stored['theory']}")]
     adding = [row for row in stored["layers"] if _number(row.get(mode)) > 0]
     if adding and math.isfinite(eta):
         top = max(adding, key=lambda row: _number(row[mode]))
