@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from chromium import browsing, needs_chromium
-from report_results import ALERT, demo, looks, saved, swept
+from report_results import ALERT, demo, looks, more, saved, swept
 
 from normscope.report.page import page
 from normscope.report.reading import sections_of
@@ -47,6 +47,7 @@ def pages(tmp_path_factory):
         "demo": [folder / "demo"],
         "phase": [folder / "sweep"],
         "saved": saved(folder),
+        "more": more(folder),
         "claims": [ROOT / "results/reproduce"],
     }
     return {name: write_report(sections_of(paths), folder / f"{name}.html") for name, paths in runs.items()}
@@ -57,7 +58,7 @@ def hover(browser, panel, x, y):
     return browser.run(_TIP)
 
 
-@pytest.mark.parametrize("name", ["monitor", "demo", "phase", "saved", "claims"])
+@pytest.mark.parametrize("name", ["monitor", "demo", "phase", "saved", "more", "claims"])
 @pytest.mark.parametrize("width", [1400, 390])
 def test_every_panel_draws_and_gives_its_numbers_without_errors_or_requests(browser, pages, name, width):
     browser.open(pages[name].as_uri(), width=width)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from report_results import ALERT, demo, looks, saved, swept
+from report_results import ALERT, demo, looks, more, saved, swept
 
 from normscope.cli import main
 from normscope.invocation import command
@@ -235,6 +235,30 @@ def test_a_line_cut_short_is_left_out_and_said(folder, tmp_path):
     (section,) = sections_of([torn])
     assert any("line 7 was cut short" in note for note in section.notes)
     assert len(section.charts[3].panels[0].lines[0].x) == 5
+
+
+def test_trainings_bounds_and_mean_modes_have_pages_of_their_own(tmp_path):
+    layer, mode, run = (sections_of([path])[0] for path in more(tmp_path))
+    assert layer.verdicts[0].text == "Every corrected statement holds on 4 units of 1 layer."
+    assert "Theorem 4.1" in layer.verdicts[1].text
+    assert {line.name for line in layer.charts[0].panels[0].lines} == {"both", "printed", "corrected"}
+    assert "of the top eigenvector is constant over samples" in mode.verdicts[0].text
+    assert [chart.title for chart in run.charts] == ["Loss over training", "Evaluated: test"]
+    assert run.verdicts[0].good
+    assert run.charts[0].panels[0].y.high is None
+    stored = json.loads((tmp_path / "training.json").read_text())
+    stored |= {"losses": [1.0, 50.0, "inf"], "diverged_at": 2}
+    (tmp_path / "training.json").write_text(json.dumps(stored))
+    (run,) = sections_of([tmp_path / "training.json"])
+    assert run.verdicts[0].text.startswith("Training diverged at step 2")
+    assert run.charts[0].panels[0].y.high == 10.0
+
+
+def test_the_answer_comes_first_then_what_needs_a_look():
+    good, bad, answer = Said(True, "good"), Said(False, "bad"), Said(None, "answer")
+    assert Section("", (good, bad)).in_order() == [bad, good]
+    assert Section("", (answer, good, bad)).in_order() == [answer, bad, good]
+    assert Section("", (bad, answer)).in_order() == [bad, answer]
 
 
 def test_what_is_cut_short_empty_or_unfinished_is_said(folder, tmp_path):
