@@ -403,6 +403,7 @@ def main() -> None:
         )
     torch.backends.cudnn.allow_tf32 = False
     result: dict[str, Any] = {
+        "schema": 1,
         "environment": environment(args.device),
         "load": os.getloadavg()[0],
         "input": [args.batch, 3, SIDE, SIDE],

@@ -135,7 +135,8 @@ def main() -> None:
         for row in mode.values():
             row["ratio_to_eager"] = row["ms"] / found["eager"]["torch.nn"]["ms"]
     load = os.getloadavg()[0]
-    result = {"shape": SHAPES[args.device], "load": load, "environment": environment(args.device), "fwd_bwd": found}
+    made = {"schema": 1, "shape": SHAPES[args.device], "load": load, "environment": environment(args.device)}
+    result = made | {"fwd_bwd": found}
     print(f"{'':>10}" + "".join(f"{mode:>10} ms  ratio  to eager" for mode in found))
     for name in found["eager"]:
         rows = (found[mode][name] for mode in found)

@@ -325,6 +325,7 @@ def main() -> None:
     found = {name: measure(name, args.device, args.seconds) for name in cases(args.device)}
     small = ("VGG-16, small", "digits MLP")
     result = {
+        "schema": 1,
         "environment": environment(args.device),
         "load": load,
         "points": len(FACTORS),

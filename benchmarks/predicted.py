@@ -159,6 +159,7 @@ def main() -> None:
         )
         if options.out:
             result: dict[str, Any] = {
+                "schema": 1,
                 "rows": rows,
                 "slopes": slopes(rows),
                 "environment": environment(),

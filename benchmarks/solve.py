@@ -189,7 +189,7 @@ def main() -> None:
     args = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
     large, every = args.rows, ["gdnp", "gd", "agd", "bngd"]
-    result: dict[str, Any] = {"cost": {}, "race": {}, "memory_mib": {}}
+    result: dict[str, Any] = {"schema": 1, "cost": {}, "race": {}, "memory_mib": {}}
     result["environment"] = environment() | {"blas_threads": max(pool["num_threads"] for pool in threadpool_info())}
 
     def keep() -> None:

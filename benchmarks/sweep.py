@@ -212,8 +212,8 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     load = os.getloadavg()[0]
     real_time = os.sched_getscheduler(0) != os.SCHED_OTHER
-    result: dict[str, Any] = {"environment": environment(args.device), "load": load, "real_time_priority": real_time}
-    result["batch"] = BATCH
+    result: dict[str, Any] = {"schema": 1, "environment": environment(args.device), "load": load}
+    result |= {"real_time_priority": real_time, "batch": BATCH}
 
     def say(name: str, row: Any) -> None:
         """What is measured is printed and kept at once: a run that is cut off has its numbers."""

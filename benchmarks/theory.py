@@ -80,6 +80,7 @@ def main() -> None:
     args = parser.parse_args()
     load = os.getloadavg()[0]
     result = {
+        "schema": 1,
         "environment": environment(),
         "load": load,
         "resnet50": resnet50(args.rounds),

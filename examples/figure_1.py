@@ -75,6 +75,7 @@ def main() -> None:
         return printed.convolutional((3, 30, 60, 90), (1024, 225, 49, 9), (9, 9, 9), gamma=gamma)
 
     result = {
+        "schema": 1,
         "what": "lambda_max and eta* of seed 002's networks over gamma, infinite width, 1/2 squared error",
         "gamma": GAMMAS,
         "momentum": MOMENTUM,

@@ -128,6 +128,7 @@ def main() -> None:
     remedies = [_row(name, args.seeds, **{"batch_size": 256, **size, **r}) for name, r in REMEDIES.items()]
     widths = [_row(f"relu, width {w}", args.seeds, batch_size=256, depth=args.depth, width=w) for w in args.widths]
     written = {
+        "schema": 1,
         "what": "growth of the squared norm of the weights' gradients per layer, backwards, at initialisation",
         "settings": {**size, "seeds": args.seeds, "dtype": "float32"},
         "environment": environment(),

@@ -77,7 +77,7 @@ def table(path: Path) -> str:
     columns = ("band_mean", "band_ratio_geometric_mean", "loss_max_largest", "grad_change_p95", "beta_median")
     head = "| steps | seed | norm | mean band | geom. mean max/min | largest loss | p95 gradient change | median beta "
     lines = [head + "| largest beta | above 2/lr |", "|---|---|---|---|---|---|---|---|---|---|"]
-    runs = json.loads(path.read_text())
+    runs = json.loads(path.read_text())["runs"]
     for number in range(len(runs[0]["windows"])):
         for run in runs:
             window = run["windows"][number]
@@ -131,7 +131,7 @@ def main() -> None:
                     "environment": training.environment,
                 }
             )
-            args.out.write_text(json.dumps(plain(kept)) + "\n")
+            args.out.write_text(json.dumps(plain({"kind": "landscapes", "schema": 1, "runs": kept})) + "\n")
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def main() -> None:
                     "environment": training.environment,
                 }
             )
-            args.out.write_text(json.dumps(plain(kept)) + "\n")
+            args.out.write_text(json.dumps(plain({"kind": "trainings", "schema": 1, "runs": kept})) + "\n")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-import normscope
+import normscope.cli
 
 
 def run(*arguments, cwd, **environment):
@@ -75,3 +75,15 @@ def test_demo_writes_its_folder_and_prints_the_table(tmp_path):
     assert "What BatchNorm changed" in found.stdout
     assert "1500" in found.stdout
     assert "…" not in found.stdout, "the table does not fit 80 columns"
+
+
+def test_ctrl_c_is_status_1_and_says_how_to_go_on(monkeypatch, capsys):
+    def interrupted(uses):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("normscope.sources.sources_for", interrupted)
+    monkeypatch.setattr(sys, "argv", ["normscope", "cite"])
+    with pytest.raises(SystemExit) as ended:
+        normscope.cli.main()
+    assert ended.value.code == 1
+    assert "interrupted. The same command begins anew." in capsys.readouterr().err

@@ -37,7 +37,15 @@ def test_cite_knows_verbs_and_runs(monkeypatch, capsys, tmp_path):
     assert re.findall(r"^@\w+\{(\w+),", out, re.M) == ["normscope", "wei2019mean"]
     status, out, _ = run(monkeypatch, capsys, "cite", "solve", "--json")
     assert [row["key"] for row in json.loads(out)["sources"]] == ["normscope", "kohler2018exponential"]
-    solved = {"title": "y", "best": 0.5, "target": 1e-6, "notes": [], "promise": None}
+    solved = {
+        "kind": "comparison",
+        "schema": 1,
+        "title": "y",
+        "best": 0.5,
+        "target": 1e-6,
+        "notes": [],
+        "promise": None,
+    }
     solved["methods"] = {"gd": {"iterations": 1, "to_target": None, "seconds": 0.1, "reason": "-", "gap": [1.0, 0.5]}}
     (tmp_path / "results.json").write_text(json.dumps(solved))
     assert "kohler2018exponential" in run(monkeypatch, capsys, "cite", tmp_path)[1]

@@ -48,6 +48,24 @@ def swapped():
     model, loss, batches, optimizer = setup()
     return model, loss, optimizer, batches
 
+def another_shape():
+    _, loss, batches, _ = setup()
+    model = torch.nn.Sequential(torch.nn.Linear(60, 10))
+    return model, loss, batches, torch.optim.SGD(model.parameters(), lr=0.1)
+
+def another_target():
+    model, loss, batches, optimizer = setup()
+    pairs = list(batches)
+    return model, loss, [*pairs[:3], (pairs[3][0], pairs[3][1][:5])], optimizer
+
+def one_sample():
+    _, loss, batches, _ = setup()
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10), torch.nn.BatchNorm1d(10))
+    return model, loss, [(x[:1], y[:1]) for x, y in batches], torch.optim.SGD(model.parameters(), lr=0.1)
+
+def another_model():
+    return *setup()[:3], setup()[3]
+
 def no_batches():
     return setup(steps=0)
 
@@ -160,7 +178,7 @@ def test_ctrl_c_leaves_what_was_measured_and_says_so(folder):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["work/trian.py:setup"], "There is no file work/trian.py."),
+        (["work/trian.py:setup"], "There is no file work/trian.py. Did you mean work/train.py?"),
         (["work/train.py:setpu"], "got 'setpu'. Did you mean 'setup'?"),
         (["work/train.py:number"], "work/train.py:number is not a function but of type int."),
         (["work/helper.py:losses"], "work/helper.py has no function of that name, nor any of its own."),
@@ -172,6 +190,8 @@ def test_ctrl_c_leaves_what_was_measured_and_says_so(folder):
         ),
         (["work/train.py:three"], "got tuple of 3."),
         (["work/train.py:no_batches"], "The batches of work/train.py:no_batches are empty"),
+        (["work/train.py:another_shape"], "another_shape failed at step 0: RuntimeError: mat1 and mat2"),
+        (["work/train.py:one_sample"], "a batch of one sample at step 0, of which BatchNorm can take no statistics."),
         (["work/train.py:no_labels"], "a batch is a pair (x, y); got Tensor."),
         (["work/train.py:setup", "--out", "work/train.py"], "names a folder, and work/train.py is a file"),
         (["work/train.py:unknown_key"], "got 'lossfn'. Did you mean 'loss_fn'?"),
@@ -191,6 +211,22 @@ def test_mistakes_are_one_message(folder, here, arguments, message):
     assert errors.strip().startswith("normscope: ")
     assert errors.strip().count("\n") == 0
     assert not (folder / "normscope-monitor").exists()
+
+
+def test_a_batch_that_does_not_fit_keeps_what_was_seen_before(folder, here):
+    status, _, errors = here("work/train.py:another_target", "--every", "1", "--budget", "none")
+    assert status == 2
+    assert "another_target failed at step 3: ValueError: Expected input batch_size (64)" in errors
+    assert "What was measured in the 3 steps before is in normscope-monitor." in errors
+    assert len(records_of(folder / "normscope-monitor/monitor.jsonl")) == 3
+
+
+@pytest.mark.filterwarnings("ignore:normscope. nothing was measured")
+def test_a_run_of_which_nothing_was_measured_is_no_success(folder, here):
+    status, _, errors = here("work/train.py:another_model")
+    assert status == 1
+    assert "nothing was measured; normscope-monitor/summary.md says why." in errors
+    assert "made for another model" in (folder / "normscope-monitor/summary.md").read_text()
 
 
 @pytest.mark.slow

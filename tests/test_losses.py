@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from normscope.losses import LOSSES, cross_entropy, half_mse, half_sse
+from normscope.losses import LOSSES, cross_entropy, half_mse, half_sse, mse
 
 
 def random(*shape, seed=0, dtype=torch.float64):
@@ -30,6 +30,9 @@ def test_half_mse_is_half_the_outputs_times_torch_mse():
     output, target = random(6, 10), random(6, 10, seed=1)
     expected = 10 / 2 * torch.nn.functional.mse_loss(output, target)
     torch.testing.assert_close(half_mse(output, target), expected)
+    torch.testing.assert_close(mse(output, target), torch.nn.functional.mse_loss(output, target))
+    with pytest.raises(ValueError, match="would broadcast"):
+        mse(output[:, :1], target[:, 0])
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])

@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,7 +35,11 @@ def load(reference: str) -> Callable[..., Any]:
 
 def _file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise ValueError(f"There is no file {path}.")
+        there = [one.name for one in sorted(path.parent.glob("*.py"))] if path.parent.is_dir() else []
+        near = get_close_matches(path.name, there, n=1)
+        raise ValueError(
+            f"There is no file {path}." + (f" Did you mean {path.with_name(near[0])}?" if near else " Check its path.")
+        )
     sys.path.insert(0, str(path.resolve().parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None

@@ -2,6 +2,7 @@ r"""The losses of the sources; class labels, integers of shape (N,), are compare
 
     half_mse        1/2 mean_n sum_k (f_k - y_k)^2        seed 002 (it names none; its Fisher matrix is this one's)
     half_sse        1/2 sum_n  sum_k (f_k - y_k)^2        seed 000, the deep linear network
+    mse             mean_n mean_k (f_k - y_k)^2           torch.nn.MSELoss
     cross_entropy   torch's
 
 `torch.nn.MSELoss` averages over outputs too and has no 1/2: with 10 outputs its stable learning rates are
@@ -45,8 +46,19 @@ def half_sse(output: Tensor, target: Tensor) -> Tensor:
     return 0.5 * (output - target).square().sum()
 
 
+def mse(output: Tensor, target: Tensor) -> Tensor:
+    """Squared error averaged over samples and outputs, as torch.nn.MSELoss; shapes that would broadcast are refused.
+
+    Example:
+        >>> import torch
+        >>> mse(torch.tensor([[1.0, 1.0], [0.0, 0.0]]), torch.tensor([1, 0]))
+        tensor(0.5000)
+    """
+    return 2 * half_sse(output, target) / output.numel()
+
+
 LOSSES: dict[str, Callable[..., Tensor]] = {"half_mse": half_mse, "half_sse": half_sse, "cross_entropy": cross_entropy}
-__all__ = ["LOSSES", "cross_entropy", "half_mse", "half_sse"]
+__all__ = ["LOSSES", "cross_entropy", "half_mse", "half_sse", "mse"]
 
 
 def pair(batch: Any) -> tuple[Any, Any]:

@@ -1,9 +1,8 @@
 """One plain training loop. Divergence is a result, not an exception."""
 
-import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -16,7 +15,8 @@ from torch import Tensor, nn
 from normscope import losses
 from normscope.environment import environment
 from normscope.replaying import ReplayedGradient
-from normscope.results import plain
+from normscope.reporting import Reportable
+from normscope.results import plain, write_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +32,7 @@ class Monitors(Protocol):
 
 
 @dataclass(frozen=True)
-class Training:
+class Training(Reportable):
     """What a run did.
 
     losses: of each step's batch, before that step. evaluations: one dict a time, with its "step".
@@ -66,8 +66,16 @@ class Training:
 
     def save(self, path: str | Path) -> None:
         """Plain JSON; nan and infinities as strings, which every reader takes."""
-        result = {"kind": "training", "schema": SCHEMA} | plain(asdict(self))
-        Path(path).write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
+        write_json(path, self.plain())
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"kind": "training", "schema": SCHEMA} | plain(asdict(self))
+
+    def _sections(self) -> Sequence[Any]:
+        from normscope.report.sections.losses import losses_section
+
+        return [losses_section("Training", self.plain())]
 
 
 def train(

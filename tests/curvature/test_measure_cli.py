@@ -99,6 +99,23 @@ def test_arrays_and_functions_give_data(folder):
         assert result["verdict"] is None
 
 
+def test_of_a_loader_as_many_batches_as_asked_for(folder, monkeypatch, capsys):
+    from normscope import cli
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for more, samples, said in (((), [10, 10], "2 of the batches"), (("--batches", "1"), [10], "1 of the batches")):
+        arguments = ["net.py:plain", "--data", "net.py:batches", "--loss", "mse", "--json", *more]
+        monkeypatch.setattr(sys, "argv", ["normscope", "measure", *arguments])
+        with pytest.raises(SystemExit) as status:
+            cli.main()
+        out, err = capsys.readouterr()
+        assert not status.value.code, err
+        assert json.loads(out)["settings"]["samples"] == samples
+        assert said in err
+        assert ("--batches 1 is faster" in err) == (not more)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -117,7 +134,7 @@ def test_arrays_and_functions_give_data(folder):
         (["net.py:breaks", "--data", "digits"], "was to build the model and raised KeyError"),
         (["net.py:build", "--data", "digits", "--lr", "nan"], "--lr is a positive number; got nan"),
         (["net.py:build", "--data", "digits", "--lr", "-1"], "--lr is a positive number; got -1"),
-        (["net.py:build", "--data", "digits", "--loss", "mse"], "half_mse"),
+        (["net.py:build", "--data", "digits", "--loss", "msse"], "Did you mean 'mse'"),
         (["net.py:build", "--data", "digits", "--stats", "evil"], "stats must be one of"),
         (["net.py:build", "--data", "digits", "--momentum", "1"], "momentum"),
     ],

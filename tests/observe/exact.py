@@ -399,9 +399,9 @@ def main() -> int:
                 said = rows[-1]["said"]
                 print(f"{network:7s} {norm:6s} {autocast!s:15s} {rows[-1]['seconds']:6.1f} s  {said}", flush=True)
     device = torch.cuda.get_device_name() if torch.device(asked.device).type == "cuda" else asked.device
-    found = {"torch": torch.__version__, "python": sys.version.split()[0], "device": device, "cells": rows}
+    made = {"schema": 1, "torch": torch.__version__, "python": sys.version.split()[0], "device": device}
     if asked.out is not None:
-        asked.out.write_text(json.dumps(found, indent=1) + "\n")
+        asked.out.write_text(json.dumps(made | {"cells": rows}, indent=1) + "\n")
     return int(any(row["said"] != EXACT for row in rows))
 
 

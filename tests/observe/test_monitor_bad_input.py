@@ -419,6 +419,7 @@ def test_a_constant_channel_does_not_silence_the_statistics_of_the_others() -> N
     x[:, 0] = 0.0
     model = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3))
     model[0].running_mean[1:] = 50.0
+    model[0].num_batches_tracked.fill_(100)
     half_mse(model(x), y).backward()
     monitor = Monitor(model, half_mse, every=1, measure=["health"], budget=None, on_error="raise")
     record = monitor.step(x, y, _sgd(model))

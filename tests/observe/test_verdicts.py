@@ -132,6 +132,18 @@ def test_stale_running_statistics() -> None:
     assert "of 5 " in _verdict(_looks(model, half_mse, 1e-4, HealthProbe())[0], "statistics").text
 
 
+def test_running_statistics_are_not_judged_before_they_have_seen_batches() -> None:
+    model = _mlp()
+    early = _verdict(_looks(model, half_mse, 1e-4, HealthProbe())[0], "statistics")
+    assert early.good is None
+    assert early.text.startswith("Too early")
+    x, _ = _batch()
+    for _ in range(12):
+        model(x)
+    model[2].running_mean.add_(30.0)
+    assert _verdict(_looks(model, half_mse, 1e-4, HealthProbe())[0], "statistics").good is False
+
+
 def test_a_dead_scale() -> None:
     model = _mlp()
     assert _verdict(_looks(model, half_mse, 1e-4, HealthProbe())[0], "gamma").good is True

@@ -63,3 +63,17 @@ def saved(folder):
     solve |= {"kind": "comparison", "schema": 1, "environment": environment(), "command": "normscope solve y.csv"}
     (folder / "solve.json").write_text(json.dumps(solve))
     return [folder / f"{name}.json" for name in ("prediction", "measurement", "spectrum", "solve")]
+
+
+def more(folder):
+    """The theorems on a layer, a training and the mean mode, as their files."""
+    model = ns.models.MLP(6, 3, width=8, depth=3, norm="batch", seed=0)
+    x = torch.randn(32, 6, generator=torch.Generator().manual_seed(0))
+    linear, norm = nn.Linear(6, 4), nn.BatchNorm1d(4)
+    ns.bounds.check(linear, norm, x, lambda z: z.relu().square().sum()).save(folder / "bounds.json")
+    ns.curvature.mean_mode(model, (x, x[:, :3])).save(folder / "mean_mode.json")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    batches, evaluate = [(x, x[:, :3])] * 12, lambda model: {"test": float(model(x).square().mean())}
+    run = ns.train(model, ns.losses.half_mse, batches, optimizer, evaluate=evaluate, every=4)
+    run.save(folder / "training.json")
+    return [folder / f"{name}.json" for name in ("bounds", "mean_mode", "training")]

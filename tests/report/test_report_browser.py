@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from chromium import browsing, needs_chromium
-from report_results import ALERT, demo, looks, saved, swept
+from report_results import ALERT, demo, looks, more, saved, swept
 
 from normscope.report.page import page
 from normscope.report.reading import sections_of
@@ -47,6 +47,7 @@ def pages(tmp_path_factory):
         "demo": [folder / "demo"],
         "phase": [folder / "sweep"],
         "saved": saved(folder),
+        "more": more(folder),
         "claims": [ROOT / "results/reproduce"],
     }
     return {name: write_report(sections_of(paths), folder / f"{name}.html") for name, paths in runs.items()}
@@ -57,7 +58,7 @@ def hover(browser, panel, x, y):
     return browser.run(_TIP)
 
 
-@pytest.mark.parametrize("name", ["monitor", "demo", "phase", "saved", "claims"])
+@pytest.mark.parametrize("name", ["monitor", "demo", "phase", "saved", "more", "claims"])
 @pytest.mark.parametrize("width", [1400, 390])
 def test_every_panel_draws_and_gives_its_numbers_without_errors_or_requests(browser, pages, name, width):
     browser.open(pages[name].as_uri(), width=width)
@@ -203,10 +204,10 @@ def test_a_sweep_that_goes_on_fills_the_diagram_within_five_seconds(browser, tmp
     with contextlib.closing(sqlite3.connect(tmp_path / "runs/sweep.sqlite")) as db, db:
         cells = [row[0] for row in db.execute("select rowid from rows")]
         db.executemany("delete from rows where rowid = ?", [(cell,) for cell in cells[::2]])
-    left = "return /\\d+ of the plan's \\d+ trainings are not done yet/.exec(document.body.textContent)"
+    left = "return /\\d+ of \\d+ trainings are done/.exec(document.body.textContent)"
     with followed(tmp_path / "runs") as address:
         browser.open(address)
-        assert browser.run(f"{left}[0]") == "3 of the plan's 6 trainings are not done yet"
+        assert browser.run(f"{left}[0]") == "3 of 6 trainings are done"
         swept(tmp_path / "runs")
         browser.wait(f"{left} === null")
     assert browser.errors() == []

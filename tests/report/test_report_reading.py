@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from report_results import ALERT, demo, looks, saved, swept
+from report_results import ALERT, demo, looks, more, saved, swept
 
 from normscope.cli import main
 from normscope.invocation import command
@@ -72,7 +72,7 @@ def test_runs_stand_side_by_side_with_the_records_numbers(folder):
     ("name", "first", "chart"),
     [
         ("demo", "Digits, 6-layer MLP at learning rate 0.5", "Digits, 6-layer MLP"),
-        ("sweep", "The least test loss", "Phase diagram"),
+        ("sweep", "Use a learning rate of", "Phase diagram"),
         ("prediction.json", "Use a learning rate below eta*", "Order parameters along depth"),
         ("measurement.json", "Use a learning rate below eta*", "Curvature by layer"),
         ("spectrum.json", "Eigenvalues lie between", "Spectral density"),
@@ -174,7 +174,7 @@ def test_a_sweep_that_is_followed_is_read_from_its_journal(folder, tmp_path):
     shutil.copytree(folder / "sweep", tmp_path / "sweep")
     (tmp_path / "sweep" / "phase-0.json").write_text("{}")
     (section,) = sections_of([tmp_path / "sweep"], live=True)
-    assert section.verdicts[0].text.startswith("The least test loss")
+    assert section.verdicts[0].text.startswith("Use a learning rate of")
 
 
 def test_labels_are_text_and_nothing_is_fetched():
@@ -235,6 +235,47 @@ def test_a_line_cut_short_is_left_out_and_said(folder, tmp_path):
     (section,) = sections_of([torn])
     assert any("line 7 was cut short" in note for note in section.notes)
     assert len(section.charts[3].panels[0].lines[0].x) == 5
+
+
+def test_trainings_bounds_and_mean_modes_have_pages_of_their_own(tmp_path):
+    layer, mode, run = (sections_of([path])[0] for path in more(tmp_path))
+    assert layer.verdicts[0].text == "Every corrected statement holds on 4 units of 1 layer."
+    assert "Theorem 4.1" in layer.verdicts[1].text
+    assert {line.name for line in layer.charts[0].panels[0].lines} == {"both", "printed", "corrected"}
+    assert "of the top eigenvector is constant over samples" in mode.verdicts[0].text
+    assert [chart.title for chart in run.charts] == ["Loss over training", "Evaluated: test"]
+    assert run.verdicts[0].good
+    assert run.charts[0].panels[0].y.high is None
+    stored = json.loads((tmp_path / "training.json").read_text())
+    stored |= {"losses": [1.0, 50.0, "inf"], "diverged_at": 2}
+    (tmp_path / "training.json").write_text(json.dumps(stored))
+    (run,) = sections_of([tmp_path / "training.json"])
+    assert run.verdicts[0].text.startswith("Training diverged at step 2")
+    assert run.charts[0].panels[0].y.high == 10.0
+
+
+def test_the_answer_comes_first_then_what_needs_a_look():
+    good, bad, answer = Said(True, "good"), Said(False, "bad"), Said(None, "answer")
+    assert Section("", (good, bad)).in_order() == [bad, good]
+    assert Section("", (answer, good, bad)).in_order() == [answer, bad, good]
+    assert Section("", (bad, answer)).in_order() == [bad, answer]
+
+
+def test_what_is_cut_short_empty_or_unfinished_is_said(folder, tmp_path):
+    lines = (folder / "a" / "monitor.jsonl").read_bytes().splitlines(keepends=True)
+    torn = tmp_path / "torn.jsonl"
+    torn.write_bytes(lines[0] + lines[1][:40])
+    with pytest.raises(ValueError, match="half-written: its only look was cut short"):
+        sections_of([torn])
+    look = json.loads(lines[1]) | {"results": {}, "verdicts": [], "errors": {"look": "ValueError: why"}}
+    torn.write_bytes(lines[0] + json.dumps(look).encode() + b"\n")
+    assert sections_of([torn])[0].verdicts[0].text == "Nothing was measured: look: ValueError: why"
+    shutil.copytree(folder / "sweep", tmp_path / "sweep")
+    with contextlib.closing(sqlite3.connect(tmp_path / "sweep/sweep.sqlite")) as db, db:
+        db.execute("delete from rows where rowid not in (select min(rowid) from rows)")
+    (section,) = sections_of([tmp_path / "sweep"])
+    assert section.verdicts[0].text.startswith("1 of 6 trainings are done")
+    assert not any("outside the grid" in said.text for said in section.verdicts)
 
 
 def test_the_verb_prints_verdicts_or_json(folder, tmp_path, monkeypatch, capsys):

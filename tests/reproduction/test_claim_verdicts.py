@@ -172,11 +172,11 @@ def test_a_changed_curve_flips_the_verdict(name, experiment, change, before, aft
 def test_a_changed_landscape_flips_the_verdict(tmp_path):
     folder = tmp_path / "results"
     folder.mkdir()
-    runs = json.loads((ROOT / "results/landscape-dln.json").read_text())
-    for run in runs:
+    stored = json.loads((ROOT / "results/landscape-dln.json").read_text())
+    for run in stored["runs"]:
         if run["norm"] == "batch":
             run["looks"]["beta"][200] = 1e9
-    (folder / "landscape-dln.json").write_text(json.dumps(runs))
+    (folder / "landscape-dln.json").write_text(json.dumps(stored))
     assert _verdict("fig-9/beta", Store(STORED)) == "reproduced"
     assert _verdict("fig-9/beta", Store(folder / "reproduce")) == "reproduced in part"
 

@@ -1,12 +1,13 @@
 """What `check` found: a row for each statement, form and unit."""
 
-import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normscope.results import plain
+from normscope.reporting import Reportable
+from normscope.results import plain, write_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +64,7 @@ def row(
 
 
 @dataclass(frozen=True)
-class Bounds:
+class Bounds(Reportable):
     """All rows of one layer.
 
     m: values of a unit over the batch. lam: bound on the norm of the inputs in Theorems 4.4 and C.1.
@@ -119,7 +120,12 @@ class Bounds:
 
     def save(self, path: str | Path) -> None:
         """As plain JSON; numbers that JSON has no word for (inf, nan) as strings."""
-        Path(path).write_text(json.dumps(self.plain(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        write_json(path, self.plain())
+
+    def _sections(self) -> Sequence[Any]:
+        from normscope.report.sections.bounds import bounds_section
+
+        return [bounds_section("Theorems on a layer", self.plain())]
 
     def __str__(self) -> str:
         lines = [f"{len(self.units)} units, {self.m} values each, |X| <= {self.lam:.4g}"]

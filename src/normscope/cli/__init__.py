@@ -35,6 +35,8 @@ for _verb in (bounds, cite, demo, doctor, measure, monitor, predict, report, rep
     app.command(**described(_verb))(_verb)
 app.add_typer(data_app, name="data")
 
+_INTERRUPTED = 130
+
 
 def _version(asked: bool) -> None:
     if asked:
@@ -62,3 +64,9 @@ def main() -> None:
             raise
         typer.echo(f"normscope: {error}", err=True)
         sys.exit(2)
+    except SystemExit as ended:
+        # Typer's status for Ctrl-C where a verb has nothing to keep; here 1 is whatever was begun and not finished.
+        if ended.code != _INTERRUPTED:
+            raise
+        typer.echo("normscope: interrupted. The same command begins anew.", err=True)
+        sys.exit(1)

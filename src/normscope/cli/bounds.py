@@ -50,7 +50,7 @@ def bounds(
     except (RuntimeError, IndexError, TypeError) as error:
         raise ValueError(f"The model or the loss does not take this batch: {error}") from error
     if as_json:
-        said = {"schema": 1, "layers": {name: layer.plain() for name, layer in found.items()}}
+        said = {"kind": "bounds", "schema": 1, "layers": {name: layer.plain() for name, layer in found.items()}}
         typer.echo(json.dumps(said, indent=1, allow_nan=False))
     wrong = [name for name, layer in found.items() if not layer.holds]
     if not as_json:

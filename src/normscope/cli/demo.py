@@ -1,6 +1,7 @@
 """`normscope demo`: something true within two minutes of installing."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -64,3 +65,4 @@ def demo(
     for sentence in findings(runs):
         console.print(f"- {sentence}", soft_wrap=True, highlight=False)
     console.print("Written: " + ", ".join(str(path) for path in written), soft_wrap=True, highlight=False)
+    typer.echo(f"See it: normscope report {shlex.quote(str(out))}", err=True)

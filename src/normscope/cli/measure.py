@@ -2,6 +2,7 @@
 
 import json
 import math
+from itertools import islice
 from typing import Annotated
 
 import typer
@@ -14,10 +15,11 @@ def measure(
     model: Annotated[str, typer.Argument(help="path/to/file.py:name or package.module:name of a function.")],
     data: Annotated[str, typer.Option(help="digits, gaussian, mnist, cifar10, a .npz with x and y, or module:name.")],
     lr: Annotated[float | None, typer.Option(help="Say what this learning rate means here.")] = None,
-    loss: Annotated[str, typer.Option(help="half_mse, half_sse or cross_entropy.")] = "cross_entropy",
+    loss: Annotated[str, typer.Option(help="half_mse, half_sse, mse or cross_entropy.")] = "cross_entropy",
     momentum: Annotated[float, typer.Option(help="Of gradient descent.")] = 0.0,
     nesterov: Annotated[bool, typer.Option("--nesterov", help="Nesterov's momentum.")] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples of the one batch.")] = 256,
+    batches: Annotated[int | None, typer.Option(min=1, help="Of a loader, at most so many; all if not given.")] = None,
     stats: Annotated[str, typer.Option(help="batch (as trained), frozen or running.")] = "batch",
     matrix: Annotated[str, typer.Option(help="ggn, hessian or fisher.")] = "ggn",
     layers: Annotated[bool, typer.Option("--layers", help="A row for every layer's own block.")] = False,
@@ -37,18 +39,24 @@ def measure(
     from normscope.curvature import STATISTICS
     from normscope.curvature import measure as measure_curvature
     from normscope.curvature.statistics import over_the_batch
-    from normscope.losses import LOSSES
+    from normscope.losses import LOSSES, mse
 
     if lr is not None and not (math.isfinite(lr) and lr > 0):
         raise ValueError(f"--lr is a positive number; got {lr}.")
-    check_choice("loss", loss, LOSSES)
+    known = LOSSES | {"mse": mse}
+    check_choice("loss", loss, known)
     check_choice("stats", stats, STATISTICS)
     built = model_of(model, device)
     batch = batch_of(data, built, batch_size, seed)
+    if not isinstance(batch, tuple):
+        batch = batch if batches is None else list(islice(batch, batches))
+        count = str(len(batch)) if hasattr(batch, "__len__") else "all"
+        faster = "; --batches 1 is faster" if batches is None and count != "1" else ""
+        typer.echo(f"Measuring over {count} of the batches of {data}{faster}.", err=True)
     try:
         found = measure_curvature(
             built,
-            LOSSES[loss],
+            known[loss],
             batch,
             momentum=momentum,
             nesterov=nesterov,

@@ -1,6 +1,7 @@
 """`normscope monitor`: train what a function of yours sets up, and look on."""
 
 import json
+import traceback
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from normscope.choices import check_choice
+from normscope.cli.inputs import what_was_said
 from normscope.loading import load
 
 _PARTS = ("model", "loss_fn", "batches", "optimizer")
 _MORE = ("forward", "autocast")
+_PACKAGE = Path(__file__).parents[1]
 
 
 def monitor(
@@ -66,9 +69,17 @@ def monitor(
                     raise ValueError(f"The batches of {setup} are empty, so nothing was trained.")
             except KeyboardInterrupt:
                 interrupted = True
-    except Exception:
+    except Exception as error:
         if not done:
             _forget(lines)
+        if "more than 1 value per channel" in str(error):
+            raise ValueError(
+                f"{setup} gives a batch of one sample at step {done}, of which BatchNorm can take no statistics. Use "
+                "larger batches, and drop_last=True in a DataLoader."
+            ) from error
+        if _by_batch(error):
+            kept = f" What was measured in the {done} steps before is in {out}." if done else ""
+            raise ValueError(f"{setup} failed at step {done}: {what_was_said(error)}{_place(error)}.{kept}") from error
         raise
     outcome = f"{done} step{'s' * (done != 1)}, {len(monitor.records)} look{'s' * (len(monitor.records) != 1)}"
     if diverged_at is not None:
@@ -85,9 +96,28 @@ def monitor(
         for sentence in (outcome, *map(str, monitor.verdicts), *monitor.notes):
             console.print(f"- {sentence}", soft_wrap=True, highlight=False, markup=False)
         console.print("Written: " + ", ".join(map(str, written)), soft_wrap=True, highlight=False, markup=False)
+    if monitor.records and not any(record.results for record in monitor.records):
+        typer.echo(f"normscope: nothing was measured; {out / 'summary.md'} says why.", err=True)
+        raise typer.Exit(1)
     if interrupted:
         typer.echo(f"normscope: interrupted after {done} steps; what was measured until then is in {out}.", err=True)
         raise typer.Exit(1)
+
+
+def _by_batch(error: Exception) -> bool:
+    """Whether a model, a loss and a batch do not fit one another, by what torch raises then; ours says it itself."""
+    if isinstance(error, ValueError):
+        return _PACKAGE not in Path(traceback.extract_tb(error.__traceback__)[-1].filename).parents
+    return isinstance(error, (RuntimeError, IndexError, TypeError))
+
+
+def _place(error: Exception) -> str:
+    """Where in the user's own code, which is neither ours nor an installed library's."""
+    packages = Path(typer.__file__).parents[1], _PACKAGE
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not any(folder in Path(frame.filename).parents for folder in packages)]
+    inside = [frame for frame in own if frame.lineno and frame.filename.endswith(".py") and frame.name != "<module>"]
+    return f" ({Path(inside[-1].filename).name}, line {inside[-1].lineno})" if inside else ""
 
 
 def _forget(lines: Path) -> None:

@@ -45,7 +45,7 @@ def report(
         typer.echo(json.dumps(found, indent=1, allow_nan=False))
         return None
     for section in sections:
-        for said in section.verdicts:
+        for said in section.in_order():
             mark = {True: "good", False: "look", None: "note"}[said.good]
             typer.echo(f"- [{mark}] {said.text}")
     typer.echo(f"Written: {written}")

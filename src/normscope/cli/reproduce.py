@@ -64,9 +64,9 @@ def reproduce(
                 *names, out=out, scale=scale, seeds=seeds, device=device, root=root, jobs=jobs, minutes=minutes,
                 yes=yes, on_run=partial(_say, begun),
             )  # fmt: skip
-        except (KeyboardInterrupt, Terminated) as stopped:
+        except (KeyboardInterrupt, Terminated):
             typer.echo("Stopped. What was finished is kept; the same command goes on from there.", err=True)
-            raise typer.Exit(130 if isinstance(stopped, KeyboardInterrupt) else 143) from None
+            raise typer.Exit(1) from None
         finally:
             signal.signal(signal.SIGTERM, before)
         for job in sorted(begun):

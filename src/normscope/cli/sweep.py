@@ -48,7 +48,7 @@ def sweep(
         found = run(described, out, device=device, engine=engine, address=address, root=root, group=group, quiet=quiet)
     except KeyboardInterrupt:
         typer.echo("Stopped. What was finished is kept; the same command goes on from there.", err=True)
-        raise typer.Exit(130) from None
+        raise typer.Exit(1) from None
     except ImportError as error:
         raise ValueError(str(error)) from error
     console = Console()

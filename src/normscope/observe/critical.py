@@ -54,6 +54,7 @@ class CriticalStep:
             text = "The loss is not finite here, so there is no step to judge."
             return [Verdict("critical step", None, text, formula, _SOURCE)]
         lowers = self.step > 1
+        rate = f" (a learning rate of {self.eta:.3g})" if math.isfinite(self.eta) else ""
         text = (
             f"The coming {'update' if self.update == 'optimizer' else 'gradient step'} "
             f"{'does not raise' if lowers else 'raises'} this batch's loss; "
@@ -61,7 +62,7 @@ class CriticalStep:
         text += (
             f"no rise was found up to {self.low:.3g} times it."
             if math.isinf(self.step)
-            else f"up to {self.step:.3g} times it would be no worse than here."
+            else f"up to {self.step:.3g} times it{rate} the loss would be no worse than here."
         )
         good: bool | None = lowers
         if not lowers:

@@ -32,7 +32,8 @@ _SOURCE = 'the encyclopedia article "Batch normalization"'
 class NormHealth:
     """One entry of gaps, ratios (nan without running statistics) and dead shares (nan without gamma) a normalizer.
 
-    grad_norms: ||dL/dh|| at each weight layer of `depth`, in the order they run.
+    grad_norms: ||dL/dh|| at each weight layer of `depth`, in the order they run. settled: batches that running
+    statistics have taken in, times momentum; the least of all normalizers, nan where none counts them.
     """
 
     layers: tuple[str, ...]
@@ -41,6 +42,7 @@ class NormHealth:
     dead: tuple[float, ...]
     depth: tuple[str, ...]
     grad_norms: tuple[float, ...]
+    settled: float = math.nan
 
     @property
     def growth(self) -> float:
@@ -75,6 +77,12 @@ class NormHealth:
             for layer, gap, ratio in zip(self.layers, self.mean_gaps, self.variance_ratios, strict=True)
             if gap > MEAN_GAP or ratio > VARIANCE_RATIO or ratio < 1 / VARIANCE_RATIO
         ]
+        if off and self.settled < 1:
+            text = (
+                "Too early to compare eval mode with the network that is trained: running statistics have hardly seen "
+                "a batch. Look again after some 1/momentum steps."
+            )
+            return [Verdict("statistics", None, text, "batches seen < 1/momentum", _SOURCE + ", inference")]
         others = f" and {len(off) - 1} more" if len(off) > 1 else ""
         text = (
             f"Running statistics of {off[0]}{others} are far from this batch's: eval mode is another network than the "
@@ -153,7 +161,8 @@ class HealthProbe:
         grads = [self._grads[name] for name in depth]
         sizes = probe.at.mean_over_processes(torch.stack(grads)).tolist() if grads else []
         gaps, ratios, dead = zip(*rows, strict=True) if rows else ((), (), ())
-        return NormHealth(tuple(self._moments), gaps, ratios, dead, tuple(depth), tuple(sizes))
+        settled = min(map(_settled, modules.values()), default=math.nan)
+        return NormHealth(tuple(self._moments), gaps, ratios, dead, tuple(depth), tuple(sizes), settled)
 
 
 Moments = tuple[Tensor, Tensor, Tensor] | None
@@ -169,6 +178,12 @@ def _moments(module: nn.Module, x: Tensor) -> Moments:
     if isinstance(module, _LpLayer):
         return mean, variance, lp_statistics(x, module.p, module.centered, False)[1].square()
     return mean, variance, variance
+
+
+def _settled(module: nn.Module) -> float:
+    """Batches taken in, times momentum; inf for a layer that does not count them or keeps their plain mean."""
+    seen, momentum = getattr(module, "num_batches_tracked", None), getattr(module, "momentum", None)
+    return math.inf if seen is None or momentum is None else float(seen) * float(momentum)
 
 
 def _row(module: nn.Module, moments: Moments) -> Tensor:

@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,8 @@ def _record(row: dict[str, Any]) -> Record:
 
 def _result(kind: Any, found: dict[str, Any]) -> Any:
     """`found` with tuples for lists, and numbers for the strings of fields that hold numbers."""
-    return kind(**{f.name: _value(found[f.name], numbers="str" not in str(f.type)) for f in fields(kind)})
+    held = [f for f in fields(kind) if f.name in found or f.default is MISSING]
+    return kind(**{f.name: _value(found[f.name], numbers="str" not in str(f.type)) for f in held})
 
 
 def _value(value: Any, *, numbers: bool) -> Any:

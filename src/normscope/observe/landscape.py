@@ -104,10 +104,9 @@ class Landscape:
             text = "The gradient is zero here or not finite at one of the steps: its change has no size."
             return Verdict("beta", None, text, formula, _SOURCE)
         spike = self.beta > self.beta_limit
-        text = f"The gradient changes by {self.beta:.3g} times the distance moved, " + (
-            f"above 2/lr = {self.beta_limit:.3g}: a spike, the loss is rough here."
-            if spike
-            else f"at most 2/lr = {self.beta_limit:.3g}, which lr alone accounts for."
+        text = (
+            f"For a step of this size the loss is {'rough' if spike else 'smooth'} here: the gradient changes by "
+            f"{self.beta:.3g} times the distance moved, {'above' if spike else 'at most'} 2/lr = {self.beta_limit:.3g}."
         )
         return Verdict("beta", not spike, text, formula, _SOURCE)
 

@@ -244,7 +244,7 @@ class Monitor(Reportable):
         if self._put_off:
             notes[
                 f"budget={self._budget.share:g} put off {self._put_off} of the looks asked for; "
-                f"{self._budget.used:.1%} of the time went into looking."
+                f"{self._budget.used:.1%} of the time went into looking. A larger budget, or none, looks more often."
             ] = None
         return tuple(notes)
 

@@ -41,7 +41,7 @@ def loss_kind(loss_fn: Callable[..., Any] | None) -> str:
         >>> loss_kind(nn.CrossEntropyLoss()), loss_kind(losses.half_sse), loss_kind(F.l1_loss)
         ('cross_entropy', 'squared', 'other')
     """
-    if loss_fn in (losses.half_mse, losses.half_sse, F.mse_loss) or isinstance(loss_fn, nn.MSELoss):
+    if loss_fn in (losses.half_mse, losses.half_sse, losses.mse, F.mse_loss) or isinstance(loss_fn, nn.MSELoss):
         return SQUARED
     entropies = (F.cross_entropy, F.nll_loss, F.binary_cross_entropy, F.binary_cross_entropy_with_logits)
     modules = (nn.CrossEntropyLoss, nn.NLLLoss, nn.BCELoss, nn.BCEWithLogitsLoss)

@@ -45,6 +45,12 @@ class Section:
     command: str = ""
     uses: tuple[str, ...] = ()
 
+    def in_order(self) -> list[Said]:
+        """The answer, where the first sentence is one; then what needs a look; then the rest, each as it came."""
+        answer = [said for said in self.verdicts[:1] if said.good is None]
+        rest = self.verdicts[len(answer) :]
+        return [*answer, *sorted(rest, key=lambda said: said.good is not False)]
+
     def verdict_plain(self) -> dict[str, Any]:
         """For machines: the verdicts, without the evidence."""
         found: dict[str, Any] = plain(

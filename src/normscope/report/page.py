@@ -87,8 +87,7 @@ def _header(title: str, live: str) -> str:
 
 def _verdicts(section: Section, heading: str) -> str:
     items = (
-        "".join(map(_said, sorted(section.verdicts, key=lambda said: said.good is not False)))
-        or '<li class="note"><span class="mark">note</span>Nothing yet.</li>'
+        "".join(map(_said, section.in_order())) or '<li class="note"><span class="mark">note</span>Nothing yet.</li>'
     )
     notes = "".join(f"<li>{html.escape(note)}</li>" for note in section.notes)
     small = f"<details><summary>Notes ({len(section.notes)})</summary><ul>{notes}</ul></details>" if notes else ""

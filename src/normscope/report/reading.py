@@ -9,17 +9,24 @@ from typing import Any
 
 from normscope.observe.jsonl import read_jsonl, records_of
 from normscope.report.document import Section
+from normscope.report.sections.bounds import bounds_section
 from normscope.report.sections.claims import claims_section
 from normscope.report.sections.demo import demo_runs, demo_section
 from normscope.report.sections.landscape import landscape_courses
+from normscope.report.sections.losses import losses_section
 from normscope.report.sections.monitor import monitor_course
 from normscope.report.sections.phase import phase_section
 from normscope.report.sections.solve import solve_section
-from normscope.report.sections.stability import measurement_section, prediction_section, spectrum_section
+from normscope.report.sections.stability import (
+    mean_mode_section,
+    measurement_section,
+    prediction_section,
+    spectrum_section,
+)
 from normscope.report.sections.training import Course, training_section
 from normscope.reproduction import Store, all_entries, all_experiments, judge
 from normscope.sweeping import Plan
-from normscope.sweeping.diagram import PhaseDiagram, diagram, lines_file, stored_lines
+from normscope.sweeping.diagram import PhaseDiagram, diagram, lines_file, stored_command, stored_lines
 from normscope.sweeping.journal import Journal
 from normscope.sweeping.running import JOURNAL
 
@@ -29,7 +36,12 @@ _KINDS: dict[str, Callable[[str, Mapping[str, Any]], Section]] = {
     "prediction": prediction_section,
     "measurement": measurement_section,
     "spectrum": spectrum_section,
+    "mean_mode": mean_mode_section,
+    "bounds": bounds_section,
+    "training": losses_section,
+    "comparison": solve_section,
 }
+_TITLES = {"comparison": "Solve", "mean_mode": "Mean mode"}
 _KNOWN = (
     "a Monitor's JSONL, a sweep's journal or phase JSON, a demo's or solve's results.json, a landscape, a saved "
     "result, or a folder of `normscope reproduce`"
@@ -56,7 +68,7 @@ def sections_of(paths: Sequence[Path], *, live: bool = False) -> list[Section]:
 def files_of(path: Path, *, live: bool = False) -> list[Path]:
     """The file itself, or those of a folder that normscope wrote; of a sweep's, the journal where it is followed."""
     if not path.exists():
-        raise ValueError(f"There is no file or folder {path}.")
+        raise ValueError(f"There is no file or folder {path}. Name what normscope wrote: a run's folder, or a file.")
     if not path.is_dir():
         return [path]
     if _reproduced(path):
@@ -123,6 +135,8 @@ def _monitor(file: Path, label: str, live: bool) -> Course:
         warnings.simplefilter("always")
         heads = [row for row in read_jsonl(file) if row["kind"] == "run"]
         records = records_of(file)
+    if not records and said and not live:
+        raise ValueError(f"{file} is half-written: its only look was cut short. Let the run go on to the next.")
     if not records and not live:
         raise ValueError(f"{file} holds no look yet: its run has only begun. Follow it with --serve.")
     notes = dict.fromkeys(str(one.message).replace(str(file), file.name) for one in said)
@@ -141,8 +155,8 @@ def _journal(file: Path, label: str, live: bool) -> list[Section]:
             outcomes = journal.outcomes(plan).values()
             if outcomes or live:
                 place = lines_file(file.parent, key)
-                lines = stored_lines(place) if place.is_file() else {}
-                found.append(phase_section(f"Phase diagram, {label}", diagram(plan, outcomes), lines))
+                lines, made = (stored_lines(place), stored_command(place)) if place.is_file() else ({}, "")
+                found.append(phase_section(f"Phase diagram, {label}", diagram(plan, outcomes), lines, command=made))
     if not found:
         raise ValueError(f"{file} holds no finished training yet. Follow it with --serve.")
     return found
@@ -173,23 +187,21 @@ def _stored(file: Path, label: str) -> list[Course | Section]:
 
 
 def _known(file: Path, label: str, held: Any) -> list[Course | Section]:
-    if isinstance(held, list) and held and all(isinstance(one, dict) for one in held):
-        if "training" in held[0] and "task" in held[0]:
-            return [demo_section("What BatchNorm changed", demo_runs(held))]
-        return list(landscape_courses(held)) if "looks" in held[0] and "windows" in held[0] else []
     if not isinstance(held, dict):
         return []
-    if held.get("kind") == "demo":
+    if held.get("kind") in ("demo", "landscapes"):
         _check_schema(file, held)
+        if held["kind"] == "landscapes":
+            return list(landscape_courses(held["runs"]))
         return [demo_section("What BatchNorm changed", demo_runs(held["runs"]))]
     if held.get("kind") in _KINDS:
         kind = held["kind"]
         _check_schema(file, held)
-        return [_KINDS[kind](f"{kind.capitalize()}, {label}", held)]
+        title = _TITLES.get(kind, kind.capitalize())
+        return [_KINDS[kind](title if label == kind else f"{title}, {label}", held)]
     if {"plan", "cells"} <= held.keys():
-        return [phase_section(f"Phase diagram, {label}", PhaseDiagram.load(file), stored_lines(file))]
-    if {"methods", "promise"} <= held.keys():
-        return [solve_section(f"Solve, {label}", held)]
+        stored, lines = PhaseDiagram.load(file), stored_lines(file)
+        return [phase_section(f"Phase diagram, {label}", stored, lines, command=stored_command(file))]
     return []
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from normscope.invocation import command
 from normscope.reporting import Reportable
 from normscope.results import plain, write_json
 from normscope.sweeping.boundary import Distance, Edge, distance, edges
@@ -83,6 +84,7 @@ class PhaseDiagram(Reportable):
             "boundary": [asdict(edge) for edge in self.boundary()],
             "lines": {name: list(line.items()) for name, line in (lines or {}).items()},
             "agreement": [asdict(found) for found in self.agreement(lines or {}).values()],
+            "command": command(),
         }
         head = json.dumps(plain(result), indent=1, allow_nan=False)
         rows = ",\n".join(json.dumps(plain(cell), separators=(",", ":"), allow_nan=False) for cell in cells)
@@ -126,7 +128,12 @@ def save_lines(lines: Mapping[str, Mapping[float, float]], path: str | Path) -> 
     """`lines` alone, for `stored_lines`; a folder that is missing is made."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     held = {name: list(line.items()) for name, line in lines.items()}
-    write_json(path, plain({"kind": "lines", "schema": SCHEMA, "lines": held}))
+    write_json(path, plain({"kind": "lines", "schema": SCHEMA, "lines": held, "command": command()}))
+
+
+def stored_command(path: str | Path) -> str:
+    """What made a file of `PhaseDiagram.save` or `save_lines`, as it was typed; empty where the file does not say."""
+    return str(json.loads(Path(path).read_text()).get("command", ""))
 
 
 def diagram(plan: Plan, outcomes: Iterable[Outcome]) -> PhaseDiagram:

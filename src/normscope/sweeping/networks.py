@@ -82,9 +82,12 @@ def _tried(wrong: list[str], what: str, make: Callable[[], Any]) -> Any:
 
 
 def _dataset(plan: Plan, root: str | os.PathLike[str] | None) -> Dataset:
-    if ":" not in plan.data:
-        return load_data(plan.data, root, **plan.data_options)
-    found = load(plan.data)(**plan.data_options)
+    try:
+        if ":" not in plan.data:
+            return load_data(plan.data, root, **plan.data_options)
+        found = load(plan.data)(**plan.data_options)
+    except TypeError as error:
+        raise TypeError(f"{error}; what data take goes into [data_options], as seed = 0") from error
     if not isinstance(found, Dataset):
         raise TypeError(f"{plan.data} must return a normscope.data.Dataset; got {type(found).__name__}")
     return found

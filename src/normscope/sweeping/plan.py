@@ -132,6 +132,8 @@ class Plan:
     @classmethod
     def from_toml(cls, path: str | Path) -> "Plan":
         """From a TOML file with the same keys."""
+        if not Path(path).is_file():
+            raise PlanError([f"there is no file {path}; name a TOML file such as examples/sweep_digits.toml."])
         try:
             description = tomllib.loads(Path(path).read_text())
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -27,12 +27,18 @@ def monitor_course(label: str, records: Sequence[Record], head: dict[str, Any], 
             histograms.setdefault(layer, []).append((record.step, low, high, counts))
     failed = dict.fromkeys(f"{name}: {text}" for record in records for name, text in record.errors.items())
     settings = {name: value for name, value in head.items() if name not in ("kind", "schema", "environment", "command")}
+    said = [Said(v.good, v.text, v.formula, v.source) for v in latest_verdicts(records)]
+    if records and not any(record.results for record in records):
+        said.append(Said(False, f"Nothing was measured: {'; '.join(failed) or 'the looks are empty'}"))
+    if len(records) == 1:
+        text = "One look was made, so no course over training is seen. A longer run, or a larger budget, gives more."
+        said.append(Said(None, text))
     return Course(
         label,
         looks,
         layers,
         histograms,
-        tuple(Said(v.good, v.text, v.formula, v.source) for v in latest_verdicts(records)),
+        tuple(said),
         (
             *(f"Not measured: {text}" for text in failed),
             *dict.fromkeys((*notes, *(n for r in records for n in r.notes))),

@@ -22,8 +22,9 @@ from normscope.report.chart import (
     Panel,
 )
 from normscope.report.document import Said, Section, Table
-from normscope.report.phase import borders, cells_of, title_of, words
+from normscope.report.phase import borders, cells_of, title_of
 from normscope.sweeping import Edge, Outcome, PhaseDiagram
+from normscope.sweeping.boundary import Distance
 
 # Colour, dash, and dots for half of it: rungs that agree lie on one another, and each must show.
 _STYLES = (
@@ -46,14 +47,13 @@ def phase_section(
     plan, edges = found.plan, found.boundary()
     # A bisected boundary adds cells to the grid's.
     missing = len(set(plan.cells()) - {one.cell for one in found.outcomes})
-    notes = (f"{missing} of the plan's {len(plan.cells())} trainings are not done yet.",) if missing else ()
     modes = dict.fromkeys(f"Trained {one.mode}{f': {one.note}' if one.note else ''}." for one in found.outcomes)
     return Section(
         title,
-        tuple(_verdicts(found, edges, lines)),
+        (*_unfinished(missing, len(plan.cells())), *_verdicts(found, edges, lines, bool(missing))),
         (_chart(found, edges, lines),) if found.outcomes else (),
         (_table(found, edges, lines),) if found.outcomes else (),
-        (*notes, *modes),
+        tuple(modes),
         {key: value for key, value in asdict(plan).items() if value not in ("", {}, ())} | {"plan's hash": plan.hash},
         found.outcomes[0].environment if found.outcomes else {},
         command,
@@ -61,16 +61,25 @@ def phase_section(
     )
 
 
-def _verdicts(found: PhaseDiagram, edges: Sequence[Edge], lines: Mapping[str, Mapping[float, float]]) -> list[Said]:
+def _unfinished(missing: int, planned: int) -> list[Said]:
+    if not missing:
+        return []
+    text = f"{planned - missing} of {planned} trainings are done, so all below may still change. "
+    return [Said(False, f"{text}The same `normscope sweep` goes on from there.", "", "this sweep")]
+
+
+def _verdicts(
+    found: PhaseDiagram, edges: Sequence[Edge], lines: Mapping[str, Mapping[float, float]], unfinished: bool
+) -> list[Said]:
     axis, said = found.plan.axis, []
     tested = [edge for edge in edges if math.isfinite(edge.best)]
     if tested:
         best = min(tested, key=lambda edge: edge.best_test_loss)
         text = (
-            f"The least test loss, {best.best_test_loss:.3g}, is at {axis} {best.value:.3g} with learning rate "
-            f"{best.best:.3g}"
+            f"Use a learning rate of {best.best:.3g} at {axis} {best.value:.3g}: the least test loss of this sweep, "
+            f"{best.best_test_loss:.3g}."
         )
-        text += "." if math.isnan(best.diverges) else f"; there training first diverges at {best.diverges:.3g}."
+        text += "" if math.isnan(best.diverges) else f" Training first diverges there at {best.diverges:.3g}."
         said.append(Said(True, text, "mean over seeds that all survived", "this sweep"))
     bounded = [edge for edge in edges if math.isfinite(edge.eta)]
     if bounded:
@@ -80,16 +89,24 @@ def _verdicts(found: PhaseDiagram, edges: Sequence[Edge], lines: Mapping[str, Ma
             f"at {axis} {high.value:.3g}: {axis} moves the limit by {math.log10(high.eta / low.eta):.2f} decades."
         )
         said.append(Said(None, text, "every seed survives without a gap", "this sweep"))
-    elif found.outcomes:
+    elif found.outcomes and not unfinished:
         said.append(Said(None, "The boundary lies outside the grid: add larger or smaller learning rates."))
     for one in found.agreement(lines).values():
+        if unfinished and not one.n:
+            continue
         good = abs(one.median) <= 0.3 if one.n else None
-        said.append(Said(good, _sentence(words(one)), "log10(boundary / eta*)", f"eta* {one.name}"))
+        said.append(Said(good, _foretold(one), "boundary / eta*", f"eta* {one.name}"))
     return said
 
 
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:]
+def _foretold(one: Distance) -> str:
+    """A rung's distance from the boundary, as factors."""
+    if not one.n:
+        return f"The limit as {one.name} cannot be compared: the boundary lies outside the grid."
+    return (
+        f"Training survives up to {10**one.median:.2g} times the limit as {one.name} before training (eta*), the "
+        f"median over {one.n} values; at worst {10**one.worst:.2g} times."
+    )
 
 
 def _chart(found: PhaseDiagram, edges: Sequence[Edge], lines: Mapping[str, Mapping[float, float]]) -> Chart:

@@ -23,7 +23,10 @@ _DASHES = ((BLUE, ""), (VERMILION, DASHED), (GREEN, ""), (INK, DASHED))
 def prediction_section(title: str, stored: Mapping[str, Any]) -> Section:
     """From `Prediction.plain()`."""
     eta, mode = float(stored["eta_star"]), stored["mode"]
-    said = [Said(None, _limit(stored), stored["rule"], f"mean-field theory, {stored['theory']}")]
+    text = _limit(stored)
+    if stored["warnings"]:
+        text += " This network is at the edge of the theory's reach or beyond it, as said below: measure to be sure."
+    said = [Said(None, text, stored["rule"], f"mean-field theory, {stored['theory']}")]
     adding = [row for row in stored["layers"] if _number(row.get(mode)) > 0]
     if adding and math.isfinite(eta):
         top = max(adding, key=lambda row: _number(row[mode]))
@@ -110,6 +113,29 @@ def spectrum_section(title: str, stored: Mapping[str, Any]) -> Section:
     return Section(
         title, (said,), (Chart("Spectral density", caption, (panel,), wide=True),), settings=settings,
         environment=stored["environment"], uses=("spectrum",),
+    )  # fmt: skip
+
+
+def mean_mode_section(title: str, stored: Mapping[str, Any]) -> Section:
+    """From `MeanMode.plain()`."""
+    top, share = _number(stored["lambda_max"]), _number(stored["share"])
+    said = Said(
+        None if stored["converged"] else False,
+        f"{share:.0%} of the top eigenvector is constant over samples: lambda_max {top:.4g} "
+        f"{'is' if share > 0.5 else 'is not'} that of the mean mode.",
+        "share of its squared length",
+        f"Fisher matrix seen from the outputs, relative residual {_number(stored['residual']):.1e}",
+    )
+    bounds = {
+        "U, without the diagonal": _number(stored["u_statistic"]),
+        "V <= lambda_max": _number(stored["v_statistic"]),
+        "lambda_max": top,
+        "trace >= lambda_max": _number(stored["upper"]),
+    }
+    chart = _points("Bounds around the largest eigenvalue", "quantity", "value", bounds)
+    return Section(
+        title, (said,), (chart,) if chart else (), settings=stored["settings"], environment=stored["environment"],
+        uses=("measure",),
     )  # fmt: skip
 
 

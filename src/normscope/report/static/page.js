@@ -196,7 +196,9 @@
       const put = (axis, place, room) => axis.ticks
         ? axis.ticks.map((text, i) => [i, text]).filter(([i]) => i >= place.low && i <= place.high && i % Math.ceil(axis.ticks.length / room) === 0)
         : ticks(place, room).map((v) => [v, short(v)]);
-      for (const [v, text] of put(panel.x, x, (this.right - this.left) / 62)) {
+      // Names as far apart as the longest needs.
+      const wide = Math.max(62, 12 + 6.4 * Math.max(0, ...(panel.x.ticks || []).map((t) => t.length)));
+      for (const [v, text] of put(panel.x, x, (this.right - this.left) / wide)) {
         if (!panel.heat) root.append(svg("line", { class: "grid", x1: x(v), x2: x(v), y1: MARGIN.top, y2: this.bottom }));
         root.append(svg("text", { x: x(v), y: this.bottom + 16, "text-anchor": "middle" }, text));
       }
@@ -226,7 +228,7 @@
       const style = { stroke: colour(one.colour), "stroke-width": 1.6, fill: "none", "stroke-dasharray": one.dash, "stroke-linejoin": "round" };
       const d = one.joined ? this.path(one.x, one.y) : "";
       group.append(svg("path", { d, ...style }));
-      if (one.marks || (!one.dash && one.x.length <= 40)) one.x.forEach((v, i) => {
+      if (one.marks || one.x.length === 1 || (!one.dash && one.x.length <= 40)) one.x.forEach((v, i) => {
         if (finite(v) && finite(one.y[i]) && !(this.y.log && one.y[i] <= 0))
           group.append(svg("circle", { cx: this.x(v), cy: this.y(one.y[i]), r: one.joined ? 2 : 4, fill: colour(one.colour) }));
       });

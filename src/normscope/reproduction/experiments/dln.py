@@ -90,7 +90,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
 def earlier(folder: Path) -> list[Run]:
     """Seeds 0 to 2 of `none` and `batch` at lr 1e-6, looked at every 25 steps and stored by examples/landscape.py."""
     path, found = folder / "landscape-dln.json", []
-    for row in json.loads(path.read_text()) if path.is_file() else []:
+    for row in json.loads(path.read_text())["runs"] if path.is_file() else []:
         looks = row["looks"]
         layers = {str(n): one for n, one in zip(SHIFT_LAYERS, sorted(row["layers"], key=_number), strict=True)}
         curves = {

@@ -186,7 +186,7 @@ def earlier(folder: Path) -> list[Run]:
     """
     found: dict[tuple[str, int], Curves] = {}
     looked, evaluated = folder / "landscape-vgg16-cifar10.json", folder / "vgg16-cifar10.json"
-    for row in json.loads(looked.read_text()) if looked.is_file() else []:
+    for row in json.loads(looked.read_text())["runs"] if looked.is_file() else []:
         looks = row["looks"]
         layers = {str(n): one for n, one in zip(SHIFT_LAYERS, sorted(row["layers"], key=_number), strict=True)}
         found[row["norm"], row["seed"]] = {
@@ -196,7 +196,7 @@ def earlier(folder: Path) -> list[Run]:
             "shift": {n: one["shift"] for n, one in layers.items()},
             "cosine": {n: one["shift_cosine"] for n, one in layers.items()},
         }
-    for row in json.loads(evaluated.read_text()) if evaluated.is_file() else []:
+    for row in json.loads(evaluated.read_text())["runs"] if evaluated.is_file() else []:
         curves = found.setdefault((row["norm"], row["seed"]), {})
         curves["evaluated"] = [one["step"] for one in row["evaluations"]]
         for name in ("test_accuracy", "train_accuracy"):

@@ -1,0 +1,89 @@
+"""What `bounds` found on one layer, or on every layer of a network."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from normscope.bounds import Bounds, Row
+from normscope.report.chart import BLUE, DASHED, GREEN, VERMILION, Axis, Chart, Line, Panel, spans_decades
+from normscope.report.document import Said, Section, Table
+
+_COLOURS = {"printed": (VERMILION, DASHED), "corrected": (BLUE, ""), "both": (GREEN, "")}
+_CAPTION = (
+    "Left over right side, the largest of a layer's units; 1 is an equality, and above 1 an upper bound is broken. "
+    "Where a side is not positive or the statement's own condition is not met there is no point."
+)
+
+
+def bounds_section(title: str, stored: Mapping[str, Any]) -> Section:
+    """From `Bounds.plain()`, or from what `normscope bounds --json` prints of a network."""
+    layers = {name: _bounds(one) for name, one in stored.get("layers", {"": stored}).items()}
+    wrong = [name for name, found in layers.items() if not found.holds]
+    units = sum(len(found.units) for found in layers.values())
+    where = f"{units} units of {len(layers)} layer{'s' * (len(layers) != 1)}"
+    said = [
+        Said(
+            not wrong,
+            f"Every corrected statement holds on {where}."
+            if not wrong
+            else f"A corrected statement fails on {', '.join(name or 'this layer' for name in wrong)}: the arithmetic "
+            "or this instrument is at fault there.",
+            "both sides computed in float64",
+            "theorems about one BatchNorm layer",
+        )
+    ]
+    broken = sorted({row.statement for f in layers.values() for row in f.rows if row.form == "printed" and _fails(row)})
+    if broken:
+        said.append(Said(None, f"As printed in the source, these fail here: {'; '.join(broken)}.", "", "docs/errata"))
+    columns = ("layer", "statement", "form", "relation", "units", "applies", "holds", "largest error", "least slack")
+    rows = [
+        [name, *(_number(value) for value in row.values())]
+        for name, found in layers.items()
+        for row in found.summary().to_dict("records")
+    ]
+    notes = tuple(dict.fromkeys(f"{name}: {note}" if name else note for name, f in layers.items() for note in f.notes))
+    first = next(iter(layers.values()))
+    settings = {"values of a unit": first.m, "bound on the inputs": first.lam}
+    charts = tuple(chart for name, found in layers.items() if (chart := _chart(name, found)) is not None)
+    table = Table("Statements", columns, rows)
+    return Section(title, tuple(said), charts, (table,), notes, settings, first.environment, uses=("bounds",))
+
+
+def _bounds(stored: Mapping[str, Any]) -> Bounds:
+    rows = tuple(_row(row) for row in stored["rows"])
+    held = {name: stored[name] for name in ("m", "environment")}
+    return Bounds(
+        rows=rows, lam=float(stored["lam"]), units=tuple(stored["units"]), notes=tuple(stored["notes"]), **held
+    )
+
+
+def _row(stored: Mapping[str, Any]) -> Row:
+    sides: dict[str, Any] = {name: float(stored[name]) for name in ("left", "right", "slack", "error")}
+    return Row(**{**stored, **sides})
+
+
+def _fails(row: Row) -> bool:
+    return row.applies and not row.holds
+
+
+def _chart(name: str, found: Bounds) -> Chart | None:
+    shares: dict[str, dict[str, float]] = {}
+    for row in found.rows:
+        if row.applies and row.left > 0 and row.right > 0 and math.isfinite(row.left / row.right):
+            of = shares.setdefault(row.form, {})
+            of[row.statement] = max(of.get(row.statement, 0.0), row.left / row.right)
+    statements = list(dict.fromkeys(row.statement for row in found.rows))
+    lines = tuple(
+        Line(form, range(len(statements)), [of.get(one, math.nan) for one in statements], *_COLOURS[form], marks=True,
+             joined=False)
+        for form, of in shares.items()
+    )  # fmt: skip
+    if not lines:
+        return None
+    axis = Axis("left / right", log=spans_decades(*(line.y for line in lines)))
+    panel = Panel("", Axis("statement", ticks=tuple(statements)), axis, lines)
+    return Chart(f"Both sides{f', {name}' if name else ''}", _CAPTION, (panel,), wide=True)
+
+
+def _number(value: Any) -> Any:
+    return None if isinstance(value, float) and math.isnan(value) else value

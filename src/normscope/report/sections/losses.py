@@ -1,0 +1,57 @@
+"""A run of `train`: the loss of every step, and what was evaluated on the way."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from normscope.report.chart import BLUE, Axis, Chart, Line, Panel, spans_decades
+from normscope.report.document import Said, Section, Table
+
+_LOSS = "Loss of each training batch before its step. A curve that leaves the frame diverges."
+_EVALUATED = "What was evaluated on the way, at the steps where it was."
+
+
+def losses_section(title: str, stored: Mapping[str, Any]) -> Section:
+    """From what `Training.save` writes."""
+    losses = [float(loss) for loss in stored["losses"]]
+    evaluations = stored["evaluations"]
+    names = list(dict.fromkeys(name for one in evaluations for name in one if name != "step"))
+    charts = [_chart("Loss over training", _LOSS, {"loss": (range(len(losses)), losses)}, losses[:1])]
+    for name in names:
+        kept = [one for one in evaluations if name in one]
+        series = {name: ([one["step"] for one in kept], [float(one[name]) for one in kept])}
+        charts.append(_chart(f"Evaluated: {name}", _EVALUATED, series, ()))
+    rows = [[one.get(name) for name in ("step", *names)] for one in evaluations]
+    return Section(
+        title,
+        (_said(losses, stored["diverged_at"]),),
+        tuple(charts) if losses else (),
+        (Table("Evaluations", ("step", *names), rows),) if rows else (),
+        (),
+        stored["settings"] | {"seconds": stored["seconds"]},
+        stored["environment"],
+    )
+
+
+def _said(losses: Sequence[float], diverged_at: int | None) -> Said:
+    if not losses:
+        return Said(False, "No step was made: there were no batches.")
+    if diverged_at is not None:
+        text = f"Training diverged at step {diverged_at}: the loss went from {losses[0]:.3g} to {losses[-1]:.3g}."
+        return Said(False, f"{text} A smaller learning rate is the first thing to try.", "", "this run")
+    text = f"The loss of a batch went from {losses[0]:.3g} to {losses[-1]:.3g} in {len(losses)} steps."
+    return Said(losses[-1] < losses[0], text, "", "this run")
+
+
+def _chart(
+    title: str,
+    caption: str,
+    series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    start: Sequence[float],
+) -> Chart:
+    lines = tuple(Line(name, x, y, BLUE, marks=len(x) < 40) for name, (x, y) in series.items())
+    # Without a ceiling a diverged run would flatten all that came before it.
+    ceiling = 10 * start[0] if start else math.nan
+    high = ceiling if any(not value <= ceiling for line in lines for value in line.y) and ceiling > 0 else None
+    log = spans_decades(*(line.y for line in lines))
+    return Chart(title, caption, (Panel("", Axis("step"), Axis(lines[0].name, log=log, high=high), lines),), wide=True)
