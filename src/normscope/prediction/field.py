@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from normscope.theory.gaussian import Activation
+from normscope.theory.marginals import Marginal
 from normscope.theory.sites import Sites
 
 
@@ -32,6 +33,7 @@ class Part:
     to pair, which finite dimensions and widths bring. kurtosis: excess, which values normalized by a batch lack.
     length: relative variance from sample to sample of the squared length. tangent: the kernel of two samples' gradients
     by the weights before (statistics held), sum of G K over layers; a zero for a batch of which every pair is known.
+    marginal: of one place, where values are no Gaussian and it is known.
     """
 
     channels: int
@@ -41,6 +43,7 @@ class Part:
     noise: float = 0.0
     kurtosis: float = 0.0
     length: float = 0.0
+    marginal: Marginal | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +86,18 @@ class Field:
 
 
 @dataclass(frozen=True, eq=False)
+class Strand:
+    """A gradient of one part that came from independent weights, g, through slopes that the values decide.
+
+    first, second: the mean of the slopes' product and of its square, for each cell of the part's marginal.
+    """
+
+    g: Tensor
+    first: Tensor
+    second: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Cotangent:
     """For each part: g, the kernel of the gradient summed over its channels, bend, that of d g / d value, and two.
 
@@ -92,12 +107,16 @@ class Cotangent:
     spread: sum of 1/width over the weights it came through, for the correction to finite width; for the mean mode, in
     which only channels are independent, and for the data modes, in which sites are too; the relative variance from
     sample to sample of its squared length; and how far samples stand apart in the mean mode.
+
+    strands: for each part what g is the sum of, where slopes on the way are those of the part's own values; () where
+    g is independent of them.
     """
 
     g: tuple[Tensor, ...]
     bend: tuple[Tensor, ...]
     two: tuple[Tensor, ...]
     spread: Spread
+    strands: tuple[tuple[Strand, ...], ...] = ()
 
     def __add__(self, other: "Cotangent") -> "Cotangent":
         """Two readers of one tensor; what comes back through different weights is independent.
@@ -116,7 +135,19 @@ class Cotangent:
             tuple(a + b for a, b in zip(self.bend, other.bend, strict=True)),
             tuple(a + b for a, b in zip(self.two, other.two, strict=True)),
             (mean, data, lengths, apart),
+            _both(self, other),
         )
 
     def weight(self) -> float:
         return float(sum(g[0].detach().abs().sum() for g in self.g))
+
+
+def _both(one: Cotangent, two: Cotangent) -> tuple[tuple[Strand, ...], ...]:
+    if not one.strands and not two.strands:
+        return ()
+    found = []
+    for i in range(len(one.g)):
+        (model, *_), *_ = one.strands or two.strands
+        ones = torch.ones_like(model.first)
+        found.append(sum((c.strands[i] if c.strands else (Strand(c.g[i], ones, ones),) for c in (one, two)), ()))
+    return tuple(found)
