@@ -45,6 +45,46 @@ class ResNet50(nn.Module):
         return self.fc(torch.flatten(x, 1))
 
 
+class _Basic(nn.Module):
+    def __init__(self, c_in: int, c: int, stride: int, gamma: float) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(c_in, c, 3, stride, 1, bias=False), make_norm("batch", c, dim=2, gamma=gamma)
+        self.conv2, self.bn2 = nn.Conv2d(c, c, 3, 1, 1, bias=False), make_norm("batch", c, dim=2, gamma=gamma)
+        self.down = None
+        if stride > 1 or c_in != c:
+            shortcut = nn.Conv2d(c_in, c, 1, stride, bias=False)
+            self.down = nn.Sequential(shortcut, make_norm("batch", c, dim=2, gamma=gamma))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(y + (x if self.down is None else self.down(x)))
+
+
+class PostResNet(nn.Module):
+    """ResNet-18 or -50 for small images: ReLU after each sum, two or three layers a block, no pooling but the last."""
+
+    def __init__(self, seed: int, *, width: int, gamma: float = 1.0, deep: bool = False, d_out: int = 10) -> None:
+        super().__init__()
+        self.conv, self.bn = (
+            nn.Conv2d(3, width, 3, padding=1, bias=False),
+            make_norm("batch", width, dim=2, gamma=gamma),
+        )
+        blocks: list[nn.Module] = []
+        c_in = width
+        for i, count in enumerate((3, 4, 6, 3) if deep else (2, 2, 2, 2)):
+            c = width * 2**i
+            for j in range(count):
+                stride = 2 if i and not j else 1
+                blocks.append(_Bottleneck(c_in, c, stride, not j) if deep else _Basic(c_in, c, stride, gamma))
+                c_in = 4 * c if deep else c
+        self.blocks = nn.Sequential(*blocks)
+        self.fc = nn.Linear(c_in, d_out)
+        initialize(self, "mean_field", seed=seed, sigma_b2=0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.blocks(F.relu(self.bn(self.conv(x)))).mean((2, 3)))
+
+
 class Dense(nn.Module):
     """Each convolution sees all maps before it."""
 

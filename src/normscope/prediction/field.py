@@ -1,5 +1,6 @@
 """What the walk knows of a tensor: the kernels of its channels, and of the cotangents that come back to it."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +24,8 @@ class Root:
 
 Spread = tuple[float, float, float, float]
 INPUTS = Root("", 0)
+# Strands that are told apart, so that the cost of a chain of blocks is linear in its length.
+_STRANDS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,11 +146,23 @@ class Cotangent:
 
 
 def _both(one: Cotangent, two: Cotangent) -> tuple[tuple[Strand, ...], ...]:
-    if not one.strands and not two.strands:
-        return ()
+    """Of each part; the ones that came furthest first, what comes from weights of its own last."""
     found = []
-    for i in range(len(one.g)):
-        (model, *_), *_ = one.strands or two.strands
-        ones = torch.ones_like(model.first)
-        found.append(sum((c.strands[i] if c.strands else (Strand(c.g[i], ones, ones),) for c in (one, two)), ()))
+    for i, mixed in enumerate(one.strands or two.strands):
+        ones = torch.ones_like(mixed[0].first)
+        fresh = tuple(Strand(c.g[i], ones, ones) for c in (one, two) if not c.strands)
+        own = (*(s for c in (one, two) if c.strands for s in c.strands[i]), *fresh)
+        found.append((_as_one(own[: 1 - _STRANDS]), *own[1 - _STRANDS :]) if len(own) > _STRANDS else own)
     return tuple(found)
+
+
+def _as_one(strands: tuple[Strand, ...]) -> Strand:
+    """What went through many of the same slopes differs little by how many."""
+    sizes = [float(s.g[0].detach().abs().sum()) for s in strands]
+    total = sum(sizes)
+    shares = [size / total if 0 < total < math.inf else 1 / len(sizes) for size in sizes]
+    first, second = (
+        torch.stack([share * of for share, of in zip(shares, profiles, strict=True)]).sum(0)
+        for profiles in ([s.first for s in strands], [s.second for s in strands])
+    )
+    return Strand(torch.stack([s.g for s in strands]).sum(0), first, second)

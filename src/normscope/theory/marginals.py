@@ -8,7 +8,7 @@ by it. So the distribution itself goes along, on cells of equal size of which ze
     P(cell) = sum_i p_i [Phi((b - r_i - mean) / sqrt(q)) - Phi((a - r_i - mean) / sqrt(q))]        exact for the r_i
 
 Two places are joined as Gaussian values are (a Gaussian copula): z = Z(w), Z rising and w standard Gaussian, and the
-correlation c of w and w~ is the one that gives the covariance of z and z~ which the kernels say. With A_k = E[A h_k(w)]
+correlation c of w and w~ is the one that gives z and z~ the covariance of their kernel. With A_k = E[A h_k(w)]
 
     E[A(z) A(z~)] = sum_k A_k^2 c^k         exact for c = 0 (other samples, under BatchNorm) and c = 1 (the place itself)
 
@@ -17,6 +17,7 @@ signs. Derivatives by g: E[A'(z)] = sum over edges of density times jump, exact 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -65,7 +66,8 @@ class Marginal:
 
     def pulled(self, profile: Tensor) -> Tensor:
         """E[profile(z) | r] for each cell of the summand r; profiles of cells, one in each row."""
-        assert self.moved is not None and self.which is not None
+        assert self.moved is not None
+        assert self.which is not None
         return (profile @ self.moved.T)[..., self.which]
 
     @cached_property
@@ -122,6 +124,15 @@ def gaussian(mean: float, q: float) -> Marginal:
     away = (edges - mean) / root
     density = torch.exp(-away * away / 2) / (root * math.sqrt(2 * math.pi))
     return Marginal((edges[1:] + edges[:-1]) / 2, torch.special.ndtr(away).diff(), -density.diff())
+
+
+def of_distribution(below: Callable[[Tensor], Tensor], mean: float, q: float) -> Marginal:
+    """By P(value <= t), of values that lie where those of N(mean, q) do."""
+    root = math.sqrt(q)
+    edges = _edges(mean - _REACH * root, mean + _REACH * root)
+    weight = below(edges).diff().clamp_min(0)
+    # Nobody differentiates by these.
+    return Marginal((edges[1:] + edges[:-1]) / 2, weight, torch.zeros_like(weight))
 
 
 def _edges(low: float, high: float) -> Tensor:
