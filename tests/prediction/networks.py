@@ -46,14 +46,13 @@ class ResNet50(nn.Module):
 
 
 class _Basic(nn.Module):
-    def __init__(self, c_in: int, c: int, stride: int, gamma: float) -> None:
+    def __init__(self, c_in: int, c: int, stride: int) -> None:
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(c_in, c, 3, stride, 1, bias=False), make_norm("batch", c, dim=2, gamma=gamma)
-        self.conv2, self.bn2 = nn.Conv2d(c, c, 3, 1, 1, bias=False), make_norm("batch", c, dim=2, gamma=gamma)
+        self.conv1, self.bn1 = nn.Conv2d(c_in, c, 3, stride, 1, bias=False), nn.BatchNorm2d(c)
+        self.conv2, self.bn2 = nn.Conv2d(c, c, 3, 1, 1, bias=False), nn.BatchNorm2d(c)
         self.down = None
         if stride > 1 or c_in != c:
-            shortcut = nn.Conv2d(c_in, c, 1, stride, bias=False)
-            self.down = nn.Sequential(shortcut, make_norm("batch", c, dim=2, gamma=gamma))
+            self.down = nn.Sequential(nn.Conv2d(c_in, c, 1, stride, bias=False), nn.BatchNorm2d(c))
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
@@ -65,21 +64,21 @@ class PostResNet(nn.Module):
 
     def __init__(self, seed: int, *, width: int, gamma: float = 1.0, deep: bool = False, d_out: int = 10) -> None:
         super().__init__()
-        self.conv, self.bn = (
-            nn.Conv2d(3, width, 3, padding=1, bias=False),
-            make_norm("batch", width, dim=2, gamma=gamma),
-        )
+        self.conv, self.bn = nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
         blocks: list[nn.Module] = []
         c_in = width
         for i, count in enumerate((3, 4, 6, 3) if deep else (2, 2, 2, 2)):
             c = width * 2**i
             for j in range(count):
                 stride = 2 if i and not j else 1
-                blocks.append(_Bottleneck(c_in, c, stride, not j) if deep else _Basic(c_in, c, stride, gamma))
+                blocks.append(_Bottleneck(c_in, c, stride, not j) if deep else _Basic(c_in, c, stride))
                 c_in = 4 * c if deep else c
         self.blocks = nn.Sequential(*blocks)
         self.fc = nn.Linear(c_in, d_out)
         initialize(self, "mean_field", seed=seed, sigma_b2=0.0)
+        for norm in self.modules():
+            if isinstance(norm, nn.BatchNorm2d):
+                nn.init.constant_(norm.weight, gamma)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc(self.blocks(F.relu(self.bn(self.conv(x)))).mean((2, 3)))

@@ -1,6 +1,6 @@
 r"""Values that are no Gaussian: what one place of a channel takes after relu(skip + branch), again and again.
 
-    z = r + g       r = phi(z') of the block before (half of it may be a single point), g ~ N(mean, q) independent of it
+    z = r + g       r = phi(z') of the block before (half of it may be one point), g ~ N(mean, q) independent of it
 
 A Gaussian of the same moments is wrong there: six blocks on, Var relu(z) is 2.14 and not 1.73, and BatchNorm divides
 by it. So the distribution itself goes along, on cells of equal size of which zero is an edge:
@@ -10,7 +10,7 @@ by it. So the distribution itself goes along, on cells of equal size of which ze
 Two places are joined as Gaussian values are (a Gaussian copula): z = Z(w), Z rising and w standard Gaussian, and the
 correlation c of w and w~ is the one that gives z and z~ the covariance of their kernel. With A_k = E[A h_k(w)]
 
-    E[A(z) A(z~)] = sum_k A_k^2 c^k         exact for c = 0 (other samples, under BatchNorm) and c = 1 (the place itself)
+    E[A(z) A(z~)] = sum_k A_k^2 c^k        exact for c = 0 (other samples, under BatchNorm) and c = 1 (the same place)
 
 What A leaves open, because it depends on branches further on, is taken as 2/pi asin(c) of its variance, the law of two
 signs. Derivatives by g: E[A'(z)] = sum over edges of density times jump, exact for A that is constant on cells.
