@@ -46,7 +46,7 @@ _TRACY_WIDOM, _TRACY_WIDOM_VARIANCE = -1.2065, 1.6078
 _NOTHING = 1e-100
 
 
-def widening(outputs: int, spread: float) -> float:
+def widening(outputs: float, spread: float) -> float:
     """Expected largest eigenvalue of the Gram matrix of C cotangents, spread = 1/n = sum of 1/width above the layer.
 
         (1 + sqrt(C/n))^2 - 1.2065 (sqrt(n) + sqrt(C)) (1/sqrt(n) + 1/sqrt(C))^(1/3) / n        Johnstone 2001
@@ -63,6 +63,26 @@ def widening(outputs: int, spread: float) -> float:
     top = (1 + math.sqrt(outputs / n)) ** 2
     scale = (math.sqrt(n) + math.sqrt(outputs)) * (1 / math.sqrt(n) + 1 / math.sqrt(outputs)) ** (1 / 3) / n
     return max(top + _TRACY_WIDOM * scale, 1.0)
+
+
+def weighed_widening(heights: Tensor, spread: float) -> float:
+    """The same over outputs whose curvatures differ, as cross-entropy's do; heights: over the largest of them.
+
+    The upper edge of sum_k h_k w_k w_k^T / n, w_k standard in n dimensions (Marchenko and Pastur), times what the law
+    of the largest eigenvalue leaves of the edge for as many equal ones, (sum h)^2 / sum h^2. Outputs that are hardly
+    curved hardly raise what the most curved one has.
+
+    Example: equal ones, one alone.
+        >>> ones = torch.ones(10, dtype=torch.float64)
+        >>> round(weighed_widening(ones, 1 / 1000), 3), round(weighed_widening(ones[:1], 1 / 1000), 3)
+        (1.18, 1.0)
+    """
+    if spread <= 0:
+        return 1.0
+    n = 1 / spread
+    outputs = float(heights.sum() ** 2 / heights.square().sum())
+    edge = Bulk([(heights / n, 1.0)], n).edge()
+    return max(edge * widening(outputs, spread) / (1 + math.sqrt(outputs / n)) ** 2, 1.0)
 
 
 def unevenness(outputs: int, spread: float) -> float:
@@ -96,7 +116,7 @@ class Bulk:
     variance: of the entries of a diagonal matrix that is added.
     """
 
-    def __init__(self, parts: Sequence[tuple[Tensor, float]], m: int, variance: float = 0.0) -> None:
+    def __init__(self, parts: Sequence[tuple[Tensor, float]], m: float, variance: float = 0.0) -> None:
         self._m, self._variance = m, variance
         self.total = sum(n * float(values.clamp_min(0).sum()) for values, n in parts)
         self._t, self._copies = _joined(parts)
@@ -136,7 +156,7 @@ def _joined(parts: Sequence[tuple[Tensor, float]]) -> tuple[Tensor, Tensor]:
     return t[live], copies[live]
 
 
-def _turn(t: Tensor, copies: Tensor, m: int, variance: float) -> float:
+def _turn(t: Tensor, copies: Tensor, m: float, variance: float) -> float:
     """Where the convex z(u) is smallest: halve the interval in which its slope changes sign."""
     low, high = 0.0, 1 / (m * float(t.max()))
     scaled, weights = m * t, copies * m * t**2
