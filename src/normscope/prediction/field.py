@@ -25,7 +25,7 @@ class Root:
 Spread = tuple[float, float, float, float]
 INPUTS = Root("", 0)
 # Strands that are told apart, so that the cost of a chain of blocks is linear in its length.
-_STRANDS = 8
+_STRANDS = 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +158,7 @@ def _both(one: Cotangent, two: Cotangent) -> tuple[tuple[Strand, ...], ...]:
 
 def _as_one(strands: tuple[Strand, ...]) -> Strand:
     """What went through many of the same slopes differs little by how many."""
-    sizes = [float(s.g[0].detach().abs().sum()) for s in strands]
+    sizes = [float(s.g[0, 0].detach().abs().sum()) for s in strands]
     total = sum(sizes)
     shares = [size / total if 0 < total < math.inf else 1 / len(sizes) for size in sizes]
     first, second = (

@@ -2,7 +2,7 @@ r"""Values that are no Gaussian: what one place of a channel takes after relu(sk
 
     z = r + g       r = phi(z') of the block before (half of it may be one point), g ~ N(mean, q) independent of it
 
-A Gaussian of the same moments is wrong there: six blocks on, Var relu(z) is 2.14 and not 1.73, and BatchNorm divides
+A Gaussian of the same moments is wrong there: five sums on, Var relu(z) is 2.14 and not 1.72, and BatchNorm divides
 by it. So the distribution itself goes along, on cells of equal size of which zero is an edge:
 
     P(cell) = sum_i p_i [Phi((b - r_i - mean) / sqrt(q)) - Phi((a - r_i - mean) / sqrt(q))]        exact for the r_i

@@ -66,23 +66,26 @@ def widening(outputs: float, spread: float) -> float:
 
 
 def weighed_widening(heights: Tensor, spread: float) -> float:
-    """The same over outputs whose curvatures differ, as cross-entropy's do; heights: over the largest of them.
+    """The same over outputs whose curvatures differ, as cross-entropy's do; heights: over the largest, which is first.
 
-    The upper edge of sum_k h_k w_k w_k^T / n, w_k standard in n dimensions (Marchenko and Pastur), times what the law
-    of the largest eigenvalue leaves of the edge for as many equal ones, (sum h)^2 / sum h^2. Outputs that are hardly
-    curved hardly raise what the most curved one has.
+    The largest eigenvalue of sum_k h_k w_k w_k^T / n, w_k standard in n dimensions: the first output's own, pushed by
+    the others, where it stands out of them; else the edge of theirs (Marchenko and Pastur), times what the law of the
+    largest eigenvalue leaves of the edge for as many equal ones, (sum h)^2 / sum h^2. Outputs that are hardly curved
+    hardly raise what the most curved one has. Within 6 % of random matrices (10 to 1000 outputs, n of 30 to 400).
 
-    Example: equal ones, one alone.
+    Example: eleven equal outputs; one that stands out of ten, 1 + 10 (1/2) / (1 - 1/2) / n.
         >>> ones = torch.ones(10, dtype=torch.float64)
-        >>> round(weighed_widening(ones, 1 / 1000), 3), round(weighed_widening(ones[:1], 1 / 1000), 3)
-        (1.18, 1.0)
+        >>> [round(weighed_widening(torch.cat([ones[:1], h * ones]), 1 / 1000), 3) for h in (1.0, 0.5)]
+        [1.181, 1.01]
     """
-    if spread <= 0:
+    if spread <= 0 or len(heights) == 1:
         return 1.0
     n = 1 / spread
+    others = Bulk([(heights[1:] / n, 1.0)], n)
+    if pushed := others.pushed(1.0):
+        return 1 + others.total + pushed
     outputs = float(heights.sum() ** 2 / heights.square().sum())
-    edge = Bulk([(heights / n, 1.0)], n).edge()
-    return max(edge * widening(outputs, spread) / (1 + math.sqrt(outputs / n)) ** 2, 1.0)
+    return max(others.edge() * widening(outputs, spread) / (1 + math.sqrt(outputs / n)) ** 2, 1.0)
 
 
 def unevenness(outputs: int, spread: float) -> float:
