@@ -74,9 +74,6 @@ def cases() -> list[dict[str, Any]]:
     def post(width: int, gamma: float, norm: str) -> Make:
         return lambda seed: PostResNet(seed, width=width, gamma=gamma)
 
-    def deep(width: int, gamma: float, norm: str) -> Make:
-        return lambda seed: PostResNet(seed, width=width, gamma=gamma, deep=True)
-
     add("MLP, ReLU", mlp, (200,), 128, (500,), (0.1, 0.5, 1.0, 2.0, 5.0), "batch")
     add("MLP, ReLU", mlp, (200,), 128, (125, 250, 1000), (1.0,), "batch")
     add("MLP, ReLU", mlp, (200,), 128, (500, 1000), (1.0,), "none")
@@ -90,9 +87,7 @@ def cases() -> list[dict[str, Any]]:
     add("PreActResNet18, 16x16", resnet, (3, 16, 16), 64, (64, 32, 16), (1.0, 5.0, 0.1), "batch")
     add("PreActResNet18, 8x8", resnet, (3, 8, 8), 64, (32, 64), (1.0,), "batch", 12)
     add("PreActResNet18, 8x8", resnet, (3, 8, 8), 64, (16,), (1.0,), "batch")
-    add("Post-activation ResNet18, 16x16", post, (3, 16, 16), 64, (32,), (1.0, 5.0, 0.1), "batch")
-    add("Post-activation ResNet18, 16x16", post, (3, 16, 16), 64, (64,), (1.0,), "batch")
-    add("Post-activation ResNet50, 16x16", deep, (3, 16, 16), 64, (32,), (1.0,), "batch")
+    add("Post-activation ResNet18, 16x16", post, (3, 16, 16), 64, (32,), (1.0,), "batch")
     return found
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normscope.models.init import initialize
+from normscope.models.init import initialize, seeded
 from normscope.norms.kinds import make_norm
 
 
@@ -60,19 +60,17 @@ class _Basic(nn.Module):
 
 
 class PostResNet(nn.Module):
-    """ResNet-18 or -50 for small images: ReLU after each sum, two or three layers a block, no pooling but the last."""
+    """ResNet-18 for small images: ReLU after each sum, no pooling but the last."""
 
-    def __init__(self, seed: int, *, width: int, gamma: float = 1.0, deep: bool = False, d_out: int = 10) -> None:
+    def __init__(self, seed: int, *, width: int, gamma: float = 1.0, d_out: int = 10) -> None:
         super().__init__()
         self.conv, self.bn = nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
         blocks: list[nn.Module] = []
         c_in = width
-        for i, count in enumerate((3, 4, 6, 3) if deep else (2, 2, 2, 2)):
+        for i in range(4):
             c = width * 2**i
-            for j in range(count):
-                stride = 2 if i and not j else 1
-                blocks.append(_Bottleneck(c_in, c, stride, not j) if deep else _Basic(c_in, c, stride))
-                c_in = 4 * c if deep else c
+            blocks += [_Basic(c_in, c, 2 if i else 1), _Basic(c, c, 1)]
+            c_in = c
         self.blocks = nn.Sequential(*blocks)
         self.fc = nn.Linear(c_in, d_out)
         initialize(self, "mean_field", seed=seed, sigma_b2=0.0)
@@ -82,6 +80,24 @@ class PostResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc(self.blocks(F.relu(self.bn(self.conv(x)))).mean((2, 3)))
+
+
+class _LinearBlock(nn.Module):
+    def __init__(self, width: int, act: nn.Module) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(width, width, bias=False), nn.BatchNorm1d(width)
+        self.second, self.last = nn.Linear(width, width, bias=False), nn.BatchNorm1d(width)
+        self.act = act
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(x + self.last(self.second(torch.relu(self.norm(self.first(x))))))
+
+
+def residual_mlp(seed: int, *, width: int, blocks: int, act: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+    """Blocks of two linear layers, the activation after each sum; 200 inputs, three outputs."""
+    with seeded(seed):
+        stem = [nn.Linear(200, width, bias=False), nn.BatchNorm1d(width), act()]
+        return nn.Sequential(*stem, *[_LinearBlock(width, act()) for _ in range(blocks)], nn.Linear(width, 3))
 
 
 class Dense(nn.Module):

@@ -4,7 +4,7 @@ import statistics
 
 import pytest
 import torch
-from networks import PostResNet
+from networks import residual_mlp
 from order_parameters import measured
 from torch import Tensor, nn
 
@@ -12,25 +12,11 @@ import normscope as ns
 from normscope.prediction import field
 
 
-class _Block(nn.Module):
-    def __init__(self, width: int, act: nn.Module) -> None:
-        super().__init__()
-        self.first, self.norm = nn.Linear(width, width, bias=False), nn.BatchNorm1d(width)
-        self.second, self.last = nn.Linear(width, width, bias=False), nn.BatchNorm1d(width)
-        self.act = act
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.act(x + self.last(self.second(torch.relu(self.norm(self.first(x))))))
-
-
-def residual_mlp(seed: int, width: int, blocks: int, act: type[nn.Module] = nn.ReLU) -> nn.Module:
-    with ns.models.init.seeded(seed):
-        stem = [nn.Linear(200, width, bias=False), nn.BatchNorm1d(width), act()]
-        return nn.Sequential(*stem, *[_Block(width, act()) for _ in range(blocks)], nn.Linear(width, 3))
-
-
 def ratios(make, shape: tuple[int, ...], m: int, seeds: int, stats: str) -> dict[str, float]:
-    """Measured over predicted squared gradients, layer by layer, in the mean over networks."""
+    """Measured over predicted squared gradients, layer by layer, in the mean over networks.
+
+    Over those of the last hidden layer, so that the length of one output's own weights is out of it.
+    """
     seen: dict[str, list[float]] = {}
     said: dict[str, list[float]] = {}
     for seed in range(seeds):
@@ -41,27 +27,20 @@ def ratios(make, shape: tuple[int, ...], m: int, seeds: int, stats: str) -> dict
         for row in ns.predict(net, shape, batch_size=m, stats=stats).layers:
             if "qt" in row:
                 said.setdefault(row["layer"], []).append(row["qt"])
-    return {layer: statistics.mean(values) / statistics.mean(said[layer]) for layer, values in seen.items()}
+    found = {layer: statistics.mean(values) / statistics.mean(said[layer]) for layer, values in seen.items()}
+    *hidden, _ = found
+    return {layer: found[layer] / found[hidden[-1]] for layer in hidden}
 
 
-@pytest.mark.parametrize("stats", ["batch", "frozen"])
-@pytest.mark.parametrize("act", [nn.ReLU, nn.LeakyReLU])
-def test_squared_gradients_of_a_residual_mlp(act, stats):
-    """Standard errors are 1 to 2 %; with Gaussians in place of the sums the first layers were at 0.69 and 0.80."""
-    found = ratios(lambda seed: residual_mlp(seed, 400, 5, act), (200,), 96, 4, stats)
+def test_squared_gradients_with_leaky_slopes():
+    """Slopes whose squares are not themselves; standard errors are 1 to 2 %."""
+    found = ratios(lambda seed: residual_mlp(seed, width=400, blocks=5, act=nn.LeakyReLU), (200,), 96, 4, "batch")
     assert all(0.92 < ratio < 1.08 for ratio in found.values()), found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stats", ["batch", "frozen"])
-def test_squared_gradients_of_a_resnet18(stats):
-    found = ratios(lambda seed: PostResNet(seed, width=48), (3, 16, 16), 32, 8, stats)
-    assert all(0.85 < ratio < 1.15 for ratio in found.values()), found
-
-
 def test_strands_are_few_and_what_they_leave_out_is_little(monkeypatch):
-    """A chain of thirty sums with eight strands told apart, and with all."""
-    net = residual_mlp(0, 60, 30)
+    """A chain of thirty sums with as many strands as are told apart, and with all."""
+    net = residual_mlp(0, width=60, blocks=30)
     few = ns.predict(net, (200,), batch_size=64).lambda_max
     monkeypatch.setattr(field, "_STRANDS", 1000)
     assert few == pytest.approx(ns.predict(net, (200,), batch_size=64).lambda_max, rel=0.01)
@@ -71,7 +50,7 @@ def test_what_has_no_distribution_is_said():
     """tanh of a sum with rectified values is taken as that of a Gaussian; ReLU is not."""
 
     def notes(act: type[nn.Module]) -> str:
-        net = residual_mlp(0, 60, 2)
+        net = residual_mlp(0, width=60, blocks=2)
         net[-2].act = act()
         return " ".join(ns.predict(net, (200,)).notes)
 
@@ -100,4 +79,4 @@ def test_maxima_go_into_a_sum_with_their_distribution():
     found = ns.predict(Pooled(0), (3, 12, 12), batch_size=32)
     assert not any("took their place" in note for note in found.notes)
     off = ratios(Pooled, (3, 12, 12), 32, 6, "batch")
-    assert all(0.88 < off[f"convs.{i}"] < 1.12 for i in range(3)), off
+    assert all(0.88 < ratio < 1.12 for ratio in off.values()), off

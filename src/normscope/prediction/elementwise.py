@@ -21,12 +21,16 @@ _LONGER = 1.25
 
 
 def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
-    """phi of a Gaussian field; another one is taken as a Gaussian of the same moments, and a note says so."""
+    """phi of a Gaussian field, or a line of a sum whose distribution is known, as after a residual block.
+
+    Any other field is taken as a Gaussian of the same moments, and a note says so.
+    """
     known = phi.line is not None and all(part.marginal is not None for part in x.parts)
     if not x.gaussian and not known:
         walk.note(
             f"{name}: {phi.name} of values that are not Gaussian; a Gaussian of the same moments took their place."
         )
+    walk.rectified |= known
     pairs = [x.sites.pairs(part.kernel, part.mean) for part in x.parts]
     joined = [Joined(m, p) if known and (m := part.marginal) else None for part, p in zip(x.parts, pairs, strict=True)]
     gaussian = [of.moments(phi) if of else phi.moments(p) for of, p in zip(joined, pairs, strict=True)]

@@ -187,7 +187,7 @@ def _say_cross_entropy(walk: Walk, out: Field, factor: float) -> None:
         f"Cross-entropy: {factor:.3g} of squared error's curvature, for outputs of mean square {_mean_square(out):.3g}"
         + f". {NOT_A_LIMIT}"
     )
-    walk.doubt((0.9, 1.27))
+    walk.doubt((0.9, 1.5))
 
 
 def _layers(walk: Walk, found: Spectrum, scale: float) -> tuple[dict[str, float | str], ...]:
