@@ -39,7 +39,7 @@ def drawn(g: Tensor, phi: Activation = RELU) -> list[Tensor]:
 
 @pytest.mark.parametrize("phi", [RELU, LEAKY], ids=["relu", "leaky"])
 def test_the_chain_is_the_one_that_is_drawn(phi):
-    """Four standard errors of the mean, plus cells of a sixteenth."""
+    """Four standard errors of the mean, or the square of a cell."""
     for blocks, z in enumerate(drawn(normal(7, DRAWS), phi)):
         found = carried(blocks, phi).through(phi)
         r = phi.function(z)

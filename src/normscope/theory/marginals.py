@@ -19,7 +19,7 @@ signs. Derivatives by g: E[A'(z)] = sum over edges of density times jump, exact 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from torch import Tensor
 from normscope.theory.gaussian import Activation, Moments, Pairs, derivative
 
 # Cells; standard deviations to either side; powers of c; correlations in a table, by equal steps of the angle.
-_CELLS, _REACH, _TERMS, _ANGLES = 256, 7.0, 32, 257
+_CELLS, _REACH, _TERMS, _ANGLES = 192, 6.5, 24, 129
 # Cosines below which the slope of a table is that of a kink.
 _KINK = 1e-3
 
@@ -88,15 +88,14 @@ class Marginal:
     def powers(self) -> Tensor:
         """c^0 ... of the Gaussian values, for each correlation of z in the table."""
         wanted = torch.sin(_angles())
-        powers = wanted[:, None] ** torch.arange(_TERMS + 1, dtype=torch.float64)
-        found = powers @ self._weights(self.at[None])[0]
+        found = _powers_of_table() @ self._weights(self.at[None])[0]
         mean = float(self.at @ self.weight)
         found = ((found - mean**2) / (self.square - mean**2)).cummax(0).values
         upper = torch.searchsorted(found, wanted).clamp(1, _ANGLES - 1)
         low, high = found[upper - 1], found[upper]
         share = ((wanted - low) / (high - low).clamp_min(1e-12)).clamp(0, 1)
         c = wanted[upper - 1] + share * (wanted[upper] - wanted[upper - 1])
-        return c[:, None] ** torch.arange(_TERMS + 1, dtype=torch.float64)
+        return _powers(c)
 
     def _weights(self, first: Tensor) -> Tensor:
         """A_k^2, and on the last power what they leave of E[A^2]; rows of profiles."""
@@ -141,8 +140,19 @@ def _edges(low: float, high: float) -> Tensor:
     return size * (math.floor(low / size) + torch.arange(_CELLS + 1, dtype=torch.float64))
 
 
+@lru_cache(maxsize=1)
 def _angles() -> Tensor:
     return torch.linspace(-math.pi / 2, math.pi / 2, _ANGLES, dtype=torch.float64)
+
+
+@lru_cache(maxsize=1)
+def _powers_of_table() -> Tensor:
+    return _powers(torch.sin(_angles()))
+
+
+def _powers(c: Tensor) -> Tensor:
+    """c^0 ... c^_TERMS, a row for each."""
+    return torch.cat([torch.ones_like(c)[:, None], c[:, None].expand(-1, _TERMS).cumprod(-1)], -1)
 
 
 class Joined:

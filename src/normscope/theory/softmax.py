@@ -53,9 +53,9 @@ def curvatures(outputs: int, q: float, q_xy: float) -> Tensor:
     shared, own = _points(outputs)
     mean, top, p = _likeliest(common**0.5 * shared, (q - common) ** 0.5 * own)
     found = mean.gather(1, top).diag_embed() - p.mT @ p / len(own)
-    rest = mean.scatter(1, top, 0.0).sort(descending=True).values[:, : outputs - top.shape[1]]
-    every = torch.cat([torch.linalg.eigvalsh(found), rest], 1)
-    return every.clamp_min(0).sort(descending=True).values.mean(0)
+    # The block's classes leave zeros behind, which the sort puts last.
+    every = torch.cat([torch.linalg.eigvalsh(found), mean.scatter(1, top, 0.0)], 1)
+    return every.clamp_min(0).sort(descending=True).values[:, :outputs].mean(0)
 
 
 def _likeliest(c: Tensor, n: Tensor) -> tuple[Tensor, Tensor, Tensor]:
