@@ -85,3 +85,17 @@ def test_maxima_go_into_a_sum_with_their_distribution():
     assert not any("took their place" in note for note in found.notes)
     off = ratios(Pooled, (3, 12, 12), 32, 6, "batch")
     assert all(0.88 < ratio < 1.12 for ratio in off.values()), off
+
+
+def test_branches_that_start_at_zero():
+    """gamma = 0 at the end of every block, as ResNets are often begun: ReLU of what is rectified changes nothing."""
+    found = []
+    for seed in range(2):
+        net = residual_mlp(seed, width=300, blocks=4)
+        for block in net[3:-1]:
+            nn.init.zeros_(block.last.weight)
+        generator = torch.Generator().manual_seed(seed)
+        batch = torch.randn(64, 200, generator=generator), torch.randint(3, (64,), generator=generator)
+        lam = ns.measure(net, ns.losses.half_mse, batch, hessian=False).lambda_max
+        found.append(ns.predict(net, (200,), batch_size=64).lambda_max / lam)
+    assert statistics.mean(found) == pytest.approx(1, abs=0.1)

@@ -21,6 +21,9 @@ from normscope.theory.marginals import Marginal, gaussian
 from normscope.theory.modes import common_spread
 from normscope.theory.window import Window
 
+# Variances of a branch, over the other summand's squares, that are none.
+_NOTHING = 1e-6
+
 
 def add(walk: Walk, name: str, left: Field, right: Field) -> Field:
     """left + right; refused where they come from the same weights without others in between."""
@@ -75,7 +78,8 @@ def _marginal(one: tuple[Field, Part], two: tuple[Field, Part]) -> Marginal | No
     if summand is None or not other.gaussian:
         return None
     pairs = other.sites.pairs(added.kernel, added.mean)
-    q = float(pairs.q.mean())
+    # A branch whose gamma starts at zero leaves the other as it is.
+    q = max(float(pairs.q.mean()), _NOTHING * summand.square)
     return summand.plus(float(pairs.mean.mean()), q) if q > 0 else None
 
 
