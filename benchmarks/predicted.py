@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from networks import vgg_like, with_activation
+from networks import PostResNet, vgg_like, with_activation
 from torch import nn
 
 import normscope as ns
@@ -71,6 +71,9 @@ def cases() -> list[dict[str, Any]]:
     def resnet(width: int, gamma: float, norm: str) -> Make:
         return lambda seed: ns.models.PreActResNet18(3, 10, width=width, norm=norm, gamma=gamma, seed=seed)
 
+    def post(width: int, gamma: float, norm: str) -> Make:
+        return lambda seed: PostResNet(seed, width=width, gamma=gamma)
+
     add("MLP, ReLU", mlp, (200,), 128, (500,), (0.1, 0.5, 1.0, 2.0, 5.0), "batch")
     add("MLP, ReLU", mlp, (200,), 128, (125, 250, 1000), (1.0,), "batch")
     add("MLP, ReLU", mlp, (200,), 128, (500, 1000), (1.0,), "none")
@@ -84,6 +87,7 @@ def cases() -> list[dict[str, Any]]:
     add("PreActResNet18, 16x16", resnet, (3, 16, 16), 64, (64, 32, 16), (1.0, 5.0, 0.1), "batch")
     add("PreActResNet18, 8x8", resnet, (3, 8, 8), 64, (32, 64), (1.0,), "batch", 12)
     add("PreActResNet18, 8x8", resnet, (3, 8, 8), 64, (16,), (1.0,), "batch")
+    add("Post-activation ResNet18, 16x16", post, (3, 16, 16), 64, (32,), (1.0,), "batch")
     return found
 
 
@@ -151,7 +155,7 @@ def main() -> None:
         rows.append(compare(case, options.device, known))
         row = rows[-1]
         print(
-            f"{row['network']:27s} width {row['width']:5d} gamma {row['gamma']:4g} {row['norm']:5s} {row['stats']:6s} "
+            f"{row['network']:31s} width {row['width']:5d} gamma {row['gamma']:4g} {row['norm']:5s} {row['stats']:6s} "
             f"measured {row['measured']:9.4g} (n = {row['n']}) predicted {row['predicted']:9.4g} "
             f"{100 * row['error']:+6.1f} % "
             f"(infinite width {100 * row['error_infinite_width']:+6.1f} %) {'/'.join(row['modes'])}",

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normscope.models.init import initialize
+from normscope.models.init import initialize, seeded
 from normscope.norms.kinds import make_norm
 
 
@@ -43,6 +43,61 @@ class ResNet50(nn.Module):
         x = self.pool(F.relu(self.bn(self.conv(x))))
         x = F.adaptive_avg_pool2d(self.blocks(x), (1, 1))
         return self.fc(torch.flatten(x, 1))
+
+
+class _Basic(nn.Module):
+    def __init__(self, c_in: int, c: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(c_in, c, 3, stride, 1, bias=False), nn.BatchNorm2d(c)
+        self.conv2, self.bn2 = nn.Conv2d(c, c, 3, 1, 1, bias=False), nn.BatchNorm2d(c)
+        self.down = None
+        if stride > 1 or c_in != c:
+            self.down = nn.Sequential(nn.Conv2d(c_in, c, 1, stride, bias=False), nn.BatchNorm2d(c))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(y + (x if self.down is None else self.down(x)))
+
+
+class PostResNet(nn.Module):
+    """ResNet-18 for small images: ReLU after each sum, no pooling but the last."""
+
+    def __init__(self, seed: int, *, width: int, gamma: float = 1.0, d_out: int = 10) -> None:
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+        blocks: list[nn.Module] = []
+        c_in = width
+        for i in range(4):
+            c = width * 2**i
+            blocks += [_Basic(c_in, c, 2 if i else 1), _Basic(c, c, 1)]
+            c_in = c
+        self.blocks = nn.Sequential(*blocks)
+        self.fc = nn.Linear(c_in, d_out)
+        initialize(self, "mean_field", seed=seed, sigma_b2=0.0)
+        for norm in self.modules():
+            if isinstance(norm, nn.BatchNorm2d):
+                nn.init.constant_(norm.weight, gamma)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.blocks(F.relu(self.bn(self.conv(x)))).mean((2, 3)))
+
+
+class _LinearBlock(nn.Module):
+    def __init__(self, width: int, act: nn.Module) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(width, width, bias=False), nn.BatchNorm1d(width)
+        self.second, self.last = nn.Linear(width, width, bias=False), nn.BatchNorm1d(width)
+        self.act = act
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(x + self.last(self.second(torch.relu(self.norm(self.first(x))))))
+
+
+def residual_mlp(seed: int, *, width: int, blocks: int, act: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+    """Blocks of two linear layers, the activation after each sum; 200 inputs, three outputs."""
+    with seeded(seed):
+        stem = [nn.Linear(200, width, bias=False), nn.BatchNorm1d(width), act()]
+        return nn.Sequential(*stem, *[_LinearBlock(width, act()) for _ in range(blocks)], nn.Linear(width, 3))
 
 
 class Dense(nn.Module):

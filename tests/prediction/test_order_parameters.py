@@ -10,7 +10,7 @@ import statistics
 
 import pytest
 import torch
-from networks import preact_resnet, vgg_like, with_activation
+from networks import PostResNet, preact_resnet, residual_mlp, vgg_like, with_activation
 from order_parameters import measured
 from torch import nn
 
@@ -38,15 +38,26 @@ def resnet(seed: int, norm: str, act: type[nn.Module]) -> nn.Module:
     return preact_resnet(seed, width=32, norm=norm, act=act)
 
 
+def post_mlp(seed: int, norm: str, act: type[nn.Module]) -> nn.Module:
+    """BatchNorm and ReLU alone, as the next."""
+    return residual_mlp(seed, width=200, blocks=3)
+
+
+def post_resnet(seed: int, norm: str, act: type[nn.Module]) -> nn.Module:
+    return PostResNet(seed, width=32, d_out=3)
+
+
 NETWORKS = {
     "mlp": (mlp, (50,), 32, 200),
     "cnn": (cnn, (3, 16, 16), 16, 60),
     "vgg": (vgg, (3, 8, 8), 16, 64),
     "resnet": (resnet, (3, 8, 8), 16, 32),
+    "post mlp": (post_mlp, (200,), 64, 200),
+    "post resnet": (post_resnet, (3, 8, 8), 16, 32),
 }
 
 
-def check(name: str, norm: str, act: type[nn.Module], stats: str, networks: int) -> None:
+def check(name: str, norm: str, act: type[nn.Module], stats: str, networks: int, term: float = 5) -> None:
     make, shape, m, width = NETWORKS[name]
     seen: dict[tuple[str, str], list[float]] = {}
     said: dict[tuple[str, str], list[float]] = {}
@@ -67,7 +78,7 @@ def check(name: str, norm: str, act: type[nn.Module], stats: str, networks: int)
         error = sum(statistics.variance(v) / len(v) for v in (values, theory)) ** 0.5
         size = abs(statistics.mean(said[layer, number.removesuffix("_xy")]))
         off = statistics.mean(values) - statistics.mean(theory)
-        assert abs(off) < 4 * error + 5 / width * size, (
+        assert abs(off) < 4 * error + term / width * size, (
             layer,
             number,
             statistics.mean(values),
@@ -76,7 +87,7 @@ def check(name: str, norm: str, act: type[nn.Module], stats: str, networks: int)
 
 
 @pytest.mark.parametrize("stats", ["batch", "frozen"])
-@pytest.mark.parametrize("name", ["mlp", "cnn"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "post mlp"])
 def test_order_parameters_of_a_few_networks(name, stats):
     check(name, "batch", nn.ReLU, stats, 15)
 
@@ -88,3 +99,11 @@ def test_order_parameters_of_a_few_networks(name, stats):
 def test_order_parameters_of_a_hundred_networks(name, act, norm):
     for stats in ("batch", "frozen") if norm == "batch" else ("batch",):
         check(name, norm, act, stats, 100)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stats", ["batch", "frozen"])
+@pytest.mark.parametrize("name", ["post mlp", "post resnet"])
+def test_order_parameters_after_sums_of_a_hundred_networks(name, stats):
+    """Twice the term for widths: of five blocks the first layer's gradients are 15 % off at width 100, 8 % at 200."""
+    check(name, "batch", nn.ReLU, stats, 100, term=10 if name == "post mlp" else 5)

@@ -7,6 +7,7 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
+from networks import PostResNet
 from torch import nn
 
 import normscope as ns
@@ -79,9 +80,14 @@ def strided(row: dict, seed: int) -> nn.Module:
     return ns.models.CNN(3, 32, 10, channels=channels, norm="batch", gamma=row["gamma"], seed=seed)
 
 
+def summed(row: dict, seed: int) -> nn.Module:
+    return PostResNet(seed, width=row["width"], gamma=row["gamma"])
+
+
 @pytest.mark.parametrize(
     ("network", "width", "gamma", "stats", "make"),
     [
+        ("Post-activation ResNet18, 16x16", 32, 1.0, "batch", summed),
         ("PreActResNet18, 16x16", 32, 5.0, "batch", residual),
         ("PreActResNet18, 16x16", 32, 1.0, "frozen", residual),
         ("CNN, pad 0", 30, 0.1, "frozen", strided),

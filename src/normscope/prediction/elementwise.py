@@ -10,10 +10,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from normscope.prediction.field import Cotangent, Field, Part
+from normscope.prediction.field import Cotangent, Field, Part, Strand
 from normscope.prediction.walk import Walk
-from normscope.theory.gaussian import Activation, Moments, Pairs, length_slope
+from normscope.theory.gaussian import Activation, Moments, Pairs, derivative, length_slope
 from normscope.theory.lengths import fluctuations
+from normscope.theory.marginals import Joined
 from normscope.theory.sites import average
 
 # Slopes of the length map below which depth was not seen to make a difference.
@@ -21,13 +22,19 @@ _LONGER = 1.25
 
 
 def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
-    """phi of a Gaussian field; another one is taken as a Gaussian of the same moments, and a note says so."""
-    if not x.gaussian:
+    """phi of a Gaussian field, or a line of a sum whose distribution is known, as after a residual block.
+
+    Any other field is taken as a Gaussian of the same moments, and a note says so.
+    """
+    known = phi.line is not None and all(part.marginal is not None for part in x.parts)
+    if not x.gaussian and not known:
         walk.note(
             f"{name}: {phi.name} of values that are not Gaussian; a Gaussian of the same moments took their place."
         )
+    walk.rectified |= known
     pairs = [x.sites.pairs(part.kernel, part.mean) for part in x.parts]
-    gaussian = [phi.moments(p) for p in pairs]
+    joined = [Joined(m, p) if known and (m := part.marginal) else None for part, p in zip(x.parts, pairs, strict=True)]
+    gaussian = [of.moments(phi) if of else phi.moments(p) for of, p in zip(joined, pairs, strict=True)]
     found = [_of_batch(phi, x, *each) for each in zip(x.parts, pairs, gaussian, strict=True)]
     lengths = [_lengths(phi, x, part, p) for part, p in zip(x.parts, pairs, strict=True)]
     walk.lengths *= max(_lengthens(phi, part, p) for part, p in zip(x.parts, pairs, strict=True))
@@ -39,6 +46,7 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
             part.tangent * x.sites.two(m.slope),
             part.noise * _of_two(x, m.slope) ** 2,
             length=length,
+            marginal=part.marginal.through(phi) if known and part.marginal else None,
         )
         for part, m, (length, _) in zip(x.parts, found, lengths, strict=True)
     )
@@ -48,12 +56,34 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
     def back(cotangent: Cotangent) -> list[Cotangent]:
         g = tuple(g * m.slope for g, m in zip(cotangent.g, found, strict=True))
         bend = tuple(g * (x.sites.outer(m.bend, m.bend) * others) for g, m in zip(cotangent.g, found, strict=True))
+        strands: tuple[tuple[Strand, ...], ...] = ()
+        if known:
+            g, bend, strands = _through_strands(phi, x, cotangent, [of for of in joined if of])
         two = tuple(_two(x, *each) for each in zip(x.parts, gaussian, found, cotangent.two, strict=True))
         mean, data, length, apart = cotangent.spread
         length += (1 + 2 / walk.outputs) * _uneven(x, cotangent, [pairs for _, pairs in lengths])
-        return [Cotangent(g, bend, two, (mean, data, length, apart + _apart(x, cotangent.g, g)))]
+        return [Cotangent(g, bend, two, (mean, data, length, apart + _apart(x, cotangent.g, g)), strands)]
 
     return walk.record(out, [x], back, bends=f"{name!r} ({phi.name})")
+
+
+def _through_strands(
+    phi: Activation, x: Field, came: Cotangent, joined: list[Joined]
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[tuple[Strand, ...], ...]]:
+    """g, bend and strands before phi: the slopes of this place go with those that its values decide further on."""
+    gs, bends, strands = [], [], []
+    for i, of in enumerate(joined):
+        slopes = derivative(phi.function, of.marginal.at)
+        ones = torch.ones_like(slopes)
+        own = came.strands[i] if came.strands else (Strand(came.g[i], ones, ones),)
+        first = torch.stack([s.first for s in own]) * slopes
+        second = torch.stack([s.second for s in own]) * slopes.square()
+        through = of.read(of.marginal.tables(first, second))
+        bent = of.bend(first)
+        gs.append(sum(s.g * each for s, each in zip(own, through, strict=True)))
+        bends.append(sum(s.g * each for s, each in zip(own, bent, strict=True)) * x.sites.others())
+        strands.append(tuple(Strand(s.g, a, b) for s, a, b in zip(own, first, second, strict=True)))
+    return tuple(gs), tuple(bends), tuple(strands)
 
 
 def _two(x: Field, part: Part, gaussian: Moments, m: Moments, came: Tensor) -> Tensor:

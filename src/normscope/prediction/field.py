@@ -1,11 +1,13 @@
 """What the walk knows of a tensor: the kernels of its channels, and of the cotangents that come back to it."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from normscope.theory.gaussian import Activation
+from normscope.theory.marginals import Marginal
 from normscope.theory.sites import Sites
 
 
@@ -22,6 +24,8 @@ class Root:
 
 Spread = tuple[float, float, float, float]
 INPUTS = Root("", 0)
+# Strands that are told apart, so that the cost of a chain of blocks is linear in its length.
+_STRANDS = 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +36,7 @@ class Part:
     to pair, which finite dimensions and widths bring. kurtosis: excess, which values normalized by a batch lack.
     length: relative variance from sample to sample of the squared length. tangent: the kernel of two samples' gradients
     by the weights before (statistics held), sum of G K over layers; a zero for a batch of which every pair is known.
+    marginal: of one place, where values are no Gaussian and it is known.
     """
 
     channels: int
@@ -41,6 +46,7 @@ class Part:
     noise: float = 0.0
     kurtosis: float = 0.0
     length: float = 0.0
+    marginal: Marginal | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +89,18 @@ class Field:
 
 
 @dataclass(frozen=True, eq=False)
+class Strand:
+    """A gradient of one part that came from independent weights, g, through slopes that the values decide.
+
+    first, second: the mean of the slopes' product and of its square, for each cell of the part's marginal.
+    """
+
+    g: Tensor
+    first: Tensor
+    second: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Cotangent:
     """For each part: g, the kernel of the gradient summed over its channels, bend, that of d g / d value, and two.
 
@@ -92,12 +110,16 @@ class Cotangent:
     spread: sum of 1/width over the weights it came through, for the correction to finite width; for the mean mode, in
     which only channels are independent, and for the data modes, in which sites are too; the relative variance from
     sample to sample of its squared length; and how far samples stand apart in the mean mode.
+
+    strands: for each part what g is the sum of, where slopes on the way are those of the part's own values; () where
+    g is independent of them.
     """
 
     g: tuple[Tensor, ...]
     bend: tuple[Tensor, ...]
     two: tuple[Tensor, ...]
     spread: Spread
+    strands: tuple[tuple[Strand, ...], ...] = ()
 
     def __add__(self, other: "Cotangent") -> "Cotangent":
         """Two readers of one tensor; what comes back through different weights is independent.
@@ -116,7 +138,31 @@ class Cotangent:
             tuple(a + b for a, b in zip(self.bend, other.bend, strict=True)),
             tuple(a + b for a, b in zip(self.two, other.two, strict=True)),
             (mean, data, lengths, apart),
+            _both(self, other),
         )
 
     def weight(self) -> float:
         return float(sum(g[0].detach().abs().sum() for g in self.g))
+
+
+def _both(one: Cotangent, two: Cotangent) -> tuple[tuple[Strand, ...], ...]:
+    """Of each part; the ones that came furthest first, what comes from weights of its own last."""
+    found = []
+    for i, mixed in enumerate(one.strands or two.strands):
+        ones = torch.ones_like(mixed[0].first)
+        fresh = tuple(Strand(c.g[i], ones, ones) for c in (one, two) if not c.strands)
+        own = (*(s for c in (one, two) if c.strands for s in c.strands[i]), *fresh)
+        found.append((_as_one(own[: 1 - _STRANDS]), *own[1 - _STRANDS :]) if len(own) > _STRANDS else own)
+    return tuple(found)
+
+
+def _as_one(strands: tuple[Strand, ...]) -> Strand:
+    """What went through many of the same slopes differs little by how many."""
+    sizes = [float(s.g[0, 0].detach().abs().sum()) for s in strands]
+    total = sum(sizes)
+    shares = [size / total if 0 < total < math.inf else 1 / len(sizes) for size in sizes]
+    first, second = (
+        torch.stack([share * of for share, of in zip(shares, profiles, strict=True)]).sum(0)
+        for profiles in ([s.first for s in strands], [s.second for s in strands])
+    )
+    return Strand(torch.stack([s.g for s in strands]).sum(0), first, second)

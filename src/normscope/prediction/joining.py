@@ -13,12 +13,16 @@ import torch
 from torch import Tensor
 
 from normscope.prediction.elementwise import scale
-from normscope.prediction.field import Cotangent, Field, Part
+from normscope.prediction.field import Cotangent, Field, Part, Strand
 from normscope.prediction.pooling import average_pool
 from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Walk
+from normscope.theory.marginals import Marginal, gaussian
 from normscope.theory.modes import common_spread
 from normscope.theory.window import Window
+
+# Variances of a branch, over the other summand's squares, that are none.
+_NOTHING = 1e-6
 
 
 def add(walk: Walk, name: str, left: Field, right: Field) -> Field:
@@ -54,14 +58,56 @@ def add(walk: Walk, name: str, left: Field, right: Field) -> Field:
                 a.tangent + b.tangent,
                 a.noise + b.noise,
                 length=common_spread([(_size(left, a), a.length), (_size(left, b), b.length)]),
+                marginal=_marginal((left, a), (right, b)),
             )
         )
     out = Field(left.sites, tuple(parts), left.shape, left.gaussian and right.gaussian, left.roots | right.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
-        return [_gather(cotangent, cuts, field) for field in (left, right)]
+        return [_with_strands(_gather(cotangent, cuts, field), cotangent, field, out) for field in (left, right)]
 
     return walk.record(out, [left, right], back)
+
+
+def _marginal(one: tuple[Field, Part], two: tuple[Field, Part]) -> Marginal | None:
+    """Of a sum with Gaussian values, where that of the other summand is known."""
+    if one[0].gaussian:
+        one, two = two, one
+    (field, part), (other, added) = one, two
+    summand = _known(field, part)
+    if summand is None or not other.gaussian:
+        return None
+    pairs = other.sites.pairs(added.kernel, added.mean)
+    # A branch whose gamma starts at zero leaves the other as it is.
+    q = max(float(pairs.q.mean()), _NOTHING * summand.square)
+    return summand.plus(float(pairs.mean.mean()), q) if q > 0 else None
+
+
+def _known(field: Field, part: Part) -> Marginal | None:
+    """What one place takes: as it was carried along, or of a line of Gaussian values."""
+    if part.marginal is not None or field.before is None:
+        return part.marginal
+    phi, before = field.before
+    if phi.line is None or not before.gaussian or len(before.parts) > 1:
+        return None
+    pairs = before.sites.pairs(before.parts[0].kernel, before.parts[0].mean)
+    q = float(pairs.q.mean())
+    return gaussian(float(pairs.mean.mean()), q).through(phi) if q > 0 else None
+
+
+def _with_strands(sent: Cotangent, came: Cotangent, field: Field, out: Field) -> Cotangent:
+    """To the summand that decides the slopes above; to the Gaussian one they are independent of what made it."""
+    if not came.strands or field.gaussian or len(field.parts) != len(out.parts):
+        return sent
+    strands = []
+    for part, of in zip(out.parts, came.strands, strict=True):
+        if part.marginal is None:
+            return sent
+        pulled = part.marginal.pulled(torch.stack([each for s in of for each in (s.first, s.second)]))
+        strands.append(
+            tuple(Strand(s.g, *both) for s, both in zip(of, pulled.reshape(len(of), 2, -1).unbind(0), strict=True))
+        )
+    return replace(sent, strands=tuple(strands))
 
 
 def concatenate(walk: Walk, fields: Sequence[Field]) -> Field:

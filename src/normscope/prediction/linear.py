@@ -22,6 +22,8 @@ from normscope.theory.window import Window, mean_inside
 from normscope.theory.windows import convolve, convolve_back
 
 NARROW = 30
+# What two samples share of a batch's gradients, over their own, below which nothing is taken as shared.
+_SHARED = 0.1
 
 
 def linear(walk: Walk, name: str, x: Field, weight: Tensor, bias: Tensor | None) -> Field:
@@ -187,8 +189,9 @@ def mean_square(tensor: Tensor) -> float:
 def independent_sites(sites: Sites, g: Tensor, kernel: Tensor) -> tuple[float, float]:
     """tr(G K)^2 / tr(G K G K): over how many sites a layer's part of an eigenvalue averages.
 
-    For the kernels of two samples (mean mode; of one, where two share nothing), and for those of one. The answer is 1
-    where the kernel is the same for all pairs of sites, however independent the gradients are.
+    For the kernels of two samples (mean mode; of one, where a batch has more of samples' own gradients than of what two
+    share), and for those of one. The answer is 1 where the kernel is the same for all pairs of sites, however
+    independent the gradients are.
     """
     if sites.form == "samples" or sites.count == 1:
         return 1.0, 1.0
@@ -203,9 +206,8 @@ def independent_sites(sites: Sites, g: Tensor, kernel: Tensor) -> tuple[float, f
         trace = product.diagonal(dim1=-2, dim2=-1).sum(-1)
         square = (product * product.mT).sum((-2, -1))
     one, two = (max(t * t / s, 1.0) if s > 0 else 1.0 for t, s in zip(trace.tolist(), square.tolist(), strict=True))
-    sizes = g.abs().amax((-2, -1)).tolist()
-    shared = sizes[1] > 1e-9 * sizes[0] and bool(kernel[1].any())
-    return (two if shared else one), one
+    own, shared = trace.tolist()
+    return (two if (sites.batch - 1) * shared > _SHARED * own else one), one
 
 
 @lru_cache(maxsize=16)

@@ -9,7 +9,7 @@ from normscope.prediction.field import Cotangent, Field, Part
 from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Walk
 from normscope.theory.gaussian import LINEAR
-from normscope.theory.maxima import agreement, of_windows, products, products_slope
+from normscope.theory.maxima import agreement, distribution, of_windows, products, products_slope
 from normscope.theory.sites import average
 from normscope.theory.window import Window, taps_inside
 from normscope.theory.windows import convolve, convolve_back, pool, pool_back
@@ -48,6 +48,7 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
                 tangent,
                 part.noise / window.taps**2,
                 length=part.length,
+                marginal=distribution(window, q, mean, inside).through(phi) if phi.line is not None and q > 0 else None,
             )
         )
         slope = after.two(products_slope(after, found, covariance, own)) / after.outer(share, share)

@@ -27,7 +27,7 @@ from normscope.prediction.refusal import check_model
 from normscope.prediction.remarks import common, explosion
 from normscope.prediction.spectrum import Spectrum, spectrum
 from normscope.prediction.walk import Walk
-from normscope.theory.softmax import curvature
+from normscope.theory.softmax import curvatures
 
 LOSSES = ("half_mse", "half_sse", "mse", "cross_entropy")
 THEORIES = ("corrected", "paper")
@@ -92,13 +92,15 @@ def predict(
             raise ValueError("The model has no trainable parameters, or parameters= leaves none; lambda is by those.")
         out = walk_through(inner, x, walk)
         _check_output(walk, out)
+        scale = _loss_factor(walk, loss, out, x.sites.batch)
         found = as_printed(walk, x) if theory == "paper" else spectrum(walk, x, out, images)
     walk.forget()
     _check_finite(found)
     common(walk, found, out.shape[0], given=batch is not None)
     if theory == "corrected":
         explosion(walk)
-    scale = _loss_factor(walk, loss, out, x.sites.batch)
+    if loss == "cross_entropy":
+        _say_cross_entropy(walk, out, scale)
     top = scale * max(found.mean, found.data)
     plain_name = f"gradient descent with momentum {momentum:g}" if momentum else "gradient descent"
     return Prediction(
@@ -163,22 +165,29 @@ def _check_output(walk: Walk, out: Field) -> None:
 
 
 def _loss_factor(walk: Walk, loss: str, out: Field, batch: int) -> float:
-    """lambda of a loss over that of half_mse."""
+    """lambda of a loss over that of half_mse, for the output that it bends most; the walk is told of the others."""
     outputs = out.shape[0]
     if loss != "cross_entropy":
         return {"half_mse": 1.0, "half_sse": float(batch), "mse": 2.0 / outputs}[loss]
     if outputs == 1:
         raise ValueError("Cross-entropy needs at least two outputs; the model has one. Take another loss.")
-    kernel, sites = out.parts[0].kernel, out.sites
-    q = float(sites.diagonal(kernel).mean())
-    q_xy = float(sites.mix(kernel).mean() * sites.batch - q) / max(sites.batch - 1, 1)
-    factor = curvature(outputs, q, q_xy)
+    sites, q = out.sites, _mean_square(out)
+    q_xy = float(sites.mix(out.parts[0].kernel).mean() * sites.batch - q) / max(sites.batch - 1, 1)
+    found = curvatures(outputs, q, q_xy)
+    walk.heights = found / found[0]
+    return float(found[0])
+
+
+def _mean_square(out: Field) -> float:
+    return float(out.sites.diagonal(out.parts[0].kernel).mean())
+
+
+def _say_cross_entropy(walk: Walk, out: Field, factor: float) -> None:
     walk.note(
-        f"Cross-entropy: {factor:.3g} of squared error's curvature, for outputs of mean square {q:.3g}"
+        f"Cross-entropy: {factor:.3g} of squared error's curvature, for outputs of mean square {_mean_square(out):.3g}"
         + f". {NOT_A_LIMIT}"
     )
-    walk.doubt((0.9, 1.27))
-    return factor
+    walk.doubt((0.9, 1.5))
 
 
 def _layers(walk: Walk, found: Spectrum, scale: float) -> tuple[dict[str, float | str], ...]:

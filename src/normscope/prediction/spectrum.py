@@ -9,7 +9,7 @@ from torch import Tensor
 from normscope.prediction.field import Cotangent, Field
 from normscope.prediction.walk import Row, Walk
 from normscope.theory.lengths import longest
-from normscope.theory.modes import Bulk, common_spread, unevenness, widening
+from normscope.theory.modes import Bulk, common_spread, unevenness, weighed_widening, widening
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,11 @@ def _added(walk: Walk) -> Shares:
     return [(row, row.share.detach().tolist()) for row in walk.rows if row.share is not None]
 
 
-def _factor(rows: Shares, mode: int, outputs: int) -> float:
+def _factor(walk: Walk, rows: Shares, mode: int, outputs: int) -> float:
     """By how much finite width raises what lies below the last weights."""
     parts = [(max(share[min(mode, len(share) - 1)], 0.0), row.spread[mode]) for row, share in rows]
-    return widening(outputs, common_spread([part for part in parts if part[1] > 0]))
+    spread = common_spread([part for part in parts if part[1] > 0])
+    return widening(outputs, spread) if walk.heights is None else weighed_widening(walk.heights, spread)
 
 
 def _of_samples(walk: Walk, x: Field, out: Field, outputs: int) -> Spectrum:
@@ -54,7 +55,7 @@ def _of_samples(walk: Walk, x: Field, out: Field, outputs: int) -> Spectrum:
     seed = torch.ones(1, 1, m, m, dtype=torch.float64, requires_grad=True)
     walk.send_back(out, seed, x)
     rows = _added(walk)
-    factor = _factor(rows, 0, outputs)
+    factor = _factor(walk, rows, 0, outputs)
     raised = [row.share[0] * (factor if row.spread[0] > 0 else 1) for row, _ in rows if row.share is not None]
     lam = torch.stack(raised).sum()
     (kernel,) = torch.autograd.grad(lam, seed)
@@ -121,7 +122,7 @@ def _read(
     given: float = 0.0,
 ) -> Spectrum:
     rows = _added(walk)
-    factors = [_factor(rows, mode, outputs) for mode in (0, 1)]
+    factors = [_factor(walk, rows, mode, outputs) for mode in (0, 1)]
     shares: dict[int, tuple[float, float]] = {}
     infinite, corrected = [0.0, 0.0], [0.0, 0.0]
     for row, share in rows:

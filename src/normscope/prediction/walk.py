@@ -49,6 +49,8 @@ class Walk:
     made: fields that layers have given, by weights and input. offsets: whether some layer's sites have no borders.
     lengths: by what BatchNorm layers multiply differences in length between samples. drifts: of the kernels that the
     last cotangents met, by the kernels' ids.
+    rectified: whether an activation of a sum with what an activation gave was met, place by place.
+    heights: the loss's curvatures by the outputs over the largest of them; None where all are the same.
     seen: between which multiples of the answer networks like it were measured, on average over seeds.
     """
 
@@ -64,8 +66,10 @@ class Walk:
         self.called: list[str] = []
         self.seen = USUAL
         self.offsets = False
+        self.rectified = False
         self.lengths = 1.0
         self.outputs = 1
+        self.heights: Tensor | None = None
         self.drifts: dict[int, Tensor] = {}
         self._tape: list[_Record] = []
 

@@ -23,8 +23,12 @@ import torch
 from torch import Tensor
 
 from normscope.theory.gaussian import derivative
+from normscope.theory.marginals import Marginal, of_distribution
 from normscope.theory.sites import Sites
 from normscope.theory.window import Window, taps_inside
+
+# Variance within a window below which the points for u would show as steps.
+_RESOLVED = 0.01
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,20 @@ def largest(function: Callable[[Tensor], Tensor], counts: Sequence[int], q: floa
     bend = slopes * z / q if q > 0 else 0 * z
     moments = (values, values.square(), slopes, slopes.square(), bend)
     return torch.stack([own @ (of @ densities) for of in moments], 1)
+
+
+def distribution(window: Window, q: float, mean: float, r: float) -> Marginal:
+    """Of the largest z itself: P(max <= t) = E_u[P(z_i <= t | u)^n], windows by their share of all."""
+    counts, windows = torch.unique((taps_inside(window) * window.taps).round().long(), return_counts=True)
+    u, own, _, _ = _points(tuple(counts.tolist()))
+    r = min(max(r, 0.0), 1 - _RESOLVED)
+    shares = (windows / windows.sum()).tolist()
+
+    def below(edges: Tensor) -> Tensor:
+        single = torch.special.ndtr(((edges - mean) / math.sqrt(q) - math.sqrt(r) * u[:, None]) / math.sqrt(1 - r))
+        return sum((share * (own @ single**n) for share, n in zip(shares, counts.tolist(), strict=True)), 0 * edges)
+
+    return of_distribution(below, mean, q)
 
 
 def of_windows(

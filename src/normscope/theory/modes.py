@@ -46,7 +46,7 @@ _TRACY_WIDOM, _TRACY_WIDOM_VARIANCE = -1.2065, 1.6078
 _NOTHING = 1e-100
 
 
-def widening(outputs: int, spread: float) -> float:
+def widening(outputs: float, spread: float) -> float:
     """Expected largest eigenvalue of the Gram matrix of C cotangents, spread = 1/n = sum of 1/width above the layer.
 
         (1 + sqrt(C/n))^2 - 1.2065 (sqrt(n) + sqrt(C)) (1/sqrt(n) + 1/sqrt(C))^(1/3) / n        Johnstone 2001
@@ -63,6 +63,29 @@ def widening(outputs: int, spread: float) -> float:
     top = (1 + math.sqrt(outputs / n)) ** 2
     scale = (math.sqrt(n) + math.sqrt(outputs)) * (1 / math.sqrt(n) + 1 / math.sqrt(outputs)) ** (1 / 3) / n
     return max(top + _TRACY_WIDOM * scale, 1.0)
+
+
+def weighed_widening(heights: Tensor, spread: float) -> float:
+    """The same over outputs whose curvatures differ, as cross-entropy's do; heights: over the largest, which is first.
+
+    The largest eigenvalue of sum_k h_k w_k w_k^T / n, w_k standard in n dimensions: the first output's own, pushed by
+    the others, where it stands out of them; else the edge of theirs (Marchenko and Pastur), times what the law of the
+    largest eigenvalue leaves of the edge for as many equal ones, (sum h)^2 / sum h^2. Outputs that are hardly curved
+    hardly raise what the most curved one has. Within 6 % of random matrices (10 to 1000 outputs, n of 30 to 400).
+
+    Example: eleven equal outputs; one that stands out of ten, 1 + 10 (1/2) / (1 - 1/2) / n.
+        >>> ones = torch.ones(10, dtype=torch.float64)
+        >>> [round(weighed_widening(torch.cat([ones[:1], h * ones]), 1 / 1000), 3) for h in (1.0, 0.5)]
+        [1.181, 1.01]
+    """
+    if spread <= 0 or len(heights) == 1:
+        return 1.0
+    n = 1 / spread
+    others = Bulk([(heights[1:] / n, 1.0)], n)
+    if pushed := others.pushed(1.0):
+        return 1 + others.total + pushed
+    outputs = float(heights.sum() ** 2 / heights.square().sum())
+    return max(others.edge() * widening(outputs, spread) / (1 + math.sqrt(outputs / n)) ** 2, 1.0)
 
 
 def unevenness(outputs: int, spread: float) -> float:
@@ -96,7 +119,7 @@ class Bulk:
     variance: of the entries of a diagonal matrix that is added.
     """
 
-    def __init__(self, parts: Sequence[tuple[Tensor, float]], m: int) -> None:
+    def __init__(self, parts: Sequence[tuple[Tensor, float]], m: float) -> None:
         self._m = m
         positive = [(values.clamp_min(0), n) for values, n in parts]
         self.total = sum(n * float(values.sum()) for values, n in positive)
