@@ -74,11 +74,14 @@ class _ConvolutionGrad(torch.autograd.Function):
 def into_weights(y: Tensor, scale: Tensor, mean: Tensor, shift: Tensor | None) -> Tensor | None:
     """scale (y - mean) + shift for each channel, made anew from what y was; None where y is no convolution's output.
 
-    Nor one that a hook of the user's sees, nor under activation checkpointing, where its inputs are not at hand.
+    Nor one that a hook of the user's sees, or that was written into where autograd does not look (`y.detach().clamp_()`
+    keeps its node), nor under activation checkpointing, where its inputs are not at hand.
     """
     node: Any = y.grad_fn
+    if not isinstance(node, _Convolution._backward_cls) or y.dtype != scale.dtype:
+        return None
     hooked = y._backward_hooks or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-    if hooked or not isinstance(node, _Convolution._backward_cls) or y.dtype != scale.dtype:
+    if hooked or y._version:
         return None
     x, weight, bias = node.saved_tensors
     shifted = scale * (-mean if bias is None else bias - mean)

@@ -39,10 +39,20 @@ def _made(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _normalization(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def call(x: Tensor, weight: Tensor | None, bias: Tensor | None, *rest: Any) -> Tensor:
-        mean, var, training, momentum, eps, _ = rest
+    def call(
+        input: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        running_mean: Any,
+        running_var: Any,
+        training: bool,
+        momentum: float,
+        eps: float,
+        cudnn_enabled: bool,
+    ) -> Tensor:
+        x, mean, var = input, running_mean, running_var
         if transformed() or not x.numel():
-            return function(x, weight, bias, *rest)
+            return function(x, weight, bias, mean, var, training, momentum, eps, cudnn_enabled)
         if not training:
             scale = (var + eps).rsqrt()
             folded = into_weights(x, scale if weight is None else scale * weight, mean, bias)
