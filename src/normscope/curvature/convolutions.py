@@ -103,7 +103,9 @@ def convolution(function: Callable[..., Tensor], space: int) -> Callable[..., Te
         dilation: Any = 1,
         groups: int = 1,
     ) -> Tensor:
-        if isinstance(padding, str) or input.ndim != space + 2 or input.is_complex() or transformed():
+        plain = input.ndim == space + 2 and not isinstance(padding, str) and not input.is_complex()
+        # Autocast gives the operator other dtypes than its derivatives would get.
+        if not plain or transformed() or torch.is_autocast_enabled(input.device.type):
             return function(input, weight, bias, stride, padding, dilation, groups)
         sizes = [[n] * space if isinstance(n, int) else list(n) for n in (stride, padding, dilation)]
         y: Tensor = _Convolution.apply(input, weight, bias, (*sizes, False, [0] * space, groups))
