@@ -51,7 +51,7 @@ def _normalization(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         cudnn_enabled: bool,
     ) -> Tensor:
         x, mean, var = input, running_mean, running_var
-        if transformed() or not x.numel():
+        if transformed() or not x.numel() or not _fits(x, training, mean, var, weight, bias):
             return function(x, weight, bias, mean, var, training, momentum, eps, cudnn_enabled)
         if not training:
             scale = (var + eps).rsqrt()
@@ -61,3 +61,10 @@ def _normalization(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return y
 
     return call
+
+
+def _fits(x: Tensor, training: bool, mean: Any, var: Any, *affine: Tensor | None) -> bool:
+    """Whether torch takes these; what it refuses is left for it to say so, and not broadcast."""
+    if x.ndim < 2 or (not training and (mean is None or var is None)):
+        return False
+    return all(t is None or t.shape == x.shape[1:2] for t in (mean, var, *affine))
