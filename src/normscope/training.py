@@ -154,7 +154,9 @@ def train(
     with seeded_on(seed, device), _modes_kept(model):
         model.train()
         replayed = replay and device.type == "cuda"
-        gradient = ReplayedGradient(eager, list(model.parameters())) if replayed else eager
+        updated = (p for group in optimizer.param_groups for p in group["params"])
+        parameters = list(dict.fromkeys((*model.parameters(), *updated)))
+        gradient = ReplayedGradient(eager, parameters, device) if replayed else eager
         step = -1
         for step, batch in enumerate(islice(batches, steps)):
             if evaluate is not None and step % every == 0:

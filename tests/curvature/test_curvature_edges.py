@@ -220,3 +220,20 @@ def test_whole_spectra_take_and_refuse_what_measure_does(tmp_path):
         assert read == found.plain()
         assert (read["kind"], read["schema"], read["settings"]["samples"]) == (kind, 1, 12)
         assert read["environment"]["torch"] == torch.__version__
+
+
+@pytest.mark.parametrize("size", [1, None])
+@pytest.mark.parametrize("matrix", ["ggn", "hessian"])
+def test_statistics_that_torch_refuses_are_not_broadcast(matrix, size):
+    mean, var = (None, None) if size is None else (torch.zeros(size), torch.ones(size))
+
+    class Normalized(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(5, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.batch_norm(self.linear(x), mean, var)
+
+    with pytest.raises(RuntimeError, match="running_mean (should contain 3 elements|must be defined)"):
+        measure(Normalized(), losses.half_mse, (X.float(), Y.float()), matrix=matrix)

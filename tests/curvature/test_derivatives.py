@@ -166,6 +166,32 @@ def test_models_in_half_precision_are_measured_in_float32(dtype):
     assert all(torch.equal(t, before[name]) and t.dtype == before[name].dtype for name, t in model.state_dict().items())
 
 
+class Mixed(nn.Module):
+    """A convolution that gets what a linear map gives: of another dtype than its weights where autocast is on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enabled = True
+        self.first, self.conv, self.last = nn.Linear(12, 32), nn.Conv2d(2, 3, 3), nn.Linear(12, 2)
+        self.norm = nn.BatchNorm2d(3)
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.enabled):
+            h = self.norm(self.conv(self.first(x).view(-1, 2, 4, 4)))
+            return self.last(h.tanh().flatten(1)).float()
+
+
+@pytest.mark.parametrize("stats", ["batch", "frozen", "running"])
+@pytest.mark.parametrize("matrix", ["ggn", "hessian"])
+def test_a_forward_that_switches_autocast_on_itself(matrix, stats):
+    torch.manual_seed(0)
+    model, x, y = Mixed(), torch.randn(16, 12), torch.arange(16) % 2
+    found = []
+    for model.enabled in (True, False):
+        found.append(measure(model, F.cross_entropy, (x, y), matrix=matrix, stats=stats, hessian=False).lambda_max)
+    assert found[0] == pytest.approx(found[1], rel=0.03)
+
+
 def test_autocast_is_off_inside_the_products_and_still_on_outside():
     model, x = _bn_net(), X.float()
     expected = measure(model, F.cross_entropy, (x, Y))

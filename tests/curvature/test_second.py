@@ -168,6 +168,11 @@ class Between(nn.Module):
             y += 0.1 * y.detach()
         if self.what == "hooked":
             y.register_hook(lambda g: 2 * g)
+        if self.what == "clipped":
+            y.detach().clamp_(-0.3, 0.3)
+        if self.what == "scaled":
+            with torch.no_grad():
+                y *= 2
         if self.what == "checkpointed":
             return checkpoint(lambda t: self.norm(self.conv(t)), x, use_reentrant=False)
         return self.norm(y) * y if self.what == "read again" else self.norm(y)
@@ -175,7 +180,7 @@ class Between(nn.Module):
 
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("what", ["", "read again", "written into", "hooked", "checkpointed"])
+@pytest.mark.parametrize("what", ["", "read again", "written into", "clipped", "scaled", "hooked", "checkpointed"])
 def test_batch_norm_in_eval_mode_goes_into_the_weights_before_it(what, bias, affine):
     """With torch's derivatives, whatever else happens to the convolution's output."""
     model = Between(what, bias, affine).double()
@@ -192,6 +197,30 @@ def test_batch_norm_in_eval_mode_goes_into_the_weights_before_it(what, bias, aff
     assert folded is (what == "")
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("stats", ["batch", "frozen", "running"])
+def test_batch_norm_is_called_by_the_names_of_its_arguments_too(stats):
+    layer = nn.BatchNorm1d(2).double()
+
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.norm = nn.Linear(3, 2).double(), layer
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            statistics = {"running_mean": layer.running_mean, "running_var": layer.running_var}
+            rest = {"training": self.training, "momentum": 0.1, "eps": layer.eps, "cudnn_enabled": False}
+            return torch.batch_norm(input=self.linear(x), weight=layer.weight, bias=layer.bias, **statistics, **rest)
+
+    named = Named()
+    x, y = draw(6, 3).detach(), draw(6, 2, seed=1).detach()
+    products = []
+    for model in (named, nn.Sequential(named.linear, layer)):
+        with untouched(model) as lent:
+            network = Network(lent, model, losses.half_mse, (x, y), stats=stats)
+            products.append(network.product("hessian")(torch.ones(network.size, dtype=x.dtype)))
+    torch.testing.assert_close(*products)
 
 
 def test_statistics_that_are_held_stay_held_in_torchs_own_layers():

@@ -74,11 +74,14 @@ class _ConvolutionGrad(torch.autograd.Function):
 def into_weights(y: Tensor, scale: Tensor, mean: Tensor, shift: Tensor | None) -> Tensor | None:
     """scale (y - mean) + shift for each channel, made anew from what y was; None where y is no convolution's output.
 
-    Nor one that a hook of the user's sees, nor under activation checkpointing, where its inputs are not at hand.
+    Nor one that a hook of the user's sees, or that was written into where autograd does not look (`y.detach().clamp_()`
+    keeps its node), nor under activation checkpointing, where its inputs are not at hand.
     """
     node: Any = y.grad_fn
+    if not isinstance(node, _Convolution._backward_cls) or y.dtype != scale.dtype:
+        return None
     hooked = y._backward_hooks or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-    if hooked or not isinstance(node, _Convolution._backward_cls) or y.dtype != scale.dtype:
+    if hooked or y._version:
         return None
     x, weight, bias = node.saved_tensors
     shifted = scale * (-mean if bias is None else bias - mean)
@@ -100,7 +103,9 @@ def convolution(function: Callable[..., Tensor], space: int) -> Callable[..., Te
         dilation: Any = 1,
         groups: int = 1,
     ) -> Tensor:
-        if isinstance(padding, str) or input.ndim != space + 2 or input.is_complex() or transformed():
+        plain = input.ndim == space + 2 and not isinstance(padding, str) and not input.is_complex()
+        # Autocast gives the operator other dtypes than its derivatives would get.
+        if not plain or transformed() or torch.is_autocast_enabled(input.device.type):
             return function(input, weight, bias, stride, padding, dilation, groups)
         sizes = [[n] * space if isinstance(n, int) else list(n) for n in (stride, padding, dilation)]
         y: Tensor = _Convolution.apply(input, weight, bias, (*sizes, False, [0] * space, groups))

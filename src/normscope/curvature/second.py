@@ -39,10 +39,20 @@ def _made(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _normalization(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def call(x: Tensor, weight: Tensor | None, bias: Tensor | None, *rest: Any) -> Tensor:
-        mean, var, training, momentum, eps, _ = rest
-        if transformed() or not x.numel():
-            return function(x, weight, bias, *rest)
+    def call(
+        input: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        running_mean: Any,
+        running_var: Any,
+        training: bool,
+        momentum: float,
+        eps: float,
+        cudnn_enabled: bool,
+    ) -> Tensor:
+        x, mean, var = input, running_mean, running_var
+        if transformed() or not x.numel() or not _fits(x, training, mean, var, weight, bias):
+            return function(x, weight, bias, mean, var, training, momentum, eps, cudnn_enabled)
         if not training:
             scale = (var + eps).rsqrt()
             folded = into_weights(x, scale if weight is None else scale * weight, mean, bias)
@@ -51,3 +61,10 @@ def _normalization(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return y
 
     return call
+
+
+def _fits(x: Tensor, training: bool, mean: Any, var: Any, *affine: Tensor | None) -> bool:
+    """Whether torch takes these; what it refuses is left for it to say so, and not broadcast."""
+    if x.ndim < 2 or (not training and (mean is None or var is None)):
+        return False
+    return all(t is None or t.shape == x.shape[1:2] for t in (mean, var, *affine))

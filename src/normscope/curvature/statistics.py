@@ -83,11 +83,20 @@ def _held_in_torch() -> Iterator[None]:
     """Inside, torch's batch normalization, which `F.batch_norm` and the layers end in, holds the batch's statistics."""
 
     def made(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def call(x: Tensor, weight: Tensor | None, bias: Tensor | None, *rest: Any) -> Tensor:
-            running_mean, running_var, training, momentum, eps, enabled = rest
+        def call(
+            input: Tensor,
+            weight: Tensor | None,
+            bias: Tensor | None,
+            running_mean: Any,
+            running_var: Any,
+            training: bool,
+            momentum: float,
+            eps: float,
+            cudnn_enabled: bool,
+        ) -> Tensor:
             if training and held():
-                return batch_norm(x, weight, bias, eps=eps)
-            return function(x, weight, bias, running_mean, running_var, training, momentum, eps, enabled)
+                return batch_norm(input, weight, bias, eps=eps)
+            return function(input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled)
 
         return call
 
