@@ -75,7 +75,8 @@ def into_weights(y: Tensor, scale: Tensor, mean: Tensor, shift: Tensor | None) -
     """scale (y - mean) + shift for each channel, made anew from what y was; None where y is no convolution's output.
 
     Nor one that a hook of the user's sees, or that was written into where autograd does not look (`y.detach().clamp_()`
-    keeps its node), nor under activation checkpointing, where its inputs are not at hand.
+    keeps its node), nor under activation checkpointing, where its inputs are not at hand. What happens to y later on is
+    not seen: a hook that changes its gradient, `y.data` written into.
     """
     node: Any = y.grad_fn
     if not isinstance(node, _Convolution._backward_cls) or y.dtype != scale.dtype:
