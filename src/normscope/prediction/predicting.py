@@ -23,6 +23,7 @@ from normscope.prediction.graph import walk_through
 from normscope.prediction.inputs import input_field
 from normscope.prediction.outcome import Prediction
 from normscope.prediction.paper import as_printed
+from normscope.prediction.pooling import reshape
 from normscope.prediction.refusal import check_model
 from normscope.prediction.remarks import common, explosion
 from normscope.prediction.spectrum import Spectrum, spectrum
@@ -54,7 +55,7 @@ def predict(
     network with the same variances.
 
     Args:
-        model: in the modes it trains in; its forward takes one tensor of samples and gives (N, outputs).
+        model: in the modes it trains in; its forward takes one tensor of samples and gives (N, outputs), or (N,).
         input_shape: of one sample, without the batch dimension; inputs are taken as independent standard values.
         loss: "half_mse" (1/2 sum over outputs, mean over samples), "half_sse", "mse" (torch.nn.MSELoss) or
             "cross_entropy", with which eta* is the limit of the local quadratic at initialization and not of training.
@@ -91,6 +92,7 @@ def predict(
         if not chosen:
             raise ValueError("The model has no trainable parameters, or parameters= leaves none; lambda is by those.")
         out = walk_through(inner, x, walk)
+        out = reshape(walk, out, (1,)) if not out.shape else out
         _check_output(walk, out)
         found = as_printed(walk, x) if theory == "paper" else spectrum(walk, x, out, images)
     walk.forget()
