@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,11 +64,16 @@ class Prediction(Reportable):
         return pd.DataFrame(list(self.layers))
 
     def verdict(self, lr: float) -> Verdict:
-        """What a learning rate of `lr` means here, worded for the loss."""
+        """What a learning rate of `lr` means here, worded for the loss; nothing where the theory cannot tell."""
         source = f"mean-field theory at initialization, {self.theory}, statistics {self.stats!r}"
-        return stability_verdict(
+        found = stability_verdict(
             lr, self.eta_star, kind=self.loss_kind, rule=self.rule, source=source, residual=0.0, converged=True
         )
+        low, high = (self.eta_star / times for times in reversed(self.seen))
+        if self.theory != "corrected" or not low <= lr <= high:
+            return found
+        doubt = f"Networks like this one were measured to have theirs between {low:.3g} and {high:.3g}, so that theory "
+        return replace(found, good=None, text=f"{found.text} {doubt}does not tell: measure to be sure.")
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""

@@ -25,7 +25,7 @@ def prediction_section(title: str, stored: Mapping[str, Any]) -> Section:
     eta, mode = float(stored["eta_star"]), stored["mode"]
     text = _limit(stored)
     if stored["warnings"]:
-        text += " This network is at the edge of the theory's reach or beyond it, as said below: measure to be sure."
+        text += f" This network is at the edge of the theory's reach or beyond it, as said below{_reach(stored)}."
     said = [Said(None, text, stored["rule"], f"mean-field theory, {stored['theory']}")]
     adding = [row for row in stored["layers"] if _number(row.get(mode)) > 0]
     if adding and math.isfinite(eta):
@@ -137,6 +137,15 @@ def mean_mode_section(title: str, stored: Mapping[str, Any]) -> Section:
         title, (said,), (chart,) if chart else (), settings=stored["settings"], environment=stored["environment"],
         uses=("measure",),
     )  # fmt: skip
+
+
+def _reach(stored: Mapping[str, Any]) -> str:
+    """How far off eta* may be; an earlier file does not say."""
+    eta, seen = _number(stored["eta_star"]), stored.get("seen")
+    if seen is None or math.isinf(eta):
+        return ": measure to be sure"
+    low, high = (eta / _number(times) for times in reversed(seen))
+    return f". Networks like it were measured to have their eta* between {low:.2g} and {high:.2g}: measure to be sure"
 
 
 def _limit(stored: Mapping[str, Any]) -> str:
