@@ -23,9 +23,10 @@ _LONGER = 1.25
 def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
     """phi of a Gaussian field; another one is taken as a Gaussian of the same moments, and a note says so."""
     if not x.gaussian:
-        walk.note(
-            f"{name}: {phi.name} of values that are not Gaussian; a Gaussian of the same moments took their place."
+        text = (
+            "takes a sum, a pooling or data, which are not Gaussian; a Gaussian of the same moments took their place."
         )
+        walk.note(f"{phi.name} {text}", name)
     pairs = [x.sites.pairs(part.kernel, part.mean) for part in x.parts]
     gaussian = [phi.moments(p) for p in pairs]
     found = [_of_batch(phi, x, *each) for each in zip(x.parts, pairs, gaussian, strict=True)]

@@ -66,7 +66,7 @@ def convolution(
     after = window.after
     shape = (weight.shape[0], after.height, after.width) if dims == 2 else (weight.shape[0], after.width)
     if groups > 1 and weight[0].numel() < NARROW:
-        walk.note(f"{name}: {weight[0].numel()} inputs for each channel are few for a Gaussian limit.")
+        walk.note(f"each channel sums {weight[0].numel()} inputs, few for a theory of sums of many.", name)
     return _map(walk, name, f"Conv{dims}d", x, weight, bias, window, shape)
 
 

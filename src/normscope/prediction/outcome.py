@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = 1
+_MODES = {"mean": "move alike", "data": "move apart"}
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,14 @@ class Prediction(Reportable):
         ]
         if self.theory == "corrected":
             low, high = self.seen
-            lines.append(f"networks like this one were measured at {low:.2g} to {high:.3g} times that, over seeds")
+            lines.append(
+                f"networks like this one had {low:.2g} to {high:.3g} times this lambda_max, measured over seeds"
+            )
         if math.isfinite(beside):
-            lines.append(f"{self.mode} mode; the largest {other} mode is {beside:.4g}")
+            lines.append(
+                f"{self.mode} mode: a direction in which samples {_MODES[self.mode]}; the largest in which they "
+                f"{_MODES[other]} ({other} mode) has {beside:.4g}"
+            )
         lines += [f"! {warning}" for warning in self.warnings]
         return "\n".join(lines + [f"- {note}" for note in self.notes])
 

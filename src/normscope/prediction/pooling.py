@@ -21,7 +21,8 @@ def average_pool(walk: Walk, x: Field, window: Window, *, flat: bool = False) ->
     if window.before.form == "torus" and any(window.padding) and max(window.kernel) >= _WIDE:
         walk.warn(
             f"Average pooling pads windows of {window.kernel[0]}x{window.kernel[1]} on images that are taken without "
-            "their borders: lambda was seen to be 5 % too low with windows of 5 and 20 % with windows of 7.",
+            "their borders: lambda_max was seen to be 5 % too low with windows of 5 and 20 % with windows of 7, and "
+            "eta* as much too high. Measure to be sure.",
             (0.9, 1.25),
         )
     parts = tuple(

@@ -122,7 +122,7 @@ def predict(
         input_shape=shape,
         layers=_layers(walk, found, scale),
         warnings=tuple(walk.warnings),
-        notes=tuple(walk.notes),
+        notes=walk.noted(),
         settings={"momentum": momentum, "nesterov": nesterov, "batch": "given" if batch is not None else "independent"},
         environment=environment(),
     )
@@ -176,7 +176,7 @@ def _loss_factor(walk: Walk, loss: str, out: Field, batch: int) -> float:
     q_xy = float(sites.mix(kernel).mean() * sites.batch - q) / max(sites.batch - 1, 1)
     factor = curvature(outputs, q, q_xy)
     walk.note(
-        f"Cross-entropy: {factor:.3g} of squared error's curvature, for outputs of mean square {q:.3g}"
+        f"Cross-entropy: its curvature is {factor:.3g} of half_mse's here, where outputs have a mean square of {q:.3g}"
         + f". {NOT_A_LIMIT}"
     )
     walk.doubt((0.9, 1.27))
