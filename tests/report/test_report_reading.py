@@ -201,6 +201,8 @@ def test_a_prediction_out_of_reach_says_how_far(folder):
     eta, (low, high) = stored["eta_star"], stored["seen"]
     assert stored["warnings"]
     assert f"between {eta / high:.2g} and {eta / low:.2g}" in prediction_section("", stored).verdicts[0].text
+    entropy = stored | {"loss": "cross_entropy", "loss_kind": "cross_entropy"}
+    assert prediction_section("", entropy).verdicts[0].text.startswith("Look for a learning rate around eta* = ")
     earlier = {name: value for name, value in stored.items() if name != "seen"}
     assert prediction_section("", earlier).verdicts[0].text.endswith("as said below: measure to be sure.")
 

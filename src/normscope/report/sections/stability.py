@@ -152,9 +152,10 @@ def _limit(stored: Mapping[str, Any]) -> str:
     eta, loss = _number(stored["eta_star"]), stored.get("loss_name", stored["loss"])
     if math.isinf(eta):
         return "The largest eigenvalue is not positive: the local quadratic sets no learning rate a limit."
-    text = f"Use a learning rate below eta* = {eta:.3g} with {stored['optimizer']} on {loss}: lambda_max is "
-    text += f"{_number(stored['lambda_max']):.4g}."
-    if stored["loss_kind"] == "cross_entropy":
+    limited = stored["loss_kind"] != "cross_entropy"
+    text = f"{'Use a learning rate below' if limited else 'Look for a learning rate around'} eta* = {eta:.3g} with "
+    text += f"{stored['optimizer']} on {loss}: lambda_max is {_number(stored['lambda_max']):.4g}."
+    if not limited:
         text += " With cross-entropy this is the limit of the local quadratic; training can survive well beyond it."
     return text
 
