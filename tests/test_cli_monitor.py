@@ -58,6 +58,18 @@ def another_target():
     pairs = list(batches)
     return model, loss, [*pairs[:3], (pairs[3][0], pairs[3][1][:5])], optimizer
 
+def in_a_library():
+    import random
+    model, loss, batches, optimizer = setup()
+    def some():
+        yield next(batches)
+        random.sample([1], 2)
+    return model, loss, some(), optimizer
+
+def not_a_number():
+    model, loss, batches, optimizer = setup()
+    return model, loss, [(x * float("nan"), y) for x, y in batches], optimizer
+
 def one_sample():
     _, loss, batches, _ = setup()
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10), torch.nn.BatchNorm1d(10))
@@ -219,6 +231,21 @@ def test_a_batch_that_does_not_fit_keeps_what_was_seen_before(folder, here):
     assert "another_target failed at step 3: ValueError: Expected input batch_size (64)" in errors
     assert "What was measured in the 3 steps before is in normscope-monitor." in errors
     assert len(records_of(folder / "normscope-monitor/monitor.jsonl")) == 3
+
+
+def test_a_mistake_is_placed_in_ones_own_file_and_not_in_pythons(folder, here):
+    status, _, errors = here("work/train.py:in_a_library", "--every", "1", "--budget", "none")
+    line = next(i for i, text in enumerate(SETUP.splitlines(), 1) if "random.sample" in text)
+    assert status == 2
+    assert f"Sample larger than population or is negative (train.py, line {line})." in errors
+    assert "What was measured in the step before is in normscope-monitor." in errors
+
+
+def test_a_run_that_diverges_before_its_first_look_is_no_success(folder, here):
+    status, said, errors = here("work/train.py:not_a_number")
+    assert status == 1
+    assert "0 looks; the run diverged at step 0." in said
+    assert "nothing was measured" in errors
 
 
 @pytest.mark.filterwarnings("ignore:normscope. nothing was measured")

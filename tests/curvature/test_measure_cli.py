@@ -32,6 +32,14 @@ def batches():
     x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
     return [(x[:10], x[:10, :2]), (x[10:], x[10:, :2])]
 
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+        return iter(zip(x, x[:, :2]))
+
+def stream():
+    return torch.utils.data.DataLoader(Stream(), batch_size=10)
+
 def listed():
     x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
     return [x, x[:, :2]]
@@ -114,6 +122,22 @@ def test_of_a_loader_as_many_batches_as_asked_for(folder, monkeypatch, capsys):
         assert json.loads(out)["settings"]["samples"] == samples
         assert said in err
         assert ("--batches 1 is faster" in err) == (not more)
+
+
+def test_a_loader_that_does_not_know_its_length(folder, monkeypatch, capsys):
+    """torch gives it a __len__ all the same, which raises."""
+    from normscope import cli
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    arguments = ["net.py:plain", "--data", "net.py:stream", "--loss", "mse", "--json"]
+    monkeypatch.setattr(sys, "argv", ["normscope", "measure", *arguments])
+    with pytest.raises(SystemExit) as status:
+        cli.main()
+    out, err = capsys.readouterr()
+    assert not status.value.code, err
+    assert json.loads(out)["settings"]["samples"] == [10, 10]
+    assert "all of the batches" in err
 
 
 @pytest.mark.parametrize(

@@ -182,3 +182,16 @@ def with_activation(model: nn.Module, act: type[nn.Module]) -> nn.Module:
         if isinstance(child, nn.ReLU):
             setattr(model, name, act())
     return model
+
+
+class Forward(nn.Module):
+    """Modules by name, and the forward as a function of them and x."""
+
+    def __init__(self, forward, **modules) -> None:
+        super().__init__()
+        self.run = forward
+        for name, module in modules.items():
+            setattr(self, name, module)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(self, x)

@@ -62,6 +62,14 @@ class Functional(nn.Module):
         return F.linear(x, self.layers[-1].weight, self.layers[-1].bias)
 
 
+def test_what_is_said_of_several_layers_is_said_once():
+    stack = [layer for _ in range(3) for layer in (nn.Linear(60, 60), nn.ReLU(), nn.BatchNorm1d(60))]
+    notes = ns.predict(nn.Sequential(*stack, nn.Linear(60, 5)), (60,)).notes
+    assert [note for note in notes if "normalizes after an activation" in note] == [
+        "2 and 2 more: normalizes after an activation; channels were taken to have the same variance."
+    ]
+
+
 def test_functions_are_their_modules():
     net = ns.models.CNN(3, 16, 10, norm="batch", channels=(40, 40))
     assert lam(Functional(net), (3, 16, 16)) == lam(net, (3, 16, 16))

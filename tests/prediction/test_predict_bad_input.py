@@ -42,13 +42,39 @@ def test_shapes_that_are_none(shape):
 def test_a_shape_that_does_not_fit_names_the_layer():
     with pytest.raises(ValueError, match=r"'1' \(Linear\) takes 20 features and gets 21"):
         ns.predict(net(), (21,))
+    with pytest.raises(ValueError, match=r"Pass input_shape=\(20,\) \(--input 20\)"):
+        ns.predict(net(), (21,))
     cnn = ns.models.CNN(3, 32, 10)
     with pytest.raises(ValueError, match=r"'6' \(Conv2d\) a window of 3x3 does not fit into 1x1"):
         ns.predict(cnn, (3, 7, 7))
-    with pytest.raises(ValueError, match=r"'0' \(Conv2d\) takes 3 channels and gets 1"):
+    with pytest.raises(
+        ValueError, match=r"'0' \(Conv2d\) takes 3 channels and gets 1\. Pass input_shape=\(3, 32, 32\)"
+    ):
         ns.predict(cnn, (1, 32, 32))
-    with pytest.raises(ValueError, match=r"'0' \(Conv2d\) takes \(N, C, H, W\)"):
+    with pytest.raises(ValueError, match=r"Pass input_shape=\(3, 32, 30\).*with its channels first"):
+        ns.predict(cnn, (32, 30, 3))
+    with pytest.raises(ValueError, match=r"'0' \(Conv2d\) takes \(N, C, H, W\).*Pass input_shape=\(3, H, W\)"):
         ns.predict(cnn, (3072,))
+
+
+def test_sizes_inside_the_network_that_do_not_fit():
+    """Whether another input_shape would mend it is said."""
+    conv, last = nn.Conv2d(3, 40, 3), nn.Linear(40 * 6 * 6, 5)
+    with pytest.raises(ValueError, match="'2'.*takes 1440 features and gets 4000.*pass the shape that the network was"):
+        ns.predict(nn.Sequential(conv, nn.Flatten(), last), (3, 12, 12))
+    with pytest.raises(ValueError, match="'1'.*takes 30 channels and gets 40.*whatever input_shape is"):
+        ns.predict(nn.Sequential(conv, nn.Conv2d(30, 5, 3)), (3, 12, 12))
+
+
+def test_channels_of_a_flattened_image():
+    """1,440 features, not 40: no size is wrong, but features of one channel have something in common."""
+    after = nn.Sequential(nn.Conv2d(3, 40, 3), nn.Flatten(), nn.BatchNorm1d(40 * 6 * 6), nn.Linear(40 * 6 * 6, 5))
+    with pytest.raises(ValueError, match=r"'2' \(BatchNorm1d\).*each of the 1440 values.*before the flattening"):
+        ns.predict(after, (3, 8, 8))
+    first = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 50), nn.ReLU(), nn.Linear(50, 5))
+    with pytest.raises(ValueError, match=r"'1' \(BatchNorm1d\).*pass input_shape=\(64,\)"):
+        ns.predict(first, (1, 8, 8))
+    assert ns.predict(first, (64,)).lambda_max > 0
 
 
 def test_an_output_that_is_an_image():

@@ -70,6 +70,18 @@ def test_verdicts_are_worded_for_the_loss():
     assert ns.predict(net, (20,), "cross_entropy").verdict(1e6).good is None
 
 
+def test_within_what_theory_was_seen_to_be_off_by_no_verdict_is_given():
+    net = ns.models.MLP(20, 5, width=60, norm="batch", seed=0)
+    found = ns.predict(net, (20,), batch_size=4)
+    assert found.seen[1] == 30
+    for times, good in ((0.02, True), (0.5, None), (1.05, None), (2, False)):
+        verdict = found.verdict(times * found.eta_star)
+        assert verdict.good is good
+        assert ("theory does not tell: measure to be sure" in verdict.text) == (good is None)
+    printed = ns.predict(ns.models.MLP(20, 5, width=60, norm="none", seed=0), (20,), theory="paper")
+    assert printed.verdict(0.99 * printed.eta_star).good is True
+
+
 def test_losses_scale_with_their_definitions():
     net = ns.models.MLP(20, 5, width=60, norm="batch")
     half, mean, total = (ns.predict(net, (20,), loss, 32).lambda_max for loss in ("half_mse", "mse", "half_sse"))

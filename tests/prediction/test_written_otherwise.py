@@ -2,21 +2,11 @@
 
 import pytest
 import torch
+from networks import Forward
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normscope as ns
-
-
-class Forward(nn.Module):
-    def __init__(self, forward, **modules) -> None:
-        super().__init__()
-        self.run = forward
-        for name, module in modules.items():
-            setattr(self, name, module)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.run(self, x)
 
 
 def lam(model: nn.Module, shape: tuple[int, ...], **options: object) -> float:

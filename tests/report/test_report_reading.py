@@ -5,6 +5,7 @@ import json
 import shutil
 import sqlite3
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from normscope.report.document import Said, Section
 from normscope.report.drawing import draw, write_figures
 from normscope.report.page import island, page
 from normscope.report.reading import sections_of
+from normscope.report.sections.phase import phase_section
+from normscope.report.sections.stability import prediction_section
 from normscope.report.sections.training import Course, training_section
 from normscope.report.writing import write_report
 from normscope.reproduction import Store, all_entries, judge
@@ -177,6 +180,33 @@ def test_a_sweep_that_is_followed_is_read_from_its_journal(folder, tmp_path):
     assert section.verdicts[0].text.startswith("Use a learning rate of")
 
 
+def test_advice_is_given_where_the_grid_shows_it(tmp_path):
+    """A rate at the end of those tried is the best of nothing."""
+    found = swept(tmp_path)
+
+    def said(*rates):
+        return phase_section(
+            "", replace(found, outcomes=[o for o in found.outcomes if o.cell.lr in rates]), {}
+        ).verdicts
+
+    assert said(0.01, 0.1, 1e4)[0].good
+    for rates, end, other in (((0.01, 0.1), "largest", "larger"), ((0.1, 1e4), "smallest", "smaller")):
+        advice = said(*rates)[1]
+        assert advice.good is None
+        assert f"is at 0.1, the {end} that was tried. Add {other} ones." in advice.text
+
+
+def test_a_prediction_out_of_reach_says_how_far(folder):
+    stored = json.loads((folder / "prediction.json").read_text())
+    eta, (low, high) = stored["eta_star"], stored["seen"]
+    assert stored["warnings"]
+    assert f"between {eta / high:.2g} and {eta / low:.2g}" in prediction_section("", stored).verdicts[0].text
+    entropy = stored | {"loss": "cross_entropy", "loss_kind": "cross_entropy"}
+    assert prediction_section("", entropy).verdicts[0].text.startswith("Look for a learning rate around eta* = ")
+    earlier = {name: value for name, value in stored.items() if name != "seen"}
+    assert prediction_section("", earlier).verdicts[0].text.endswith("as said below: measure to be sure.")
+
+
 def test_labels_are_text_and_nothing_is_fetched():
     label, looked = f"</script>{ALERT}", {"step": [0.0], "critical_step": [2.0], ALERT: [1.0]}
     said = (Said(False, ALERT, ALERT, ALERT),)
@@ -206,6 +236,12 @@ def test_labels_are_text_and_nothing_is_fetched():
         ("picture.png", b"\x89PNG\r\n\x1a\n\xff\xfe", "is a foreign file"),
         ("demo.json", b'{"kind": "demo", "schema": 2, "runs": []}', "has schema 2"),
         ("torn.json", b'{"kind": "prediction", "schema": 1}', "lacks some of it"),
+        ("layers.json", b'{"kind": "bounds", "schema": 1, "layers": {}}', "lacks some of it"),
+        ("words.json", b'{"kind": "training", "schema": 1, "losses": ["x"]}', "lacks some of it"),
+        ("demos.json", b'[{"task": "digits", "training": {}}]', "was written by an earlier normscope"),
+        ("looks.json", b'[{"looks": [], "windows": []}]', "was written by an earlier normscope"),
+        ("solved.json", b'{"schema": 1, "methods": {}, "promise": 1}', "was written by an earlier normscope"),
+        ("bounded.json", b'{"schema": 1, "layers": {}}', "was written by an earlier normscope"),
         ("newer.json", b'{"kind": "prediction", "schema": 9}', "has schema 9"),
         ("other.jsonl", b'{"step": 1}\n', "is not a file of a Monitor"),
         ("other.sqlite", b"SQLite format 3\0" + bytes(100), "journal"),

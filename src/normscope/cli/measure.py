@@ -3,7 +3,7 @@
 import json
 import math
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -50,9 +50,9 @@ def measure(
     batch = batch_of(data, built, batch_size, seed)
     if not isinstance(batch, tuple):
         batch = batch if batches is None else list(islice(batch, batches))
-        count = str(len(batch)) if hasattr(batch, "__len__") else "all"
-        faster = "; --batches 1 is faster" if batches is None and count != "1" else ""
-        typer.echo(f"Measuring over {count} of the batches of {data}{faster}.", err=True)
+        many = batches is None and _count(batch) != "1"
+        faster = "; --batches 1 is faster" if many else ""
+        typer.echo(f"Measuring over {_count(batch)} of the batches of {data}{faster}.", err=True)
     try:
         found = measure_curvature(
             built,
@@ -83,3 +83,11 @@ def measure(
         console.print(table)
     if verdict is not None:
         console.print(str(verdict), soft_wrap=True, highlight=False, markup=False)
+
+
+def _count(batches: Any) -> str:
+    """A loader of a data set without a length has a __len__ that raises."""
+    try:
+        return str(len(batches))
+    except TypeError:
+        return "all"

@@ -78,7 +78,8 @@ def monitor(
                 "larger batches, and drop_last=True in a DataLoader."
             ) from error
         if _by_batch(error):
-            kept = f" What was measured in the {done} steps before is in {out}." if done else ""
+            before = f"the {done} steps" if done != 1 else "the step"
+            kept = f" What was measured in {before} before is in {out}." if done else ""
             raise ValueError(f"{setup} failed at step {done}: {what_was_said(error)}{_place(error)}.{kept}") from error
         raise
     outcome = f"{done} step{'s' * (done != 1)}, {len(monitor.records)} look{'s' * (len(monitor.records) != 1)}"
@@ -96,11 +97,11 @@ def monitor(
         for sentence in (outcome, *map(str, monitor.verdicts), *monitor.notes):
             console.print(f"- {sentence}", soft_wrap=True, highlight=False, markup=False)
         console.print("Written: " + ", ".join(map(str, written)), soft_wrap=True, highlight=False, markup=False)
-    if monitor.records and not any(record.results for record in monitor.records):
-        typer.echo(f"normscope: nothing was measured; {out / 'summary.md'} says why.", err=True)
-        raise typer.Exit(1)
     if interrupted:
         typer.echo(f"normscope: interrupted after {done} steps; what was measured until then is in {out}.", err=True)
+        raise typer.Exit(1)
+    if not any(record.results for record in monitor.records):
+        typer.echo(f"normscope: nothing was measured; {out / 'summary.md'} says why.", err=True)
         raise typer.Exit(1)
 
 
@@ -112,8 +113,8 @@ def _by_batch(error: Exception) -> bool:
 
 
 def _place(error: Exception) -> str:
-    """Where in the user's own code, which is neither ours nor an installed library's."""
-    packages = Path(typer.__file__).parents[1], _PACKAGE
+    """Where in the user's own code, which is neither ours nor an installed library's nor Python's."""
+    packages = Path(typer.__file__).parents[1], _PACKAGE, Path(traceback.__file__).parent
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not any(folder in Path(frame.filename).parents for folder in packages)]
     inside = [frame for frame in own if frame.lineno and frame.filename.endswith(".py") and frame.name != "<module>"]

@@ -79,8 +79,8 @@ class NormHealth:
         ]
         if off and self.settled < 1:
             text = (
-                "Too early to compare eval mode with the network that is trained: running statistics have hardly seen "
-                "a batch. Look again after some 1/momentum steps."
+                "Too early to compare eval mode with the network that is trained: running statistics have seen few "
+                "batches. Look again after some 1/momentum steps."
             )
             return [Verdict("statistics", None, text, "batches seen < 1/momentum", _SOURCE + ", inference")]
         others = f" and {len(off) - 1} more" if len(off) > 1 else ""

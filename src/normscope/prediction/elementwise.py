@@ -28,9 +28,10 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
     """
     known = phi.line is not None and all(part.marginal is not None for part in x.parts)
     if not x.gaussian and not known:
-        walk.note(
-            f"{name}: {phi.name} of values that are not Gaussian; a Gaussian of the same moments took their place."
+        text = (
+            "takes a sum, a pooling or data, which are not Gaussian; a Gaussian of the same moments took their place."
         )
+        walk.note(f"{phi.name} {text}", name)
     walk.rectified |= known
     pairs = [x.sites.pairs(part.kernel, part.mean) for part in x.parts]
     joined = [Joined(m, p) if known and (m := part.marginal) else None for part, p in zip(x.parts, pairs, strict=True)]

@@ -76,6 +76,10 @@ class Field:
     def size(self) -> tuple[int, ...]:
         return (self.sites.batch, *self.shape)
 
+    def said(self) -> str:
+        """The shape in words."""
+        return f"(N, {', '.join(map(str, self.shape))})" if self.shape else "(N,)"
+
     def mixture(self) -> tuple[Tensor, Tensor]:
         """The kernel and the tangents' over all channels."""
         if len(self.parts) == 1:

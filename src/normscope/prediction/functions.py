@@ -69,6 +69,8 @@ def _constant(walk: Walk, value: Any) -> float:
 
 
 def _concatenate(walk: Walk, name: str, tensors: Any, dim: int = 0) -> Field:
+    if not all(tensor.shape for tensor in tensors):
+        raise UnknownOperation("concatenates the samples of tensors (N,), which has no map here")
     if dim != 1 and not (dim < 0 and dim + len(tensors[0].shape) + 1 == 1):
         raise UnknownOperation(f"concatenates along dimension {dim}; there is a map for channels, dimension 1")
     return joining.concatenate(walk, list(tensors))
@@ -152,6 +154,9 @@ _BY_NAME: dict[str, Handler] = {
     "view": sites.view_rule,
     "reshape": sites.view_rule,
     "squeeze": sites.squeeze_rule,
+    "unsqueeze": sites.unsqueeze_rule,
+    "select": sites.select_rule,
+    "getitem": sites.index_rule,
     "add": _add,
     "add_": _add,
     "iadd": _add,

@@ -87,7 +87,11 @@ def group_norm_rule(
     if x.channels % groups:
         raise ValueError(f"normalizes {groups} groups and gets {x.channels} channels, which they do not divide")
     if x.channels // groups * (1 if x.flat else x.sites.count) < linear.NARROW:
-        walk.warn(f"{name}: groups of {x.channels // groups} channels are narrow for a theory of many channels.")
+        walk.warn(
+            f"{name}: groups of {x.channels // groups} channels are narrow for a theory of many channels, in which "
+            "statistics do not vary from sample to sample; how far lambda_max is off was not measured. Use fewer "
+            "groups, or measure to be sure."
+        )
     if groups == x.channels:
         raise UnknownOperation("normalizes every channel of a sample by itself (InstanceNorm), which has no map here")
     return normalizers.sample_norm(walk, name, x, weight, bias, eps, centre=True, kind="GroupNorm")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from normscope.prediction.field import INPUTS, Cotangent, Field, Part, Root
-from normscope.prediction.refusal import UnknownOperation
+from normscope.prediction.refusal import UnknownOperation, misfit
 from normscope.prediction.walk import Walk
 from normscope.theory.modes import common_spread
 from normscope.theory.sites import Sites, average
@@ -30,11 +30,11 @@ def linear(walk: Walk, name: str, x: Field, weight: Tensor, bias: Tensor | None)
     """torch.nn.Linear on (N, features)."""
     if not x.flat:
         raise ValueError(
-            f"takes a linear map of the last dimension of (N, {', '.join(map(str, x.shape))}); only (N, features) has "
+            f"takes a linear map of the last dimension of {x.said()}; only (N, features) has "
             "a map here. Flatten before it, or write it as a 1x1 convolution."
         )
     if weight.shape[1] != x.shape[0]:
-        raise ValueError(f"takes {weight.shape[1]} features and gets {x.shape[0]}")
+        raise misfit(x, weight.shape[1], "features")
     window = Window(x.sites, (x.sites.height, x.sites.width), (1, 1), (0, 0))
     return _map(walk, name, "Linear", x, weight, bias, window, (weight.shape[0],))
 
@@ -54,17 +54,21 @@ def convolution(
     """torch.nn.Conv1d and Conv2d with zero padding."""
     dims = weight.ndim - 2
     if len(x.shape) != dims + 1:
-        raise ValueError(f"takes (N, C, {'H, W' if dims == 2 else 'L'}) and gets (N, {', '.join(map(str, x.shape))})")
+        sides = "H, W" if dims == 2 else "L"
+        said = f"takes (N, C, {sides}) and gets {x.said()}"
+        if x.roots == {INPUTS}:
+            said += f". Pass input_shape=({weight.shape[1] * groups}, {sides}), that of one sample"
+        raise ValueError(said)
     if weight.shape[0] % groups:
         raise ValueError(f"gives {weight.shape[0]} channels in {groups} groups, which do not divide them")
     if weight.shape[1] * groups != x.channels:
-        raise ValueError(f"takes {weight.shape[1] * groups} channels and gets {x.channels}")
+        raise misfit(x, weight.shape[1] * groups, "channels")
     kernel = (1, *weight.shape[2:])[-2:]
     window = Window(x.sites, (kernel[0], kernel[1]), stride, padding, dilation)
     after = window.after
     shape = (weight.shape[0], after.height, after.width) if dims == 2 else (weight.shape[0], after.width)
     if groups > 1 and weight[0].numel() < NARROW:
-        walk.note(f"{name}: {weight[0].numel()} inputs for each channel are few for a Gaussian limit.")
+        walk.note(f"each channel sums {weight[0].numel()} inputs, few for a theory of sums of many.", name)
     return _map(walk, name, f"Conv{dims}d", x, weight, bias, window, shape)
 
 

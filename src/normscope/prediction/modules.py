@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from normscope.norms.kinds import RMSNorm
 from normscope.norms.noisy import CovariateNoise, _NoisyLayer
 from normscope.prediction import elementwise, functions, layer_rules, normalizers, site_rules
-from normscope.prediction.field import Field
-from normscope.prediction.refusal import UnknownOperation
+from normscope.prediction.field import INPUTS, Field
+from normscope.prediction.refusal import UnknownOperation, misfit
 from normscope.prediction.walk import Walk
 from normscope.theory.gaussian import Activation
 
@@ -96,8 +96,11 @@ def _own(layer: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 def _check_channels(channels: int, x: Field) -> None:
+    if x.flat and channels == x.shape[0] != x.channels:
+        way = f"pass input_shape={x.shape}" if x.roots == {INPUTS} else "put it before the flattening"
+        raise UnknownOperation(f"has numbers for each of the {channels} values of an image, no map here: {way}")
     if channels != x.channels:
-        raise ValueError(f"takes {channels} channels and gets {x.channels}")
+        raise misfit(x, channels, "channels")
 
 
 def _check_batch_norm(layer: Any, x: Field) -> None:

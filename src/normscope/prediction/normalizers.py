@@ -51,9 +51,12 @@ def _affine(walk: Walk, name: str, x: Field, gamma: Tensor | None, beta: Tensor 
     for values, square in zip(gammas, squares, strict=True):
         size = average(values.abs())
         if square - size**2 > _UNEVEN**2 * size**2:
-            walk.note(f"{name}: gamma differs between channels; its mean square was taken for all.")
+            walk.note("gamma differs between channels; its mean square was taken for all.", name)
     if gamma is not None and not any(squares):
-        walk.warn(f"{name}: gamma is zero, so nothing but beta passes, and no gradient before it.")
+        walk.warn(
+            f"{name}: gamma is zero, so it gives beta whatever comes in, and what lies before it gets no gradient "
+            "through it: lambda_max has no part of that and rises as gamma moves. Measure again after some steps."
+        )
     return list(zip(squares, betas, strict=True))
 
 
@@ -78,7 +81,7 @@ def batch_norm(
     if x.sites.batch * x.sites.count == 1:
         raise ValueError("takes statistics over the batch, and batch_size=1 leaves one value. Take a larger batch_size")
     if x.before is not None:
-        walk.note(f"{name}: normalizes after an activation; channels were taken to have the same variance.")
+        walk.note("normalizes after an activation; channels were taken to have the same variance.", name)
     found = [normalize(x.sites, part.kernel, eps, part.noise) for part in x.parts]
     _check(walk, name, found)
     row = walk.row(
@@ -136,11 +139,16 @@ def _two(
 
 def _check(walk: Walk, name: str, found: Sequence[Normalized]) -> None:
     if any(n.variance < 1e-12 or n.freedom == 0 for n in found):
-        walk.warn(f"{name}: the variance before it is zero, so eps alone divides.")
+        walk.warn(
+            f"{name}: the variance before it is zero (all samples are alike there), so that it divides by sqrt(eps) "
+            "alone, and lambda_max is by eps more than by the network. Initialize the weights before it, or use a "
+            "larger batch_size."
+        )
     elif min(n.freedom for n in found) < 4:
         walk.warn(
-            f"{name}: the batch has {min(n.freedom for n in found):.1f} degrees of freedom; below 4 the mean of "
-            "1/variance does not exist, and 4 were taken: the answer was seen to be 7 to 30 times too low. Use a "
+            f"{name}: the batch is too small or too much alike for BatchNorm's statistics: it has "
+            f"{min(n.freedom for n in found):.1f} degrees of freedom, below 4 the mean of 1/variance does not exist, "
+            "and 4 were taken. lambda_max was seen to be 7 to 30 times too low then, and eta* as much too high. Use a "
             "larger batch_size.",
             (0.9, 30.0),
         )
@@ -167,7 +175,7 @@ def _by_running(
     """
     means, variances = (_slices(x, values, 0.0) for values in running)
     gammas = _slices(x, gamma, 1.0)
-    walk.note(f"{name} is in eval mode: its running statistics were used, as those of its own inputs.")
+    walk.note("is in eval mode; its running statistics were used, as those of its own inputs.", name)
     row = walk.row(name, "BatchNorm (eval)")
     rates = [float((1 / (v + eps)).mean()) for v in variances]
     scales = [float((g.square() / (v + eps)).mean()) for g, v in zip(gammas, variances, strict=True)]

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = 1
+_MODES = {"mean": "move alike", "data": "move apart"}
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,16 @@ class Prediction(Reportable):
         return pd.DataFrame(list(self.layers))
 
     def verdict(self, lr: float) -> Verdict:
-        """What a learning rate of `lr` means here, worded for the loss."""
+        """What a learning rate of `lr` means here, worded for the loss; nothing where the theory cannot tell."""
         source = f"mean-field theory at initialization, {self.theory}, statistics {self.stats!r}"
-        return stability_verdict(
+        found = stability_verdict(
             lr, self.eta_star, kind=self.loss_kind, rule=self.rule, source=source, residual=0.0, converged=True
         )
+        low, high = (self.eta_star / times for times in reversed(self.seen))
+        if self.theory != "corrected" or not low <= lr <= high:
+            return found
+        doubt = f"Networks like this one were measured to have theirs between {low:.3g} and {high:.3g}, so that theory "
+        return replace(found, good=None, text=f"{found.text} {doubt}does not tell: measure to be sure.")
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
@@ -97,9 +103,14 @@ class Prediction(Reportable):
         ]
         if self.theory == "corrected":
             low, high = self.seen
-            lines.append(f"networks like this one were measured at {low:.2g} to {high:.3g} times that, over seeds")
+            lines.append(
+                f"networks like this one had {low:.2g} to {high:.3g} times this lambda_max, measured over seeds"
+            )
         if math.isfinite(beside):
-            lines.append(f"{self.mode} mode; the largest {other} mode is {beside:.4g}")
+            lines.append(
+                f"{self.mode} mode: a direction in which samples {_MODES[self.mode]}; the largest in which they "
+                f"{_MODES[other]} ({other} mode) has {beside:.4g}"
+            )
         lines += [f"! {warning}" for warning in self.warnings]
         return "\n".join(lines + [f"- {note}" for note in self.notes])
 

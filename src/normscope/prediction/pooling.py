@@ -1,10 +1,11 @@
 """Average pooling and means over the image; flattening."""
 
+import math
 from dataclasses import replace
 
 from torch import Tensor
 
-from normscope.prediction.field import Cotangent, Field, Part
+from normscope.prediction.field import INPUTS, Cotangent, Field, Part
 from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Walk
 from normscope.theory.window import Window
@@ -20,7 +21,8 @@ def average_pool(walk: Walk, x: Field, window: Window, *, flat: bool = False) ->
     if window.before.form == "torus" and any(window.padding) and max(window.kernel) >= _WIDE:
         walk.warn(
             f"Average pooling pads windows of {window.kernel[0]}x{window.kernel[1]} on images that are taken without "
-            "their borders: lambda was seen to be 5 % too low with windows of 5 and 20 % with windows of 7.",
+            "their borders: lambda_max was seen to be 5 % too low with windows of 5 and 20 % with windows of 7, and "
+            "eta* as much too high. Measure to be sure.",
             (0.9, 1.25),
         )
     parts = tuple(
@@ -62,12 +64,12 @@ def mean(walk: Walk, x: Field, dims: tuple[int, ...], *, keepdim: bool) -> Field
 
 
 def _turned(walk: Walk, x: Field) -> Field:
-    """A column of sites as a line."""
+    """A column of sites as a line, or a line as a column."""
 
     def turn(kernel: Tensor) -> Tensor:
         return kernel.transpose(-1, -2) if x.sites.form == "torus" else kernel
 
-    sites = replace(x.sites, height=1, width=x.sites.height)
+    sites = replace(x.sites, height=x.sites.width, width=x.sites.height)
     parts = tuple(replace(p, kernel=turn(p.kernel), tangent=turn(p.tangent)) for p in x.parts)
     out = Field(sites, parts, x.shape, x.gaussian, x.roots)
 
@@ -79,18 +81,29 @@ def _turned(walk: Walk, x: Field) -> Field:
 
 
 def reshape(walk: Walk, x: Field, shape: tuple[int, ...]) -> Field:
-    """Flattening, and shapes that say what is there already."""
+    """Flattening, and axes of size one more or less: (N, C, 1, 1) as (N, C), (N, C, H, 1) as (N, C, H), (N, 1) as (N,).
+
+    The channels stay in their axis, so that (N, 28, 28), 28 channels here, does not become an image of one.
+    """
     if shape == x.shape:
         return x
-    size = 1
-    for n in x.shape:
-        size *= n
-    single = x.channels == size and x.sites.count == 1
-    if shape == (size,) or (single and shape in ((size, 1, 1), (size, 1))):
+    size = math.prod(x.shape)
+    if shape == (size,):
         return _as(walk, x, shape)
-    raise UnknownOperation(
-        f"reshapes (N, {', '.join(map(str, x.shape))}) to (N, {', '.join(map(str, shape))}), which has no map here"
-    )
+    # A flattened image has its channels and sites in one axis.
+    kept = x.shape[:1] in ((), (x.channels,)) and shape[:1] == (x.channels,) and len(shape) < 4
+    if size == math.prod(shape) and (not shape or (kept and _long(shape) == _long(x.shape))):
+        height, width = (1, 1, *shape[1:])[-2:]
+        return _as(walk, x if (height, width) == (x.sites.height, x.sites.width) else _turned(walk, x), shape)
+    said = f"reshapes {x.said()} to {replace(x, shape=shape).said()}, which has no map here"
+    if x.roots == {INPUTS} and len(shape) < 4:
+        said += f". Where a network shapes its own input, pass that shape: input_shape={shape}"
+    raise UnknownOperation(said)
+
+
+def _long(shape: tuple[int, ...]) -> list[int]:
+    """Sizes of the sites' axes that are longer than one."""
+    return [n for n in shape[1:] if n > 1]
 
 
 def _as(walk: Walk, x: Field, shape: tuple[int, ...]) -> Field:

@@ -23,6 +23,7 @@ from normscope.prediction.graph import walk_through
 from normscope.prediction.inputs import input_field
 from normscope.prediction.outcome import Prediction
 from normscope.prediction.paper import as_printed
+from normscope.prediction.pooling import reshape
 from normscope.prediction.refusal import check_model
 from normscope.prediction.remarks import common, explosion
 from normscope.prediction.spectrum import Spectrum, spectrum
@@ -54,7 +55,7 @@ def predict(
     network with the same variances.
 
     Args:
-        model: in the modes it trains in; its forward takes one tensor of samples and gives (N, outputs).
+        model: in the modes it trains in; its forward takes one tensor of samples and gives (N, outputs), or (N,).
         input_shape: of one sample, without the batch dimension; inputs are taken as independent standard values.
         loss: "half_mse" (1/2 sum over outputs, mean over samples), "half_sse", "mse" (torch.nn.MSELoss) or
             "cross_entropy", with which eta* is the limit of the local quadratic at initialization and not of training.
@@ -91,6 +92,7 @@ def predict(
         if not chosen:
             raise ValueError("The model has no trainable parameters, or parameters= leaves none; lambda is by those.")
         out = walk_through(inner, x, walk)
+        out = reshape(walk, out, (1,)) if not out.shape else out
         _check_output(walk, out)
         scale = _loss_factor(walk, loss, out, x.sites.batch)
         found = as_printed(walk, x) if theory == "paper" else spectrum(walk, x, out, images)
@@ -122,7 +124,7 @@ def predict(
         input_shape=shape,
         layers=_layers(walk, found, scale),
         warnings=tuple(walk.warnings),
-        notes=tuple(walk.notes),
+        notes=walk.noted(),
         settings={"momentum": momentum, "nesterov": nesterov, "batch": "given" if batch is not None else "independent"},
         environment=environment(),
     )
@@ -184,8 +186,8 @@ def _mean_square(out: Field) -> float:
 
 def _say_cross_entropy(walk: Walk, out: Field, factor: float) -> None:
     walk.note(
-        f"Cross-entropy: {factor:.3g} of squared error's curvature, for outputs of mean square {_mean_square(out):.3g}"
-        + f". {NOT_A_LIMIT}"
+        f"Cross-entropy: its curvature is {factor:.3g} of half_mse's here, where outputs have a mean square of "
+        f"{_mean_square(out):.3g}" + f". {NOT_A_LIMIT}"
     )
     walk.doubt((0.9, 1.5))
 

@@ -4,6 +4,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
+from normscope.prediction.field import INPUTS, Field
+
 WAY_OUT = (
     "Measure this network instead (ns.measure), or replace the operation; an elementwise one of your own can be "
     "declared with normscope.prediction.elementwise_module."
@@ -36,6 +38,23 @@ def check_model(model: nn.Module) -> None:
                 f"{name!r} is on the meta device and has no values to read variances off. Materialize the model with "
                 "model.to_empty(device=...) and initialize it first."
             )
+
+
+def misfit(x: Field, takes: int, what: str) -> ValueError:
+    """A layer's own size against what comes to it, and whether input_shape can mend it."""
+    said = f"takes {takes} {what} and gets {x.shape[0] if x.flat else x.channels}. "
+    if x.roots != {INPUTS}:
+        mend = (
+            "How many depends on input_shape: pass the shape that the network was built for"
+            if what == "features" or (x.flat and x.sites.count > 1)
+            else "The layers before it give as many whatever input_shape is: make the two agree in the model"
+        )
+        return ValueError(said + mend)
+    shape = (takes,) if x.flat else (takes, *x.shape[1:])
+    last = not x.flat and x.shape[-1] == takes
+    shape = (takes, *x.shape[:-1]) if last else shape
+    given = f"input_shape={shape} (--input {','.join(map(str, shape))})"
+    return ValueError(f"{said}Pass {given}, the shape of one sample{' with its channels first' * last}")
 
 
 def check_gradients_on(name: str) -> None:

@@ -67,7 +67,7 @@ def maximum_rule(
 
 
 def _window(x: Field, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> Window:
-    if x.flat:
+    if len(x.shape) < 2:
         raise ValueError("pools a tensor without dimensions of space")
     dims = len(x.shape) - 1
     k = two(kernel, dims)
@@ -93,9 +93,15 @@ def mean_rule(
 
 
 def flatten_rule(walk: Walk, name: str, x: Field, start_dim: int = 0, end_dim: int = -1) -> Field:
-    if start_dim != 1 or end_dim % (len(x.shape) + 1) != len(x.shape):
-        raise UnknownOperation(f"flattens dimensions {start_dim} to {end_dim}; there is a map for all but the batch")
-    return pooling.reshape(walk, x, (math.prod(x.shape),))
+    start, end = (_axis(x, dim) for dim in (start_dim, end_dim))
+    sizes = x.size()
+    if start == 0 and math.prod(sizes[1 : end + 1]) != 1:
+        raise UnknownOperation(
+            f"flattens dimensions {start_dim} to {end_dim} of {x.said()}, which mixes samples; there is a map for all "
+            "but the batch"
+        )
+    merged = (*sizes[:start], math.prod(sizes[start : end + 1]), *sizes[end + 1 :])
+    return pooling.reshape(walk, x, merged[1:])
 
 
 def view_rule(walk: Walk, name: str, x: Field, *shape: Any) -> Field:
@@ -104,14 +110,51 @@ def view_rule(walk: Walk, name: str, x: Field, *shape: Any) -> Field:
         known = math.prod(n for n in wanted if n != -1)
         wanted[wanted.index(-1)] = math.prod(x.size()) // max(known, 1)
     if wanted[0] != x.sites.batch or math.prod(wanted) != math.prod(x.size()):
-        raise ValueError(
-            f"reshapes (N, {', '.join(map(str, x.shape))}) to {tuple(shape)}, which mixes samples or does not fit"
-        )
+        raise ValueError(f"reshapes {x.said()} to {tuple(shape)}, which mixes samples or does not fit")
     return pooling.reshape(walk, x, tuple(int(n) for n in wanted[1:]))
 
 
 def squeeze_rule(walk: Walk, name: str, x: Field, dim: Any = None) -> Field:
-    dims = range(1, len(x.shape) + 1) if dim is None else ([dim] if isinstance(dim, int) else dim)
-    drop = {d % (len(x.shape) + 1) for d in dims}
-    shape = tuple(n for i, n in enumerate(x.shape, 1) if not (i in drop and n == 1))
-    return pooling.reshape(walk, x, shape)
+    dims = range(len(x.shape) + 1) if dim is None else ([dim] if isinstance(dim, int) else dim)
+    drop = {_axis(x, d) for d in dims}
+    return pooling.reshape(walk, x, tuple(n for i, n in enumerate(x.shape, 1) if not (i in drop and n == 1)))
+
+
+def unsqueeze_rule(walk: Walk, name: str, x: Field, dim: int) -> Field:
+    axis = _axis(x, dim, more=1)
+    if axis == 0:
+        raise UnknownOperation(f"puts an axis before the batch of {x.said()}, which has no map here")
+    return pooling.reshape(walk, x, (*x.shape[: axis - 1], 1, *x.shape[axis - 1 :]))
+
+
+def select_rule(walk: Walk, name: str, x: Field, dim: int, index: int) -> Field:
+    return index_rule(walk, name, x, (slice(None),) * _axis(x, dim) + (index,))
+
+
+def index_rule(walk: Walk, name: str, x: Field, index: Any) -> Field:
+    """x[:, 0] of (N, 1), x[..., None]: what takes all there is."""
+    given = list(index) if isinstance(index, tuple) else [index]
+    free = len(x.size()) - sum(one is not None and one is not Ellipsis for one in given)
+    place = next((i for i, one in enumerate(given) if one is Ellipsis), len(given))
+    given[place : place + 1] = [slice(None)] * free
+    sizes, shape = list(x.size()), []
+    for one in given:
+        if one is None:
+            shape.append(1)
+        elif isinstance(one, slice) and one == slice(None):
+            shape.append(sizes.pop(0))
+        elif isinstance(one, int) and len(sizes) < len(x.size()) and sizes.pop(0) == 1 and one in (0, -1):
+            continue
+        else:
+            raise UnknownOperation(f"takes a part of {x.said()}, which has no map here")
+    if shape[0] != x.sites.batch:
+        raise UnknownOperation(f"puts an axis before the batch of {x.said()}, which has no map here")
+    return pooling.reshape(walk, x, tuple(shape[1:]))
+
+
+def _axis(x: Field, dim: int, more: int = 0) -> int:
+    """Counted from the front, where torch would take it."""
+    axes = len(x.shape) + 1 + more
+    if not -axes <= dim < axes:
+        raise IndexError(f"dimension {dim} of {x.said()}")
+    return dim % axes

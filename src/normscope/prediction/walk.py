@@ -60,6 +60,7 @@ class Walk:
         self.trains = trains
         self.rows: list[Row] = []
         self.notes: list[str] = []
+        self.places: dict[str, list[str]] = {}
         self.warnings: list[str] = []
         self.used: dict[int, list[str]] = {}
         self.made: dict[Hashable, Field] = {}
@@ -73,9 +74,15 @@ class Walk:
         self.drifts: dict[int, Tensor] = {}
         self._tape: list[_Record] = []
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, layer: str = "") -> None:
+        """layer: of which it is said; several of which the same is said share one note."""
         if text not in self.notes:
             self.notes.append(text)
+        if layer:
+            self.places.setdefault(text, []).append(layer)
+
+    def noted(self) -> tuple[str, ...]:
+        return tuple(f"{_listed(self.places[text])}: {text}" if text in self.places else text for text in self.notes)
 
     def warn(self, text: str, seen: tuple[float, float] = USUAL) -> None:
         """seen: between which multiples of the answer such networks were measured."""
@@ -134,3 +141,8 @@ class Walk:
         """Drops the tape, whose functions hold every kernel."""
         self._tape.clear()
         self.drifts.clear()
+
+
+def _listed(names: Sequence[str]) -> str:
+    once = list(dict.fromkeys(names))
+    return once[0] + (f" and {len(once) - 1} more" if len(once) > 1 else "")

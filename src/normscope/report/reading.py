@@ -138,7 +138,9 @@ def _monitor(file: Path, label: str, live: bool) -> Course:
     if not records and said and not live:
         raise ValueError(f"{file} is half-written: its only look was cut short. Let the run go on to the next.")
     if not records and not live:
-        raise ValueError(f"{file} holds no look yet: its run has only begun. Follow it with --serve.")
+        raise ValueError(
+            f"{file} holds no look yet: its run has only begun, or ended before one. Follow it with --serve."
+        )
     notes = dict.fromkeys(str(one.message).replace(str(file), file.name) for one in said)
     return monitor_course(label, records, heads[-1], tuple(notes))
 
@@ -176,7 +178,9 @@ def _stored(file: Path, label: str) -> list[Course | Section]:
         raise ValueError(f"{file} is a foreign file: no JSON ({error}). A report reads {_KNOWN}.") from None
     try:
         found = _known(file, label, held)
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, StopIteration, ValueError) as error:
+        if str(file) in str(error):
+            raise
         raise ValueError(
             f"{file} looks like a result of normscope's and lacks some of it ({type(error).__name__}: {error}). "
             "Make it anew with this version."
@@ -186,7 +190,23 @@ def _stored(file: Path, label: str) -> list[Course | Section]:
     return found
 
 
+def _before_schemas(held: Any) -> bool:
+    """Runs of a demo or landscapes as bare lists; what solve and bounds printed."""
+    if isinstance(held, list):
+        first = held[0].keys() if held and isinstance(held[0], dict) else set()
+        return {"task", "training"} <= first or {"looks", "windows"} <= first
+    return (
+        isinstance(held, dict)
+        and "kind" not in held
+        and ({"methods", "promise"} <= held.keys() or {"schema", "layers"} <= held.keys())
+    )
+
+
 def _known(file: Path, label: str, held: Any) -> list[Course | Section]:
+    if _before_schemas(held):
+        raise ValueError(
+            f"{file} was written by an earlier normscope, without kind and schema. Make it anew with this."
+        )
     if not isinstance(held, dict):
         return []
     if held.get("kind") in ("demo", "landscapes"):

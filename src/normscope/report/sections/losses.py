@@ -7,7 +7,9 @@ from typing import Any
 from normscope.report.chart import BLUE, Axis, Chart, Line, Panel, spans_decades
 from normscope.report.document import Said, Section, Table
 
-_LOSS = "Loss of each training batch before its step. A curve that leaves the frame diverges."
+_LOSS = (
+    "Loss of each training batch before its step. The frame ends at ten times the first, where the loss goes beyond."
+)
 _EVALUATED = "What was evaluated on the way, at the steps where it was."
 
 

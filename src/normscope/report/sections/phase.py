@@ -74,13 +74,7 @@ def _verdicts(
     axis, said = found.plan.axis, []
     tested = [edge for edge in edges if math.isfinite(edge.best)]
     if tested:
-        best = min(tested, key=lambda edge: edge.best_test_loss)
-        text = (
-            f"Use a learning rate of {best.best:.3g} at {axis} {best.value:.3g}: the least test loss of this sweep, "
-            f"{best.best_test_loss:.3g}."
-        )
-        text += "" if math.isnan(best.diverges) else f" Training first diverges there at {best.diverges:.3g}."
-        said.append(Said(True, text, "mean over seeds that all survived", "this sweep"))
+        said.append(_advice(found, min(tested, key=lambda edge: edge.best_test_loss)))
     bounded = [edge for edge in edges if math.isfinite(edge.eta)]
     if bounded:
         low, high = (f(bounded, key=lambda edge: edge.eta) for f in (min, max))
@@ -90,13 +84,35 @@ def _verdicts(
         )
         said.append(Said(None, text, "every seed survives without a gap", "this sweep"))
     elif found.outcomes and not unfinished:
-        said.append(Said(None, "The boundary lies outside the grid: add larger or smaller learning rates."))
+        survived = {one.survived for one in found.outcomes}
+        more = "larger or smaller" if len(survived) > 1 else "larger" if True in survived else "smaller"
+        said.append(Said(None, f"The boundary lies outside the grid: add {more} learning rates."))
     for one in found.agreement(lines).values():
         if unfinished and not one.n:
             continue
         good = abs(one.median) <= 0.3 if one.n else None
         said.append(Said(good, _foretold(one), "boundary / eta*", f"eta* {one.name}"))
     return said
+
+
+def _advice(found: PhaseDiagram, best: Edge) -> Said:
+    """The best rate; at an end of those that were tried it is none yet."""
+    axis, rates = found.plan.axis, {one.cell.lr for one in found.outcomes if one.cell.value == best.value}
+    formula, source = "mean over seeds that all survived", "this sweep"
+    ends = {"largest": max(rates), "smallest": min(rates)}
+    end = next((name for name, rate in ends.items() if rate == best.best), "")
+    if end:
+        text = (
+            f"Which learning rate is best is not seen yet: the least test loss, {best.best_test_loss:.3g} at {axis} "
+            f"{best.value:.3g}, is at {best.best:.3g}, the {end} that was tried. Add {end.replace('st', 'r')} ones."
+        )
+        return Said(None, text, formula, source)
+    text = (
+        f"Use a learning rate of {best.best:.3g} at {axis} {best.value:.3g}: the least test loss of this sweep, "
+        f"{best.best_test_loss:.3g}."
+    )
+    text += "" if math.isnan(best.diverges) else f" Training first diverges there at {best.diverges:.3g}."
+    return Said(True, text, formula, source)
 
 
 def _foretold(one: Distance) -> str:

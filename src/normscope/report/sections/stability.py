@@ -25,7 +25,7 @@ def prediction_section(title: str, stored: Mapping[str, Any]) -> Section:
     eta, mode = float(stored["eta_star"]), stored["mode"]
     text = _limit(stored)
     if stored["warnings"]:
-        text += " This network is at the edge of the theory's reach or beyond it, as said below: measure to be sure."
+        text += f" This network is at the edge of the theory's reach or beyond it, as said below{_reach(stored)}."
     said = [Said(None, text, stored["rule"], f"mean-field theory, {stored['theory']}")]
     adding = [row for row in stored["layers"] if _number(row.get(mode)) > 0]
     if adding and math.isfinite(eta):
@@ -139,13 +139,23 @@ def mean_mode_section(title: str, stored: Mapping[str, Any]) -> Section:
     )  # fmt: skip
 
 
+def _reach(stored: Mapping[str, Any]) -> str:
+    """How far off eta* may be; an earlier file does not say."""
+    eta, seen = _number(stored["eta_star"]), stored.get("seen")
+    if seen is None or math.isinf(eta):
+        return ": measure to be sure"
+    low, high = (eta / _number(times) for times in reversed(seen))
+    return f". Networks like it were measured to have their eta* between {low:.2g} and {high:.2g}: measure to be sure"
+
+
 def _limit(stored: Mapping[str, Any]) -> str:
     eta, loss = _number(stored["eta_star"]), stored.get("loss_name", stored["loss"])
     if math.isinf(eta):
         return "The largest eigenvalue is not positive: the local quadratic sets no learning rate a limit."
-    text = f"Use a learning rate below eta* = {eta:.3g} with {stored['optimizer']} on {loss}: lambda_max is "
-    text += f"{_number(stored['lambda_max']):.4g}."
-    if stored["loss_kind"] == "cross_entropy":
+    limited = stored["loss_kind"] != "cross_entropy"
+    text = f"{'Use a learning rate below' if limited else 'Look for a learning rate around'} eta* = {eta:.3g} with "
+    text += f"{stored['optimizer']} on {loss}: lambda_max is {_number(stored['lambda_max']):.4g}."
+    if not limited:
         text += " With cross-entropy this is the limit of the local quadratic; training can survive well beyond it."
     return text
 
