@@ -8,6 +8,8 @@ from normscope.prediction.walk import Walk
 
 # Measured over predicted lambda with fewer channels.
 NARROW_SEEN = (0.9, 1.4)
+# And after residual sums: ResNet-18 of full width, 32x32 and 64x64, batches of 128 and 64, two seeds, two losses.
+SUMS_SEEN = (0.8, 1.5)
 # Growth of squared gradients through the network that is worth a warning.
 _STEEP = 1e3
 # Data modes beside the mean mode, and the correction for finite width, from which on answers were seen to be off.
@@ -91,6 +93,8 @@ def _batch_norm(walk: Walk, found: Spectrum, given: bool) -> None:
 
 
 def _after_sums(walk: Walk, found: Spectrum) -> None:
+    if walk.rectified:
+        walk.doubt(SUMS_SEEN)
     if walk.rectified and found.data > _CLOSE * found.mean:
         walk.warn(
             "Data modes decide or nearly do, and an activation comes after residual sums: lambda was seen to be 8 % "
