@@ -32,7 +32,8 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
             "takes a sum, a pooling or data, which are not Gaussian; a Gaussian of the same moments took their place."
         )
         walk.note(f"{phi.name} {text}", name)
-    walk.rectified |= known
+    # Maxima come with their distribution too, and are no sums.
+    walk.rectified |= known and any(m.moved is not None for part in x.parts if (m := part.marginal))
     pairs = [x.sites.pairs(part.kernel, part.mean) for part in x.parts]
     joined = [Joined(m, p) if known and (m := part.marginal) else None for part, p in zip(x.parts, pairs, strict=True)]
     gaussian = [of.moments(phi) if of else phi.moments(p) for of, p in zip(joined, pairs, strict=True)]
