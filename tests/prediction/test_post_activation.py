@@ -99,3 +99,12 @@ def test_branches_that_start_at_zero():
         lam = ns.measure(net, ns.losses.half_mse, batch, hessian=False).lambda_max
         found.append(ns.predict(net, (200,), batch_size=64).lambda_max / lam)
     assert statistics.mean(found) == pytest.approx(1, abs=0.1)
+
+
+def test_large_means_have_no_variance_of_their_own():
+    """beta = 10^4 at the end of a block: nothing is rectified, and the sum's variance is that of its summands."""
+    net = residual_mlp(0, width=60, blocks=2)
+    nn.init.constant_(net[3].last.bias, 1e4)
+    rows = {row["layer"]: row for row in ns.predict(net, (200,), batch_size=64).layers}
+    before, after = (rows[name]["qh"] - rows[name]["qh_xy"] for name in ("3.first", "4.first"))
+    assert after - before == pytest.approx(1, abs=0.03)

@@ -60,7 +60,7 @@ class Marginal:
         far = _REACH * math.sqrt(q + max(float(weight @ values.square()) - middle**2, 0.0)) + middle
         edges = _edges(float(values[0]) + mean - _REACH * root, min(float(values[-1]) + _REACH * root, far) + mean)
         away = (edges - (values[:, None] + mean)) / root
-        moved = torch.special.ndtr(away).diff(dim=1)
+        moved = _cells(torch.special.ndtr(away))
         density = weight @ torch.exp(-away * away / 2) / (root * math.sqrt(2 * math.pi))
         return Marginal((edges[1:] + edges[:-1]) / 2, weight @ moved, -density.diff(), moved, which)
 
@@ -99,8 +99,12 @@ class Marginal:
 
     def _weights(self, first: Tensor) -> Tensor:
         """A_k^2, and on the last power what they leave of E[A^2]; rows of profiles."""
-        squares = (first @ self.basis).square()
-        return torch.cat([squares, ((first.square() @ self.weight) - squares.sum(1)).clamp_min(0)[:, None]], 1)
+        mean = (first @ self.weight)[:, None]
+        # On cells h_k have small means, which a large mean of A would raise.
+        apart = first - mean
+        squares = (apart @ self.basis[:, 1:]).square()
+        rest = (apart.square() @ self.weight - squares.sum(1)).clamp_min(0)
+        return torch.cat([mean.square(), squares, rest[:, None]], 1)
 
     def tables(self, first: Tensor, second: Tensor) -> Tensor:
         """E[A A~] by the angle of the correlation; first, second: E[A | z] and E[A^2 | z], a profile in each row."""
@@ -122,14 +126,14 @@ def gaussian(mean: float, q: float) -> Marginal:
     edges = _edges(mean - _REACH * root, mean + _REACH * root)
     away = (edges - mean) / root
     density = torch.exp(-away * away / 2) / (root * math.sqrt(2 * math.pi))
-    return Marginal((edges[1:] + edges[:-1]) / 2, torch.special.ndtr(away).diff(), -density.diff())
+    return Marginal((edges[1:] + edges[:-1]) / 2, _cells(torch.special.ndtr(away)), -density.diff())
 
 
 def of_distribution(below: Callable[[Tensor], Tensor], mean: float, q: float) -> Marginal:
     """By P(value <= t), of values that lie where those of N(mean, q) do."""
     root = math.sqrt(q)
     edges = _edges(mean - _REACH * root, mean + _REACH * root)
-    weight = below(edges).diff().clamp_min(0)
+    weight = _cells(below(edges)).clamp_min(0)
     # Nobody differentiates by these.
     return Marginal((edges[1:] + edges[:-1]) / 2, weight, torch.zeros_like(weight))
 
@@ -138,6 +142,14 @@ def _edges(low: float, high: float) -> Tensor:
     """Of cells of equal size that cover all between; zero is one where it lies between them."""
     size = (high - low) / (_CELLS - 1)
     return size * (math.floor(low / size) + torch.arange(_CELLS + 1, dtype=torch.float64))
+
+
+def _cells(below: Tensor) -> Tensor:
+    """Probabilities by those of less than each edge. The outermost cells have all beyond: what is lost of 1 would come
+    back as a variance, times the square of the mean.
+    """
+    none = torch.zeros_like(below[..., :1])
+    return below[..., 1:-1].diff(dim=-1, prepend=none, append=none + 1)
 
 
 @lru_cache(maxsize=1)
