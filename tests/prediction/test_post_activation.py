@@ -108,3 +108,12 @@ def test_large_means_have_no_variance_of_their_own():
     rows = {row["layer"]: row for row in ns.predict(net, (200,), batch_size=64).layers}
     before, after = (rows[name]["qh"] - rows[name]["qh_xy"] for name in ("3.first", "4.first"))
     assert after - before == pytest.approx(1, abs=0.03)
+
+
+def test_maxima_are_no_sums():
+    """ReLU of maxima knows their distribution too; what was seen of residual sums is no news of this network."""
+    stem = [nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.MaxPool2d(2), nn.ReLU()]
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 64, bias=False), nn.BatchNorm1d(64), nn.Linear(64, 10)]
+    found = ns.predict(nn.Sequential(*stem, *head), (3, 12, 12), batch_size=32)
+    assert "Data modes decide" in " ".join(found.warnings)
+    assert "residual sums" not in " ".join(found.warnings)
