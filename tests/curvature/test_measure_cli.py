@@ -124,6 +124,18 @@ def test_of_a_loader_as_many_batches_as_asked_for(folder, monkeypatch, capsys):
         assert ("--batches 1 is faster" in err) == (not more)
 
 
+def test_one_batch_has_no_number_of_batches(folder, monkeypatch, capsys):
+    from normscope import cli
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "argv", ["normscope", "measure", "net.py:plain", "--data", "digits", "--batches", "3"])
+    with pytest.raises(SystemExit) as status:
+        cli.main()
+    assert status.value.code == 2
+    assert "--batches counts those of a loader" in capsys.readouterr().err
+
+
 def test_a_loader_that_does_not_know_its_length(folder, monkeypatch, capsys):
     """torch gives it a __len__ all the same, which raises."""
     from normscope import cli

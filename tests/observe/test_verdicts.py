@@ -144,6 +144,20 @@ def test_running_statistics_are_not_judged_before_they_have_seen_batches() -> No
     assert _verdict(_looks(model, half_mse, 1e-4, HealthProbe())[0], "statistics").good is False
 
 
+@pytest.mark.parametrize("held", ["momentum 0", "eval mode"])
+def test_running_statistics_that_take_no_batch_in_are_judged_at_once(held: str) -> None:
+    model = _mlp()
+    for layer in model.modules():
+        if isinstance(layer, nn.BatchNorm1d):
+            layer.momentum, layer.training = (0.0, True) if held == "momentum 0" else (0.1, False)
+    found = Monitor(model, half_mse, every=1, measure=[HealthProbe()], budget=None, on_error="raise")
+    x, y = _batch()
+    half_mse(model(x), y).backward()
+    record = found.step(x, y, torch.optim.SGD(model.parameters(), lr=1e-4))
+    assert record is not None
+    assert _verdict(record, "statistics").good is False
+
+
 def test_a_dead_scale() -> None:
     model = _mlp()
     assert _verdict(_looks(model, half_mse, 1e-4, HealthProbe())[0], "gamma").good is True

@@ -48,7 +48,10 @@ def measure(
     check_choice("stats", stats, STATISTICS)
     built = model_of(model, device)
     batch = batch_of(data, built, batch_size, seed)
-    if not isinstance(batch, tuple):
+    if isinstance(batch, tuple):
+        if batches is not None:
+            raise ValueError(f"--batches counts those of a loader; {data} is one batch. Its size is --batch-size.")
+    else:
         batch = batch if batches is None else list(islice(batch, batches))
         many = batches is None and _count(batch) != "1"
         faster = "; --batches 1 is faster" if many else ""

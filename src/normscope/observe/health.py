@@ -181,9 +181,9 @@ def _moments(module: nn.Module, x: Tensor) -> Moments:
 
 
 def _settled(module: nn.Module) -> float:
-    """Batches taken in, times momentum; inf for a layer that does not count them or keeps their plain mean."""
+    """Batches taken in, times momentum; inf for a layer that counts none, keeps their plain mean, or takes none in."""
     seen, momentum = getattr(module, "num_batches_tracked", None), getattr(module, "momentum", None)
-    return math.inf if seen is None or momentum is None else float(seen) * float(momentum)
+    return float(seen) * float(momentum) if seen is not None and momentum and module.training else math.inf
 
 
 def _row(module: nn.Module, moments: Moments) -> Tensor:
