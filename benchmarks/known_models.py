@@ -11,7 +11,8 @@ Both are written by hand and start from torch's own initial weights; images are 
   and after the watched steps, for the optimizer in force, with the verdict on its learning rate.
 - Monitor at budget=0.05 over `--seconds` of training: looks, share of the time, seconds and memory of a look.
 
-`--tiny` is the same at a size for a CPU. `--readme README.md` puts the table of --out between the README's marks.
+`--tiny` is the same at a size for a CPU. `--predict` makes only its predictions anew. `--readme README.md` puts
+its table between the README's marks.
 """
 
 import argparse
@@ -125,10 +126,11 @@ def predicted(name: str, tiny: bool) -> dict[str, Any]:
     try:
         found = ns.predict(model, (3, side, side), loss="cross_entropy", batch_size=n, momentum=0.9)
     except UnknownOperation as refused:
-        return {"seconds": time.perf_counter() - started, "refused": str(refused)}
-    seconds = time.perf_counter() - started
+        made = {"seconds": time.perf_counter() - started, "environment": environment("cpu")}
+        return {**made, "refused": str(refused)}
+    made = {"seconds": time.perf_counter() - started, "environment": environment("cpu")}
     kept = {"lambda_max": found.lambda_max, "eta_star": found.eta_star, "warnings": found.warnings}
-    return {"seconds": seconds, **kept, "verdict": found.verdict(0.1).text}
+    return {**made, **kept, "verdict": found.verdict(0.1).text}
 
 
 def measured(case: Case, step_gib: float, **options: Any) -> dict[str, Any]:
@@ -219,8 +221,12 @@ def table(path: Path) -> str:
         f"- {name}, after the watched steps: {found['measure, trained']['verdict']}"
         for name, found in stored["models"].items()
     ]
-    made = f"On {stored['environment']['device']}, torch {stored['environment']['torch']}, full float32"
+    made = f"On {_place(stored['environment'])}, full float32; predict on {_place(first['environment'])}"
     return "\n".join([f"{made} ([numbers](benchmarks/results/{path.name})):", "", *rows, "", *said])
+
+
+def _place(made: dict[str, Any]) -> str:
+    return f"{made['device']}, torch {made['torch']}"
 
 
 def put(readme: str, block: str) -> str:
@@ -235,10 +241,17 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="small images and few layers, for a CPU")
     parser.add_argument("--seconds", type=float, default=25.0, help="of training with the Monitor, each")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--predict", action="store_true", help="make only the predictions of --out anew")
     parser.add_argument("--readme", type=Path, help="write what --out holds into this file, and run nothing")
     args = parser.parse_args()
     if args.readme is not None:
         args.readme.write_text(put(args.readme.read_text(), table(args.out)))
+        return
+    if args.predict:
+        stored = json.loads(args.out.read_text())
+        for name, found in stored["models"].items():
+            found["predict"] = predicted(name, args.tiny)
+        args.out.write_text(json.dumps(plain(stored), indent=1, allow_nan=False) + "\n", encoding="utf-8")
         return
 
     # An eigenvector to 1e-2 is more than TensorFloat-32 products carry; the step is timed as it is measured.
