@@ -24,6 +24,7 @@ print(run(torch.randn(2, 3, 4, 4)).shape)
 """
 
 
+@pytest.mark.slow
 def test_without_a_compiler_it_is_eager_and_says_so(tmp_path):
     env = os.environ | {"CXX": str(tmp_path / "no-such-compiler"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
     found = subprocess.run(

@@ -23,6 +23,7 @@ def test_the_door_opens_onto_every_name():
         assert dir(package) == sorted(package.__all__)
 
 
+@pytest.mark.slow
 def test_no_module_hides_a_function_of_the_door():
     """Importing a submodule sets it on the package: one called as a public function would take its place."""
     code = (

@@ -74,6 +74,7 @@ def run(*arguments, cwd):
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_it_says_what_measure_finds(folder):
     options = ["--data", "digits", "--loss", "half_mse", "--momentum", "0.9", "--batch-size", "128", "--lr", "0.5"]
     shown = run("net.py:build", *options, "--layers", cwd=folder)

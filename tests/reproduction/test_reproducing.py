@@ -84,6 +84,7 @@ def test_other_processes_make_the_same_runs(tmp_path):
     assert curves[0] == curves[1]
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_in_another_process_leaves_the_others(tmp_path):
     """A data folder that goes away after it was looked at: the runs raise, and the message names the first."""
     root = tmp_path / "data" / "mnist"

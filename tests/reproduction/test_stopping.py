@@ -124,6 +124,7 @@ for seed in range(first, first + 25):
 """
 
 
+@pytest.mark.slow
 def test_of_two_processes_that_add_neither_loses_a_seed(tmp_path):
     calls = [
         subprocess.Popen(

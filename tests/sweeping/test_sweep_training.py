@@ -249,6 +249,7 @@ def test_bisection_encloses_the_boundary_and_agrees_with_the_grid(tmp_path, whol
     assert small.same(found, again)
 
 
+@pytest.mark.slow
 def test_a_refinement_cut_off_between_seeds_ends_as_an_uninterrupted_one(tmp_path, monkeypatch):
     plan = small.plan(bisect=0.2, values=(2.0,), learning_rates=(0.01, 1.0), epochs=1)
     whole = ns.sweep(plan, tmp_path / "whole", device="cpu", quiet=True, group=1)
