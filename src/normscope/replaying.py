@@ -1,7 +1,4 @@
-"""Loss and gradient as one CUDA graph: the step of a small network waits for a host that launches its kernels.
-
-A VGG-16 at batch 128 needs 3 ms of an H200 for forward and backward; launched from Python it takes 4 to 8, by the host.
-"""
+"""Loss and gradient as one CUDA graph: the step of a small network waits for a host that launches its kernels."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
