@@ -103,8 +103,8 @@ ENTRY = Entry(
             _beta,
             curves=LOOKS,
             found="The median of beta is near 2/lr for both: training sits at the edge of stability. Spikes above it "
-            "are what differs. With BatchNorm they are rare and hang on the run: two of the three seeds peak at 1.01 "
-            "and 1.08 times 2/lr, and the same plans trained once before on such a GPU, not kept, peaked at 1.05.",
+            "are what differs. With BatchNorm they are rare and hang on the run: four of the five seeds peak at 1.01 "
+            "to 1.12 times 2/lr, and three of the plans trained once before on such a GPU, not kept, peaked at 1.05.",
         ),
         Statement(
             "throughout",
