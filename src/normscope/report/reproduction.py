@@ -266,7 +266,7 @@ Three things explain most of what looks odd at first:
   network's, and 30 times the learning rate is far for it.
 - **The first 1,500 steps of VGG are the other way round.** Without BatchNorm the network stands on a flat place where
   nothing changes, gradient or loss; it is smooth there because it does not learn yet. `fig-4/throughout` says in how
-  many seeds; while it is *not yet run*, two have shown it.
+  many seeds.
 
 A rule is a number that stood there before the runs did, with the exceptions that
 [reproductions.md](reproductions.md) names. One that turned out too strict stays, with its verdict.
