@@ -229,5 +229,5 @@ def _experiment(data: str, cuda: float, cpu: float) -> Experiment:
 ADVICE = {
     "digits": _experiment("digits", 30.0, 20.0),
     "mnist": _experiment("mnist", 40.0, 90.0),
-    "cifar10": _experiment("cifar10", 110.0, 20_000.0),
+    "cifar10": _experiment("cifar10", 80.0, 20_000.0),
 }

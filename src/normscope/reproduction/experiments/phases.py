@@ -187,7 +187,7 @@ def _experiments(data: str) -> tuple[Experiment, Experiment]:
         settings=SETTINGS,
         cells=cells,
         run=run,
-        seconds={("paper", "cuda"): 45.0, ("paper", "cpu"): 9_000.0, ("small", "cpu"): 60.0, ("small", "cuda"): 30.0},
+        seconds={("paper", "cuda"): 60.0, ("paper", "cpu"): 9_000.0, ("small", "cpu"): 60.0, ("small", "cuda"): 30.0},
         data=data,
         earlier=earlier if data == "mnist" else lambda folder: [],
     )
@@ -197,7 +197,7 @@ def _experiments(data: str) -> tuple[Experiment, Experiment]:
         settings=SETTINGS,
         cells=cells,
         run=rungs,
-        seconds={("paper", "cuda"): 30.0, ("paper", "cpu"): 80.0, ("small", "cpu"): 10.0, ("small", "cuda"): 10.0},
+        seconds={("paper", "cuda"): 15.0, ("paper", "cpu"): 80.0, ("small", "cpu"): 10.0, ("small", "cuda"): 10.0},
         data=data,
     )
     return phases, stated
