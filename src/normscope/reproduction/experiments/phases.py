@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 TOLERANCE = 0.01
 # Members at once, at most: a compiled stack keeps those that diverge to its end, so that small groups of like fate
 # save what an eager one saves by taking them out; and several seeds at once share the GPU's memory.
-GROUP = {"auto": 105, "always": 48}
+GROUP = {"auto": 105, "always": 42}
 
 
 def plan_of(settings: dict[str, Any], seed: int) -> "Plan":
