@@ -26,7 +26,13 @@ def net(*middle: nn.Module) -> nn.Sequential:
 
 
 FLAGS = """
-import sys, torch, normscope as ns
+import sys, torch, warnings, normscope as ns
+from normscope.curvature.derivatives import derivable
+def legacy():
+    try:
+        return torch.backends.cudnn.allow_tf32
+    except RuntimeError:
+        return "refused"
 read = lambda: [torch._C._get_fp32_precision_getter(f, k) for f in ("generic", "cuda", "mkldnn") for k in
                 (("all",) if f == "generic" else ("all", "matmul", "conv", "rnn"))]
 for setting, value in ({settings}):
@@ -34,7 +40,12 @@ for setting, value in ({settings}):
 seen = [read()]
 if sys.argv[1] == "measured":
     ns.measure(torch.nn.Linear(2, 2), ns.losses.half_mse, (torch.eye(2), torch.eye(2)))
-seen.append(read())
+if sys.argv[1] == "as on a GPU":
+    warnings.simplefilter("ignore")
+    with derivable("cuda"):
+        inside = read()
+        assert inside[2:5] == ["ieee"] * 3, inside
+seen.append([*read(), legacy()])
 for value in ("tf32", "ieee", "none"):
     torch._C._set_fp32_precision_setter("generic", "all", value)
     seen.append(read())
@@ -45,6 +56,7 @@ print(seen)
 @pytest.mark.parametrize(
     "settings",
     [
+        "",
         pytest.param("(('generic', 'all'), 'ieee'),", marks=pytest.mark.slow),
         "(('generic', 'all'), 'tf32'), (('mkldnn', 'matmul'), 'bf16'), (('cuda', 'conv'), 'ieee')",
         pytest.param("(('mkldnn', 'all'), 'bf16'), (('cuda', 'all'), 'tf32')", marks=pytest.mark.slow),
@@ -56,9 +68,9 @@ def test_flags_of_precision_follow_their_parents_as_before(settings):
         subprocess.run(
             [sys.executable, "-c", code, how], capture_output=True, text=True, check=True, timeout=120
         ).stdout
-        for how in ("not", "measured")
+        for how in ("not", "measured", "as on a GPU")
     ]
-    assert shown[0] == shown[1]
+    assert shown[0] == shown[1] == shown[2]
 
 
 @pytest.mark.parametrize("ahead", [1.01, 1.05, 1.2])

@@ -9,11 +9,12 @@ import torch
 from normscope.data.dataset import Dataset
 from normscope.reproduction import all_entries, all_experiments
 from normscope.reproduction.entries import advice, curvature_modes, every_norm, mf_fig_1, mf_fig_4, mf_onset
-from normscope.reproduction.experiment import Place
+from normscope.reproduction.experiment import Place, compact
 from normscope.reproduction.experiments import advice as advising
 from normscope.reproduction.experiments import phases, scaling, vgg
 from normscope.reproduction.experiments.descent import crossing, goes_above
 from normscope.reproduction.pool import OutOfTime
+from normscope.sweeping.trainer import Trainer
 
 
 def _images(name):
@@ -53,6 +54,23 @@ def test_a_phase_diagram_of_one_seed(data, cell):
     assert rungs["value"] == curves["value"]
     for name in ("printed", "corrected", "measured"):
         assert rungs[name][0] > rungs[name][1] > 0
+
+
+@pytest.mark.parametrize("cell", ["mlp", "cnn"])
+def test_groups_of_a_phase_diagram_change_nothing(cell, monkeypatch):
+    settings = phases.PHASES["mnist"].plan(cell, "small") | TINY
+    whole = phases.run(settings, 0, Place())
+    monkeypatch.setattr(phases, "GROUP", {"auto": 3, "always": 3})
+    sizes = []
+    train = Trainer.train
+
+    def noted(trainer, cells, **rest):
+        sizes.append(len(cells))
+        return train(trainer, cells, **rest)
+
+    monkeypatch.setattr(Trainer, "train", noted)
+    assert compact(phases.run(settings, 0, Place())) == compact(whole)
+    assert sizes == [3, 3, 2]
 
 
 def test_a_bisected_boundary_is_finer_than_its_grid():

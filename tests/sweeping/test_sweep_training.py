@@ -82,6 +82,20 @@ def test_survival_in_float32_is_that_of_networks_alone_away_from_the_boundary():
     assert compared == len(stacked)
 
 
+@pytest.mark.parametrize("mode", ["stacked", "looped"])
+def test_tested_after_the_last_epoch_alone(mode):
+    """The same training and the same last test; no other epoch has one."""
+    plan = small.plan(mode=mode, seeds=(0,))
+    every, last = (next(Trainer(plan, every_epoch=each).train(plan.cells())) for each in (True, False))
+    for one, other in zip(every, last, strict=True):
+        assert one.diverged_at == other.diverged_at
+        assert one.train_loss == pytest.approx(other.train_loss, abs=0, nan_ok=True)
+        assert one.test_loss[-1] == pytest.approx(other.test_loss[-1], abs=0, nan_ok=True)
+        assert one.test_accuracy[-1] == pytest.approx(other.test_accuracy[-1], abs=0, nan_ok=True)
+        assert all(map(math.isnan, (*other.test_loss[:-1], *other.test_accuracy[:-1])))
+    assert any(found.survived for found in last)
+
+
 def test_dead_members_leave_the_stack(monkeypatch):
     plan = small.plan(learning_rates=(0.001, 1e4), epochs=2)
     sizes, step = [], Program.step

@@ -32,10 +32,15 @@ def derivable(device: str) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(False)
         if device in _FAMILIES:
             family = _FAMILIES[device]
-            whole = _own((family, "all"), ("generic", "all"), _get("generic", "all"))
+            # First the family: what follows it follows now, and is not written. A convolution that nobody has set uses
+            # TF32 on a GPU, and once it is set there is no word that brings that back.
+            stack.callback(_set, family, "all", _own((family, "all"), ("generic", "all"), _get("generic", "all")))
+            _set(family, "all", "ieee")
             for kind in _KINDS:
-                stack.callback(_set, family, kind, _own((family, kind), (family, "all"), whole))
-                _set(family, kind, "ieee")
+                found = _get(family, kind)
+                if found != "ieee":
+                    stack.callback(_set, family, kind, found)
+                    _set(family, kind, "ieee")
         stack.enter_context(torch.autocast(device, enabled=False))
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(renamed(_WEIGHT_NORMS, lambda *_: _weight_norm))

@@ -1,5 +1,6 @@
 """One cell trained by itself, with ordinary eager PyTorch: what cannot be stacked, and the measure of what is."""
 
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
@@ -52,7 +53,9 @@ def train_alone(trainer: "Trainer", cell: Cell, note: str, advance: Callable[[fl
             losses[: step + 1].double().cpu().numpy(), plan.explode
         ) is not None:
             break
-        if ends:
+        if ends and not trainer.tests_after(step):
+            tests.append((math.nan, math.nan))
+        elif ends:
             model.eval()
             test_loss, test_accuracy = trainer.tested(evaluate)
             tests.append((float(test_loss), float(test_accuracy)))

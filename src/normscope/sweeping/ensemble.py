@@ -49,7 +49,9 @@ def train_stacked(
             if smaller < len(members):
                 members = record.keep(members, alive, smaller)
         if ends:
-            loss, accuracy = trainer.tested(lambda x, y: program.evaluate(members, x, y))  # noqa: B023
+            loss = accuracy = torch.full_like(members.lr, torch.nan)
+            if trainer.tests_after(step):
+                loss, accuracy = trainer.tested(lambda x, y: program.evaluate(members, x, y))  # noqa: B023
             tests.append((record.spread(loss), record.spread(accuracy)))
             advance(len(cells) / plan.epochs)
             told += len(cells) / plan.epochs

@@ -49,10 +49,19 @@ class Trainer:
     The choice follows from the plan and the device alone, not from a clock, so that the same groups give the same bits
     on a CPU: on a CPU networks with convolutions train one at a time (measured: benchmarks/sweep.py), everything else
     as a stack, unless a module does not take part in one. `note` says why, where it is not the plain case.
+
+    every_epoch: test after each; else after the last alone, and outcomes hold nan for the others.
     """
 
-    def __init__(self, plan: Plan, *, device: str = "cpu", root: str | os.PathLike[str] | None = None) -> None:
-        self.plan, self.device = plan, torch.device(device)
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        device: str = "cpu",
+        root: str | os.PathLike[str] | None = None,
+        every_epoch: bool = True,
+    ) -> None:
+        self.plan, self.device, self._every_epoch = plan, torch.device(device), every_epoch
         self.networks, self.data = prepare(plan, root, self.device)
         self.loss_fn = LOSSES[plan.loss]
         n = len(self.data.x_train)
@@ -124,6 +133,10 @@ class Trainer:
         precise = self.device.type == "cpu" or self.plan.dtype != "float32" or not self.plan.tf32
         found: dict[str, Any] = {**environment(self.device), "precision": self.plan.dtype if precise else "tf32"}
         return found | more
+
+    def tests_after(self, step: int) -> bool:
+        """Whether the epoch that ends with this step is tested."""
+        return self._every_epoch or step + 1 == self.steps
 
     def tested(self, evaluate: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         """Loss and accuracy on the whole test set, in parts of a batch's size."""
