@@ -207,7 +207,7 @@ class Look:
         network = self._processes.each(lambda: self.network(stats, chosen))
         if gradient is None:
             with enough_values():
-                gradient = self._processes.mean(lambda: [network.gradient()])[0]
+                gradient = self._processes.mean(lambda: [network.gradient(matrix)])[0]
         local = self._processes.each(lambda: network.product(matrix))
 
         def averaged(v: Tensor) -> Tensor:
