@@ -44,6 +44,24 @@ class Silent(Opaque):
         return 3 * x**2 * g.detach()
 
 
+class Once(torch.autograd.Function):
+    """g -> 3 x^2 g, which says that it has no derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, x: Tensor) -> Tensor:
+        return 3 * x**2 * g
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> Any:
+        raise RuntimeError("not differentiable twice")
+
+
+class Loud(Opaque):
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return Once.apply(g, *ctx.saved_tensors)
+
+
 class Cubed(nn.Module):
     def __init__(self, function: Any) -> None:
         super().__init__()
@@ -66,6 +84,7 @@ MODELS = {
     "PreActResNet-18": lambda: PreActResNet18(d_out=3, width=2, norm="batch"),
     "mixed": lambda: network_with(nn.Tanh()),
     "opaque": lambda: network_with(Cubed(Opaque)),
+    "loud": lambda: network_with(Cubed(Loud)),
     "silent": lambda: network_with(Cubed(Silent)),
 }
 
@@ -96,7 +115,7 @@ def test_products_begun_with_the_gradient_are_those_of_forward_mode(name, loss, 
         torch.testing.assert_close(gradient, plain.gradient(), rtol=1e-10, atol=1e-12)
         product, other = begun.product(matrix), plain.product(matrix)
         for v in torch.randn(2, begun.size, dtype=torch.float64):
-            if name not in ("opaque", "silent"):
+            if name not in ("opaque", "loud", "silent"):
                 torch.testing.assert_close(along(v), plain.push()(v), rtol=1e-10, atol=1e-12)
             torch.testing.assert_close(product(v), other(v), rtol=1e-10, atol=1e-12)
         assert begun.forward_mode
