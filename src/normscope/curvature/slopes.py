@@ -11,13 +11,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from normscope.curvature.statistics import over_the_batch
+
 Gradients = Sequence[Tensor | None]
 
 
 def goes_into_weights(model: nn.Module, stats: str) -> bool:
-    """Whether a batch normalization of `model` is a scale and a shift of each channel in this reading."""
-    kind = nn.modules.batchnorm._BatchNorm
-    return any(isinstance(m, kind) and m.running_mean is not None for m in model.modules()) and stats == "running"
+    """Whether each batch normalization of `model`, and there is one, is a scale and a shift in this reading.
+
+    Of those with statistics of the batch the second derivative takes more passes than forward mode.
+    """
+    normed = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+    return normed and not over_the_batch(model, stats)
 
 
 def gradients_by_slope(loss: Tensor, output: Tensor, leaves: Sequence[Tensor]) -> tuple[Gradients, Tensor | None]:
