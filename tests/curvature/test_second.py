@@ -129,6 +129,27 @@ def test_batch_norm_has_torchs_derivatives(training, affine, form):
     assert torch.equal(before["running_mean"], layer.running_mean) is not training
 
 
+@pytest.mark.parametrize("call", [lambda x: torch.relu(x), F.relu, nn.ReLU()])
+def test_relu_has_torchs_derivatives_of_every_order_and_writes_no_zeros(call):
+    def derivatives() -> list[torch.Tensor]:
+        x = draw(5, 7)
+        found = [(call(x) ** 4 * x.cos()).sum()]
+        for _ in range(3):
+            found += torch.autograd.grad(found[-1].sum(), x, create_graph=True)
+        return found
+
+    expected = derivatives()
+    with twice_derivable():
+        found = derivatives()
+        x = draw(5, 7)
+        (slope,) = torch.autograd.grad(F.relu(x).sin().sum(), x, create_graph=True)
+        with torch.profiler.profile() as seen:
+            torch.autograd.grad(slope.sum(), x)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    assert "aten::zeros_like" not in {event.key for event in seen.key_averages()}
+
+
 @pytest.mark.parametrize("stats", ["batch", "running"])
 def test_a_hessian_product_is_made_of_them(stats):
     torch.manual_seed(0)
