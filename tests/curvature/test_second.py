@@ -100,13 +100,16 @@ def test_names_are_torchs_again_whatever_happens():
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
-def test_batch_norm_has_torchs_derivatives(training, affine, form):
+@pytest.mark.parametrize("smallest", [None, 0.0, 1e-9, 1e-40])
+def test_batch_norm_has_torchs_derivatives(training, affine, form, smallest):
     x = (5.0 + draw(4, 3, 3, 2).detach()).to(memory_format=form).requires_grad_()
     layer = nn.BatchNorm2d(3, affine=affine, eps=0.1).double()
     ours = BatchNorm2d(3, affine=affine, eps=0.1).double()
     with torch.no_grad():
         for p in layer.parameters():
             p.copy_(draw(3, seed=7))
+        if affine and smallest is not None:
+            layer.weight[1] = smallest
     layer(x)
     for other in (layer, ours):
         other.load_state_dict(layer.state_dict())
