@@ -84,8 +84,8 @@ class BatchNormGrad(torch.autograd.Function):
         ctx.eps = eps
         w = torch.ones_like(rstd) if weight is None else weight
         gx, gw, gb = _pull(wide(g), wide(x), wide(w), mean, rstd, eps)
-        # All that the double backward needs of g, unless a channel's share of it was lost.
-        whole = gx.dtype == x.dtype and bool((w.abs() > _SMALL).all())
+        # All that the double backward needs of g, unless a channel's share of it was lost; a GPU would wait to say so.
+        whole = x.device.type == "cpu" and gx.dtype == x.dtype and bool((w.abs() > _SMALL).all())
         ctx.save_for_backward(g, x, weight, mean, rstd, *((gx, gw) if whole else (None, None)))
         return gx.to(x.dtype), gw.to(w.dtype), gb.to(w.dtype)
 
