@@ -100,13 +100,16 @@ def test_names_are_torchs_again_whatever_happens():
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
-def test_batch_norm_has_torchs_derivatives(training, affine, form):
+@pytest.mark.parametrize("smallest", [None, 0.0, 1e-9, 1e-40])
+def test_batch_norm_has_torchs_derivatives(training, affine, form, smallest):
     x = (5.0 + draw(4, 3, 3, 2).detach()).to(memory_format=form).requires_grad_()
     layer = nn.BatchNorm2d(3, affine=affine, eps=0.1).double()
     ours = BatchNorm2d(3, affine=affine, eps=0.1).double()
     with torch.no_grad():
         for p in layer.parameters():
             p.copy_(draw(3, seed=7))
+        if affine and smallest is not None:
+            layer.weight[1] = smallest
     layer(x)
     for other in (layer, ours):
         other.load_state_dict(layer.state_dict())
@@ -127,6 +130,27 @@ def test_batch_norm_has_torchs_derivatives(training, affine, form):
             torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
     # Running statistics move as torch moves them.
     assert torch.equal(before["running_mean"], layer.running_mean) is not training
+
+
+@pytest.mark.parametrize("call", [lambda x: torch.relu(x), F.relu, nn.ReLU()])
+def test_relu_has_torchs_derivatives_of_every_order_and_writes_no_zeros(call):
+    def derivatives() -> list[torch.Tensor]:
+        x = draw(5, 7)
+        found = [(call(x) ** 4 * x.cos()).sum()]
+        for _ in range(3):
+            found += torch.autograd.grad(found[-1].sum(), x, create_graph=True)
+        return found
+
+    expected = derivatives()
+    with twice_derivable():
+        found = derivatives()
+        x = draw(5, 7)
+        (slope,) = torch.autograd.grad(F.relu(x).sin().sum(), x, create_graph=True)
+        with torch.profiler.profile() as seen:
+            torch.autograd.grad(slope.sum(), x)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    assert "aten::zeros_like" not in {event.key for event in seen.key_averages()}
 
 
 @pytest.mark.parametrize("stats", ["batch", "running"])

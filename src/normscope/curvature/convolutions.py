@@ -55,7 +55,7 @@ class _ConvolutionGrad(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, v: Tensor | None, vw: Tensor | None, vb: Tensor | None) -> Any:
         g, x, weight = ctx.saved_tensors
-        by_g, by_x, by_weight = ctx.needs_input_grad[:3]
+        by_g, by_x, by_weight = (_asked(ctx, i) for i in range(3))
         d_g = d_x = d_weight = None
         if by_g and vw is not None:
             d_g = _convolution(x, vw, vb, *ctx.settings)
@@ -69,6 +69,15 @@ class _ConvolutionGrad(torch.autograd.Function):
         if by_weight and v is not None:
             d_weight = _convolution_backward(g, v, weight, None, *ctx.settings, [False, True, False])[1]
         return d_g, d_x, d_weight, None, None, None
+
+
+def _asked(ctx: Any, i: int) -> bool:
+    """Whether the pass that is running goes on to input i; `needs_input_grad` is of any pass.
+
+    The engine says nothing of leaves, which are taken to be asked for.
+    """
+    node = ctx.next_functions[i][0]
+    return bool(ctx.needs_input_grad[i]) and (hasattr(node, "variable") or torch._C._will_engine_execute_node(node))
 
 
 def into_weights(y: Tensor, scale: Tensor, mean: Tensor, shift: Tensor | None) -> Tensor | None:

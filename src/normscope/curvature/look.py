@@ -17,6 +17,7 @@ from normscope.curvature.block import block_lanczos
 from normscope.curvature.lanczos import Memory, Ritz, lanczos
 from normscope.curvature.limits import Limit, preconditioned
 from normscope.curvature.network import Network, call_model
+from normscope.curvature.room import room
 from normscope.curvature.several import Several, refuse_linear
 from normscope.curvature.shares import check_parts, refuse_mixing, shares
 from normscope.curvature.starts import fresh_start, warm_start
@@ -189,7 +190,8 @@ class Look:
             warm: of an earlier look, to start from. gradient: where it is known already. keep: pairs to remember.
         """
         # The solver's products of vectors too would be rounded to half precision inside a region of the user's.
-        with torch.autocast(self._lent.leaves[0].device.type, enabled=False):
+        device = self._lent.leaves[0].device
+        with torch.autocast(device.type, enabled=False), room(device):
             return self._top(stats, matrix, chosen, smallest, warm, gradient, keep)
 
     def _top(
@@ -205,7 +207,7 @@ class Look:
         network = self._processes.each(lambda: self.network(stats, chosen))
         if gradient is None:
             with enough_values():
-                gradient = self._processes.mean(lambda: [network.gradient()])[0]
+                gradient = self._processes.mean(lambda: [network.gradient(matrix)])[0]
         local = self._processes.each(lambda: network.product(matrix))
 
         def averaged(v: Tensor) -> Tensor:

@@ -3,7 +3,8 @@ r"""Curvature of a network's loss as products with vectors, on copies.
     H v = d/de grad L(theta + e v)                    Hessian: reverse over reverse, the graph of the gradient kept
                                                       (through layers with cheap second derivatives: `second.py`)
     G v = J^T (d^2 l / df^2) (J v)                    generalized Gauss-Newton: J v forward, J^T u by a kept graph
-                                                      (with what the loss reads of the parameters: `outer.py`)
+                                                      (with what the loss reads of the parameters: `outer.py`; in
+                                                      eval mode J v by the graph of the gradient: `slopes.py`)
     F v = J^T B (J v)                                 Fisher: B the Fisher matrix of the outputs (`fisher.py`)
 
 f are the outputs, l(f) the loss of the batch, J = df/dtheta; derivatives go through the statistics as `stats` says
@@ -19,20 +20,22 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
+from normscope.curvature.around import around
 from normscope.curvature.derivatives import derivable
 from normscope.curvature.fisher import FisherOfOutputs, fisher_of_outputs
 from normscope.curvature.kept import Outputs
+from normscope.curvature.lanczos import Product
 from normscope.curvature.mixing import depends_on_others
 from normscope.curvature.outer import Bent, LossOfOutputs, one_tensor
 from normscope.curvature.second import twice_derivable
+from normscope.curvature.slopes import Gradients, goes_into_weights, gradients_by_slope
 from normscope.curvature.statistics import reading
 from normscope.curvature.tangents import fused, with_tangent
-from normscope.curvature.vectors import adjoint, flat, split, wavy
+from normscope.curvature.vectors import flat, split
 from normscope.observe.calls import answering
 from normscope.observe.lending import Copies
 from normscope.observe.untouched import Lent
 
-Product = Callable[[Tensor], Tensor]
 Parts = list[Tensor | None]
 MATRICES = ("ggn", "hessian", "fisher")
 
@@ -72,6 +75,7 @@ class Network:
         self.loss = LossOfOutputs(loss_fn, batch[1], lent.originals, self._device, dtype)
         self._fresh = True
         self._begun: dict[str, Any] = {}
+        self._folds = goes_into_weights(model, stats)
         self.forward_mode = True
         self.leaves = [lent.leaves[i] for i in (range(len(lent.leaves)) if chosen is None else chosen)]
         for leaf in lent.leaves:
@@ -117,17 +121,23 @@ class Network:
         if matrix == "hessian":
             loss, found = self._begun["hessian"] = self._derivable_gradients()
             return loss.detach(), [None if g is None else g.detach() for g in found]
-        kept = Outputs(self._model) if matrix else None
-        output = self.output(kept=kept)
+        kept = Outputs(self._model) if matrix and not self._folds else None
+        output, along = self.output(kept=kept), None
         loss = self.loss(output)
-        if kept is not None:
-            self._begun[matrix] = kept, output
-        if not loss.requires_grad:
-            return loss, [None] * len(self.leaves)
-        return loss.detach(), self._grad([loss], self.leaves, None, keep=matrix in self._begun)
+        found = [None] * len(self.leaves)
+        by_slope = bool(matrix) and self._folds and isinstance(output, Tensor) and output.requires_grad
+        if loss.requires_grad and by_slope:
+            with self._reading():
+                found, u = gradients_by_slope(loss, output, self.leaves)
+            along = None if u is None else self._tangent(found, u)
+        elif loss.requires_grad:
+            found = self._grad([loss], self.leaves, None, keep=bool(matrix))
+        if matrix:
+            self._begun[matrix] = kept, output, along
+        return loss.detach(), [None if g is None else g.detach() for g in found]
 
-    def gradient(self) -> Tensor:
-        return flat(self.value_and_gradients()[1], self.leaves)
+    def gradient(self, matrix: str = "") -> Tensor:
+        return flat(self.value_and_gradients(matrix=matrix)[1], self.leaves)
 
     @property
     def linear(self) -> bool:
@@ -142,7 +152,7 @@ class Network:
         """v -> A v for A "ggn", "hessian" or "fisher"; graphs are kept as long as it is."""
         return {"ggn": self.gauss_newton, "hessian": self.hessian, "fisher": self.fisher}[matrix]()
 
-    def _derivable_gradients(self) -> tuple[Tensor, Sequence[Tensor | None]]:
+    def _derivable_gradients(self) -> tuple[Tensor, Gradients]:
         loss = self.loss(self.output())
         if not loss.requires_grad:
             return loss, [None] * len(self.leaves)
@@ -167,31 +177,13 @@ class Network:
         return self._around("fisher", bent)
 
     def _around(self, matrix: str, bent: Callable[[Tensor], Bent]) -> Product:
-        """v -> J^T B J v; where J v is not what J^T u says (forward mode goes through no_grad), by reverse mode too."""
-        first = True
-        kept, outputs = self._begun.pop(matrix, None) or self._kept_pass()
+        kept, outputs, along = self._begun.pop(matrix, None) or self._kept_pass()
         output = one_tensor(outputs)
-        bend, pull, push = bent(output), self.pull(output), self.push(kept)
+        return around(bent(output), self.pull(output), self.push(kept), along, self)
 
-        def product(v: Tensor) -> Tensor:
-            nonlocal first
-            t = push(v)
-            u, own = bend(t, v)
-            w = pull(u)
-            if first and self.forward_mode:
-                # Zero is its own adjoint, so there other outputs are asked.
-                seen = (u, w) if t.any() else (wavy(t), pull(wavy(t)))
-                self.forward_mode = adjoint(t, seen[0], v, seen[1])
-                first = not t.any()
-                if not self.forward_mode:
-                    return product(v)
-            return w if own is None else w + own
-
-        return product
-
-    def _kept_pass(self) -> tuple[Outputs, Any]:
+    def _kept_pass(self) -> tuple[Outputs, Any, None]:
         kept = Outputs(self._model)
-        return kept, self.output(kept=kept)
+        return kept, self.output(kept=kept), None
 
     def fisher_error(self, v: Tensor) -> float:
         """Standard error of v^T F v by the draws; 0 where F is exact. After `fisher`."""
@@ -235,7 +227,11 @@ class Network:
             output = one_tensor(self.output())
             u = torch.zeros_like(output, requires_grad=True)
             found = torch.autograd.grad(output, self.leaves, u, create_graph=True, allow_unused=True)
-        through = self._through(found, [u])
+        return self._tangent(found, u)
+
+    def _tangent(self, gradients: Gradients, u: Tensor) -> Product:
+        """v -> d<J^T u, v>/du = J v, by the graph of `gradients` = J^T u."""
+        through = self._through(gradients, [u])
 
         def product(v: Tensor) -> Tensor:
             (tangent,) = through(v)
@@ -243,7 +239,7 @@ class Network:
 
         return product
 
-    def _through(self, gradients: Sequence[Tensor | None], inputs: Sequence[Tensor]) -> Callable[[Tensor], Parts]:
+    def _through(self, gradients: Gradients, inputs: Sequence[Tensor]) -> Callable[[Tensor], Parts]:
         """v -> d<gradients, v> by each of the inputs, by the kept graph of the gradients."""
         used = {i: g for i, g in enumerate(gradients) if g is not None and g.requires_grad}
 

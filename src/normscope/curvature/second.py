@@ -2,7 +2,8 @@
 
 Convolutions (`convolutions.py`) and batch normalization. In train mode its double backward in torch operations takes
 some 25 passes over its input, the closed form of `norms/_batch_grad.py` ten. In eval mode it is a scale and a shift for
-each channel, which the weights of a convolution before it take up: no pass at all.
+each channel, which the weights of a convolution before it take up: no pass at all. And ReLU, whose slope is constant
+where it has one: torch writes zeros for the derivative of the slope, and adds them.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from normscope.norms._batch_grad import BatchNormFunction
 from normscope.norms._inputs import standardize
 from normscope.norms.batch import transformed
 
+_slope = torch.ops.aten.threshold_backward
 _CONVOLUTIONS = {"conv1d": 1, "conv2d": 2, "conv3d": 3}
 
 
@@ -29,13 +31,53 @@ def twice_derivable() -> Iterator[None]:
     By their names in torch (`names.py`): activation checkpointing runs forwards inside of backward passes, so this
     belongs around those too. A name that was imported from there before keeps torch's derivatives, as right and slower.
     """
-    names = [(vars(torch), "batch_norm"), *((vars(home), name) for home in (torch, F) for name in _CONVOLUTIONS)]
+    own = [(vars(torch), "batch_norm"), (vars(torch), "relu")]
+    names = [*own, *((vars(home), name) for home in (torch, F) for name in _CONVOLUTIONS)]
     with renamed(names, _made):
         yield
 
 
 def _made(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    return convolution(function, _CONVOLUTIONS[name]) if name in _CONVOLUTIONS else _normalization(function)
+    if name in _CONVOLUTIONS:
+        return convolution(function, _CONVOLUTIONS[name])
+    return _rectifier(function) if name == "relu" else _normalization(function)
+
+
+class _Relu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y: Tensor = torch.ops.aten.relu(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        found: Tensor = _ReluGrad.apply(g, *ctx.saved_tensors)
+        return found
+
+
+class _ReluGrad(torch.autograd.Function):
+    """g -> g where y > 0, linear in g and its own derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, y: Tensor) -> Tensor:
+        ctx.save_for_backward(y)
+        found: Tensor = _slope(g, y, 0)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> Any:
+        return _ReluGrad.apply(v, *ctx.saved_tensors), None
+
+
+def _rectifier(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def call(input: Tensor) -> Tensor:
+        if transformed() or not input.is_floating_point():
+            return function(input)
+        y: Tensor = _Relu.apply(input)
+        return y
+
+    return call
 
 
 def _normalization(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from normscope.curvature.network import Network, Product
+from normscope.curvature.lanczos import Product
+from normscope.curvature.network import Network
 
 OVER = ("batches", "data")
 MOST_BATCHES = 1000
@@ -46,7 +47,8 @@ class Several:
     def forward_mode(self) -> bool:
         return all(network.forward_mode for network in self._networks)
 
-    def gradient(self) -> Tensor:
+    def gradient(self, matrix: str = "") -> Tensor:
+        """No graph is kept for products with `matrix`: one batch's goes before the next one's is made."""
         return self._sum(lambda network: network.gradient())
 
     def product(self, matrix: str) -> Product:

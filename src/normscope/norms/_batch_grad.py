@@ -23,6 +23,9 @@ from torch import Tensor
 
 from normscope.norms._inputs import per_channel, stat_dims, wide
 
+# Of a weight: less, and the product with it may leave float32.
+_SMALL = 1e-12
+
 
 def moments(x: Tensor) -> tuple[Tensor, Tensor, float]:
     """Mean, biased variance, and the factor m/(m-1) that makes it unbiased."""
@@ -78,18 +81,27 @@ class BatchNormGrad(torch.autograd.Function):
     def forward(
         ctx: Any, g: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.save_for_backward(g, x, weight, mean, rstd)
         ctx.eps = eps
         w = torch.ones_like(rstd) if weight is None else weight
         gx, gw, gb = _pull(wide(g), wide(x), wide(w), mean, rstd, eps)
+        # All that the double backward needs of g, unless a channel's share of it was lost; a GPU would wait to say so.
+        whole = x.device.type == "cpu" and gx.dtype == x.dtype and bool((w.abs() > _SMALL).all())
+        ctx.save_for_backward(g, x, weight, mean, rstd, *((gx, gw) if whole else (None, None)))
         return gx.to(x.dtype), gw.to(w.dtype), gb.to(w.dtype)
 
     @staticmethod
     def backward(ctx: Any, v: Tensor, vw: Tensor, vb: Tensor) -> Any:
-        g, x, weight, mean, rstd = ctx.saved_tensors
+        g, x, weight, mean, rstd, gx, gw = ctx.saved_tensors
         w = torch.ones_like(rstd) if weight is None else weight
-        path = _in_any_order if torch.is_grad_enabled() else _in_few_passes
-        d_g, d_x, d_w = path(wide(g), wide(x), wide(v), wide(w), mean, rstd, ctx.eps, vw, vb)
+        parts = wide(x), wide(v), wide(w), mean, rstd, ctx.eps, vw, vb
+        if torch.is_grad_enabled():
+            d_g, d_x, d_w = _in_any_order(wide(g), *parts)
+        elif gx is not None:
+            d_g, d_x, d_w = _in_few_passes(gx, gw, w, *parts)
+        else:
+            one = torch.ones_like(wide(w))
+            r_pg, g_xh, _ = _pull(wide(g), wide(x), one, mean, rstd, ctx.eps)
+            d_g, d_x, d_w = _in_few_passes(r_pg, g_xh, one, *parts)
         return d_g.to(x.dtype), d_x.to(x.dtype), None if weight is None else d_w.to(w.dtype), None, None, None
 
 
@@ -102,20 +114,32 @@ def _pull(u: Tensor, x: Tensor, w: Tensor, mean: Tensor, rstd: Tensor, eps: floa
 
 
 def _in_few_passes(
-    g: Tensor, x: Tensor, v: Tensor, w: Tensor, mean: Tensor, rstd: Tensor, eps: float, vw: Tensor, vb: Tensor
+    pulled: Tensor,
+    g_xh: Tensor,
+    c: Tensor,
+    x: Tensor,
+    v: Tensor,
+    w: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    eps: float,
+    vw: Tensor,
+    vb: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The double backward, a third of the time of the formula in torch operations."""
+    """The double backward, a quarter of the time of the formula in torch operations.
+
+    pulled: c r P g, with g_xh = m mean(g xh).
+    """
     dims, m = stat_dims(x), x.numel() // x.shape[1]
 
     def channel(u: Tensor) -> Tensor:
         return per_channel(u, x)
 
-    r_pg, g_xh, _ = _pull(g, x, torch.ones_like(w), mean, rstd, eps)
     a_pv, v_xh, _ = _pull(v, x, w, mean, rstd, eps)
-    s_over_w = (v * r_pg).sum(dims)
+    s_over_w = (v * pulled).sum(dims) / c
     q = vw - w * rstd * v_xh / m
     centred = x - channel(mean)
-    d_x = torch.addcmul(r_pg.mul_(channel(q)), a_pv, channel(-rstd * g_xh / m))
+    d_x = (pulled * channel(q / c)).addcmul_(a_pv, channel(-rstd * g_xh / m))
     d_x.addcmul_(centred, channel(-rstd.square() * w * s_over_w / m))
     d_g = a_pv.addcmul_(centred, channel(rstd * vw)).add_(channel(vb))
     return d_g, d_x, s_over_w

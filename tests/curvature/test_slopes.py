@@ -1,0 +1,144 @@
+"""J v by the graph of the gradient: the products of forward mode, and a way back where a model has no such graph."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from normscope import losses, measure
+from normscope.curvature import Network
+from normscope.models import CNN, PreActResNet18
+from normscope.observe.untouched import untouched
+
+
+class Opaque(torch.autograd.Function):
+    """x -> x^3, a right gradient without a second derivative; forward mode has one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.save_for_forward(x)
+        return x**3
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return 3 * x**2 * g
+
+    @staticmethod
+    def jvp(ctx: Any, dx: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return 3 * x**2 * dx
+
+
+class Silent(Opaque):
+    """The same, with a second derivative that is zero without a word."""
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return 3 * x**2 * g.detach()
+
+
+class Once(torch.autograd.Function):
+    """g -> 3 x^2 g, which says that it has no derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, x: Tensor) -> Tensor:
+        return 3 * x**2 * g
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> Any:
+        raise RuntimeError("not differentiable twice")
+
+
+class Loud(Opaque):
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return Once.apply(g, *ctx.saved_tensors)
+
+
+class Cubed(nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function.apply(x)
+
+
+def network_with(last: nn.Module) -> nn.Module:
+    """Normalizers after a convolution and after none, a convolution that none follows, a layer called twice."""
+    shared = nn.Conv2d(4, 4, 3, padding=1)
+    first = [nn.Conv2d(2, 4, 3, bias=False), nn.BatchNorm2d(4), nn.Tanh(), shared, nn.BatchNorm2d(4)]
+    rest = [nn.Tanh(), shared, nn.Flatten(), nn.Linear(64, 5), nn.BatchNorm1d(5), last, nn.Linear(5, 3)]
+    return nn.Sequential(*first, *rest)
+
+
+MODELS = {
+    "CNN": lambda: CNN(2, 9, 3, channels=(3, 4), norm="batch"),
+    "PreActResNet-18": lambda: PreActResNet18(d_out=3, width=2, norm="batch"),
+    "mixed": lambda: network_with(nn.Tanh()),
+    "opaque": lambda: network_with(Cubed(Opaque)),
+    "loud": lambda: network_with(Cubed(Loud)),
+    "silent": lambda: network_with(Cubed(Silent)),
+}
+
+
+def penalized(model: nn.Module) -> Any:
+    return lambda f, y: F.cross_entropy(f, y) + sum(p.pow(4).sum() for p in model.parameters())
+
+
+def prepared(name: str) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    torch.manual_seed(0)
+    model = MODELS[name]().double()
+    channels, side = (3, 8) if name == "PreActResNet-18" else (2, 9 if name == "CNN" else 6)
+    x = torch.randn(7, channels, side, side, dtype=torch.float64)
+    model(x)
+    return model, (x, torch.randint(3, (7,)))
+
+
+@pytest.mark.parametrize("matrix", ["ggn", "fisher"])
+@pytest.mark.parametrize("loss", ["cross-entropy", "log-labels", "penalty"])
+@pytest.mark.parametrize("name", MODELS)
+def test_products_begun_with_the_gradient_are_those_of_forward_mode(name, loss, matrix):
+    model, batch = prepared(name)
+    loss_fn = {"cross-entropy": F.cross_entropy, "log-labels": F.nll_loss, "penalty": penalized(model)}[loss]
+    with untouched(model) as lent:
+        begun, plain = (Network(lent, model, loss_fn, batch, stats="running") for _ in range(2))
+        gradient = begun.gradient(matrix)
+        along = begun._begun[matrix][2]
+        torch.testing.assert_close(gradient, plain.gradient(), rtol=1e-10, atol=1e-12)
+        product, other = begun.product(matrix), plain.product(matrix)
+        for v in torch.randn(2, begun.size, dtype=torch.float64):
+            if name not in ("opaque", "loud", "silent"):
+                torch.testing.assert_close(along(v), plain.push()(v), rtol=1e-10, atol=1e-12)
+            torch.testing.assert_close(product(v), other(v), rtol=1e-10, atol=1e-12)
+        assert begun.forward_mode
+
+
+def test_outputs_that_the_loss_does_not_read_have_no_curvature():
+    model, batch = prepared("CNN")
+    found = measure(model, lambda f, y: sum(p.pow(2).sum() for p in model.parameters()), batch, stats="running")
+    assert found.lambda_max == pytest.approx(2.0)
+
+
+def test_a_product_makes_no_normalizer_and_no_output_again():
+    model, batch = prepared("CNN")
+    with untouched(model) as lent:
+        network = Network(lent, model, losses.half_mse, (batch[0], torch.zeros(7, 3).double()), stats="running")
+        network.gradient("ggn")
+        product = network.product("ggn")
+        v = torch.randn(network.size, dtype=torch.float64)
+        product(v)
+        with torch.profiler.profile() as seen:
+            product(v)
+    counts = {event.key: event.count for event in seen.key_averages()}
+    # x dW for both, dx W for the second; then one backward for each.
+    assert counts["aten::convolution"] == 3
+    assert counts["aten::convolution_backward"] == 2
+    assert not any("batch_norm" in name for name in counts)
