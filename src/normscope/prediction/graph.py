@@ -25,6 +25,12 @@ class _Tracer(fx.Tracer):
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return WritingProxy(node, self)
 
+    def create_arg(self, a: Any) -> Any:
+        """What nearly all arguments are, without asking after everything else that fx knows."""
+        if isinstance(a, fx.Proxy):
+            return a.node
+        return tuple(map(self.create_arg, a)) if type(a) is tuple else super().create_arg(a)
+
     def create_node(self, kind: str, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         if kind not in ("placeholder", "get_attr", "output"):
             check_gradients_on(str(getattr(target, "__name__", target)))

@@ -79,10 +79,8 @@ class Marginal:
         """h_0(w) ... weighted: products with it are Hermite coefficients."""
         middle = self.weight.cumsum(0) - self.weight / 2
         w = torch.special.ndtri(middle.clamp(1e-14, 1 - 1e-14))
-        rows = [torch.ones_like(w), w]
-        for k in range(2, _TERMS):
-            rows.append((w * rows[-1] - math.sqrt(k - 1) * rows[-2]) / math.sqrt(k))
-        return (torch.stack(rows) * self.weight).T.contiguous()
+        order, size = _orders()
+        return torch.special.hermite_polynomial_he(w[:, None], order) * (self.weight[:, None] / size)
 
     @cached_property
     def powers(self) -> Tensor:
@@ -155,6 +153,13 @@ def _cells(below: Tensor) -> Tensor:
 @lru_cache(maxsize=1)
 def _angles() -> Tensor:
     return torch.linspace(-math.pi / 2, math.pi / 2, _ANGLES, dtype=torch.float64)
+
+
+@lru_cache(maxsize=1)
+def _orders() -> tuple[Tensor, Tensor]:
+    """k, and the length sqrt(k!) of the k-th Hermite polynomial."""
+    sizes = [math.sqrt(math.factorial(k)) for k in range(_TERMS)]
+    return torch.arange(_TERMS), torch.tensor(sizes, dtype=torch.float64)
 
 
 @lru_cache(maxsize=1)
