@@ -6,8 +6,10 @@ The kernels of all layers go forward through the graph, those of the gradient co
 its part (`theory/` has the maps, docs/theory.md their derivation). Two calls give the same bits.
 """
 
+import gc
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -81,11 +83,10 @@ def predict(
     check_model(inner)
     shape = _shape(input_shape)
     # Reading the graph calls the model's forward: its buffers, attributes and the generators are put back.
-    with untouched(inner, only=frozenset()):
-        x, images = input_field(shape, batch_size, batch, sum(p.ndim > 1 for p in inner.parameters()))
-        chosen = {
-            id(p) for name, p in inner.named_parameters() if p.requires_grad and (not parameters or parameters(name, p))
-        }
+    with _uncollected(), untouched(inner, only=frozenset()):
+        named = list(inner.named_parameters())
+        x, images = input_field(shape, batch_size, batch, sum(p.ndim > 1 for _, p in named))
+        chosen = {id(p) for name, p in named if p.requires_grad and (not parameters or parameters(name, p))}
         walk = Walk(x.sites.batch, stats == "batch", lambda tensor: tensor is not None and id(tensor) in chosen)
         if convention:
             walk.note(convention)
@@ -128,6 +129,18 @@ def predict(
         settings={"momentum": momentum, "nesterov": nesterov, "batch": "given" if batch is not None else "independent"},
         environment=environment(),
     )
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Cycles of garbage wait: all that the walk makes it holds to the end, and looking through it frees nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _shape(input_shape: Any) -> tuple[int, ...]:

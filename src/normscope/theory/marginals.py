@@ -212,5 +212,4 @@ class Joined:
 
     def read(self, tables: Tensor) -> Tensor:
         """Of every pair, a table in each row."""
-        low, high = tables[:, self._cell], tables[:, self._cell + 1]
-        return low + self._share * (high - low)
+        return tables[:, self._cell].lerp(tables[:, self._cell + 1], self._share)
