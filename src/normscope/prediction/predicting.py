@@ -37,6 +37,19 @@ THEORIES = ("corrected", "paper")
 READINGS = ("batch", "frozen")
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Cycles of garbage wait: the walk holds all that it makes, and looking through that frees nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@_uncollected()
 def predict(
     model: nn.Module,
     input_shape: tuple[int, ...],
@@ -83,7 +96,7 @@ def predict(
     check_model(inner)
     shape = _shape(input_shape)
     # Reading the graph calls the model's forward: its buffers, attributes and the generators are put back.
-    with _uncollected(), untouched(inner, only=frozenset()):
+    with untouched(inner, only=frozenset()):
         named = list(inner.named_parameters())
         x, images = input_field(shape, batch_size, batch, sum(p.ndim > 1 for _, p in named))
         chosen = {id(p) for name, p in named if p.requires_grad and (not parameters or parameters(name, p))}
@@ -129,18 +142,6 @@ def predict(
         settings={"momentum": momentum, "nesterov": nesterov, "batch": "given" if batch is not None else "independent"},
         environment=environment(),
     )
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Cycles of garbage wait: all that the walk makes it holds to the end, and looking through it frees nothing."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _shape(input_shape: Any) -> tuple[int, ...]:
