@@ -143,8 +143,7 @@ def _read(
         return mean + bulk.pushed(m * (mean - data), own) / m, data + given + (bulk.edge(own) - bulk.total) / m
 
     first = ends(infinite[0], infinite[1], Bulk(narrow, m), 0.0)
-    level = m * corrected[1]
-    second = ends(corrected[0], corrected[1], bulk, variance * level * level)
+    second = ends(corrected[0], corrected[1], bulk, variance * (m * corrected[1]) ** 2)
     alone = corrected[1] * longest(m, variance)
     alone += bulk.pushed(m * (alone - corrected[1])) / m
     return Spectrum(_raised(rows, outputs, second[0]), max(second[1], alone), first[0], first[1], shares)
@@ -153,8 +152,8 @@ def _read(
 def _raised(rows: Shares, outputs: int, mean: float) -> float:
     """The mean mode with what the samples' own gradients, of all outputs, have along the one that all share."""
     parts = [(max(share[0], 0.0), row.spread[3]) for row, share in rows]
-    coupled = math.sqrt(outputs * common_spread(parts)) * sum(c for c, _ in parts)
-    return mean / 2 + math.hypot(mean / 2, coupled) if mean > 0 else mean
+    coupled = outputs * common_spread(parts) * sum(c for c, _ in parts) ** 2
+    return mean / 2 + math.sqrt(mean**2 / 4 + coupled) if mean > 0 else mean
 
 
 def _variance(rows: Shares, outputs: int) -> float:

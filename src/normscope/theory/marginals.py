@@ -61,7 +61,7 @@ class Marginal:
         edges = _edges(float(values[0]) + mean - _REACH * root, min(float(values[-1]) + _REACH * root, far) + mean)
         away = edges / root - ((values + mean) / root)[:, None]
         moved = _cells(torch.special.ndtr(away))
-        density = weight @ away.square().mul_(-0.5).exp_() / (root * math.sqrt(2 * math.pi))
+        density = weight @ torch.exp(-away * away / 2) / (root * math.sqrt(2 * math.pi))
         return Marginal((edges[1:] + edges[:-1]) / 2, weight @ moved, -density.diff(), moved, which)
 
     def pulled(self, profile: Tensor) -> Tensor:

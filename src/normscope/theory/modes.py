@@ -108,9 +108,9 @@ def common_spread(parts: Sequence[tuple[float, float]]) -> float:
     ordered = sorted(parts, key=lambda part: part[1])
     found, below, last = 0.0, total, 0.0
     for c, spread in ordered:
-        found += (below / total) ** 2 * (spread - last)
+        found += below**2 * (spread - last)
         below, last = below - c, spread
-    return found
+    return found / total**2
 
 
 class Bulk:
