@@ -1,5 +1,6 @@
 """Networks of all shapes through the walker: what goes through, and what is refused by name."""
 
+import gc
 import math
 
 import pytest
@@ -246,3 +247,17 @@ def test_deep_batch_norm_stacks_are_warned_of():
     found = ns.predict(ns.models.MLP(50, 5, width=60, depth=30, norm="batch"), (50,), stats="frozen")
     assert any("Squared gradients grow by 1.5" in warning for warning in found.warnings)
     assert not ns.predict(ns.models.MLP(50, 5, width=60, depth=4, norm="batch"), (50,)).warnings
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_is_left_as_it_was(enabled):
+    was = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        ns.predict(nn.Linear(50, 3), (50,))
+        assert gc.isenabled() == enabled
+        with pytest.raises(ValueError, match="takes 50 features"):
+            ns.predict(nn.Linear(50, 3), (40,))
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if was else gc.disable)()

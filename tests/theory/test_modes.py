@@ -36,6 +36,14 @@ def test_edge_of_two_parts_is_that_of_one():
     assert Bulk([(one[:1], 30.0)], 50).edge() == pytest.approx(Bulk([(one, 1.0)], 50).edge())
 
 
+@pytest.mark.parametrize("variance", [1e6, 1e40, 1e200])
+def test_edge_of_a_large_diagonal_is_that_of_the_semicircle(variance):
+    """1/u + v u is smallest at u = v^(-1/2), however far that lies below the end of the interval."""
+    t = torch.full((16,), 1 / 16, dtype=torch.float64)
+    rel = 2e-3 if variance < 1e9 else 1e-12
+    assert Bulk([(t, 1.0)], 64).edge(variance) == pytest.approx(2 * variance**0.5, rel=rel)
+
+
 @pytest.mark.parametrize("spread", [0.3, 0.6])
 def test_entries_of_the_diagonal_widen_the_edge(spread):
     """A diagonal of its own, as samples of different length have it: R-transforms add."""

@@ -100,3 +100,24 @@ def test_by_offsets_a_stride_takes_every_other_one():
 def test_a_window_that_does_not_fit_says_so():
     with pytest.raises(ValueError, match="does not fit into 6x5"):
         _ = Window(Sites("exact", 6, 5, 4), (9, 9), (1, 1), (0, 0)).after
+
+
+@pytest.mark.parametrize("limit", [0, 100])
+@pytest.mark.parametrize(("kernel", "stride"), [((3, 3), (2, 2)), ((2, 4), (2, 4)), ((3, 2), (1, 2))])
+def test_pooling_by_offsets_is_a_mean_over_pairs_of_taps(kernel, stride, limit):
+    """K'[a, b] = mean over taps f, g of K[s (b - a) + g - f], around the torus."""
+    w = Window(Sites("torus", 12, 8, 5, limit), kernel, stride, (0, 0))
+    after, taps = w.after, list(itertools.product(range(kernel[0]), range(kernel[1])))
+    k = torch.randn(2, 12, 8, dtype=torch.float64, generator=GENERATOR)
+    # K of an offset is that of the opposite one.
+    k = k + k.flip(-1, -2).roll((1, 1), (-2, -1))
+    found = pool(w, k)
+    places = list(itertools.product(range(after.height), range(after.width)))
+    for (i, a), (j, b) in itertools.product(enumerate(places), repeat=2):
+        y, x = b[0] - a[0], b[1] - a[1]
+        if after.form == "torus" and (2 * abs(y) >= after.height or 2 * abs(x) >= after.width):
+            continue
+        here = found[:, i, j] if after.form == "exact" else found[:, y, x]
+        pairs = itertools.product(taps, repeat=2)
+        seen = [k[:, (stride[0] * y + g[0] - f[0]) % 12, (stride[1] * x + g[1] - f[1]) % 8] for f, g in pairs]
+        torch.testing.assert_close(here, torch.stack(seen).mean(0))

@@ -26,21 +26,22 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, Processes, str]:
             model = inner
         else:
             break
-    for kind in {type(module): None for module in model.modules()}:
+    modules, parameters = list(model.modules()), list(model.parameters())
+    for kind in dict.fromkeys(map(type, modules)):
         if issubclass(kind, nn.DataParallel) or any("FullyShardedDataParallel" in c.__name__ for c in kind.__mro__):
             raise TypeError(
                 f"{kind.__name__} is not supported: the parameters here are not the whole of the network's."
             )
-    if any("DTensor" in type(p).__name__ for p in model.parameters()):
+    if any("DTensor" in type(p).__name__ for p in parameters):
         raise TypeError("Parameters sharded over devices (FSDP2, DTensor) are not supported. Use DDP to be measured.")
-    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in parameters):
         raise ValueError(
             "The model has lazy layers that have not seen data, and no weights yet. Run one forward first."
         )
-    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+    if any(isinstance(module, torch.jit.ScriptModule) for module in modules):
         raise TypeError("TorchScript modules cannot be looked into. Hand in the module they were made from.")
     convention = ""
-    layers = [m for m in model.modules() if isinstance(m, nn.SyncBatchNorm) or getattr(m, "sync", False)]
+    layers = [m for m in modules if isinstance(m, nn.SyncBatchNorm) or getattr(m, "sync", False)]
     synced = bool(layers)
     if group is None and several_processes() and any(layer.training for layer in layers):
         # Their forward goes over all processes of the default group, and so must what is taken of it.

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -65,7 +66,7 @@ class Field:
     roots: frozenset[Root]
     before: "tuple[Activation, Field] | None" = None
 
-    @property
+    @cached_property
     def channels(self) -> int:
         return sum(part.channels for part in self.parts)
 

@@ -15,6 +15,8 @@ from normscope.prediction.mutation import WritingProxy, check_writes
 from normscope.prediction.refusal import WAY_OUT, UnknownOperation, check_gradients_on
 from normscope.prediction.walk import Walk
 
+_PLAIN = frozenset({bool, int, float, str, type(None)})
+
 
 class _Tracer(fx.Tracer):
     """Modules with a rule are leaves; torch's other modules too, to be refused by name."""
@@ -24,6 +26,21 @@ class _Tracer(fx.Tracer):
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return WritingProxy(node, self)
+
+    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A leaf has no calls inside, for which fx would keep where they are made."""
+        name = self.path_of_module(m)
+        if self.is_leaf_module(m, name):
+            return self.create_proxy("call_module", name, args, kwargs)
+        return super().call_module(m, forward, args, kwargs)
+
+    def create_arg(self, a: Any) -> Any:
+        """What nearly all arguments are, without asking after everything else that fx knows."""
+        if isinstance(a, fx.Proxy):
+            return a.node
+        if type(a) is tuple:
+            return tuple(map(self.create_arg, a))
+        return a if type(a) in _PLAIN or (type(a) is dict and not a) else super().create_arg(a)
 
     def create_node(self, kind: str, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         if kind not in ("placeholder", "get_attr", "output"):

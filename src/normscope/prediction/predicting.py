@@ -6,8 +6,10 @@ The kernels of all layers go forward through the graph, those of the gradient co
 its part (`theory/` has the maps, docs/theory.md their derivation). Two calls give the same bits.
 """
 
+import gc
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -35,6 +37,19 @@ THEORIES = ("corrected", "paper")
 READINGS = ("batch", "frozen")
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Cycles of garbage wait: the walk holds all that it makes, and looking through that frees nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@_uncollected()
 def predict(
     model: nn.Module,
     input_shape: tuple[int, ...],
@@ -82,10 +97,9 @@ def predict(
     shape = _shape(input_shape)
     # Reading the graph calls the model's forward: its buffers, attributes and the generators are put back.
     with untouched(inner, only=frozenset()):
-        x, images = input_field(shape, batch_size, batch, sum(p.ndim > 1 for p in inner.parameters()))
-        chosen = {
-            id(p) for name, p in inner.named_parameters() if p.requires_grad and (not parameters or parameters(name, p))
-        }
+        named = list(inner.named_parameters())
+        x, images = input_field(shape, batch_size, batch, sum(p.ndim > 1 for _, p in named))
+        chosen = {id(p) for name, p in named if p.requires_grad and (not parameters or parameters(name, p))}
         walk = Walk(x.sites.batch, stats == "batch", lambda tensor: tensor is not None and id(tensor) in chosen)
         if convention:
             walk.note(convention)

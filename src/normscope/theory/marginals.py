@@ -59,7 +59,7 @@ class Marginal:
         middle = float(weight @ values)
         far = _REACH * math.sqrt(q + max(float(weight @ values.square()) - middle**2, 0.0)) + middle
         edges = _edges(float(values[0]) + mean - _REACH * root, min(float(values[-1]) + _REACH * root, far) + mean)
-        away = (edges - (values[:, None] + mean)) / root
+        away = edges / root - ((values + mean) / root)[:, None]
         moved = _cells(torch.special.ndtr(away))
         density = weight @ torch.exp(-away * away / 2) / (root * math.sqrt(2 * math.pi))
         return Marginal((edges[1:] + edges[:-1]) / 2, weight @ moved, -density.diff(), moved, which)
@@ -79,10 +79,8 @@ class Marginal:
         """h_0(w) ... weighted: products with it are Hermite coefficients."""
         middle = self.weight.cumsum(0) - self.weight / 2
         w = torch.special.ndtri(middle.clamp(1e-14, 1 - 1e-14))
-        rows = [torch.ones_like(w), w]
-        for k in range(2, _TERMS):
-            rows.append((w * rows[-1] - math.sqrt(k - 1) * rows[-2]) / math.sqrt(k))
-        return (torch.stack(rows) * self.weight).T.contiguous()
+        order, size = _orders()
+        return torch.special.hermite_polynomial_he(w[:, None], order) * (self.weight[:, None] / size)
 
     @cached_property
     def powers(self) -> Tensor:
@@ -158,6 +156,13 @@ def _angles() -> Tensor:
 
 
 @lru_cache(maxsize=1)
+def _orders() -> tuple[Tensor, Tensor]:
+    """k, and the length sqrt(k!) of the k-th Hermite polynomial."""
+    sizes = [math.sqrt(math.factorial(k)) for k in range(_TERMS)]
+    return torch.arange(_TERMS), torch.tensor(sizes, dtype=torch.float64)
+
+
+@lru_cache(maxsize=1)
 def _powers_of_table() -> Tensor:
     return _powers(torch.sin(_angles()))
 
@@ -207,5 +212,4 @@ class Joined:
 
     def read(self, tables: Tensor) -> Tensor:
         """Of every pair, a table in each row."""
-        low, high = tables[:, self._cell], tables[:, self._cell + 1]
-        return low + self._share * (high - low)
+        return tables[:, self._cell].lerp(tables[:, self._cell + 1], self._share)

@@ -62,11 +62,13 @@ def largest(function: Callable[[Tensor], Tensor], counts: Sequence[int], q: floa
     """
     u, own, e, densities = _points(tuple(counts))
     r = min(max(r, 0.0), 1.0)
-    z = math.sqrt(max(q, 0.0)) * (math.sqrt(r) * u[:, None] + math.sqrt(1 - r) * e[None, :])
-    values, slopes = function(mean + z), derivative(function, mean + z)
-    bend = slopes * z / q if q > 0 else 0 * z
-    moments = (values, values.square(), slopes, slopes.square(), bend)
-    return torch.stack([own @ (of @ densities) for of in moments], 1)
+    z = math.sqrt(max(q, 0.0) * r) * u[:, None] + math.sqrt(max(q, 0.0) * (1 - r)) * e
+    at = z + mean if mean else z
+    values, slopes = function(at), derivative(function, at)
+    moments = (values, values.square(), slopes, slopes.square(), slopes * z)
+    found = torch.stack([own @ (of @ densities) for of in moments], 1)
+    found[:, 4] = found[:, 4] / q if q > 0 else 0.0
+    return found
 
 
 def distribution(window: Window, q: float, mean: float, r: float) -> Marginal:

@@ -121,9 +121,7 @@ class Bulk:
 
     def __init__(self, parts: Sequence[tuple[Tensor, float]], m: float) -> None:
         self._m = m
-        positive = [(values.clamp_min(0), n) for values, n in parts]
-        self.total = sum(n * float(values.sum()) for values, n in positive)
-        self._t, self._copies = _joined(positive)
+        self.total, self._t, self._copies = _joined(parts)
         self._scaled, self._weights = m * self._t, self._copies * m * self._t**2
 
     def edge(self, variance: float = 0.0) -> float:
@@ -135,6 +133,8 @@ class Bulk:
         """
         if not self._t.numel():
             return 0.0
+        if variance == math.inf:
+            return math.inf
         t, u = self._t, self._turn(variance)
         linear = float((self._copies * t * (t * self._m * u / (1 - t * self._m * u))).sum())
         return self.total + 1 / u + linear + variance * u
@@ -158,9 +158,14 @@ class Bulk:
         return float(self._weights.dot(self._scaled.mul(-u).add_(1).pow_(-2))) + variance < 1 / u**2
 
     def _turn(self, variance: float) -> float:
-        """Where z(u) is smallest: halve the interval in which its slope changes sign."""
-        low, high = 0.0, self._end()
-        for _ in range(50):
+        """Where z(u) is smallest: halve the interval in which its slope changes sign.
+
+        That is where u = (sum of weights / (1 - scaled u)^2 + v)^(-1/2), concave and falling: not above its start, and
+        not below half of it or of the end. z(u) is flat there, so that half of the digits of u give all of z's.
+        """
+        high = min(self._end(), (float(self._weights.sum()) + variance) ** -0.5)
+        low = high / 2
+        for _ in range(26):
             u = (low + high) / 2
             if self._falls(u, variance):
                 low = u
@@ -169,11 +174,12 @@ class Bulk:
         return u
 
 
-def _joined(parts: Sequence[tuple[Tensor, float]]) -> tuple[Tensor, Tensor]:
-    """All t and their copies; those below a thousandth of the largest move the mean alone."""
+def _joined(parts: Sequence[tuple[Tensor, float]]) -> tuple[float, Tensor, Tensor]:
+    """The sum of all t, and t with their copies; those below a thousandth of the largest move the mean alone."""
     if not parts:
-        return torch.zeros(0), torch.zeros(0)
-    t = torch.cat([values for values, _ in parts])
-    copies = torch.cat([torch.full((values.numel(),), float(n), dtype=torch.float64) for values, n in parts])
+        return 0.0, torch.zeros(0), torch.zeros(0)
+    t = torch.cat([values for values, _ in parts]).clamp_min_(0)
+    each = torch.tensor([float(n) for _, n in parts], dtype=torch.float64)
+    copies = each.repeat_interleave(torch.tensor([len(values) for values, _ in parts]))
     live = t > max(1e-3 * float(t.max()), _NOTHING)
-    return t[live], copies[live]
+    return float(t.dot(copies)), t[live], copies[live]

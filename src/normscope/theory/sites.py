@@ -64,7 +64,8 @@ class Sites:
         """The mean over the samples y of K(x, y)."""
         if self.form == "samples":
             return kernel.select(-3, 0)
-        return self._weighed(*kernel.unbind(-3))
+        one, two = kernel.unbind(-3)
+        return two.lerp(one, 1 / self.batch)
 
     def diagonal(self, kernel: Tensor) -> Tensor:
         """K(x, a; x, a), for each place: (S,), (m,) or a single number."""
@@ -91,12 +92,8 @@ class Sites:
     def rows(self, kernel: Tensor) -> Tensor:
         """The mean over all samples and places of the second end: one number for each place of the first."""
         if self.form == "torus":
-            return self._weighed(*kernel.mean(dim=(-2, -1)).unbind(-1))
+            return kernel.sum((-2, -1)) @ _shares(self.batch, 1 / self.count)
         return self.mix(kernel).mean(dim=-1)
-
-    def _weighed(self, one: Tensor, two: Tensor) -> Tensor:
-        """The two classes by their share of a batch."""
-        return two.lerp(one, 1 / self.batch)
 
     def same(self) -> Tensor:
         """Ones where both ends are one place of one sample; kept for the next call, so not to be written to."""
@@ -122,13 +119,18 @@ class Sites:
         """
         if self.form == "samples":
             return self.mix(products).mean(dim=(-2, -1))
-        found = self._weighed(*products.sum(dim=(-2, -1)).unbind(-1))
-        return found * float(self.count) if self.form == "torus" else found
+        return products.sum((-2, -1)) @ _shares(self.batch, self.count if self.form == "torus" else 1)
 
     def pairs(self, kernel: Tensor, mean: Tensor) -> Pairs:
         """Second moments and means as covariances, for `gaussian`."""
         covariance = kernel - self.outer(mean, mean) if bool(mean.any()) else kernel
         return Pairs(covariance, self.diagonal(covariance).clamp_min(0), mean, self.ends, self.form != "samples")
+
+
+@lru_cache(maxsize=64)
+def _shares(batch: int, scale: float) -> Tensor:
+    """Of the two classes in a batch, times a scale."""
+    return torch.tensor([scale / batch, scale * (1 - 1 / batch)], dtype=torch.float64)
 
 
 @lru_cache(maxsize=8)

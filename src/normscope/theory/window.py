@@ -119,10 +119,12 @@ def shares_of_pairs(window: Window, axis: int) -> Tensor:
 
 
 @lru_cache(maxsize=16)
-def circulant(window: Window, axis: int) -> Tensor:
-    """Those shares at every pair of offsets that differ by so much, around the torus."""
+def pooling(window: Window, axis: int) -> Tensor:
+    """Those shares for each offset after the window, or each pair of sites after it, of the offsets of the torus."""
     n, k = (window.before.height, window.before.width)[axis], window.kernel[axis]
-    found, at = torch.zeros(n, n, dtype=torch.float64), torch.arange(n)
+    count = (window.after.height, window.after.width)[axis]
+    at = _axis_offsets(n, count, window.stride[axis], window.after.form == "exact").flatten()
+    found = torch.zeros(len(at), n, dtype=torch.float64)
     for d, share in zip(range(1 - k, k), shares_of_pairs(window, axis), strict=True):
-        found[at, (at + d) % n] += share
+        found[torch.arange(len(at)), (at + d) % n] += share
     return found

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from normscope.theory.window import Window, circulant, offsets, taps_inside, valid_share
+from normscope.theory.window import Window, offsets, pooling, taps_inside, valid_share
 
 
 def convolve(window: Window, kernel: Tensor) -> Tensor:
@@ -65,7 +65,9 @@ def pool(window: Window, kernel: Tensor) -> Tensor:
     if window.whole:
         return kernel.mean(dim=(-2, -1), keepdim=True)
     if before.form == "torus":
-        return _smoothed(window, kernel).flatten(-2)[..., offsets(window)]
+        rows, columns = (pooling(window, axis) for axis in (0, 1))
+        found = rows @ kernel @ columns.T
+        return found if after.form == "torus" else _swapped(found, (after.height,) * 2, (after.width,) * 2)
     height, width = before.height, before.width
     lead = kernel.shape[:-2]
     once = _pooled(kernel.reshape(-1, 1, height, width), window).reshape(*lead, height * width, after.count)
@@ -84,9 +86,9 @@ def pool_back(window: Window, g: Tensor) -> Tensor:
         return g.expand(*lead, *size) / before.count**2
     if before.form == "torus":
         scale = (after.count if after.form == "torus" else 1) / before.count
-        found = g.new_zeros((*lead, before.count))
-        found = found.index_add(-1, offsets(window).flatten(), g.flatten(-2) * scale)
-        return _smoothed(window, found.unflatten(-1, (before.height, before.width)))
+        rows, columns = (pooling(window, axis) for axis in (0, 1))
+        places = (after.height, after.width)
+        return rows.T @ (g if after.form == "torus" else _swapped(g, places, places)) @ columns * scale
     once = _spread(g.reshape(-1, 1, after.height, after.width), window)
     once = once.reshape(*lead, after.count, before.count).transpose(-1, -2)
     twice = _spread(once.reshape(-1, 1, after.height, after.width), window)
@@ -142,10 +144,9 @@ def _cropped(window: Window, wide: Tensor) -> Tensor:
     return wide[..., rows, columns, rows, columns].flatten(-4, -3).flatten(-2)
 
 
-def _smoothed(window: Window, kernel: Tensor) -> Tensor:
-    """Mean over the differences g - f of pairs of taps, padding as zeros; each axis by itself, its own transpose."""
-    rows, columns = (circulant(window, axis) for axis in (0, 1))
-    return rows @ kernel @ columns
+def _swapped(pairs: Tensor, left: tuple[int, int], right: tuple[int, int]) -> Tensor:
+    """Pairs of rows by pairs of columns as pairs of sites, or the other way round."""
+    return pairs.unflatten(-1, right).unflatten(-3, left).transpose(-2, -3).flatten(-4, -3).flatten(-2)
 
 
 def _pooled(images: Tensor, window: Window) -> Tensor:
