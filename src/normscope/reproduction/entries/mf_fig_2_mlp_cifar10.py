@@ -16,14 +16,14 @@ ENTRY = phase_entry(
         "line, which knows nothing of the data. It crosses the boundary as there: too high for small gamma, too low "
         "for large.",
         "corrected": "What limits it: on a batch of photographs the top eigenvalue is that of a data mode, brightness "
-        "(30 % of the batch's variance lie in one direction; 11 % on MNIST), and training survives it. It does so on "
-        "the first batch alone too, so that it is not other batches that help: at 1.26 times measured eta* no run "
-        "diverges in 40 steps (gamma 0.23, 1 and 3.3), and at gamma 1 and 3.3 lambda on that batch falls to 0.5 to "
-        "0.6 of its start within twelve. What is left is the mean mode, in which a batch's outputs all move alike, "
-        "and the boundary is that of the mean mode. On MNIST it is the top one from the start. Best form found: eta* "
-        "of the mean mode alone, `predict(...).mean_mode`: 0.08 decades in the median, 0.21 at worst (20 values, 3 "
-        "seeds); `predict` without `batch=`, which takes inputs as independent, has 0.07 and 0.22. The worst is gamma "
-        "0.1, as on MNIST.",
+        "(30 % of the batch's variance lie in one direction; 11 % on MNIST), and training survives it (`mf-modes`). "
+        "It does so on the first batch alone too, so that it is not other batches that help: at 1.26 times measured "
+        "eta* no run diverges in 40 steps (gamma 0.23, 1 and 3.3), and at gamma 1 and 3.3 lambda on that batch falls "
+        "to 0.5 to 0.6 of its start within twelve. What is left is the mean mode, in which a batch's outputs all move "
+        "alike, and the boundary is that of the mean mode. On MNIST it is the top one from the start. Best form "
+        "found: eta* of the mean mode alone, `predict(...).mean_mode`: 0.08 decades in the median, 0.21 at worst (20 "
+        "values, 3 seeds); `predict` without `batch=`, which takes inputs as independent, has 0.07 and 0.22. The "
+        "worst is gamma 0.1, as on MNIST.",
         "closer": "The printed theory has no data modes, and so none that is too large; against the mean mode of the "
         "corrected one (0.08 and 0.21) it is further away, in the median and at worst.",
         "measured": "Here they differ by 0.1 decades: the theory divides all units of the first layer by one "
