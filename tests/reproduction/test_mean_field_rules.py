@@ -57,6 +57,34 @@ def _world(folder, boundary, test_loss, printed):
     return store
 
 
+def _modes(store, mean, left):
+    """Made-up modes beside a world's diagrams: a data mode on top on CIFAR-10 alone."""
+    for data, data_mode in (("mnist", 2.0), ("cifar10", 0.5)):
+        curves = {
+            "value": GAMMAS,
+            "mean_mode": [mean * _eta(gamma) for gamma in GAMMAS],
+            "data_mode": [data_mode * mean * _eta(gamma) for gamma in GAMMAS],
+            "looks": [1.0],
+            "measured": [0.5 * _eta(1.0)],
+            "several": [0.6 * _eta(1.0)],
+            "left": [left * _eta(1.0)],
+            "highest": [2.0],
+        }
+        for seed in range(3):
+            store.add(all_experiments()[f"modes-{data}"], "paper", Run("mlp", seed, curves, 0.0, {}))
+    return {one.statement.key: one.verdict for one in judge(all_entries()["mf-modes"], store)}
+
+
+@pytest.mark.parametrize(
+    ("mean", "left", "wrong"),
+    [(1.0, 1.0, {}), (1.8, 1.8, {"boundary": "not reproduced"}), (1.0, 0.6, {"left": "not reproduced"})],
+)
+def test_the_modes_are_judged_by_the_boundary_and_by_what_is_left(tmp_path, mean, left, wrong):
+    store = _world(tmp_path, _eta, _best_at(0.5), _eta)
+    expected = dict.fromkeys(("top", "boundary", "survives", "left"), "reproduced") | wrong
+    assert _modes(store, mean, left) == expected
+
+
 ENTRIES = ("mf-fig-2-mlp-mnist", "mf-fig-2-cnn-mnist", "mf-fig-2-mlp-cifar10", "mf-fig-2-cnn-cifar10")
 
 

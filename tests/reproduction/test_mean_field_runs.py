@@ -8,7 +8,7 @@ import torch
 
 from normscope.data.dataset import Dataset
 from normscope.reproduction import all_entries, all_experiments
-from normscope.reproduction.entries import advice, curvature_modes, every_norm, mf_fig_1, mf_fig_4, mf_onset
+from normscope.reproduction.entries import advice, curvature_modes, every_norm, mf_fig_1, mf_fig_4, mf_modes, mf_onset
 from normscope.reproduction.experiment import Place, compact
 from normscope.reproduction.experiments import advice as advising
 from normscope.reproduction.experiments import phases, scaling, vgg
@@ -87,6 +87,25 @@ def test_a_phase_diagram_ends_in_time():
 
     with pytest.raises(OutOfTime):
         phases.run(phases.PHASES["mnist"].plan("mlp", "small") | TINY, 0, Place(tick=tick))
+
+
+@pytest.mark.parametrize("data", ["mnist", "cifar10"])
+def test_both_modes_and_training_beyond_the_top(data):
+    tiny = {**TINY, "looks": [1], "batches": 2, "after": 2, "steps": 3}
+    settings = mf_modes.MODES[data].plan("mlp", "small") | tiny
+    curves = mf_modes.run(settings, 0, Place())
+    rungs = phases.rungs(settings, 0, Place())
+    # The theory's eta* is that of the mode with the larger lambda.
+    tops = [min(pair) for pair in zip(curves["mean_mode"], curves["data_mode"], strict=True)]
+    assert tops == pytest.approx(rungs["corrected"])
+    assert curves["looks"] == [2.0]
+    assert curves["measured"] == pytest.approx(rungs["measured"][1:], rel=0.02)
+    assert curves["several"][0] > 0
+    assert curves["left"][0] > 0
+    assert curves["highest"][0] >= 1
+    beyond = mf_modes.run(settings | {"beyond": 1e6, "after": 8, "steps": 9}, 0, Place())
+    assert beyond["highest"] == [math.inf]
+    assert math.isnan(beyond["left"][0])
 
 
 def test_the_onset_lies_within_a_factor_of_two_of_eta_star():
@@ -221,6 +240,7 @@ def test_every_experiment_of_the_paper_is_one_command():
         "mf-fig-1",
         "mf-fig-3",
         "mf-fig-4",
+        "mf-modes",
         "mf-onset",
         "mf-scaling",
         "advice",

@@ -243,9 +243,10 @@ rules were written, and so was the outcome of `fig-9/gradient-average` and `fig-
 the deep linear network were chosen with pilot runs in sight, one to three seeds that are not stored; so were those of
 `mf-onset`, `every-norm` and the shares of eta* in `advice`. The sweep behind `mf-fig-2-mlp-mnist`
 (`results/phase-mnist-mlp.json`) was there before its rules too, with its distances from measured and corrected eta*;
-the same rules stood before the other panels. *Paper scale*: the source's own settings where it states any. The
-encyclopedia article states none; there they are ours, and say so, and a verdict on a small network of digits speaks of
-that network. *Reproduced in part*: some parts of the rule hold. *The statement is wrong*: mathematics with a
+the same rules stood before the other panels. `mf-modes` explains what came out of one of them, and its rules were
+written with that panel and two of its own seeds in sight. *Paper scale*: the source's own settings where it states
+any. The encyclopedia article states none; there they are ours, and say so, and a verdict on a small network of digits
+speaks of that network. *Reproduced in part*: some parts of the rule hold. *The statement is wrong*: mathematics with a
 counterexample. *Not yet run*: fewer seeds than the rule asks for. Bands in pictures are the smallest and the largest of
 the seeds, lines their median; a title with a seed shows that one alone.
 Run one yourself: `normscope reproduce fig-9 --scale small`.

@@ -16,17 +16,15 @@ from normscope.sweeping.boundary import Distance, Edge, distance, edges
 from normscope.sweeping.outcome import Outcome
 from normscope.sweeping.plan import Cell
 
-# What limits each rule, on whatever panel; shown beside what came out.
+# What is true of each rule on whatever panel; shown beside what came out. What one panel shows is in its own entry.
 LIMITS = {
-    "corrected": "The grid knows the boundary to +- 0.1 decade, and the worst distance includes that. At the smallest "
-    "gammas the boundary lies below eta*: steps are large there, gamma and the weights move far within a few of them, "
-    "and the curvature at the start is no longer that of training.",
-    "measured": "Theory and measurement speak of the same matrix at the start of training and differ by less than the "
-    "grid resolves; what separates both from the boundary is what training does afterwards.",
+    "corrected": "The grid knows the boundary to +- 0.1 decade, and the worst distance includes that.",
+    "measured": "Theory and measurement speak of one matrix, that of the first batch before the first step; what "
+    "separates both from the boundary is what training does next.",
     "onset": "The rise is looked for after the ten steps in which momentum settles, on batches that differ; with one "
     "batch and no momentum it is sharper (`mf-onset`).",
     "best-rate": "With momentum 0.9 every rate from 0.0007 to 1 times eta* contracts the quadratic equally fast, so "
-    "eta*/2 is special without momentum only (docs/errata.md). The best rate falls further below eta* as gamma grows.",
+    "eta*/2 is special without momentum only (docs/errata.md).",
     "small-gamma": "Each gamma is taken at its own best rate, which is larger for small gamma.",
 }
 NAMES = {"printed": "as printed", "corrected": "corrected, as trained", "measured": "measured, first batch"}
@@ -199,8 +197,8 @@ def panels(runs: Runs, data: str, cell: str, title: str, axis: str) -> list[Pane
 
 
 def phase_entry(name: str, data: str, cell: str, network: str, found: dict[str, str]) -> Entry:
-    """One panel of Figure 2. found: what we think about a statement's outcome, by its key, beside `LIMITS`."""
-    meanings = LIMITS | found
+    """One panel of Figure 2. found: what this panel shows about a statement, by its key; said after `LIMITS`."""
+    meanings = {key: f"{LIMITS.get(key, '')} {found.get(key, '')}".strip() for key in LIMITS | found}
 
     def about(rule: Callable[[Diagram], list[Part]]) -> Callable[[Runs], list[Part]]:
         return lambda runs: rule(diagram(runs, data, cell))
