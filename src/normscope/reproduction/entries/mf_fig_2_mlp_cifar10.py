@@ -1,8 +1,10 @@
 """Mean-field paper, Figure 2: the fully connected network on CIFAR-10.
 
 Numbers in the texts that are not the rules' own: seeds 0 to 2 in `mf-modes`, on the sweep's stream of batches; "alone"
-is training on its first batch again and again. Shares of variance are of that batch, and of seed 0's first layer. That
-the mode is brightness: over the batch, its outputs have a correlation of 0.90 with the images' mean (seed 0, gamma 1).
+is training on its first batch again and again. Measured once and not stored: lambda after ten steps, eta* of `predict`
+without a batch, the first rise against the mean mode; shares of variance, of that batch and of seed 0's first layer;
+and that the mode is brightness (over the batch its outputs have a correlation of 0.90 with the images' mean; seed 0,
+gamma 1).
 """
 
 from normscope.reproduction.diagrams import phase_entry
