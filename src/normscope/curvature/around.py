@@ -29,8 +29,8 @@ def around(bend: Bent, pull: Product, push: Product, along: Product | None, mode
         if along is not None:
             try:
                 return along(v)
-            except RuntimeError:
-                # Something in the model has no second derivative.
+            except Exception:
+                # Something in the model has no second derivative, and says so in its own way.
                 along = None
         return push(v)
 

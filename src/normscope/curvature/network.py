@@ -125,10 +125,12 @@ class Network:
         output, along = self.output(kept=kept), None
         loss = self.loss(output)
         found = [None] * len(self.leaves)
-        by_slope = bool(matrix) and self._folds and isinstance(output, Tensor) and output.requires_grad
-        if loss.requires_grad and by_slope:
+        by_slope = None
+        if matrix and self._folds and loss.requires_grad and isinstance(output, Tensor) and output.requires_grad:
             with self._reading():
-                found, u = gradients_by_slope(loss, output, self.leaves)
+                by_slope = gradients_by_slope(loss, output, self.leaves)
+        if by_slope is not None:
+            found, u = by_slope
             along = None if u is None else self._tangent(found, u)
         elif loss.requires_grad:
             found = self._grad([loss], self.leaves, None, keep=bool(matrix))

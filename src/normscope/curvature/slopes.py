@@ -25,8 +25,13 @@ def goes_into_weights(model: nn.Module, stats: str) -> bool:
     return normed and not over_the_batch(model, stats)
 
 
-def gradients_by_slope(loss: Tensor, output: Tensor, leaves: Sequence[Tensor]) -> tuple[Gradients, Tensor | None]:
-    """The loss's gradients by the leaves with their graph in u, and u; None where the loss does not read the output."""
+def gradients_by_slope(
+    loss: Tensor, output: Tensor, leaves: Sequence[Tensor]
+) -> tuple[Gradients, Tensor | None] | None:
+    """The loss's gradients by the leaves with their graph in u, and u: None where the loss does not read the output.
+
+    None at all where a backward of the user's makes no graph, as one in numpy; what else is wrong, the plain pass says.
+    """
     seen: list[Tensor] = []
 
     def cut(slope: Tensor) -> Tensor:
@@ -36,6 +41,8 @@ def gradients_by_slope(loss: Tensor, output: Tensor, leaves: Sequence[Tensor]) -
     handle = output.register_hook(cut)
     try:
         found = torch.autograd.grad(loss, leaves, create_graph=True, allow_unused=True)
+    except Exception:
+        return None
     finally:
         handle.remove()
     return found, seen[0] if seen else None
