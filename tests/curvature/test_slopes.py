@@ -131,6 +131,31 @@ def test_products_begun_with_the_gradient_are_those_of_forward_mode(name, loss, 
         assert begun.forward_mode
 
 
+class Heads(nn.Module):
+    """Outputs of which one alone has a second derivative that is zero: squared error does not mix it with the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU())
+        self.one, self.other = nn.Linear(5, 1), nn.Linear(5, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.body(x)
+        return torch.cat([self.one(h), Silent.apply(3 * self.other(h))], dim=1)
+
+
+def test_an_output_without_second_derivative_is_not_lost():
+    torch.manual_seed(0)
+    model, x = Heads().double(), torch.randn(9, 4, dtype=torch.float64)
+    batch = x, torch.randn(9, 2, dtype=torch.float64)
+    model(x)
+    with untouched(model) as lent:
+        begun, plain = (Network(lent, model, losses.half_mse, batch, stats="running") for _ in range(2))
+        begun.gradient("ggn")
+        v = torch.randn(begun.size, dtype=torch.float64)
+        torch.testing.assert_close(begun.product("ggn")(v), plain.product("ggn")(v))
+
+
 def test_outputs_that_the_loss_does_not_read_have_no_curvature():
     model, batch = prepared("CNN")
     found = measure(model, lambda f, y: sum(p.pow(2).sum() for p in model.parameters()), batch, stats="running")
