@@ -1,8 +1,8 @@
 r"""v -> J^T B (J v), with J v taken in the first way that is the adjoint of J^T.
 
-<J v, u> = <v, J^T u> for every v and u; a product has both sides for nothing, or for one more J^T u. A model whose forward mode, or whose
-second derivative by reverse mode, is of another map than its gradient (what was computed under no_grad, an
-autograd.Function of the user's) shows it there.
+<J v, u> = <v, J^T u> for every v and u; a product has both sides for nothing, or for one more J^T u. A model whose
+forward mode, or whose second derivative by reverse mode, is of another map than its gradient (what was computed under
+no_grad, an autograd.Function of the user's) shows it there.
 """
 
 from typing import Protocol
