@@ -1,8 +1,8 @@
 r"""v -> J^T B (J v), with J v taken in the first way that is the adjoint of J^T.
 
-<J v, u> = <v, J^T u> for every v and u; a product has both sides for nothing, or for one more J^T u. A model whose
-forward mode, or whose second derivative by reverse mode, is of another map than its gradient (what was computed under
-no_grad, an autograd.Function of the user's) shows it there.
+<J v, u> = <v, J^T u> for every v and u; a product has both sides for nothing. A model whose forward mode, or whose
+second derivative by reverse mode, is of another map than its gradient (what was computed under no_grad, a hook of the
+user's) shows it there.
 """
 
 from typing import Protocol
@@ -40,8 +40,8 @@ def around(bend: Bent, pull: Product, push: Product, along: Product | None, mode
         u, own = bend(t, v)
         w = pull(u)
         if first and (along is not None or mode.forward_mode):
-            # Zero is its own adjoint, and u may be zero with J v where a second derivative was lost: then others tell.
-            seen = (u, w) if along is None and t.any() else (wavy(t), pull(wavy(t)))
+            # Zero is its own adjoint, so there other outputs are asked.
+            seen = (u, w) if t.any() else (wavy(t), pull(wavy(t)))
             if not adjoint(t, seen[0], v, seen[1]):
                 along, mode.forward_mode = None, along is not None and mode.forward_mode
                 return product(v)

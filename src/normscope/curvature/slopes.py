@@ -7,6 +7,7 @@ which forward mode would make again for each product: in eval mode 16 ms for 29 
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +31,12 @@ def gradients_by_slope(
 ) -> tuple[Gradients, Tensor | None] | None:
     """The loss's gradients by the leaves with their graph in u, and u: None where the loss does not read the output.
 
-    None at all where a backward of the user's makes no graph, as one in numpy; what else is wrong, the plain pass says.
+    None at all where the user has a say in the graph: a Function whose second derivative is zero for an output takes it
+    out of J v and of B J v alike, and <J v, B J v> = <v, J^T B J v> all the same. And where a hook of the user's takes
+    no graph, as one in numpy; what else is wrong, the plain pass says.
     """
+    if not _torchs_or_ours(output):
+        return None
     seen: list[Tensor] = []
 
     def cut(slope: Tensor) -> Tensor:
@@ -46,3 +51,17 @@ def gradients_by_slope(
     finally:
         handle.remove()
     return found, seen[0] if seen else None
+
+
+def _torchs_or_ours(output: Tensor) -> bool:
+    """Whether no autograd.Function of anybody else is in the graph of `output`."""
+    waiting, seen = [output.grad_fn], {None, output.grad_fn}
+    while waiting:
+        node: Any = waiting.pop()
+        written = getattr(type(node), "_forward_cls", None)
+        if written is not None and not written.__module__.startswith("normscope."):
+            return False
+        new = {following for following, _ in getattr(node, "next_functions", ())} - seen
+        waiting += new
+        seen |= new
+    return True
