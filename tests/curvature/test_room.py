@@ -1,40 +1,50 @@
-"""Memory between products: pages are mapped once, not for each of them."""
+"""Memory between products: addresses of the CPU's alone, whatever else is set, and only while they are asked for."""
 
-import platform
-import subprocess
-import sys
+import weakref
 
 import pytest
-
-# In a process of its own: whether the heap's end is given back hangs on what else lies there.
-_COUNTED = """
-import resource
 import torch
-from normscope.curvature.room import room
 
-def faults(work):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    work()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-def product():
-    parts = [torch.ones(5 << 18) for _ in range(12)]
-
-torch.set_num_threads(1)
-product()
-without = faults(product)
-with room(torch.device("cpu")):
-    product()
-    within = faults(product)
-print(without, within)
-"""
+from normscope.curvature import room as rooms
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="Another C library keeps memory in another way.")
-def test_pages_stay_between_products():
-    found = subprocess.run([sys.executable, "-c", _COUNTED], capture_output=True, text=True, check=True)
-    without, within = map(int, found.stdout.split())
-    pages = 12 * (5 << 20) // 4096
-    assert without > 0.5 * pages
-    # A tensor of the twelve may lie elsewhere.
-    assert within < 0.2 * pages
+def test_one_block_is_held_inside_and_none_after(monkeypatch):
+    made: list[weakref.ref[torch.UntypedStorage]] = []
+    block = rooms._block
+
+    def seen() -> torch.UntypedStorage:
+        found = block()
+        made.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(rooms, "_block", seen)
+    with rooms.room(torch.device("cpu")):
+        assert [ref() is None for ref in made] == [True] * rooms._BLOCKS + [False]
+    assert all(ref() is None for ref in made)
+    with pytest.raises(KeyError) as kept, rooms.room(torch.device("cpu")):
+        raise KeyError
+    assert kept.tb is not None
+    assert all(ref() is None for ref in made)
+
+
+def test_nothing_is_filled_or_made_on_another_device():
+    filled = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        with torch.device("meta"):
+            block = rooms._block()
+    finally:
+        torch.use_deterministic_algorithms(filled)
+    assert block.device.type == "cpu"
+    seen = torch.empty(0, dtype=torch.uint8).set_(block)
+    # Deterministic algorithms fill bytes with their largest value.
+    assert not (seen == 255).all()
+
+
+def test_without_so_many_addresses_products_go_on(monkeypatch):
+    def refused() -> None:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(rooms, "_block", refused)
+    with rooms.room(torch.device("cpu")):
+        pass

@@ -53,13 +53,22 @@ class Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> Any:
-        raise RuntimeError("not differentiable twice")
+        raise ValueError("not differentiable twice")
 
 
 class Loud(Opaque):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Tensor:
         return Once.apply(g, *ctx.saved_tensors)
+
+
+class Numpy(Opaque):
+    """By numpy, which takes no tensor with a graph."""
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return torch.from_numpy(3 * x.numpy(force=True) ** 2 * g.numpy())
 
 
 class Cubed(nn.Module):
@@ -69,6 +78,18 @@ class Cubed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.function.apply(x)
+
+
+class Hooked(nn.Module):
+    def __init__(self, hook: Any) -> None:
+        super().__init__()
+        self.hook = hook
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.tanh()
+        if y.requires_grad:
+            y.register_hook(self.hook)
+        return y
 
 
 def network_with(last: nn.Module) -> nn.Module:
@@ -86,6 +107,10 @@ MODELS = {
     "opaque": lambda: network_with(Cubed(Opaque)),
     "loud": lambda: network_with(Cubed(Loud)),
     "silent": lambda: network_with(Cubed(Silent)),
+    "numpy": lambda: network_with(Cubed(Numpy)),
+    "hook in numpy": lambda: network_with(Hooked(lambda g: torch.from_numpy(g.numpy()))),
+    "hook that is loud": lambda: network_with(Hooked(lambda g: Once.apply(g, torch.full_like(g, 3**-0.5)))),
+    "hook that is silent": lambda: network_with(Hooked(lambda g: g.detach())),
 }
 
 
@@ -111,14 +136,39 @@ def test_products_begun_with_the_gradient_are_those_of_forward_mode(name, loss, 
     with untouched(model) as lent:
         begun, plain = (Network(lent, model, loss_fn, batch, stats="running") for _ in range(2))
         gradient = begun.gradient(matrix)
-        along = begun._begun[matrix][2]
+        along = begun._begun[matrix][2] if matrix in begun._begun else None
         torch.testing.assert_close(gradient, plain.gradient(), rtol=1e-10, atol=1e-12)
         product, other = begun.product(matrix), plain.product(matrix)
         for v in torch.randn(2, begun.size, dtype=torch.float64):
-            if name not in ("opaque", "loud", "silent"):
+            if name in ("CNN", "PreActResNet-18", "mixed"):
                 torch.testing.assert_close(along(v), plain.push()(v), rtol=1e-10, atol=1e-12)
             torch.testing.assert_close(product(v), other(v), rtol=1e-10, atol=1e-12)
         assert begun.forward_mode
+
+
+class Heads(nn.Module):
+    """Outputs of which one alone has a second derivative that is zero: squared error does not mix it with the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU())
+        self.one, self.other = nn.Linear(5, 1), nn.Linear(5, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.body(x)
+        return torch.cat([self.one(h), Silent.apply(3 * self.other(h))], dim=1)
+
+
+def test_an_output_without_second_derivative_is_not_lost():
+    torch.manual_seed(0)
+    model, x = Heads().double(), torch.randn(9, 4, dtype=torch.float64)
+    batch = x, torch.randn(9, 2, dtype=torch.float64)
+    model(x)
+    with untouched(model) as lent:
+        begun, plain = (Network(lent, model, losses.half_mse, batch, stats="running") for _ in range(2))
+        begun.gradient("ggn")
+        v = torch.randn(begun.size, dtype=torch.float64)
+        torch.testing.assert_close(begun.product("ggn")(v), plain.product("ggn")(v))
 
 
 def test_outputs_that_the_loss_does_not_read_have_no_curvature():

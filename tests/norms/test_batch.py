@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import reference
 from normscope.norms import BatchNorm1d, BatchNorm2d, BatchNorm3d, batch_norm, lp_norm
-from normscope.norms._batch_grad import BatchNormGrad
+from normscope.norms._batch_grad import BatchNormGrad, gradients_last
 
 PAIRS = {"1d": (BatchNorm1d, nn.BatchNorm1d), "2d": (BatchNorm2d, nn.BatchNorm2d), "3d": (BatchNorm3d, nn.BatchNorm3d)}
 SHAPES = [
@@ -99,8 +100,9 @@ def test_gradcheck_and_gradgradcheck(shape, affine, eps):
     assert gradgradcheck(function, inputs)
 
 
+@pytest.mark.parametrize("kept", [nullcontext, gradients_last])
 @pytest.mark.parametrize("eps", [0.0, 0.3])
-def test_closed_form_backward_is_right_as_the_only_path(eps):
+def test_closed_form_backward_is_right_as_the_only_path(eps, kept):
     """The map (g, x, w) -> (dL/dx, dL/dw, dL/db) by itself, with no kernel of torch's in it."""
     g, x, w = (
         random(4, 2, 3).requires_grad_(),
@@ -119,7 +121,27 @@ def test_closed_form_backward_is_right_as_the_only_path(eps):
     ):
         close(ours.detach(), torch.as_tensor(theirs), 1e-12)
     # Central differences move the statistics, so they are taken anew; autograd must give the same.
-    assert gradcheck(closed_form, (g, x, w))
+    with kept():
+        assert gradcheck(closed_form, (g, x, w))
+
+
+@pytest.mark.parametrize("written", ["by autograd", "in no_grad", "in data"])
+@pytest.mark.parametrize("which", [0, 1], ids=["input", "weight"])
+def test_a_gradient_written_into_keeps_its_derivatives(which, written):
+    """As in torch: gradients clipped in place after a penalty was made of them."""
+    x = random(6, 3).requires_grad_()
+    found = []
+    for layer in (BatchNorm1d(3).double(), nn.BatchNorm1d(3).double()):
+        grads = torch.autograd.grad(layer(x).sin().sum(), [x, layer.weight], create_graph=True)
+        penalty = sum(g.clone().pow(3).sum() for g in grads)
+        if written == "by autograd":
+            penalty = penalty + grads[which].mul_(2.0).sum()
+        else:
+            with torch.no_grad():
+                (grads[which] if written == "in no_grad" else grads[which].data).mul_(0.5)
+        found.append(torch.autograd.grad(penalty, [x, layer.weight]))
+    for ours, theirs in zip(*found, strict=True):
+        close(ours, theirs, 1e-12)
 
 
 def loss(x, w, b):

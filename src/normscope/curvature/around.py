@@ -1,8 +1,8 @@
 r"""v -> J^T B (J v), with J v taken in the first way that is the adjoint of J^T.
 
 <J v, u> = <v, J^T u> for every v and u; a product has both sides for nothing. A model whose forward mode, or whose
-second derivative by reverse mode, is of another map than its gradient (what was computed under no_grad, an
-autograd.Function of the user's) shows it there.
+second derivative by reverse mode, is of another map than its gradient (what was computed under no_grad, a hook of the
+user's) shows it there.
 """
 
 from typing import Protocol
@@ -29,8 +29,8 @@ def around(bend: Bent, pull: Product, push: Product, along: Product | None, mode
         if along is not None:
             try:
                 return along(v)
-            except RuntimeError:
-                # Something in the model has no second derivative.
+            except Exception:
+                # Something in the model has no second derivative, and says so in its own way.
                 along = None
         return push(v)
 

@@ -125,14 +125,16 @@ class Network:
         output, along = self.output(kept=kept), None
         loss = self.loss(output)
         found = [None] * len(self.leaves)
-        by_slope = bool(matrix) and self._folds and isinstance(output, Tensor) and output.requires_grad
-        if loss.requires_grad and by_slope:
+        slopes = None
+        if matrix and self._folds and loss.requires_grad and isinstance(output, Tensor) and output.requires_grad:
             with self._reading():
-                found, u = gradients_by_slope(loss, output, self.leaves)
+                slopes = gradients_by_slope(loss, output, self.leaves)
+        if slopes is not None:
+            found, u = slopes
             along = None if u is None else self._tangent(found, u)
         elif loss.requires_grad:
-            found = self._grad([loss], self.leaves, None, keep=bool(matrix))
-        if matrix:
+            found = self._grad([loss], self.leaves, None, keep=kept is not None)
+        if matrix and (slopes is not None or kept is not None):
             self._begun[matrix] = kept, output, along
         return loss.detach(), [None if g is None else g.detach() for g in found]
 

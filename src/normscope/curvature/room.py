@@ -11,7 +11,8 @@ from contextlib import contextmanager
 
 import torch
 
-# Pages that no product uses are never mapped, so the size is that of addresses alone.
+# Pages that no product uses are not mapped (but for one, or a huge one, at each block's end), so the size is that of
+# addresses.
 _BLOCK, _BLOCKS = 4 << 20, 64
 
 
@@ -19,11 +20,13 @@ _BLOCK, _BLOCKS = 4 << 20, 64
 def room(device: torch.device) -> Iterator[None]:
     """Around products; only a C library that gives memory back so, glibc's, knows the difference."""
     last = _last_of_many() if device.type == "cpu" else None
-    yield
-    del last
+    try:
+        yield
+    finally:
+        del last
 
 
-def _last_of_many() -> torch.Tensor | None:
+def _last_of_many() -> torch.UntypedStorage | None:
     """The last of blocks in a row, the others free again; None where so many addresses are not to be had."""
     try:
         # Freed at once: from now on blocks of this size come from the heap, not each from the system.
@@ -33,5 +36,6 @@ def _last_of_many() -> torch.Tensor | None:
         return None
 
 
-def _block() -> torch.Tensor:
-    return torch.empty(_BLOCK, dtype=torch.uint8)
+def _block() -> torch.UntypedStorage:
+    """No tensor: deterministic algorithms would fill it, and a default device have it elsewhere."""
+    return torch.UntypedStorage(_BLOCK, device="cpu")

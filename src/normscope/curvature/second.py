@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from normscope.curvature.convolutions import convolution, into_weights
 from normscope.curvature.names import renamed
-from normscope.norms._batch_grad import BatchNormFunction
+from normscope.norms._batch_grad import BatchNormFunction, gradients_last
 from normscope.norms._inputs import standardize
 from normscope.norms.batch import transformed
 
@@ -33,7 +33,7 @@ def twice_derivable() -> Iterator[None]:
     """
     own = [(vars(torch), "batch_norm"), (vars(torch), "relu")]
     names = [*own, *((vars(home), name) for home in (torch, F) for name in _CONVOLUTIONS)]
-    with renamed(names, _made):
+    with gradients_last(), renamed(names, _made):
         yield
 
 

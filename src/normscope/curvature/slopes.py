@@ -7,6 +7,7 @@ which forward mode would make again for each product: in eval mode 16 ms for 29 
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +26,17 @@ def goes_into_weights(model: nn.Module, stats: str) -> bool:
     return normed and not over_the_batch(model, stats)
 
 
-def gradients_by_slope(loss: Tensor, output: Tensor, leaves: Sequence[Tensor]) -> tuple[Gradients, Tensor | None]:
-    """The loss's gradients by the leaves with their graph in u, and u; None where the loss does not read the output."""
+def gradients_by_slope(
+    loss: Tensor, output: Tensor, leaves: Sequence[Tensor]
+) -> tuple[Gradients, Tensor | None] | None:
+    """The loss's gradients by the leaves with their graph in u, and u: None where the loss does not read the output.
+
+    None at all where the user has a say in the graph: a Function whose second derivative is zero for an output takes it
+    out of J v and of B J v alike, and <J v, B J v> = <v, J^T B J v> all the same. And where a hook of the user's takes
+    no graph, as one in numpy; what else is wrong, the plain pass says.
+    """
+    if not _torchs_or_ours(output):
+        return None
     seen: list[Tensor] = []
 
     def cut(slope: Tensor) -> Tensor:
@@ -36,6 +46,22 @@ def gradients_by_slope(loss: Tensor, output: Tensor, leaves: Sequence[Tensor]) -
     handle = output.register_hook(cut)
     try:
         found = torch.autograd.grad(loss, leaves, create_graph=True, allow_unused=True)
+    except Exception:
+        return None
     finally:
         handle.remove()
     return found, seen[0] if seen else None
+
+
+def _torchs_or_ours(output: Tensor) -> bool:
+    """Whether no autograd.Function of anybody else is in the graph of `output`."""
+    waiting, seen = [output.grad_fn], {None, output.grad_fn}
+    while waiting:
+        node: Any = waiting.pop()
+        written = getattr(type(node), "_forward_cls", None)
+        if written is not None and not written.__module__.startswith("normscope."):
+            return False
+        new = {following for following, _ in getattr(node, "next_functions", ())} - seen
+        waiting += new
+        seen |= new
+    return True

@@ -16,6 +16,9 @@ eps-normalized xh, and P is no projector. The second term of dl/dmu that seed 00
 Derived in docs/architecture.md.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -23,8 +26,22 @@ from torch import Tensor
 
 from normscope.norms._inputs import per_channel, stat_dims, wide
 
+_lasting = ContextVar("normscope.gradients_last", default=False)
 # Of a weight: less, and the product with it may leave float32.
 _SMALL = 1e-12
+
+
+@contextmanager
+def gradients_last() -> Iterator[None]:
+    """Inside, gradients are kept for their own derivative: nobody writes into them, as one who trains may.
+
+    Only on a CPU, where a backward pass stays in the thread that asks for it.
+    """
+    token = _lasting.set(True)
+    try:
+        yield
+    finally:
+        _lasting.reset(token)
 
 
 def moments(x: Tensor) -> tuple[Tensor, Tensor, float]:
@@ -85,7 +102,8 @@ class BatchNormGrad(torch.autograd.Function):
         w = torch.ones_like(rstd) if weight is None else weight
         gx, gw, gb = _pull(wide(g), wide(x), wide(w), mean, rstd, eps)
         # All that the double backward needs of g, unless a channel's share of it was lost; a GPU would wait to say so.
-        whole = x.device.type == "cpu" and gx.dtype == x.dtype and bool((w.abs() > _SMALL).all())
+        lasts = _lasting.get() and x.device.type == "cpu" and gx.dtype == x.dtype
+        whole = lasts and bool((w.abs() > _SMALL).all())
         ctx.save_for_backward(g, x, weight, mean, rstd, *((gx, gw) if whole else (None, None)))
         return gx.to(x.dtype), gw.to(w.dtype), gb.to(w.dtype)
 
