@@ -43,6 +43,22 @@ def test_squared_gradients_with_leaky_slopes():
     assert all(0.92 < ratio < 1.08 for ratio in found.values()), found
 
 
+@pytest.mark.parametrize("norm", [True, False])
+def test_slopes_of_the_first_block_go_with_those_before_it(norm):
+    """A sum has the slope of what it adds to more often than not: without that the stem is at 0.90 and 1.06."""
+
+    def make(seed: int) -> nn.Module:
+        net = residual_mlp(seed, width=400, blocks=1)
+        if not norm:
+            net[1] = net[3].norm = net[3].last = nn.Identity()
+            with ns.models.init.seeded(seed):
+                for layer in (net[0], net[3].first, net[3].second):
+                    nn.init.kaiming_normal_(layer.weight)
+        return net
+
+    assert ratios(make, (200,), 96, 6, "batch")["0"] == pytest.approx(1, abs=0.045)
+
+
 def test_strands_are_few_and_what_they_leave_out_is_little(monkeypatch):
     """A chain of thirty sums with as many strands as are told apart, and with all."""
     net = residual_mlp(0, width=60, blocks=30)

@@ -14,7 +14,8 @@ from normscope.prediction.field import Cotangent, Field, Part, Strand
 from normscope.prediction.walk import Walk
 from normscope.theory.gaussian import Activation, Moments, Pairs, derivative, length_slope
 from normscope.theory.lengths import fluctuations
-from normscope.theory.marginals import Joined
+from normscope.theory.marginals import Joined, Marginal
+from normscope.theory.marginals import gaussian as gaussian_marginal
 from normscope.theory.sites import average
 
 # Slopes of the length map below which depth was not seen to make a difference.
@@ -61,12 +62,24 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
         strands: tuple[tuple[Strand, ...], ...] = ()
         if known:
             g, bend, strands = _through_strands(phi, x, cotangent, [of for of in joined if of])
+        elif cotangent.strands and (marginal := of_gaussian(x)):
+            # To what made Gaussian values, the slopes that these decide are independent.
+            g, bend, _ = _through_strands(phi, x, cotangent, [Joined(marginal, pairs[0])])
         two = tuple(_two(x, *each) for each in zip(x.parts, gaussian, found, cotangent.two, strict=True))
         mean, data, length, apart = cotangent.spread
         length += (1 + 2 / walk.outputs) * _uneven(x, cotangent, [pairs for _, pairs in lengths])
         return [Cotangent(g, bend, two, (mean, data, length, apart + _apart(x, cotangent.g, g)), strands)]
 
     return walk.record(out, [x], back, bends=f"{name!r} ({phi.name})")
+
+
+def of_gaussian(x: Field) -> Marginal | None:
+    """What one place of a Gaussian field takes, where all channels are alike."""
+    if not x.gaussian or len(x.parts) > 1:
+        return None
+    pairs = x.sites.pairs(x.parts[0].kernel, x.parts[0].mean)
+    q = average(pairs.q)
+    return gaussian_marginal(average(pairs.mean), q) if q > 0 else None
 
 
 def _through_strands(

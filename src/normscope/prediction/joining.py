@@ -12,12 +12,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from normscope.prediction.elementwise import scale
+from normscope.prediction.elementwise import of_gaussian, scale
 from normscope.prediction.field import Cotangent, Field, Part, Strand
 from normscope.prediction.pooling import average_pool
 from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Walk
-from normscope.theory.marginals import Marginal, gaussian
+from normscope.theory.marginals import Marginal
 from normscope.theory.modes import common_spread
 from normscope.theory.window import Window
 
@@ -88,11 +88,8 @@ def _known(field: Field, part: Part) -> Marginal | None:
     if part.marginal is not None or field.before is None:
         return part.marginal
     phi, before = field.before
-    if phi.line is None or not before.gaussian or len(before.parts) > 1:
-        return None
-    pairs = before.sites.pairs(before.parts[0].kernel, before.parts[0].mean)
-    q = float(pairs.q.mean())
-    return gaussian(float(pairs.mean.mean()), q).through(phi) if q > 0 else None
+    found = None if phi.line is None else of_gaussian(before)
+    return found and found.through(phi)
 
 
 def _with_strands(sent: Cotangent, came: Cotangent, field: Field, out: Field) -> Cotangent:
