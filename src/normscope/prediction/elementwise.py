@@ -16,6 +16,7 @@ from normscope.theory.gaussian import Activation, Moments, Pairs, derivative, le
 from normscope.theory.lengths import fluctuations
 from normscope.theory.marginals import Joined, Marginal
 from normscope.theory.marginals import gaussian as gaussian_marginal
+from normscope.theory.places import all_tied, deviations, scatter
 from normscope.theory.sites import average
 
 # Slopes of the length map below which depth was not seen to make a difference.
@@ -41,6 +42,7 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
     found = [_of_batch(phi, x, *each) for each in zip(x.parts, pairs, gaussian, strict=True)]
     lengths = [_lengths(phi, x, part, p) for part, p in zip(x.parts, pairs, strict=True)]
     walk.lengths *= max(_lengthens(phi, part, p) for part, p in zip(x.parts, pairs, strict=True))
+    places = [_places(phi, *each) for each in zip(x.parts, pairs, joined, strict=True)]
     parts = tuple(
         Part(
             part.channels,
@@ -50,8 +52,11 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
             part.noise * _of_two(x, m.slope) ** 2,
             length=length,
             marginal=part.marginal.through(phi) if known and part.marginal else None,
+            tilt=rise**2 * part.uneven * all_tied(x.sites, part.kernel) if part.kurtosis else 0.0,
+            uneven=slope**2 * part.uneven,
+            single=single,
         )
-        for part, m, (length, _) in zip(x.parts, found, lengths, strict=True)
+        for part, m, (length, _), (single, slope, rise) in zip(x.parts, found, lengths, places, strict=True)
     )
     out = Field(x.sites, parts, x.shape, False, x.roots, (phi, x))
     others = x.sites.others()
@@ -118,6 +123,14 @@ def _lengths(phi: Activation, x: Field, part: Part, pairs: Pairs) -> tuple[float
     q, k = average(pairs.q), pairs.k[0]
     own, back, slope = fluctuations(phi, q, average(pairs.mean), k / q if q > 0 else k)
     return slope**2 * part.length + average(own) / part.channels, back
+
+
+def _places(phi: Activation, part: Part, pairs: Pairs, joined: Joined | None) -> tuple[float, float, float]:
+    """`deviations` of these values; a line knows no scale, so that of a known distribution has the slope 1."""
+    if joined:
+        return scatter(phi.function(joined.marginal.at), joined.marginal.weight), 1.0, 0.5
+    q, mean = average(pairs.q), average(pairs.mean)
+    return deviations(phi, 1.0 if phi.line is not None and mean == 0 else q, mean)
 
 
 def _apart(x: Field, came: Sequence[Tensor], sent: Sequence[Tensor]) -> float:

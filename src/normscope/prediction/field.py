@@ -37,6 +37,10 @@ class Part:
     length: relative variance from sample to sample of the squared length. tangent: the kernel of two samples' gradients
     by the weights before (statistics held), sum of G K over layers; a zero for a batch of which every pair is known.
     marginal: of one place, where values are no Gaussian and it is known.
+    fan_in, fresh: of a linear map's values how many weights each sums, and what those weights add to the tangent.
+    tilt: relative variance, from sample to sample, of the product with what all samples share.
+    uneven: relative variance, over samples and places, of the variance that a place's values are drawn with; single:
+    of one channel's squared deviation.
     """
 
     channels: int
@@ -47,6 +51,11 @@ class Part:
     kurtosis: float = 0.0
     length: float = 0.0
     marginal: Marginal | None = None
+    fan_in: float = 0.0
+    fresh: Tensor | None = None
+    tilt: float = 0.0
+    uneven: float = 0.0
+    single: float = 2.0
 
 
 @dataclass(frozen=True, eq=False)

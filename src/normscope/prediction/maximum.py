@@ -52,6 +52,7 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
                 tangent,
                 part.noise / window.taps**2,
                 length=part.length,
+                tilt=x.parts[0].tilt,
                 marginal=distribution(window, q, mean, inside).through(phi) if phi.line is not None and q > 0 else None,
             )
         )
