@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from normscope.prediction.field import Cotangent, Field, Part, Strand
+from normscope.prediction.maximum import max_pool
 from normscope.prediction.walk import Walk
 from normscope.theory.gaussian import Activation, Moments, Pairs, derivative, length_slope
 from normscope.theory.lengths import fluctuations
@@ -26,8 +27,12 @@ _LONGER = 1.25
 def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
     """phi of a Gaussian field, or a line of a sum whose distribution is known, as after a residual block.
 
+    Maxima go with a rising phi: the largest value is phi of the largest place, whichever comes first.
     Any other field is taken as a Gaussian of the same moments, and a note says so.
     """
+    if x.pooled is not None and phi.monotone:
+        place, window, before = x.pooled
+        return max_pool(walk, place, activation(walk, name, before, phi), window)
     known = phi.line is not None and all(part.marginal is not None for part in x.parts)
     if not x.gaussian and not known:
         text = (

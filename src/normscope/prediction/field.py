@@ -9,6 +9,7 @@ from torch import Tensor
 from normscope.theory.gaussian import Activation
 from normscope.theory.marginals import Marginal
 from normscope.theory.sites import Sites
+from normscope.theory.window import Window
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Field:
 
     shape: as torch has it. gaussian: over the random weights. roots: the layers whose weights it is a function of
     directly, with no other weights in between: fields without common roots are independent. before: (activation, field)
-    where the values are that activation of that field's.
+    where the values are that activation of that field's. pooled: (name, window, field) where they are its maxima.
     """
 
     sites: Sites
@@ -73,6 +74,7 @@ class Field:
     gaussian: bool
     roots: frozenset[Root]
     before: "tuple[Activation, Field] | None" = None
+    pooled: "tuple[str, Window, Field] | None" = None
 
     @property
     def channels(self) -> int:

@@ -193,7 +193,7 @@ def _uneven(x: Field) -> float:
         return 0.0
     shares = [(size / total, part) for size, part in zip(sizes, x.parts, strict=True)]
     drawn = common_spread([(share, part.uneven) for share, part in shares])
-    return drawn + sum(share**2 * part.single / part.channels for share, part in shares)
+    return drawn + (1 + drawn) * sum(share**2 * part.single / part.channels for share, part in shares)
 
 
 def _noise(x: Field, size: float) -> float:

@@ -104,7 +104,7 @@ def batch_norm(
             -6 / (n.freedom + 2) + kurtosis(part.uneven) if x.gaussian else 0.0,
             part.length,
             # A long sample lengthens what it is divided by.
-            uneven=part.uneven * max(1 - 4 * n.own, 0.0),
+            uneven=part.uneven / (1 + 4 * n.own * (1 + part.uneven)),
         )
         for part, n, (g2, b) in zip(x.parts, found, affine, strict=True)
     )

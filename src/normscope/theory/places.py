@@ -5,13 +5,13 @@ of its own, q(x, a), the squared length over N channels of what entered there. W
 an excess kurtosis of 3 u, so that E[relu] is smaller by u / 8 and what BatchNorm divides by larger. Through an
 activation of N channels and the taps of the next window
 
-    u' = (slope^2 u + D / N) t        slope = (E[phi phi' z] - E[phi] E[phi' z]) / Var[phi]
+    u' = (v + (1 + v) D / N) t        v = slope^2 u, slope = (E[phi phi' z] - E[phi] E[phi' z]) / Var[phi]
                                       D = Var[(phi - E phi)^2] / Var[phi]^2         4.41 for ReLU, 2 for Gaussian values
                                       t = mean over pairs of taps of c^2              c: correlation of two places
 
 A batch takes 6 / (nu + 2) off that kurtosis: for Gaussian inputs in d dimensions and a large batch nu is d, u is 2/d,
-and nothing is left, as it must be. A sample's own share of the batch damps u by 4 / m (a long sample lengthens what it
-is divided by).
+and nothing is left, as it must be. A sample's own share of the batch damps u, to u / (1 + 4 (1 + u) / m): a long
+sample lengthens what it is divided by.
 """
 
 from functools import lru_cache
