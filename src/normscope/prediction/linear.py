@@ -187,6 +187,9 @@ def _length(x: Field) -> float:
 
 def _uneven(x: Field) -> float:
     """Relative variance of the squared length of one place: what the places are drawn with, and channels by chance."""
+    if len(x.parts) == 1:
+        (part,) = x.parts
+        return part.uneven + (1 + part.uneven) * part.single / part.channels
     sizes = [part.channels * variance(x.sites, part.kernel) for part in x.parts]
     total = sum(sizes)
     if not total > 0:

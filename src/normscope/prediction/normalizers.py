@@ -132,7 +132,8 @@ def _before(part: Part) -> Tensor:
     """The tangents' kernel at one length of the weights before: what comes through them shrinks, their own does not."""
     if part.fresh is None:
         return part.tangent
-    return part.fresh + kept_by_norm(part.fan_in) * (part.tangent - part.fresh)
+    kept = kept_by_norm(part.fan_in)
+    return (kept * part.tangent).add_(part.fresh, alpha=1 - kept)
 
 
 def _tangent(walk: Walk, before: Tensor, kernel: Tensor, gamma: Tensor | None, beta: Tensor | None) -> Tensor:

@@ -66,24 +66,30 @@ def tied(window: Window, kernel: Tensor) -> float:
     before = window.before
     if before.form == "samples" or window.taps == 1:
         return 1.0
-    own = variance(before, kernel)
+    shared = average(kernel[1])
+    own = average(before.diagonal(kernel)) - shared
     if not own > 0:
         return 1.0 / window.taps
-    square = (kernel[0] - average(kernel[1])).square() / own**2
     if before.form == "exact":
         taken = membership(window)
-        return float(((taken @ square) * taken).sum()) / len(taken)
+        square = (kernel[0] - shared).square_()
+        return float((taken @ square).mul_(taken).sum()) / (len(taken) * own**2)
     at = [
         d * torch.arange(1 - k, k) % n
         for k, d, n in zip(window.kernel, window.dilation, (before.height, before.width), strict=True)
     ]
-    return float(shares_of_pairs(window, 0) @ square[at[0][:, None], at[1]] @ shares_of_pairs(window, 1))
+    square = (kernel[0][at[0][:, None], at[1]] - shared).square_()
+    return float(shares_of_pairs(window, 0) @ square @ shares_of_pairs(window, 1)) / own**2
 
 
 def all_tied(sites: Sites, kernel: Tensor) -> float:
     """The same over all pairs of places of one sample."""
-    own = variance(sites, kernel)
-    return average((kernel[0] - average(kernel[1])).square()) / own**2 if own > 0 and sites.count > 1 else 1.0
+    if sites.count == 1 or sites.form == "samples":
+        return 1.0
+    shared, same = average(kernel[1]), kernel[0].reshape(-1)
+    own = average(sites.diagonal(kernel)) - shared
+    square = float(same.dot(same)) / len(same) - 2 * shared * average(same) + shared**2
+    return square / own**2 if own > 0 else 1.0
 
 
 def variance(sites: Sites, kernel: Tensor) -> float:
