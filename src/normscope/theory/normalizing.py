@@ -34,13 +34,14 @@ from normscope.theory.sites import Sites, average
 
 @dataclass(frozen=True)
 class Normalized:
-    """kernel: K_h. variance: s^2. inverse: E[1/s^2]. freedom: nu."""
+    """kernel: K_h. variance: s^2. inverse: E[1/s^2]. freedom: nu. own: a sample's own share of mean(K_h^2)."""
 
     sites: Sites
     kernel: Tensor
     variance: float
     inverse: float
     freedom: float
+    own: float
 
 
 def centred(sites: Sites, kernel: Tensor) -> Tensor:
@@ -58,19 +59,24 @@ def _taken(sites: Sites, kernel: Tensor) -> Tensor:
     return (half.unsqueeze(-1) + half.unsqueeze(-2)).unsqueeze(-3)
 
 
-def normalize(sites: Sites, kernel: Tensor, eps: float, noise: float = 0.0) -> Normalized:
+def normalize(sites: Sites, kernel: Tensor, eps: float, noise: float = 0.0, uneven: float = 0.0) -> Normalized:
     """K_h and the statistics.
 
     noise: variance of single pairs' kernels, which takes degrees of freedom: a batch in d dimensions has at most d.
+    uneven: relative variance of places' variances (`places`), by which samples count more with themselves.
     """
     middle = kernel - _taken(sites, kernel)
     spread = average(sites.diagonal(middle))
     variance = spread + eps
-    square = average(sites.rows(middle.square())) + (noise if sites.form != "samples" else 0.0)
+    squares = middle.square()
+    square, own = average(sites.rows(squares)), 0.0
+    if sites.form != "samples":
+        own = average(squares[0]) / sites.batch
+        square += noise + uneven * own
     freedom = spread**2 / square if square > 0 else 0.0
     # Below four degrees of freedom E[1/s^2] does not exist or is ruled by rare batches.
     inverse = max(freedom, 4.0) / (max(freedom, 4.0) - 2) / variance
-    return Normalized(sites, middle / variance, variance, inverse, freedom)
+    return Normalized(sites, middle / variance, variance, inverse, freedom, own / variance**2)
 
 
 def send_back(found: Normalized, g: Tensor, bend: Tensor, gamma2: float, *, trained: bool) -> tuple[Tensor, Tensor]:
