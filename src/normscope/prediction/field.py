@@ -39,6 +39,7 @@ class Part:
     length: relative variance from sample to sample of the squared length. tangent: the kernel of two samples' gradients
     by the weights before (statistics held), sum of G K over layers; a zero for a batch of which every pair is known.
     marginal: of one place, where values are no Gaussian and it is known.
+    few: noise that a channel has for itself, which sums one of several groups of those before.
     fan_in, fresh: of a linear map's values how many weights each sums, and what those weights add to the tangent.
     tilt: relative variance, from sample to sample, of the product with what all samples share.
     uneven: relative variance, over samples and places, of the variance that a place's values are drawn with; single:
@@ -58,6 +59,7 @@ class Part:
     tilt: float = 0.0
     uneven: float = 0.0
     single: float = 2.0
+    few: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -70,7 +70,7 @@ def convolution(
     shape = (weight.shape[0], after.height, after.width) if dims == 2 else (weight.shape[0], after.width)
     if groups > 1 and weight[0].numel() < NARROW:
         walk.note(f"each channel sums {weight[0].numel()} inputs, few for a theory of sums of many.", name)
-    return _map(walk, name, f"Conv{dims}d", x, weight, bias, window, shape)
+    return _map(walk, name, f"Conv{dims}d", x, weight, bias, window, shape, groups)
 
 
 def _map(
@@ -82,6 +82,7 @@ def _map(
     bias: Tensor | None,
     window: Window,
     shape: tuple[int, ...],
+    groups: int = 1,
 ) -> Field:
     key = (id(weight), id(bias), id(x), window)
     if key in walk.made:
@@ -121,7 +122,9 @@ def _map(
     row.taps, row.sites = window.taps, after.count
     mean = torch.zeros_like(after.diagonal(kernel))
     together = tied(window, inputs)
-    noise = sigma_w2**2 * _noise(x, row.numbers["qh"] - row.numbers["qh_xy"]) * together
+    own = row.numbers["qh"] - row.numbers["qh_xy"]
+    noise = sigma_w2**2 * _noise(x, own) * together
+    few = sigma_w2**2 * own**2 * (groups - 1) / x.channels * together
     uneven = 0.0 if x.sites.form == "samples" else _uneven(x) * together / mean_inside(window) ** 2
     row.length = _length(x)
     row.tilt = max(part.tilt for part in x.parts)
@@ -130,13 +133,15 @@ def _map(
     fresh = after.two(patch) * (fan_in * walk.trains(weight)) + float(walk.trains(bias))
     tangent = sigma_w2 * convolve(window, tangent) + fresh
     roots = frozenset({Root(uses[0], len(uses))})
-    part = Part(shape[0], kernel, mean, tangent, noise, length=length, uneven=uneven, fan_in=fan_in, fresh=fresh)
+    part = Part(
+        shape[0], kernel, mean, tangent, noise, length=length, uneven=uneven, fan_in=fan_in, fresh=fresh, few=few
+    )
     out = Field(after, (part,), shape, True, roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
         (g,), (came,) = cotangent.g, cotangent.two
         row.numbers.update(_gradients(after, g))
-        kept = kept_by_norm(fan_in) if id(kernel) in walk.normed else 1.0
+        kept = walk.normed.get(id(kernel), 1.0)
         sent = (sigma_w2 * kept) * convolve_back(window, g)
         sites = independent_sites(x.sites, sent, inputs)
         mean, data, length, apart = cotangent.spread
@@ -167,14 +172,16 @@ def _map(
     return walk.record(out, [x], back, maps=True)
 
 
-def kept_by_norm(fan_in: float) -> float:
-    r"""E[|w|^2 / s^2] over E[|w|^2] E[1 / s^2], w the weights of one channel and s^2 = w^T S w its variance.
+def kept_by_norm(fan_in: float, share: float = 1.0) -> float:
+    r"""E[|w|^2 / s^2] over E[|w|^2] E[1 / s^2], w the weights of one channel and s^2 = w^T S w + eps.
 
-        1 - 2 / fan_in        exact for S with equal eigenvalues and zeros, to first order for all
+        1 - 2 share / fan_in        share: of s^2 without eps; exact for Gaussian w, every S and eps = 0
 
-    A longer w makes s larger, and BatchNorm takes its length out. Gradients that go back through w feel it.
+    A longer w makes s larger, and BatchNorm takes its length out. Gradients that go back through w feel it. For w of
+    other distributions or of one length E[1 / s^2] is smaller by what this factor then is larger, so that the product,
+    which gradients through w have, stays to first order. Four inputs at least, as with E[1 / s^2].
     """
-    return 1 - 2 / max(fan_in, 4.0)
+    return 1 - 2 * share / max(fan_in, 4.0)
 
 
 def _length(x: Field) -> float:

@@ -48,7 +48,7 @@ class Walk:
     """One pass over one network; `trains` says which tensors are trained.
 
     made: fields that layers have given, by weights and input. offsets: whether some layer's sites have no borders.
-    normed: kernels, by id, of what BatchNorm divides by its deviation.
+    normed: by the ids of kernels that BatchNorm normalizes, what that leaves of gradients through the weights before.
     lengths: by what BatchNorm layers multiply differences in length between samples. drifts: of the kernels that the
     last cotangents met, by the kernels' ids.
     rectified: whether an activation of a sum with what an activation gave was met, place by place.
@@ -69,7 +69,7 @@ class Walk:
         self.called: list[str] = []
         self.seen = USUAL
         self.offsets = False
-        self.normed: set[int] = set()
+        self.normed: dict[int, float] = {}
         self.rectified = False
         self.lengths = 1.0
         self.outputs = 1

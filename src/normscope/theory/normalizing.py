@@ -14,8 +14,9 @@ Backward, held constant ("frozen"):   G' = gamma^2 r G
 Backward, as trained:                 G' = gamma^2 r (P G P - c2 K_h)      c2 = E[mean(g zh)^2]
 
 r = E[1/s^2] = nu / (nu - 2) / s^2 with nu = s^4 / mean(K_c^2) degrees of freedom, because s^2 of one channel is a sum
-of squares of correlated Gaussians (nu = m - 1 for m unstructured samples, the factor of Yang et al. 2019). P takes out
-the mean over the batch, c2 K_h the direction of zh. g depends on zh through phi'(z'), so by Stein's lemma
+of squares of correlated Gaussians (nu = m - 1 for m unstructured samples, the factor of Yang et al. 2019), and of eps,
+which does not fluctuate: a large one leaves r at 1 / s^2. P takes out the mean over the batch, c2 K_h the direction of
+zh. g depends on zh through phi'(z'), so by Stein's lemma
 
     c2 = mean over pairs of [ G K_h + gamma^2 T K_h(a; a) K_h(b; b) ]       T = E[phi''] E[phi''] times the kernel of e
 
@@ -73,7 +74,7 @@ def normalize(sites: Sites, kernel: Tensor, eps: float, noise: float = 0.0, unev
     if sites.form != "samples":
         own = average(squares[0]) / sites.batch
         square += noise + uneven * own
-    freedom = spread**2 / square if square > 0 else 0.0
+    freedom = variance**2 / square if square > 0 else 0.0
     # Below four degrees of freedom E[1/s^2] does not exist or is ruled by rare batches.
     inverse = max(freedom, 4.0) / (max(freedom, 4.0) - 2) / variance
     return Normalized(sites, middle / variance, variance, inverse, freedom, own / variance**2)
