@@ -161,8 +161,8 @@ def _check(walk: Walk, name: str, found: Sequence[Normalized]) -> None:
         walk.warn(
             f"{name}: the batch is too small, too much alike or in too few dimensions for BatchNorm's statistics: it "
             f"has {min(n.freedom for n in found):.1f} degrees of freedom, below 4 the mean of 1/variance does not "
-            "exist, and 4 were taken. lambda_max was seen to be 2 to 30 times too low then, and eta* as much too high. Use "
-            "a larger batch_size, or more inputs for each channel before it.",
+            "exist, and 4 were taken. lambda_max was seen to be 2 to 30 times too low then, and eta* as much too high. "
+            "Use a larger batch_size, or more inputs for each channel before it.",
             (0.9, 30.0),
         )
 
