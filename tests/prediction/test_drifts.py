@@ -1,5 +1,6 @@
 """Tangents and drifts of the walk: theta_xy, and its derivative by the inputs' kernel, against finite differences."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from normscope.prediction.field import Field
 from normscope.prediction.graph import walk_through
 from normscope.prediction.inputs import input_field
 from normscope.prediction.walk import Walk
+from normscope.theory import places
 from normscope.theory.maxima import agreement
 from normscope.theory.normalizing import Normalized, normalize
 from normscope.theory.sites import Sites
@@ -56,13 +58,15 @@ NETWORKS = {
 
 
 class Held:
-    """Statistics of the batch, and the places that maxima choose, as they were in the first walk."""
+    """Statistics of the batch, places' lengths, and those that maxima choose, as they were in the first walk."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.kept: list[tuple[object, torch.Tensor]] = []
         self.calls: int | None = None
         patch.setattr("normscope.prediction.normalizers.normalize", self.normalize)
         patch.setattr("normscope.prediction.maximum.agreement", self.agreement)
+        for module, name in (("linear", "tied"), ("linear", "variance"), ("joining", "variance")):
+            patch.setattr(f"normscope.prediction.{module}.{name}", self.holding(getattr(places, name)))
 
     def _of(self, made: object, kernel: torch.Tensor) -> tuple[object, torch.Tensor]:
         if self.calls is None:
@@ -71,9 +75,12 @@ class Held:
         self.calls += 1
         return self.kept[self.calls - 1]
 
-    def normalize(self, sites: Sites, kernel: torch.Tensor, eps: float, noise: float = 0.0) -> Normalized:
-        first, then = self._of(normalize(sites, kernel, eps, noise), kernel)
+    def normalize(self, sites: Sites, kernel: torch.Tensor, eps: float, *spread: float) -> Normalized:
+        first, then = self._of(normalize(sites, kernel, eps, *spread), kernel)
         return replace(first, kernel=first.kernel + (kernel - then) / first.variance)
+
+    def holding(self, function: Callable[..., float]) -> Callable[..., float]:
+        return lambda of, kernel: self._of(function(of, kernel), kernel)[0]
 
     def agreement(self, sites: Sites, covariance: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
         return self._of(agreement(sites, covariance, own), covariance)[0]

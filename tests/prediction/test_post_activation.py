@@ -43,6 +43,30 @@ def test_squared_gradients_with_leaky_slopes():
     assert all(0.92 < ratio < 1.08 for ratio in found.values()), found
 
 
+@pytest.mark.parametrize("norm", [True, False])
+def test_slopes_of_the_first_block_go_with_those_before_it(norm):
+    """A sum has the slope of what it adds to more often than not: without that the stem is at 0.90 and 1.06."""
+
+    def make(seed: int) -> nn.Module:
+        net = residual_mlp(seed, width=400, blocks=1)
+        if not norm:
+            net[1] = net[3].norm = net[3].last = nn.Identity()
+            with ns.models.init.seeded(seed):
+                for layer in (net[0], net[3].first, net[3].second):
+                    nn.init.kaiming_normal_(layer.weight)
+        return net
+
+    assert ratios(make, (200,), 96, 6, "batch")["0"] == pytest.approx(1, abs=0.045)
+
+
+@pytest.mark.parametrize("stats", ["batch", "frozen"])
+def test_sixteen_narrow_blocks(stats):
+    """Finite width: the stem was at 0.74 of what was predicted when places of all samples had one length."""
+    found = ratios(lambda seed: residual_mlp(seed, width=125, blocks=16), (200,), 96, 3, stats)
+    assert statistics.mean(found.values()) == pytest.approx(1, abs=0.1), found
+    assert found["0"] == pytest.approx(1, abs=0.15)
+
+
 def test_strands_are_few_and_what_they_leave_out_is_little(monkeypatch):
     """A chain of thirty sums with as many strands as are told apart, and with all."""
     net = residual_mlp(0, width=60, blocks=30)
@@ -108,6 +132,19 @@ def test_large_means_have_no_variance_of_their_own():
     rows = {row["layer"]: row for row in ns.predict(net, (200,), batch_size=64).layers}
     before, after = (rows[name]["qh"] - rows[name]["qh_xy"] for name in ("3.first", "4.first"))
     assert after - before == pytest.approx(1, abs=0.03)
+
+
+def test_maxima_and_a_rising_activation_in_either_order():
+    """The same function: relu(max z) = max relu(z)."""
+
+    def predicted(*order: type[nn.Module]) -> float:
+        layers = {nn.ReLU: nn.ReLU(), nn.MaxPool2d: nn.MaxPool2d(2)}
+        with ns.models.init.seeded(0):
+            stem = [nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), *(layers[kind] for kind in order)]
+            net = nn.Sequential(*stem, nn.Conv2d(32, 32, 3), nn.BatchNorm2d(32), nn.Flatten(), nn.Linear(512, 5))
+        return ns.predict(net, (3, 12, 12), batch_size=32, stats="frozen").lambda_max
+
+    assert predicted(nn.ReLU, nn.MaxPool2d) == predicted(nn.MaxPool2d, nn.ReLU)
 
 
 def test_maxima_are_no_sums():

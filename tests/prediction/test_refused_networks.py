@@ -172,7 +172,7 @@ def test_parameters_that_are_not_finite(broken):
 
 @pytest.mark.slow
 def test_numbers_beyond_double_precision():
-    net = ns.models.MLP(20, 5, width=30, depth=1500, norm="batch")
+    net = ns.models.MLP(20, 5, width=30, depth=2200, norm="batch")
     with pytest.raises(ValueError, match="range of double precision"):
         ns.predict(net, (20,))
     assert ns.predict(ns.models.MLP(20, 5, width=30, depth=1500, norm="layer"), (20,)).lambda_max < 1e3

@@ -11,10 +11,13 @@ import torch
 from torch import Tensor
 
 from normscope.prediction.field import Cotangent, Field, Part, Strand
+from normscope.prediction.maximum import max_pool
 from normscope.prediction.walk import Walk
 from normscope.theory.gaussian import Activation, Moments, Pairs, derivative, length_slope
 from normscope.theory.lengths import fluctuations
-from normscope.theory.marginals import Joined
+from normscope.theory.marginals import Joined, Marginal
+from normscope.theory.marginals import gaussian as gaussian_marginal
+from normscope.theory.places import all_tied, deviations, scatter
 from normscope.theory.sites import average
 
 # Slopes of the length map below which depth was not seen to make a difference.
@@ -24,8 +27,12 @@ _LONGER = 1.25
 def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
     """phi of a Gaussian field, or a line of a sum whose distribution is known, as after a residual block.
 
+    Maxima go with a rising phi: the largest value is phi of the largest place, whichever comes first.
     Any other field is taken as a Gaussian of the same moments, and a note says so.
     """
+    if x.pooled is not None and phi.monotone:
+        place, window, before = x.pooled
+        return max_pool(walk, place, activation(walk, name, before, phi), window)
     known = phi.line is not None and all(part.marginal is not None for part in x.parts)
     if not x.gaussian and not known:
         text = (
@@ -40,6 +47,7 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
     found = [_of_batch(phi, x, *each) for each in zip(x.parts, pairs, gaussian, strict=True)]
     lengths = [_lengths(phi, x, part, p) for part, p in zip(x.parts, pairs, strict=True)]
     walk.lengths *= max(_lengthens(phi, part, p) for part, p in zip(x.parts, pairs, strict=True))
+    places = [_places(phi, *each) for each in zip(x.parts, pairs, joined, strict=True)]
     parts = tuple(
         Part(
             part.channels,
@@ -49,8 +57,11 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
             part.noise * _of_two(x, m.slope) ** 2,
             length=length,
             marginal=part.marginal.through(phi) if known and part.marginal else None,
+            tilt=rise**2 * part.uneven * all_tied(x.sites, part.kernel) if part.kurtosis else 0.0,
+            uneven=slope**2 * part.uneven,
+            single=single,
         )
-        for part, m, (length, _) in zip(x.parts, found, lengths, strict=True)
+        for part, m, (length, _), (single, slope, rise) in zip(x.parts, found, lengths, places, strict=True)
     )
     out = Field(x.sites, parts, x.shape, False, x.roots, (phi, x))
     others = x.sites.others()
@@ -61,12 +72,24 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
         strands: tuple[tuple[Strand, ...], ...] = ()
         if known:
             g, bend, strands = _through_strands(phi, x, cotangent, [of for of in joined if of])
+        elif cotangent.strands and (marginal := of_gaussian(x)):
+            # To what made Gaussian values, the slopes that these decide are independent.
+            g, bend, _ = _through_strands(phi, x, cotangent, [Joined(marginal, pairs[0])])
         two = tuple(_two(x, *each) for each in zip(x.parts, gaussian, found, cotangent.two, strict=True))
         mean, data, length, apart = cotangent.spread
         length += (1 + 2 / walk.outputs) * _uneven(x, cotangent, [pairs for _, pairs in lengths])
         return [Cotangent(g, bend, two, (mean, data, length, apart + _apart(x, cotangent.g, g)), strands)]
 
     return walk.record(out, [x], back, bends=f"{name!r} ({phi.name})")
+
+
+def of_gaussian(x: Field) -> Marginal | None:
+    """What one place of a Gaussian field takes, where all channels are alike."""
+    if not x.gaussian or len(x.parts) > 1:
+        return None
+    pairs = x.sites.pairs(x.parts[0].kernel, x.parts[0].mean)
+    q = average(pairs.q)
+    return gaussian_marginal(average(pairs.mean), q) if q > 0 else None
 
 
 def _through_strands(
@@ -105,6 +128,14 @@ def _lengths(phi: Activation, x: Field, part: Part, pairs: Pairs) -> tuple[float
     q, k = average(pairs.q), pairs.k[0]
     own, back, slope = fluctuations(phi, q, average(pairs.mean), k / q if q > 0 else k)
     return slope**2 * part.length + average(own) / part.channels, back
+
+
+def _places(phi: Activation, part: Part, pairs: Pairs, joined: Joined | None) -> tuple[float, float, float]:
+    """`deviations` of these values; a line knows no scale, so that of a known distribution has the slope 1."""
+    if joined:
+        return scatter(phi.function(joined.marginal.at), joined.marginal.weight), 1.0, 0.5
+    q, mean = average(pairs.q), average(pairs.mean)
+    return deviations(phi, 1.0 if phi.line is not None and mean == 0 else q, mean)
 
 
 def _apart(x: Field, came: Sequence[Tensor], sent: Sequence[Tensor]) -> float:

@@ -10,6 +10,7 @@ from torch import Tensor
 from normscope.theory.gaussian import Activation
 from normscope.theory.marginals import Marginal
 from normscope.theory.sites import Sites
+from normscope.theory.window import Window
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class Part:
     length: relative variance from sample to sample of the squared length. tangent: the kernel of two samples' gradients
     by the weights before (statistics held), sum of G K over layers; a zero for a batch of which every pair is known.
     marginal: of one place, where values are no Gaussian and it is known.
+    few: noise that a channel has for itself, which sums one of several groups of those before.
+    fan_in, fresh: of a linear map's values how many weights each sums, and what those weights add to the tangent.
+    tilt: relative variance, from sample to sample, of the product with what all samples share.
+    uneven: relative variance, over samples and places, of the variance that a place's values are drawn with; single:
+    of one channel's squared deviation.
     """
 
     channels: int
@@ -48,6 +54,12 @@ class Part:
     kurtosis: float = 0.0
     length: float = 0.0
     marginal: Marginal | None = None
+    fan_in: float = 0.0
+    fresh: Tensor | None = None
+    tilt: float = 0.0
+    uneven: float = 0.0
+    single: float = 2.0
+    few: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +68,7 @@ class Field:
 
     shape: as torch has it. gaussian: over the random weights. roots: the layers whose weights it is a function of
     directly, with no other weights in between: fields without common roots are independent. before: (activation, field)
-    where the values are that activation of that field's.
+    where the values are that activation of that field's. pooled: (name, window, field) where they are its maxima.
     """
 
     sites: Sites
@@ -65,6 +77,7 @@ class Field:
     gaussian: bool
     roots: frozenset[Root]
     before: "tuple[Activation, Field] | None" = None
+    pooled: "tuple[str, Window, Field] | None" = None
 
     @cached_property
     def channels(self) -> int:

@@ -4,6 +4,7 @@ import contextlib
 import io
 import operator
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -21,6 +22,10 @@ _PLAIN = frozenset({bool, int, float, str, type(None)})
 class _Tracer(fx.Tracer):
     """Modules with a rule are leaves; torch's other modules too, to be refused by name."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = get_ident()
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return modules.has_rule(m) or super().is_leaf_module(m, module_qualified_name)
 
@@ -28,7 +33,12 @@ class _Tracer(fx.Tracer):
         return WritingProxy(node, self)
 
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A leaf has no calls inside, for which fx would keep where they are made."""
+        """A leaf has no calls inside, for which fx would keep where they are made.
+
+        fx patches the class of all modules: calls that other threads make meanwhile come here too, and are theirs.
+        """
+        if get_ident() != self._thread:
+            return forward(*args, **kwargs)
         name = self.path_of_module(m)
         if self.is_leaf_module(m, name):
             return self.create_proxy("call_module", name, args, kwargs)

@@ -12,13 +12,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from normscope.prediction.elementwise import scale
+from normscope.prediction.elementwise import of_gaussian, scale
 from normscope.prediction.field import Cotangent, Field, Part, Strand
 from normscope.prediction.pooling import average_pool
 from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Walk
-from normscope.theory.marginals import Marginal, gaussian
+from normscope.theory.marginals import Marginal
 from normscope.theory.modes import common_spread
+from normscope.theory.places import kurtosis, variance
+from normscope.theory.sites import Sites
 from normscope.theory.window import Window
 
 # Variances of a branch, over the other summand's squares, that are none.
@@ -58,7 +60,9 @@ def add(walk: Walk, name: str, left: Field, right: Field) -> Field:
                 a.tangent + b.tangent,
                 a.noise + b.noise,
                 length=common_spread([(_size(left, a), a.length), (_size(left, b), b.length)]),
-                marginal=_marginal((left, a), (right, b)),
+                marginal=(marginal := _marginal((left, a), (right, b))),
+                uneven=(uneven := _uneven(left.sites, a, b)),
+                kurtosis=kurtosis(uneven) if marginal else 0.0,
             )
         )
     out = Field(left.sites, tuple(parts), left.shape, left.gaussian and right.gaussian, left.roots | right.roots)
@@ -67,6 +71,13 @@ def add(walk: Walk, name: str, left: Field, right: Field) -> Field:
         return [_with_strands(_gather(cotangent, cuts, field), cotangent, field, out) for field in (left, right)]
 
     return walk.record(out, [left, right], back)
+
+
+def _uneven(sites: Sites, a: Part, b: Part) -> float:
+    """A place that is long in one summand is in the other, which was made of it."""
+    if sites.form == "samples":
+        return 0.0
+    return common_spread([(max(variance(sites, part.kernel), 0.0), part.uneven) for part in (a, b)])
 
 
 def _marginal(one: tuple[Field, Part], two: tuple[Field, Part]) -> Marginal | None:
@@ -88,11 +99,8 @@ def _known(field: Field, part: Part) -> Marginal | None:
     if part.marginal is not None or field.before is None:
         return part.marginal
     phi, before = field.before
-    if phi.line is None or not before.gaussian or len(before.parts) > 1:
-        return None
-    pairs = before.sites.pairs(before.parts[0].kernel, before.parts[0].mean)
-    q = float(pairs.q.mean())
-    return gaussian(float(pairs.mean.mean()), q).through(phi) if q > 0 else None
+    found = None if phi.line is None else of_gaussian(before)
+    return found and found.through(phi)
 
 
 def _with_strands(sent: Cotangent, came: Cotangent, field: Field, out: Field) -> Cotangent:
@@ -120,7 +128,8 @@ def concatenate(walk: Walk, fields: Sequence[Field]) -> Field:
         raise UnknownOperation(
             "concatenates flattened images; there is a map only before flattening. Concatenate channels first"
         )
-    parts = tuple(part for f in fields for part in f.parts)
+    # Some who read a part may normalize it and others not, so that none is told how many weights it sums.
+    parts = tuple(replace(part, fresh=None) for f in fields for part in f.parts)
     shape = (sum(f.shape[0] for f in fields), *first.shape[1:])
     roots = frozenset().union(*(f.roots for f in fields))
     out = Field(first.sites, parts, shape, all(f.gaussian for f in fields), roots)

@@ -17,6 +17,7 @@ from normscope.prediction.field import INPUTS, Cotangent, Field, Part, Root
 from normscope.prediction.refusal import UnknownOperation, misfit
 from normscope.prediction.walk import Walk
 from normscope.theory.modes import common_spread
+from normscope.theory.places import tied, variance
 from normscope.theory.sites import Sites, average
 from normscope.theory.window import Window, mean_inside
 from normscope.theory.windows import convolve, convolve_back
@@ -69,7 +70,7 @@ def convolution(
     shape = (weight.shape[0], after.height, after.width) if dims == 2 else (weight.shape[0], after.width)
     if groups > 1 and weight[0].numel() < NARROW:
         walk.note(f"each channel sums {weight[0].numel()} inputs, few for a theory of sums of many.", name)
-    return _map(walk, name, f"Conv{dims}d", x, weight, bias, window, shape)
+    return _map(walk, name, f"Conv{dims}d", x, weight, bias, window, shape, groups)
 
 
 def _map(
@@ -81,6 +82,7 @@ def _map(
     bias: Tensor | None,
     window: Window,
     shape: tuple[int, ...],
+    groups: int = 1,
 ) -> Field:
     key = (id(weight), id(bias), id(x), window)
     if key in walk.made:
@@ -119,23 +121,28 @@ def _map(
     row.of_data = x.roots == {INPUTS}
     row.taps, row.sites = window.taps, after.count
     mean = torch.zeros_like(after.diagonal(kernel))
-    inside = 1.0 if x.sites.form == "samples" else mean_inside(window)
-    noise = sigma_w2**2 * _noise(x, row.numbers["qh"] - row.numbers["qh_xy"]) * inside / window.taps
+    together = tied(window, inputs)
+    own = row.numbers["qh"] - row.numbers["qh_xy"]
+    noise = sigma_w2**2 * _noise(x, own) * together
+    few = sigma_w2**2 * own**2 * (groups - 1) / x.channels * together
+    uneven = 0.0 if x.sites.form == "samples" else _uneven(x) * together / mean_inside(window) ** 2
     row.length = _length(x)
+    row.tilt = max(part.tilt for part in x.parts)
     q = row.numbers["q"]
     length = ((q - sigma_b2) / q) ** 2 * row.length if q > 0 else 0.0
-    tangent = sigma_w2 * convolve(window, tangent)
-    if walk.trains(weight):
-        tangent = tangent.add(after.two(patch), alpha=fan_in)
-    if walk.trains(bias):
-        tangent = tangent + 1.0
+    fresh = after.two(patch) * (fan_in * walk.trains(weight)) + float(walk.trains(bias))
+    tangent = sigma_w2 * convolve(window, tangent) + fresh
     roots = frozenset({Root(uses[0], len(uses))})
-    out = Field(after, (Part(shape[0], kernel, mean, tangent, noise, length=length),), shape, True, roots)
+    part = Part(
+        shape[0], kernel, mean, tangent, noise, length=length, uneven=uneven, fan_in=fan_in, fresh=fresh, few=few
+    )
+    out = Field(after, (part,), shape, True, roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
         (g,), (came,) = cotangent.g, cotangent.two
         row.numbers.update(_gradients(after, g))
-        sent = sigma_w2 * convolve_back(window, g)
+        kept = walk.normed.get(id(kernel), 1.0)
+        sent = (sigma_w2 * kept) * convolve_back(window, g)
         sites = independent_sites(x.sites, sent, inputs)
         mean, data, length, apart = cotangent.spread
         # What is a sample's own meets what all share at every site, and these are independent too.
@@ -145,6 +152,7 @@ def _map(
         if walk.trains(bias):
             walk.adds(row, after, g, own)
         two = sigma_w2 * came
+        two[0] *= kept
         if walk.trains(weight):
             two[1].add_(came[0], alpha=fan_in)
         two = convolve_back(window, two)
@@ -164,12 +172,38 @@ def _map(
     return walk.record(out, [x], back, maps=True)
 
 
+def kept_by_norm(fan_in: float, share: float = 1.0) -> float:
+    r"""E[|w|^2 / s^2] over E[|w|^2] E[1 / s^2], w the weights of one channel and s^2 = w^T S w + eps.
+
+        1 - 2 share / fan_in        share: of s^2 without eps; exact for Gaussian w, every S and eps = 0
+
+    A longer w makes s larger, and BatchNorm takes its length out. Gradients that go back through w feel it. For w of
+    other distributions or of one length E[1 / s^2] is smaller by what this factor then is larger, so that the product,
+    which gradients through w have, stays to first order. Four inputs at least, as with E[1 / s^2].
+    """
+    return 1 - 2 * share / max(fan_in, 4.0)
+
+
 def _length(x: Field) -> float:
     """Relative variance of the squared length of all parts together."""
     if len(x.parts) == 1:
         return x.parts[0].length
     sizes = [part.channels * average(x.sites.diagonal(part.kernel)) for part in x.parts]
     return common_spread([(size, part.length) for size, part in zip(sizes, x.parts, strict=True)])
+
+
+def _uneven(x: Field) -> float:
+    """Relative variance of the squared length of one place: what the places are drawn with, and channels by chance."""
+    if len(x.parts) == 1:
+        (part,) = x.parts
+        return part.uneven + (1 + part.uneven) * part.single / part.channels
+    sizes = [part.channels * variance(x.sites, part.kernel) for part in x.parts]
+    total = sum(sizes)
+    if not total > 0:
+        return 0.0
+    shares = [(size / total, part) for size, part in zip(sizes, x.parts, strict=True)]
+    drawn = common_spread([(share, part.uneven) for share, part in shares])
+    return drawn + (1 + drawn) * sum(share**2 * part.single / part.channels for share, part in shares)
 
 
 def _noise(x: Field, size: float) -> float:

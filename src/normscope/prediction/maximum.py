@@ -10,6 +10,7 @@ from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Walk
 from normscope.theory.gaussian import LINEAR
 from normscope.theory.maxima import agreement, distribution, of_windows, products, products_slope
+from normscope.theory.places import scatter
 from normscope.theory.sites import average
 from normscope.theory.window import Window, taps_inside
 from normscope.theory.windows import convolve, convolve_back, pool, pool_back
@@ -44,6 +45,7 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
         slopes, weights = after.outer(found.slope / share, found.slope / share), found.slope2 / share
         apart, together = slopes * (1 - chosen), after.outer(weights.sqrt(), weights.sqrt()) * chosen
         tangent = after.two(apart) * pool(window, part.tangent) + after.two(together) * convolve(window, part.tangent)
+        marginal = distribution(window, q, mean, inside).through(phi) if phi.line is not None and q > 0 else None
         parts.append(
             Part(
                 part.channels,
@@ -52,13 +54,17 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
                 tangent,
                 part.noise / window.taps**2,
                 length=part.length,
-                marginal=distribution(window, q, mean, inside).through(phi) if phi.line is not None and q > 0 else None,
+                tilt=x.parts[0].tilt,
+                marginal=marginal,
+                uneven=part.uneven,
+                single=scatter(marginal.at, marginal.weight) if marginal else 2.0,
             )
         )
         slope = after.two(products_slope(after, found, covariance, own)) / after.outer(share, share)
         backs.append((apart, together, after.outer(found.bend / share, found.bend / share), slope))
     space = (after.width,) if len(x.shape) == 2 else (after.height, after.width)
-    out = Field(after, tuple(parts), (x.channels, *space), False, x.roots)
+    pooled = (name, window, x) if x.before is None else None
+    out = Field(after, tuple(parts), (x.channels, *space), False, x.roots, pooled=pooled)
     others = before.sites.others()
 
     def back(cotangent: Cotangent) -> list[Cotangent]:

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from normscope.prediction.field import Cotangent, Field, Part
+from normscope.prediction.linear import kept_by_norm
 from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Walk
 from normscope.theory.normalizing import Normalized, normalize, send_back
+from normscope.theory.places import kurtosis
 from normscope.theory.sites import average
 
 _UNEVEN = 0.05
@@ -82,7 +84,9 @@ def batch_norm(
         raise ValueError("takes statistics over the batch, and batch_size=1 leaves one value. Take a larger batch_size")
     if x.before is not None:
         walk.note("normalizes after an activation; channels were taken to have the same variance.", name)
-    found = [normalize(x.sites, part.kernel, eps, part.noise) for part in x.parts]
+    found = [normalize(x.sites, part.kernel, eps, part.noise + part.few, part.uneven) for part in x.parts]
+    kept = [kept_by_norm(part.fan_in, 1 - eps / (n.variance or 1.0)) for part, n in zip(x.parts, found, strict=True)]
+    walk.normed |= {id(p.kernel): k for p, k in zip(x.parts, kept, strict=True) if p.fresh is not None}
     _check(walk, name, found)
     row = walk.row(
         name,
@@ -95,13 +99,15 @@ def batch_norm(
             part.channels,
             g2 * n.kernel + _mean_square(b),
             torch.full_like(part.mean, average(b)),
-            _tangent(walk, part.tangent * (g2 * n.inverse), x.sites.two(n.kernel), gamma, beta),
+            _tangent(walk, _before(part, k) * (g2 * n.inverse), x.sites.two(n.kernel), gamma, beta),
             part.noise * g2**2 / n.variance**2,
             # Of one entry of a vector on the sphere of that many dimensions.
-            -6 / (n.freedom + 2) if x.gaussian else 0.0,
+            -6 / (n.freedom + 2) + kurtosis(part.uneven) if x.gaussian else 0.0,
             part.length,
+            # A long sample lengthens what it is divided by.
+            uneven=part.uneven / (1 + 4 * n.own * (1 + part.uneven)),
         )
-        for part, n, (g2, b) in zip(x.parts, found, affine, strict=True)
+        for part, n, k, (g2, b) in zip(x.parts, found, kept, affine, strict=True)
     )
     out = Field(x.sites, parts, x.shape, x.gaussian, x.roots)
 
@@ -121,6 +127,13 @@ def batch_norm(
         return [Cotangent(tuple(sent), tuple(map(torch.zeros_like, sent)), tuple(twos), cotangent.spread)]
 
     return walk.record(out, [x], back, bends=f"{name!r} (BatchNorm)")
+
+
+def _before(part: Part, kept: float) -> Tensor:
+    """The tangents' kernel at one length of the weights before: what comes through them shrinks, their own does not."""
+    if part.fresh is None:
+        return part.tangent
+    return (kept * part.tangent).add_(part.fresh, alpha=1 - kept)
 
 
 def _tangent(walk: Walk, before: Tensor, kernel: Tensor, gamma: Tensor | None, beta: Tensor | None) -> Tensor:
@@ -146,10 +159,10 @@ def _check(walk: Walk, name: str, found: Sequence[Normalized]) -> None:
         )
     elif min(n.freedom for n in found) < 4:
         walk.warn(
-            f"{name}: the batch is too small or too much alike for BatchNorm's statistics: it has "
-            f"{min(n.freedom for n in found):.1f} degrees of freedom, below 4 the mean of 1/variance does not exist, "
-            "and 4 were taken. lambda_max was seen to be 7 to 30 times too low then, and eta* as much too high. Use a "
-            "larger batch_size.",
+            f"{name}: the batch is too small, too much alike or in too few dimensions for BatchNorm's statistics: it "
+            f"has {min(n.freedom for n in found):.1f} degrees of freedom, below 4 the mean of 1/variance does not "
+            "exist, and 4 were taken. lambda_max was seen to be 2 to 30 times too low then, and eta* as much too high. "
+            "Use a larger batch_size, or more inputs for each channel before it.",
             (0.9, 30.0),
         )
 

@@ -33,6 +33,7 @@ def average_pool(walk: Walk, x: Field, window: Window, *, flat: bool = False) ->
             pool(window, part.tangent),
             part.noise / window.taps**2,
             length=part.length,
+            tilt=part.tilt,
         )
         for part in x.parts
     )

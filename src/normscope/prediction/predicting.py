@@ -10,6 +10,7 @@ import gc
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import RLock
 from typing import Any
 
 from torch import Tensor, nn
@@ -37,19 +38,26 @@ THEORIES = ("corrected", "paper")
 READINGS = ("batch", "frozen")
 
 
+_ONE = RLock()
+
+
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Cycles of garbage wait: the walk holds all that it makes, and looking through that frees nothing."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+def _alone() -> Iterator[None]:
+    """One thread at a time: while fx reads a graph the class of all modules is patched, and the collector is off.
+
+    Cycles of garbage wait: the walk holds all that it makes, and looking through that frees nothing.
+    """
+    with _ONE:
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if enabled:
+                gc.enable()
 
 
-@_uncollected()
+@_alone()
 def predict(
     model: nn.Module,
     input_shape: tuple[int, ...],

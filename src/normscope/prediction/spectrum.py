@@ -136,14 +136,17 @@ def _read(
     narrow = [*(inputs or [])]
     wide = [(values * widened, n) for values, n in (*narrow, *(widths or []))]
 
+    tilted = 1 + common_spread([(max(share[0], 0.0), row.tilt) for row, share in rows])
+    infinite[0], corrected[0] = tilted * infinite[0], tilted * corrected[0]
     variance = _variance(rows, outputs)
-    bulk = Bulk(wide, m)
+    bulk, own = Bulk(wide, m), m * corrected[1]
 
-    def ends(mean: float, data: float, bulk: Bulk, own: float) -> tuple[float, float]:
-        return mean + bulk.pushed(m * (mean - data), own) / m, data + given + (bulk.edge(own) - bulk.total) / m
+    def ends(mean: float, data: float, bulk: Bulk, variance: float) -> tuple[float, float]:
+        above = data + given + (bulk.edge(variance) - bulk.total) / m
+        return mean + bulk.pushed(m * (mean - data), variance) / m, above
 
     first = ends(infinite[0], infinite[1], Bulk(narrow, m), 0.0)
-    second = ends(corrected[0], corrected[1], bulk, variance * (m * corrected[1]) ** 2)
+    second = ends(corrected[0], corrected[1], bulk, variance * own * own)
     alone = corrected[1] * longest(m, variance)
     alone += bulk.pushed(m * (alone - corrected[1])) / m
     return Spectrum(_raised(rows, outputs, second[0]), max(second[1], alone), first[0], first[1], shares)
@@ -152,8 +155,8 @@ def _read(
 def _raised(rows: Shares, outputs: int, mean: float) -> float:
     """The mean mode with what the samples' own gradients, of all outputs, have along the one that all share."""
     parts = [(max(share[0], 0.0), row.spread[3]) for row, share in rows]
-    coupled = outputs * common_spread(parts) * sum(c for c, _ in parts) ** 2
-    return mean / 2 + math.sqrt(mean**2 / 4 + coupled) if mean > 0 else mean
+    coupled = math.sqrt(outputs * common_spread(parts)) * sum(c for c, _ in parts)
+    return mean / 2 + math.hypot(mean / 2, coupled) if mean > 0 else mean
 
 
 def _variance(rows: Shares, outputs: int) -> float:

@@ -19,7 +19,7 @@ class Row:
     """Order parameters of a layer, its share of lambda in every direction sent back, and the kernel that enters it.
 
     of_data: nothing but the data enters it, so that no width is behind its inputs. length: relative variance, from
-    sample to sample, of the squared length of what enters.
+    sample to sample, of the squared length of what enters; tilt: of its product with what all samples share.
     """
 
     layer: str
@@ -28,6 +28,7 @@ class Row:
     share: Tensor | None = None
     spread: Spread = (0.0, 0.0, 0.0, 0.0)
     length: float = 0.0
+    tilt: float = 0.0
     inputs: tuple[Sites, Tensor, int] | None = None
     of_data: bool = False
     taps: int = 1
@@ -47,6 +48,7 @@ class Walk:
     """One pass over one network; `trains` says which tensors are trained.
 
     made: fields that layers have given, by weights and input. offsets: whether some layer's sites have no borders.
+    normed: by the ids of kernels that BatchNorm normalizes, what that leaves of gradients through the weights before.
     lengths: by what BatchNorm layers multiply differences in length between samples. drifts: of the kernels that the
     last cotangents met, by the kernels' ids.
     rectified: whether an activation of a sum with what an activation gave was met, place by place.
@@ -67,6 +69,7 @@ class Walk:
         self.called: list[str] = []
         self.seen = USUAL
         self.offsets = False
+        self.normed: dict[int, float] = {}
         self.rectified = False
         self.lengths = 1.0
         self.outputs = 1

@@ -38,7 +38,7 @@ class Marginal:
 
     at: the middle of each. weight: its probability. falls: density at its lower edge less that at its upper one, so
     that falls @ A = E[A'(z)]. moved: probability of each cell given each value of the summand that is no Gaussian, in
-    the order of `which`.
+    the order of `which`. centre: what is left of them where nothing differs from place to place.
     """
 
     at: Tensor
@@ -46,10 +46,12 @@ class Marginal:
     falls: Tensor
     moved: Tensor | None = None
     which: Tensor | None = None
+    centre: float = 0.0
 
     def through(self, phi: Activation) -> "Marginal":
         """phi of the values; cells keep their order and their number."""
-        return Marginal(phi.function(self.at), self.weight, self.falls)
+        centre = float(phi.function(self.at.new_tensor(self.centre)))
+        return Marginal(phi.function(self.at), self.weight, self.falls, centre=centre)
 
     def plus(self, mean: float, q: float) -> "Marginal":
         """The sum with an independent N(mean, q)."""
@@ -62,7 +64,7 @@ class Marginal:
         away = edges / root - ((values + mean) / root)[:, None]
         moved = _cells(torch.special.ndtr(away))
         density = weight @ torch.exp(-away * away / 2) / (root * math.sqrt(2 * math.pi))
-        return Marginal((edges[1:] + edges[:-1]) / 2, weight @ moved, -density.diff(), moved, which)
+        return Marginal((edges[1:] + edges[:-1]) / 2, weight @ moved, -density.diff(), moved, which, self.centre + mean)
 
     def pulled(self, profile: Tensor) -> Tensor:
         """E[profile(z) | r] for each cell of the summand r; profiles of cells, one in each row."""
@@ -124,7 +126,7 @@ def gaussian(mean: float, q: float) -> Marginal:
     edges = _edges(mean - _REACH * root, mean + _REACH * root)
     away = (edges - mean) / root
     density = torch.exp(-away * away / 2) / (root * math.sqrt(2 * math.pi))
-    return Marginal((edges[1:] + edges[:-1]) / 2, _cells(torch.special.ndtr(away)), -density.diff())
+    return Marginal((edges[1:] + edges[:-1]) / 2, _cells(torch.special.ndtr(away)), -density.diff(), centre=mean)
 
 
 def of_distribution(below: Callable[[Tensor], Tensor], mean: float, q: float) -> Marginal:
@@ -133,7 +135,7 @@ def of_distribution(below: Callable[[Tensor], Tensor], mean: float, q: float) ->
     edges = _edges(mean - _REACH * root, mean + _REACH * root)
     weight = _cells(below(edges)).clamp_min(0)
     # Nobody differentiates by these.
-    return Marginal((edges[1:] + edges[:-1]) / 2, weight, torch.zeros_like(weight))
+    return Marginal((edges[1:] + edges[:-1]) / 2, weight, torch.zeros_like(weight), centre=mean)
 
 
 def _edges(low: float, high: float) -> Tensor:
@@ -203,7 +205,21 @@ class Joined:
         mean, rise = (float(f @ marginal.weight) for f in (values, slopes))
         bend = float(marginal.falls @ slopes) / scale
         nothing = torch.zeros_like(scale)
-        return Moments(left * right * value, slope, curve, mean * scale, nothing + rise, bend, (nothing,) * 4)
+        # Places apart from the centre by a common factor of their own, to second order in it; phi bends at zero alone.
+        apart = marginal.at - marginal.centre
+        moved = slopes * apart * marginal.weight
+        bent = float(marginal.falls @ (slopes - slopes[-1]))
+        mean4 = (marginal.centre**2 * bent - float(moved.sum())) / 24
+        value4 = float(moved @ (slopes * apart - values)) / 12
+        return Moments(
+            left * right * value,
+            slope,
+            curve,
+            mean * scale,
+            nothing + rise,
+            bend,
+            (value4 * scale.square(), nothing, mean4 * scale, nothing),
+        )
 
     def bend(self, profiles: Tensor) -> list[Tensor]:
         """E[A'(z)] E[A'(z~)] of every pair, for each row."""

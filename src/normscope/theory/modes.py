@@ -106,11 +106,11 @@ def common_spread(parts: Sequence[tuple[float, float]]) -> float:
     if total <= 0:
         return 0.0
     ordered = sorted(parts, key=lambda part: part[1])
-    found, below, last = 0.0, total, 0.0
+    found, below, last = 0.0, 1.0, 0.0
     for c, spread in ordered:
         found += below**2 * (spread - last)
-        below, last = below - c, spread
-    return found / total**2
+        below, last = below - c / total, spread
+    return found
 
 
 class Bulk:

@@ -14,8 +14,9 @@ Backward, held constant ("frozen"):   G' = gamma^2 r G
 Backward, as trained:                 G' = gamma^2 r (P G P - c2 K_h)      c2 = E[mean(g zh)^2]
 
 r = E[1/s^2] = nu / (nu - 2) / s^2 with nu = s^4 / mean(K_c^2) degrees of freedom, because s^2 of one channel is a sum
-of squares of correlated Gaussians (nu = m - 1 for m unstructured samples, the factor of Yang et al. 2019). P takes out
-the mean over the batch, c2 K_h the direction of zh. g depends on zh through phi'(z'), so by Stein's lemma
+of squares of correlated Gaussians (nu = m - 1 for m unstructured samples, the factor of Yang et al. 2019), and of eps,
+which does not fluctuate: a large one leaves r at 1 / s^2. P takes out the mean over the batch, c2 K_h the direction of
+zh. g depends on zh through phi'(z'), so by Stein's lemma
 
     c2 = mean over pairs of [ G K_h + gamma^2 T K_h(a; a) K_h(b; b) ]       T = E[phi''] E[phi''] times the kernel of e
 
@@ -34,13 +35,14 @@ from normscope.theory.sites import Sites, average
 
 @dataclass(frozen=True)
 class Normalized:
-    """kernel: K_h. variance: s^2. inverse: E[1/s^2]. freedom: nu."""
+    """kernel: K_h. variance: s^2. inverse: E[1/s^2]. freedom: nu. own: a sample's own share of mean(K_h^2)."""
 
     sites: Sites
     kernel: Tensor
     variance: float
     inverse: float
     freedom: float
+    own: float
 
 
 def centred(sites: Sites, kernel: Tensor) -> Tensor:
@@ -58,19 +60,24 @@ def _taken(sites: Sites, kernel: Tensor) -> Tensor:
     return (half.unsqueeze(-1) + half.unsqueeze(-2)).unsqueeze(-3)
 
 
-def normalize(sites: Sites, kernel: Tensor, eps: float, noise: float = 0.0) -> Normalized:
+def normalize(sites: Sites, kernel: Tensor, eps: float, noise: float = 0.0, uneven: float = 0.0) -> Normalized:
     """K_h and the statistics.
 
     noise: variance of single pairs' kernels, which takes degrees of freedom: a batch in d dimensions has at most d.
+    uneven: relative variance of places' variances (`places`), by which samples count more with themselves.
     """
     middle = kernel - _taken(sites, kernel)
     spread = average(sites.diagonal(middle))
     variance = spread + eps
-    square = average(sites.rows(middle.square())) + (noise if sites.form != "samples" else 0.0)
-    freedom = spread**2 / square if square > 0 else 0.0
+    squares = middle.square()
+    square, own = average(sites.rows(squares)), 0.0
+    if sites.form != "samples":
+        own = average(squares[0]) / sites.batch
+        square += noise + uneven * own
+    freedom = variance**2 / square if square > 0 else 0.0
     # Below four degrees of freedom E[1/s^2] does not exist or is ruled by rare batches.
     inverse = max(freedom, 4.0) / (max(freedom, 4.0) - 2) / variance
-    return Normalized(sites, middle / variance, variance, inverse, freedom)
+    return Normalized(sites, middle / variance, variance, inverse, freedom, own / variance**2)
 
 
 def send_back(found: Normalized, g: Tensor, bend: Tensor, gamma2: float, *, trained: bool) -> tuple[Tensor, Tensor]:

@@ -79,11 +79,15 @@ def _axis_valid(window: Window, axis: int, exact: bool) -> Tensor:
 
 def _axis_inside(window: Window, axis: int) -> Tensor:
     """Windows by taps: 1 for those that are no padding."""
-    n = (window.before.height, window.before.width)[axis]
+    position = _axis_positions(window, axis)
+    return ((position >= 0) & (position < (window.before.height, window.before.width)[axis])).double()
+
+
+def _axis_positions(window: Window, axis: int) -> Tensor:
+    """Windows by taps: where along the axis each lies."""
     count, k = (window.after.height, window.after.width)[axis], window.kernel[axis]
     taps = window.dilation[axis] * torch.arange(k) - window.padding[axis]
-    position = window.stride[axis] * torch.arange(count)[:, None] + taps[None, :]
-    return ((position >= 0) & (position < n)).double()
+    return window.stride[axis] * torch.arange(count)[:, None] + taps[None, :]
 
 
 @lru_cache(maxsize=64)
@@ -101,6 +105,19 @@ def taps_inside(window: Window) -> Tensor:
     """For each window, in order: the share of its taps that are no padding."""
     rows, columns = (_axis_valid(window, axis, True).diagonal() for axis in (0, 1))
     return (rows[:, None] * columns[None, :]).flatten()
+
+
+@lru_cache(maxsize=16)
+def membership(window: Window) -> Tensor:
+    """Windows by sites: each tap's share of its window."""
+    sizes = (window.before.height, window.before.width)
+    rows, columns = (_axis_membership(window, axis, n) for axis, n in enumerate(sizes))
+    return torch.kron(rows, columns)
+
+
+def _axis_membership(window: Window, axis: int, n: int) -> Tensor:
+    at = _axis_positions(window, axis)
+    return (at[..., None] == torch.arange(n)).double().mean(1)
 
 
 @lru_cache(maxsize=64)
