@@ -13,7 +13,7 @@ from torch import Tensor
 from normscope.prediction.field import Cotangent, Field, Part, Strand
 from normscope.prediction.maximum import max_pool
 from normscope.prediction.walk import Walk
-from normscope.theory.gaussian import Activation, Moments, Pairs, derivative, length_slope
+from normscope.theory.gaussian import Activation, Moments, Pairs, derivative, lean, length_slope
 from normscope.theory.lengths import fluctuations
 from normscope.theory.marginals import Joined, Marginal
 from normscope.theory.marginals import gaussian as gaussian_marginal
@@ -47,6 +47,7 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
     found = [_of_batch(phi, x, *each) for each in zip(x.parts, pairs, gaussian, strict=True)]
     lengths = [_lengths(phi, x, part, p) for part, p in zip(x.parts, pairs, strict=True)]
     walk.lengths *= max(_lengthens(phi, part, p) for part, p in zip(x.parts, pairs, strict=True))
+    walk.leans |= {id(part.kernel): _lean(phi, p) for part, p in zip(x.parts, pairs, strict=True)}
     places = [_places(phi, *each) for each in zip(x.parts, pairs, joined, strict=True)]
     parts = tuple(
         Part(
@@ -136,6 +137,12 @@ def _places(phi: Activation, part: Part, pairs: Pairs, joined: Joined | None) ->
         return scatter(phi.function(joined.marginal.at), joined.marginal.weight), 1.0, 0.5
     q, mean = average(pairs.q), average(pairs.mean)
     return deviations(phi, 1.0 if phi.line is not None and mean == 0 else q, mean)
+
+
+def _lean(phi: Activation, pairs: Pairs) -> float:
+    q, mean = average(pairs.q), average(pairs.mean)
+    # A line knows no scale.
+    return lean(phi, 1.0 if phi.line is not None and mean == 0 else q, mean)
 
 
 def _apart(x: Field, came: Sequence[Tensor], sent: Sequence[Tensor]) -> float:

@@ -112,6 +112,7 @@ def batch_norm(
     out = Field(x.sites, parts, x.shape, x.gaussian, x.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
+        row.columns = _columns(walk, out, gamma, beta)
         sent, twos = [], []
         for n, (g2, _), g, bend, two in zip(found, affine, cotangent.g, cotangent.bend, cotangent.two, strict=True):
             before, products = send_back(n, g, bend, g2, trained=walk.trained)
@@ -148,6 +149,18 @@ def _two(
     """back: of cotangents. The drift goes through the values, and through what a trained gamma is multiplied with."""
     g, drift = came.unbind(0)
     return torch.stack([g * back, drift * value + g * hat if walk.trains(gamma) else drift * value])
+
+
+def _columns(walk: Walk, out: Field, gamma: Tensor | None, beta: Tensor | None) -> tuple[tuple[float, float], ...]:
+    """One direction for each channel's gamma and one for its beta, as far as both do not lean on the same samples.
+
+    Below a sum they are taken as not leaning.
+    """
+    if not (walk.trains(gamma) and walk.trains(beta)):
+        return ((float(out.channels), 1.0),)
+    leans = [abs(walk.leans.get(id(part.kernel), 0.0)) * part.channels for part in out.parts]
+    common = sum(leans) / out.channels
+    return (out.channels, (1 + common) / 2), (out.channels, (1 - common) / 2)
 
 
 def _check(walk: Walk, name: str, found: Sequence[Normalized]) -> None:
@@ -212,6 +225,7 @@ def _by_running(
     out = Field(x.sites, parts, x.shape, x.gaussian, x.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
+        row.columns = _columns(walk, out, gamma, beta)
         twos = []
         for kernel, rate, s, g, two in zip(kernels, rates, scales, cotangent.g, cotangent.two, strict=True):
             if walk.trains(gamma):
@@ -288,6 +302,7 @@ def sample_norm(
     out = Field(sites, parts, x.shape, x.gaussian, x.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
+        row.columns = _columns(walk, out, gamma, beta)
         twos = []
         for hat, (g2, _), g, two in zip(hats, affine, cotangent.g, cotangent.two, strict=True):
             if walk.trains(gamma):

@@ -98,8 +98,8 @@ def _after_sums(walk: Walk, found: Spectrum) -> None:
     if walk.rectified and found.data > _CLOSE * found.mean:
         walk.warn(
             "Data modes decide or nearly do, and an activation comes after residual sums: lambda was seen to be 4 "
-            "to 7 % too high (ResNet-18 of widths 32 and 48, 16x16, gamma of 1 and 5), 14 % too low (eight blocks of "
-            "two linear layers, width 250) and half of what it is with gamma of 0.1. Measure to be sure.",
+            "to 7 % too high (ResNet-18 of widths 32 and 48, 16x16, gamma of 1 and 5; 14 % with gamma of 0.1) and 14 % "
+            "too low (eight blocks of two linear layers, width 250). Measure to be sure.",
             SUMS_SEEN,
         )
 

@@ -130,11 +130,13 @@ def _read(
         shares[id(row)] = both
         for i, part in enumerate(both):
             infinite[i] += part
-            corrected[i] += part * (factors[i] if row.spread[i] > 0 else 1)
+            # What has few directions is raised by that alone, in the data modes.
+            corrected[i] += part * (factors[i] if row.spread[i] > 0 and not (i and row.columns) else 1)
     # The linear part widens as the whole does.
     widened = corrected[1] / infinite[1] if infinite[1] > 0 else 1.0
     narrow = [*(inputs or [])]
     wide = [(values * widened, n) for values, n in (*narrow, *(widths or []))]
+    wide += _few(rows, m, outputs if walk.heights is None else float(walk.heights.sum()))
 
     tilted = 1 + common_spread([(max(share[0], 0.0), row.tilt) for row, share in rows])
     infinite[0], corrected[0] = tilted * infinite[0], tilted * corrected[0]
@@ -150,6 +152,19 @@ def _read(
     alone = corrected[1] * longest(m, variance)
     alone += bulk.pushed(m * (alone - corrected[1])) / m
     return Spectrum(_raised(rows, outputs, second[0]), max(second[1], alone), first[0], first[1], shares)
+
+
+def _few(rows: Shares, m: int, outputs: float) -> Parts:
+    """Gammas and betas: the gradients of all C outputs of m samples lie in one or two directions for each channel.
+
+    C m rows of n entries are, in what `Bulk` makes of them, m rows of n / C entries that are C times as large.
+    """
+    found = []
+    for row, share in rows:
+        for n, part in row.columns:
+            size = torch.tensor([max(share[1], 0.0) * part * m * outputs / n], dtype=torch.float64)
+            found.append((size, n / outputs))
+    return found
 
 
 def _raised(rows: Shares, outputs: int, mean: float) -> float:

@@ -19,7 +19,8 @@ class Row:
     """Order parameters of a layer, its share of lambda in every direction sent back, and the kernel that enters it.
 
     of_data: nothing but the data enters it, so that no width is behind its inputs. length: relative variance, from
-    sample to sample, of the squared length of what enters; tilt: of its product with what all samples share.
+    sample to sample, of the squared length of what enters; tilt: of its product with what all samples share. columns:
+    of gammas and betas, which are few: directions that they have, and the part of the share that lies in them.
     """
 
     layer: str
@@ -33,6 +34,7 @@ class Row:
     of_data: bool = False
     taps: int = 1
     sites: int = 1
+    columns: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass
@@ -49,6 +51,7 @@ class Walk:
 
     made: fields that layers have given, by weights and input. offsets: whether some layer's sites have no borders.
     normed: by the ids of kernels that BatchNorm normalizes, what that leaves of gradients through the weights before.
+    leans: of activations (`theory/gaussian.py`), by the ids of the kernels that enter them.
     lengths: by what BatchNorm layers multiply differences in length between samples. drifts: of the kernels that the
     last cotangents met, by the kernels' ids.
     rectified: whether an activation of a sum with what an activation gave was met, place by place.
@@ -70,6 +73,7 @@ class Walk:
         self.seen = USUAL
         self.offsets = False
         self.normed: dict[int, float] = {}
+        self.leans: dict[int, float] = {}
         self.rectified = False
         self.lengths = 1.0
         self.outputs = 1

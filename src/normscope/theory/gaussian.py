@@ -225,6 +225,23 @@ def length_slope(phi: Activation, q: float, mean: float) -> float:
     return float((values - first) * slopes * u @ weight) / variance if variance > 0 else 0.0
 
 
+def lean(phi: Activation, q: float, mean: float) -> float:
+    r"""Correlation, over samples, of what a gamma and a beta before phi have for gradients: phi' z and phi'.
+
+        E[phi'^2 z] / sqrt(E[phi'^2] E[phi'^2 z^2])        phi' at mean + sqrt(q) z
+
+    0 for odd functions of centred values; where phi' is 0 or 1 by the sign of z the two nearly agree.
+
+    Example:
+        >>> round(lean(RELU, 1.0, 0.0), 2)
+        0.8
+    """
+    z, weight, _ = hermite()
+    squares = derivative(phi.function, mean + math.sqrt(max(q, 0.0)) * z).square() * weight
+    size = math.sqrt(float(squares.sum()) * float(squares @ z.square()))
+    return float(squares @ z) / size if size > 0 else 0.0
+
+
 def _rest(square: Tensor, coefficients: Tensor) -> Tensor:
     return (square - coefficients.square().sum(1)).clamp_min(0).sqrt()[:, None]
 
