@@ -22,7 +22,7 @@ SEEDS = 3
 GRID = [0.7 * 1.1**k for k in range(15)] + [2.7 * 1.4**k for k in range(1, 11)]
 MAKERS = {
     "mlp": (lambda norm, seed: MLP(64, 10, width=128, norm=norm, seed=seed), (128, 64)),
-    "cnn": (lambda norm, seed: CNN(norm=norm, seed=seed), (64, 3, 32, 32)),
+    "cnn": (lambda norm, seed: CNN(norm=norm, seed=seed), (24, 3, 32, 32)),
     "small cnn": (lambda norm, seed: CNN(1, 15, 10, channels=(8, 16, 24), norm=norm, seed=seed), (64, 1, 15, 15)),
 }
 LOSSES = {"half_mse": losses.half_mse, "cross_entropy": losses.cross_entropy}
