@@ -119,10 +119,8 @@ def test_wheel_installs_into_an_empty_environment(tmp_path):
     subprocess.run([sys.executable, "-m", "build", "--wheel", "--outdir", built, ROOT], check=True, capture_output=True)
     (wheel,) = built.glob("*.whl")
     venv.create(home, with_pip=True)
-    constraints = ["-c", str(ROOT / "constraints.txt")]
-    pip = [home / "bin/python", "-m", "pip", "install", "--quiet", *constraints]
-    extras = "ray,lightning,tensorboard,wandb,transformers"
-    subprocess.run([*pip, f"normscope[{extras}] @ {wheel.as_uri()}"], check=True, capture_output=True, cwd=tmp_path)
+    pip = [home / "bin/python", "-m", "pip", "install", "--quiet", "--no-compile", "-c", ROOT / "constraints.txt"]
+    subprocess.run([*pip, wheel], check=True, capture_output=True, cwd=tmp_path)
 
     def output(*command):
         return subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout
