@@ -225,6 +225,7 @@ def length_slope(phi: Activation, q: float, mean: float) -> float:
     return float((values - first) * slopes * u @ weight) / variance if variance > 0 else 0.0
 
 
+@lru_cache(maxsize=256)
 def lean(phi: Activation, q: float, mean: float) -> float:
     r"""Correlation, over samples, of what a gamma and a beta before phi have for gradients: phi' z and phi'.
 
