@@ -1,26 +1,17 @@
 """Ours: the learning rate that normscope names before training, tested against a range test and a grid."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from normscope.reproduction.curves import each
 from normscope.reproduction.entry import Entry, Line, Panel, Part, Runs, Statement
 from normscope.reproduction.experiment import Curves
-from normscope.reproduction.experiments.advice import ADVICE, TASKS
+from normscope.reproduction.experiments.advice import ADVICE, TASKS, named
 
 ADVISERS = {"predict": "theory", "measure": "curvature", "critical": "critical step", "range": "range test"}
 OURS = ("predict", "measure", "critical")
-# Shares of eta* to train at. Half of it: twice the distance to where the quadratic turns unstable. The critical step
-# looks along one direction, which is flatter than the steepest, so half of that. Adam's denominator shrinks with the
-# gradients as training goes on, and its eta* with it: a fifth of what gradient descent takes.
-SHARES = {
-    "predict": {"sgd": 0.5, "momentum": 0.5},
-    "measure": {"sgd": 0.5, "momentum": 0.5, "adam": 0.1},
-    "critical": {"sgd": 0.25, "momentum": 0.25, "adam": 0.05},
-    "range": {"sgd": 1.0, "momentum": 1.0, "adam": 1.0},
-}
 # Of ten classes; what a run that diverged is worth.
 CHANCE = 0.1
 SMALL = tuple(name for name, task in TASKS.items() if task["data"] != "cifar10")
@@ -41,15 +32,9 @@ MEANINGS = {
 }
 
 
-def advised(task: str, curves: Curves, adviser: str) -> float:
-    """The rate to train at; nan where the adviser has none."""
-    share = SHARES[adviser].get(TASKS[task]["optimizer"], math.nan)
-    return share * float(curves[adviser])
-
-
 def regret(task: str, curves: Curves, adviser: str) -> float:
     """Points of test accuracy that the grid's rate nearest to the advice loses against the best one."""
-    rate = advised(task, curves, adviser)
+    rate = named(TASKS[task], curves, adviser)
     if math.isnan(rate):
         return math.nan
     shares = np.nan_to_num(np.array(curves["test_accuracy"], dtype=float), nan=CHANCE)
@@ -88,26 +73,31 @@ def _table(runs: Runs) -> list[list[str]]:
         best = [c["rate"][int(np.nanargmax(np.array(c["test_accuracy"], dtype=float)))] for c in found]
         row = [task, each(best, ".2g")]
         for adviser in ADVISERS:
-            rate, lost = (float(np.mean([one(task, c, adviser) for c in found])) for one in (advised, regret))
+            rate = float(np.mean([named(TASKS[task], c, adviser) for c in found]))
+            lost = float(np.mean([regret(task, c, adviser) for c in found]))
             row.append("none" if math.isnan(rate) else f"{rate:.2g}: {lost:.1f}")
         rows.append([*row, str(len(found))])
     return rows
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def panel(title: str, regrets: Mapping[str, Sequence[tuple[int, float]]]) -> list[Panel]:
+    """A point for each task and seed, by adviser; nan where an adviser has no rate."""
     lines = []
-    for adviser, label in ADVISERS.items():
-        found = [(i, regret(t, c, adviser)) for i, t in enumerate(TASKS, 1) for c in runs.of(t).values()]
-        known = [(place, value) for place, value in found if not math.isnan(value)]
+    for label, found in regrets.items():
+        known = [(place, max(value, 0.1)) for place, value in found if not math.isnan(value)]
         if known:
             places, values = zip(*known, strict=True)
-            lines.append(Line(label, places, [max(value, 0.1) for value in values], points=True))
-    if not lines:
-        return []
+            lines.append(Line(label, places, values, points=True))
     words = "task, in the order of the table"
-    return [
-        Panel("Cost of an advised learning rate", words, "points of test accuracy (at least 0.1)", lines, log_y=True)
-    ]
+    return [Panel(title, words, "points of test accuracy (at least 0.1)", lines, log_y=True)] if lines else []
+
+
+def _panels(runs: Runs) -> list[Panel]:
+    found = {
+        label: [(i, regret(t, c, adviser)) for i, t in enumerate(TASKS, 1) for c in runs.of(t).values()]
+        for adviser, label in ADVISERS.items()
+    }
+    return panel("Cost of an advised learning rate", found)
 
 
 def _statements(tasks: Sequence[str], where: str, suffix: str) -> list[Statement]:
