@@ -17,6 +17,10 @@ from normscope.observe.verdict import CROSS_ENTROPY, SQUARED
 
 OF_CRITICAL_STEP = {SQUARED: 0.8, CROSS_ENTROPY: 0.1}
 OF_THEORY = 0.5
+# Points of test accuracy below the best of a grid, mean of seeds: the least and the largest over the tasks with a
+# normalizer; a test compares them with what is stored.
+COST = {SQUARED: (0.0, 9.9), CROSS_ENTROPY: (0.0, 9.9)}
+COST_OF_THEORY = (0.0, 9.9)
 
 
 def by_critical_step(critical: float, kind: str) -> float:
@@ -32,6 +36,44 @@ def by_critical_step(critical: float, kind: str) -> float:
 def by_theory(eta_star: float) -> float:
     """For gradient descent, where nothing is measured."""
     return _share(eta_star, OF_THEORY)
+
+
+def from_critical_step(critical: float, kind: str) -> str:
+    """In words; empty where there is no such rate."""
+    rate = by_critical_step(critical, kind)
+    if math.isnan(rate):
+        return ""
+    low, high = COST[kind]
+    return (
+        f"To start training with: {rate:.3g}, {OF_CRITICAL_STEP[kind]:g} times the critical step {critical:.3g} "
+        f"(from initial weights, with a normalizer, {_NAMES[kind]}: {low:.1f} to {high:.1f} points of test accuracy "
+        "below the best of a grid)."
+    )
+
+
+def from_theory(eta_star: float) -> str:
+    """In words; empty where there is no such rate."""
+    rate = by_theory(eta_star)
+    if math.isnan(rate):
+        return ""
+    low, high = COST_OF_THEORY
+    return (
+        f"To start training with, if nothing is measured: {rate:.3g}, half of eta* (with a normalizer: {low:.1f} to "
+        f"{high:.1f} points of test accuracy below the best of a grid)."
+    )
+
+
+def starting_rate(rate: float) -> str:
+    """The end of a verdict.
+
+    Example:
+        >>> starting_rate(0.0432), starting_rate(math.nan)
+        (' To start training with: 0.0432.', '')
+    """
+    return "" if math.isnan(rate) else f" To start training with: {rate:.3g}."
+
+
+_NAMES = {SQUARED: "squared error", CROSS_ENTROPY: "cross-entropy"}
 
 
 def _share(rate: float, share: float) -> float:
