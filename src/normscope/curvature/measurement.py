@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from normscope.curvature.lanczos import Memory
-from normscope.curvature.starting import from_critical_step, starting_rate
+from normscope.curvature.starting import measured_advice, starting_rate
 from normscope.curvature.wording import stability_verdict
 from normscope.observe.verdict import Verdict
 from normscope.reporting import Reportable
@@ -36,7 +36,7 @@ class Measurement(Reportable):
         dataclasses.replace lets go of it.
     preconditioned: whether the numbers are those of P^-1/2 (A + weight decay) P^-1/2, P the optimizer's diagonal.
     critical: the learning rate at which the loss along the coming update is back at its value here (`descent.py`).
-    start_rate: that to start training with, a share of it (`starting.py`). Both are nan unless hessian=True,
+    start_rate: that to start training with (`starting.py`). Both are nan unless hessian=True,
         stats="batch" and the model's own precision; start_rate also where the share of the loss is not known.
     """
 
@@ -94,7 +94,7 @@ class Measurement(Reportable):
 
     def advice(self) -> str:
         """The learning rate to start training with, and what is known of it; empty where none is named."""
-        return from_critical_step(self.critical, self.loss_kind)
+        return measured_advice(self.start_rate, self.critical, self.loss_kind)
 
     def frame(self) -> "pd.DataFrame":
         """One row a layer: lambda_max of its own block, its residual, and eta* if it alone were trained.

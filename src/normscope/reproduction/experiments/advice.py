@@ -5,7 +5,7 @@ Curves of a run:
     rate, test_loss, test_accuracy      a grid of learning rates, each from the same start; nan where training diverged
     predict, measure, critical          eta* by theory, by curvature and by the critical step on the first batch
     range                               the rate of a range test; nan where an adviser has none (theory, for Adam)
-    at                                  for tasks with "at": what training at each of ADVISED itself gives
+    at                                  for tasks with "at": what training at the rate of an adviser itself gives
 
 Advisers see the initial network and training batches only.
 """
@@ -34,7 +34,8 @@ SHARES = {
     "critical": {"sgd": 0.25, "momentum": 0.25, "adam": 0.05},
     "range": {"sgd": 1.0, "momentum": 1.0, "adam": 1.0},
 }
-# Of the tasks that train at the advised rates themselves; "start" is what `measure` names now.
+# Of the tasks that train at the advised rates themselves. "start" is a share of the critical step; "settled" is what
+# `measure` names: with squared error and momentum, no more than half of eta*.
 ADVISED = ("start", "predict", "measure", "range")
 # Steps in which Adam's second moments gather, at a rate too small to move anything.
 GATHERED, STILL = 20, 1e-12
@@ -121,7 +122,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     }
     if settings.get("at"):
         found["at"] = {}
-        for adviser in ADVISED:
+        for adviser in ADVISED if settings["at"] is True else settings["at"]:
             rate = named(settings, found, adviser)
             loss, share = (math.nan, math.nan) if math.isnan(rate) else trained(rate)
             found["at"][adviser] = {"rate": rate, "test_loss": loss, "test_accuracy": share}
@@ -130,12 +131,16 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
 
 def named(settings: Mapping[str, Any], curves: Curves, adviser: str) -> float:
     """The rate to train at; nan where the adviser has none."""
-    if adviser == "start":
-        from normscope.curvature.starting import by_critical_step
+    if adviser in ("start", "settled"):
+        from normscope.curvature.starting import by_critical_step, start_rate
         from normscope.losses import LOSSES
         from normscope.observe.verdict import loss_kind
 
-        return by_critical_step(float(curves["critical"]), loss_kind(LOSSES[settings["loss"]]))
+        critical, kind = float(curves["critical"]), loss_kind(LOSSES[settings["loss"]])
+        momentum = 0.9 if settings["optimizer"] == "momentum" else 0.0
+        if adviser == "start":
+            return by_critical_step(critical, kind)
+        return start_rate(critical, float(curves["measure"]), kind, momentum)
     return SHARES[adviser].get(settings["optimizer"], math.nan) * float(curves[adviser])
 
 

@@ -40,7 +40,20 @@ PLAIN: dict[str, dict[str, Any]] = {
         "data": "mnist", "network": "mlp", **_ENTROPY, "optimizer": "momentum", "norm": "none",
     },
 }  # fmt: skip
-TASKS = {**NORMALIZED, **PLAIN}
+_AGAIN: dict[str, Any] = {"data": "digits", "channels": [16, 32], "at": ["settled", "predict", "measure", "range"]}
+# Trained after `measure` had learned from those above.
+AGAIN: dict[str, dict[str, Any]] = {
+    "digits CNN, squared error, momentum": {**_AGAIN, "network": "cnn", **_SQUARED, "optimizer": "momentum"},
+    "digits CNN, squared error, SGD": {**_AGAIN, "network": "cnn", **_SQUARED, "optimizer": "sgd"},
+    "digits MLP with RMSNorm, squared error, momentum": {
+        **_AGAIN, "network": "mlp", **_SQUARED, "optimizer": "momentum", "norm": "rms",
+    },
+    "digits CNN with GroupNorm, cross-entropy, momentum": {
+        **_AGAIN, "network": "cnn", **_ENTROPY, "optimizer": "momentum", "norm": "group",
+    },
+    "digits CNN, cross-entropy, Adam": {**_AGAIN, "network": "cnn", **_ENTROPY, **_ADAM},
+}  # fmt: skip
+TASKS = {**NORMALIZED, **PLAIN, **AGAIN}
 
 
 def _experiment(data: str, cuda: float, cpu: float) -> Experiment:
@@ -51,8 +64,12 @@ def _experiment(data: str, cuda: float, cpu: float) -> Experiment:
         cells={name: task for name, task in TASKS.items() if task["data"] == data},
         run=run,
         seconds={("paper", "cuda"): cuda, ("paper", "cpu"): cpu, ("small", "cpu"): cpu / 3, ("small", "cuda"): cuda},
-        data=data,
+        data=None if data == "digits" else data,
     )
 
 
-HELD_OUT = {"mnist": _experiment("mnist", 40.0, 80.0), "cifar10": _experiment("cifar10", 40.0, 120.0)}
+HELD_OUT = {
+    "mnist": _experiment("mnist", 40.0, 80.0),
+    "cifar10": _experiment("cifar10", 40.0, 120.0),
+    "digits": _experiment("digits", 40.0, 60.0),
+}
