@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from normscope.curvature.lanczos import Memory
-from normscope.curvature.starting import measured_advice, starting_rate
+from normscope.curvature.starting import starting_rate
 from normscope.curvature.wording import stability_verdict
 from normscope.observe.verdict import Verdict
 from normscope.reporting import Reportable
@@ -36,8 +36,9 @@ class Measurement(Reportable):
         dataclasses.replace lets go of it.
     preconditioned: whether the numbers are those of P^-1/2 (A + weight decay) P^-1/2, P the optimizer's diagonal.
     critical: the learning rate at which the loss along the coming update is back at its value here (`descent.py`).
-    start_rate: that to start training with (`starting.py`). Both are nan unless hessian=True,
-        stats="batch" and the model's own precision; start_rate also where the share of the loss is not known.
+    start_rate, advice: that to start training with, and in words with what is known of it (`starting.py`). All are
+        nan or empty unless hessian=True, stats="batch" and the model's own precision; these two also for losses and
+        optimizers that were not tried.
     """
 
     lambda_max: float
@@ -67,6 +68,7 @@ class Measurement(Reportable):
     preconditioned: bool = False
     critical: float = math.nan
     start_rate: float = math.nan
+    advice: str = ""
     memory: Memory | None = field(repr=False, compare=False, default=None)
 
     @property
@@ -91,10 +93,6 @@ class Measurement(Reportable):
             ends=(self.hessian_min, self.hessian_max),
         )
         return replace(found, text=found.text + starting_rate(self.start_rate))
-
-    def advice(self) -> str:
-        """The learning rate to start training with, and what is known of it; empty where none is named."""
-        return measured_advice(self.start_rate, self.critical, self.loss_kind)
 
     def frame(self) -> "pd.DataFrame":
         """One row a layer: lambda_max of its own block, its residual, and eta* if it alone were trained.
@@ -138,8 +136,7 @@ class Measurement(Reportable):
             f"lambda_max = {self.lambda_max:.4g} of the {name}, statistics {self.stats!r} ({doubt})",
             f"eta*       = {self.eta_star:.4g} for {self.optimizer} on {self.loss_name} ({self.rule})",
         ]
-        if advice := self.advice():
-            lines.append(advice)
+        lines += [self.advice] if self.advice else []
         if not math.isnan(self.hessian_max):
             word = "Hessian, preconditioned," if self.preconditioned else "Hessian   "
             lines.append(f"{word} from {self.hessian_min:.4g} to {self.hessian_max:.4g}")

@@ -18,7 +18,7 @@ from normscope.curvature.measurement import Measurement
 from normscope.curvature.notes import on_statistics, on_the_pass
 from normscope.curvature.parameters import blocks, check_parameters, chosen_parameters, listed
 from normscope.curvature.several import as_batches, is_one_batch, samples
-from normscope.curvature.starting import start_rate
+from normscope.curvature.starting import kind_of_descent, measured_advice, start_rate
 from normscope.curvature.starts import KEPT
 from normscope.environment import environment
 from normscope.observe.loss import check_devices
@@ -113,6 +113,7 @@ def carry_out(
         for what, ritz in measured.items()
         if ritz is not None and not ritz.converged
     ]
+    tried = loss_kind(loss_fn), kind_of_descent(asked.optimizer, asked.momentum)
     return Measurement(
         lambda_max=top,
         residual=found.residuals[0],
@@ -156,7 +157,8 @@ def carry_out(
         environment=environment(device),
         preconditioned=limit.inverse is not None,
         critical=critical,
-        start_rate=start_rate(critical, eta_star, loss_kind(loss_fn), _momentum(asked)),
+        start_rate=start_rate(critical, eta_star, *tried),
+        advice=measured_advice(critical, eta_star, *tried),
         memory=found.memory,
     )
 
@@ -179,11 +181,6 @@ def _chosen(asked: Asked, lent: Lent) -> tuple[list[int], Limit, list[str]]:
     if still := [lent.names[i] for i in mine if i in limit.idle]:
         notes.append(f"The optimizer does not move {listed(still)}, which have no part in its limit.")
     return mine, limit, notes
-
-
-def _momentum(asked: Asked) -> float:
-    """Of gradient descent; 0 for the others."""
-    return asked.momentum if asked.optimizer is None else float(asked.optimizer.param_groups[0].get("momentum", 0.0))
 
 
 def _optimizer_name(asked: Asked) -> str:

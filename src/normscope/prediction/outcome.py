@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normscope.curvature.starting import by_theory, from_theory, starting_rate
+from normscope.curvature.starting import by_theory, starting_rate, theory_advice
 from normscope.curvature.wording import stability_verdict
 from normscope.observe.verdict import Verdict
 from normscope.reporting import Reportable
@@ -81,18 +81,21 @@ class Prediction(Reportable):
         doubt = f"Networks like this one were measured to have theirs between {low:.3g} and {high:.3g}, so that theory "
         return replace(found, good=None, text=f"{found.text} {doubt}does not tell: measure to be sure.{advice}")
 
-    def advice(self) -> str:
-        """The learning rate to start training with, and what is known of it; empty where none is named."""
-        return "" if self.theory != "corrected" else from_theory(self.eta_star)
-
     @property
     def start_rate(self) -> float:
-        """Half of eta*; nan where there is none, and for the theory as printed."""
+        """The learning rate to start training with; nan where there is none, and for the theory as printed."""
         return by_theory(self.eta_star) if self.theory == "corrected" else math.nan
+
+    @property
+    def advice(self) -> str:
+        """`start_rate` in words with what is known of it."""
+        return theory_advice(self.eta_star, self.loss_kind) if self.theory == "corrected" else ""
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
-        return {"kind": "prediction", "schema": SCHEMA} | plain(asdict(self) | {"start_rate": self.start_rate})
+        return {"kind": "prediction", "schema": SCHEMA} | plain(
+            asdict(self) | {"start_rate": self.start_rate, "advice": self.advice}
+        )
 
     def to_json(self) -> str:
         return json.dumps(self.plain(), indent=1, allow_nan=False)
@@ -117,7 +120,7 @@ class Prediction(Reportable):
         ]
         if self.theory == "corrected":
             low, high = self.seen
-            lines += [advice] if (advice := self.advice()) else []
+            lines += [self.advice] if self.advice else []
             lines.append(
                 f"networks like this one had {low:.2g} to {high:.3g} times this lambda_max, measured over seeds"
             )

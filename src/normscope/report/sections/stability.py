@@ -26,7 +26,7 @@ def prediction_section(title: str, stored: Mapping[str, Any]) -> Section:
     text = _limit(stored)
     if stored["warnings"]:
         text += f" This network is at the edge of the theory's reach or beyond it, as said below{_reach(stored)}."
-    said = [Said(None, text, stored["rule"], f"mean-field theory, {stored['theory']}"), *_start(stored, "half of eta*")]
+    said = [Said(None, text, stored["rule"], f"mean-field theory, {stored['theory']}"), *_start(stored)]
     adding = [row for row in stored["layers"] if _number(row.get(mode)) > 0]
     if adding and math.isfinite(eta):
         top = max(adding, key=lambda row: _number(row[mode]))
@@ -59,7 +59,7 @@ def measurement_section(title: str, stored: Mapping[str, Any]) -> Section:
     doubt = f"relative residual {_number(stored['residual']):.1e}"
     source = f"{stored['matrix']}, statistics {stored['stats']!r}, {doubt}"
     said = [Said(None if stored["converged"] else False, _limit(stored), stored["rule"], source)]
-    said += _start(stored, f"a share of the critical step, {_number(stored.get('critical')):.3g}")
+    said += _start(stored)
     blocks = {name: _number(value) for name, value in stored["by_layer"].items()}
     if blocks:
         name = max(blocks, key=blocks.__getitem__)
@@ -161,11 +161,10 @@ def _limit(stored: Mapping[str, Any]) -> str:
     return text
 
 
-def _start(stored: Mapping[str, Any], what: str) -> list[Said]:
+def _start(stored: Mapping[str, Any]) -> list[Said]:
     """The learning rate to start with; an earlier file names none."""
-    rate = _number(stored.get("start_rate"))
-    text = f"To start training with, from initial weights: {rate:.3g}, {what}."
-    return [] if math.isnan(rate) else [Said(None, text, "", "normscope reproduce advice-held-out")]
+    advice = stored.get("advice")
+    return [Said(None, advice, "", "normscope reproduce advice-held-out")] if advice else []
 
 
 def _along(layers: Sequence[Mapping[str, Any]], title: str, names: Sequence[str], label: str) -> Chart | None:

@@ -132,15 +132,15 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
 def named(settings: Mapping[str, Any], curves: Curves, adviser: str) -> float:
     """The rate to train at; nan where the adviser has none."""
     if adviser in ("start", "settled"):
-        from normscope.curvature.starting import by_critical_step, start_rate
+        from normscope.curvature.starting import ADAM, MOMENTUM, PLAIN, by_critical_step, start_rate
         from normscope.losses import LOSSES
         from normscope.observe.verdict import loss_kind
 
         critical, kind = float(curves["critical"]), loss_kind(LOSSES[settings["loss"]])
-        momentum = 0.9 if settings["optimizer"] == "momentum" else 0.0
         if adviser == "start":
             return by_critical_step(critical, kind)
-        return start_rate(critical, float(curves["measure"]), kind, momentum)
+        descent = {"sgd": PLAIN, "momentum": MOMENTUM, "adam": ADAM}[settings["optimizer"]]
+        return start_rate(critical, float(curves["measure"]), kind, descent)
     return SHARES[adviser].get(settings["optimizer"], math.nan) * float(curves[adviser])
 
 
