@@ -34,6 +34,21 @@ MEANINGS = {
 }
 
 
+# On CIFAR-10.
+LARGE_MEANINGS = {
+    "predict": "Near the best on all three; on the CNN by luck too, since its rate, 5 % above the measured one, is "
+    "nearer to the grid's best.",
+    "measure": "Half of eta* is careful: the best rates of VGG-11 are 0.8 to 2.5 times eta*, those of the CNN 0.7 "
+    "times. On the ResNet two of three seeds lose 0.7 points, the third 5.7 at a rate between two that lose less than "
+    "2: single trainings of 500 steps differ by as much. What `measure` names since then is in the last column and in "
+    "`advice-held-out`.",
+    "critical": "One share does not fit both losses: with squared error the best rates are 1.1 times the critical "
+    "step, with cross-entropy 0.04 to 0.24 times.",
+    "range-test": "Networks of this size are lost before the smoothed loss of a range test rises: it names rates 27 to "
+    "280 times too large on VGG-11 and the ResNet. On the CNN it names a hundredth of the best, or ten times it.",
+}
+
+
 def regret(task: str, curves: Curves, adviser: str) -> float:
     """Points of test accuracy that the grid's rate nearest to the advice loses against the best one."""
     rate = named(TASKS[task], curves, adviser)
@@ -102,7 +117,7 @@ def _panels(runs: Runs) -> list[Panel]:
     return panel("Cost of an advised learning rate", found)
 
 
-def _statements(tasks: Sequence[str], where: str, suffix: str) -> list[Statement]:
+def _statements(tasks: Sequence[str], where: str, suffix: str, meanings: Mapping[str, str]) -> list[Statement]:
     rule = f"On every one of {where}, mean of seeds: at most 2 points of test accuracy below the best rate of the grid."
     return [
         *(
@@ -112,7 +127,7 @@ def _statements(tasks: Sequence[str], where: str, suffix: str) -> list[Statement
                 rule,
                 lambda runs, adviser=adviser: _cheap(runs, tasks, adviser),  # type: ignore[misc]
                 cells=tasks,
-                found=MEANINGS[adviser],
+                found=meanings[adviser],
             )
             for adviser in OURS
         ),
@@ -122,7 +137,7 @@ def _statements(tasks: Sequence[str], where: str, suffix: str) -> list[Statement
             "Mean regret over the tasks that both know, mean of seeds: below the range test's, for each of the three.",
             lambda runs: _beats(runs, tasks),
             cells=tasks,
-            found=MEANINGS["range-test"],
+            found=meanings["range-test"],
         ),
     ]
 
@@ -138,8 +153,8 @@ ENTRY = Entry(
         experiment: tuple(task for task in TASKS if TASKS[task]["data"] == data) for data, experiment in ADVICE.items()
     },
     statements=(
-        *_statements(SMALL, "seven tasks on digits and MNIST", ""),
-        *_statements(LARGE, "three tasks on CIFAR-10", "-cifar10"),
+        *_statements(SMALL, "seven tasks on digits and MNIST", "", MEANINGS),
+        *_statements(LARGE, "three tasks on CIFAR-10", "-cifar10", LARGE_MEANINGS),
     ),
     panels=_panels,
     table=_table,

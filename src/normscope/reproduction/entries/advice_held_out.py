@@ -21,6 +21,19 @@ LABELS = {
 }
 
 
+MEANINGS = {
+    "start": "It fails where momentum meets squared error in a small CNN: the loss falls from 10 from the first step "
+    "on and stays at 0.4, and nothing in it rises or diverges. The first outputs are far from the targets, and the "
+    "first steps leave most channels of the last layer dead. A critical step is one step long and cannot see that. "
+    "With cross-entropy an MLP on CIFAR-10 wants less than a tenth.",
+    "settled": "Half of eta* is too large for the CNN on the digits as well, for the same reason: at 0.14 84 % of the "
+    "last layer's channels are dead after 150 steps, at the best rate 31 %; without momentum 0.8 of the critical step "
+    "is as good as the best rate. GroupNorm over a map of one pixel normalizes pairs of numbers, so that the output "
+    "jumps: no adviser names a rate that trains, and the best of the grid reaches 66 %. The task was badly chosen; it "
+    "stays.",
+}
+
+
 def at(task: str, curves: Curves, adviser: str) -> dict[str, float]:
     """What was trained at the adviser's rate. "settled" is the smaller one of two that were, but for AGAIN."""
     trained: dict[str, dict[str, float]] = curves["at"]
@@ -110,6 +123,7 @@ ENTRY = Entry(
             "grid.",
             lambda runs: _cheap(runs, tuple(NORMALIZED), "start"),
             cells=tuple(NORMALIZED),
+            found=MEANINGS["start"],
         ),
         Statement(
             "better",
@@ -135,6 +149,7 @@ ENTRY = Entry(
             "grid.",
             lambda runs: _cheap(runs, tuple(AGAIN), "settled"),
             cells=tuple(AGAIN),
+            found=MEANINGS["settled"],
         ),
     ),
     panels=_panels,
