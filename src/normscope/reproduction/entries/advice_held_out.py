@@ -26,6 +26,8 @@ MEANINGS = {
     "on and stays at 0.4, and nothing in it rises or diverges. The first outputs are far from the targets, and the "
     "first steps leave most channels of the last layer dead. A critical step is one step long and cannot see that. "
     "With cross-entropy an MLP on CIFAR-10 wants less than a tenth.",
+    "better": "One task decides its mean, the small CNN with momentum; without that it costs 0.7 points, theory 6.8 "
+    "and the range test 7.2. The range test is better, by 0.1 to 1.2 points, with cross-entropy on the MLPs.",
     "settled": "Half of eta* is too large for the CNN on the digits as well, for the same reason: at 0.14 84 % of the "
     "last layer's channels are dead after 150 steps, at the best rate 31 %; without momentum 0.8 of the critical step "
     "is as good as the best rate. GroupNorm over a map of one pixel normalizes pairs of numbers, so that the output "
@@ -132,6 +134,7 @@ ENTRY = Entry(
             "Mean regret over the tasks with a normalizer that both know, mean of seeds: below each of the three.",
             _beats,
             cells=tuple(NORMALIZED),
+            found=MEANINGS["better"],
         ),
         Statement(
             "without-normalizer",
