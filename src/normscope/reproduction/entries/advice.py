@@ -98,10 +98,11 @@ def _table(runs: Runs) -> list[list[str]]:
 
 
 def panel(title: str, regrets: Mapping[str, Sequence[tuple[int, float]]]) -> list[Panel]:
-    """A point for each task and seed, by adviser; nan where an adviser has no rate."""
+    """A point for each task and seed, the advisers of a task side by side; nan where an adviser has no rate."""
     lines = []
-    for label, found in regrets.items():
-        known = [(place, max(value, 0.1)) for place, value in found if not math.isnan(value)]
+    for i, (label, found) in enumerate(regrets.items()):
+        aside = 0.15 * (i - (len(regrets) - 1) / 2)
+        known = [(place + aside, max(value, 0.1)) for place, value in found if not math.isnan(value)]
         if known:
             places, values = zip(*known, strict=True)
             lines.append(Line(label, places, values, points=True))
