@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 from statistics import mean, median
 
+import numpy as np
 import pytest
 
 from normscope.curvature.starting import ADAM, COST, COST_OF_THEORY, MOMENTUM, PLAIN
@@ -77,3 +78,34 @@ def test_what_measure_quotes_is_what_is_stored():
     for (kind, _), found in _costs("predict").items():
         theory.setdefault(kind, []).extend(found)
     assert {kind: _quoted(found) for kind, found in theory.items()} == COST_OF_THEORY
+
+
+def _best_shares(tasks, quantity):
+    """The share of `quantity` with the least mean regret over all tasks but one, and what it costs that one."""
+    shares, costs = np.geomspace(0.03, 2, 60), []
+    for task in tasks:
+        runs = Store(STORED).runs(advising.ADVICE[advising.TASKS[task]["data"]], task, "paper")
+        rows = []
+        for curves in (run.curves for run in runs):
+            reached = np.nan_to_num(np.array(curves["test_accuracy"], dtype=float), nan=advice.CHANCE)
+            between = np.interp(np.log(shares * curves[quantity]), np.log(curves["rate"]), reached)
+            rows.append(100 * (reached.max() - between))
+        costs.append(np.mean(rows, axis=0))
+    best = [int(np.delete(costs, i, axis=0).mean(axis=0).argmin()) for i in range(len(tasks))]
+    return shares[best], [float(cost[i]) for cost, i in zip(costs, best, strict=True)]
+
+
+def test_the_critical_steps_share_is_the_same_whichever_task_is_left_out():
+    """What `starting.py` says of its choice; between two rates of the grid accuracy is interpolated."""
+    squared = [task for task, settings in advising.TASKS.items() if settings["loss"] == "half_mse"]
+    entropy = [task for task, settings in advising.TASKS.items() if settings["loss"] == "cross_entropy"]
+    shares, costs = _best_shares(squared, "critical")
+    assert max(shares) / min(shares) < 1.01
+    assert max(costs) < 1.6
+    shares, costs = _best_shares(entropy, "critical")
+    assert max(shares) / min(shares) < 1.5
+    assert max(costs) < 2.1
+    for quantity in ("predict", "measure"):
+        shares, costs = _best_shares(squared, quantity)
+        assert max(shares) / min(shares) > 1.5
+        assert max(costs) > 20
