@@ -16,8 +16,8 @@ The shares were chosen with the ten tasks of the entry `advice` in sight (`norms
 at a time, the best share of s_c over the others is 0.85 each time with squared error, 0.08 to 0.11 with cross-entropy,
 and costs the one left out at most 1.5 and 2.0 points; that of eta* moves by half and more, and costs up to 37. Training
 breaks off near the best share, so a little less is taken with squared error. They were tested on ten other tasks,
-`advice-held-out`, where 0.8 s_c failed on one: the half of eta* is from there. `advice-held-out/settled` tests the
-whole on five more; it fails on two. COST keeps what all with a normalizer say.
+`advice-held-out`, where 0.8 s_c lost 40 points on one: the half of eta* is from there. `advice-held-out/settled` tests
+the whole on five more; it fails on two. COST keeps what all with a normalizer say.
 """
 
 import math
