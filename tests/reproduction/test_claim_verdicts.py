@@ -70,7 +70,7 @@ def test_the_pages_show_what_the_curves_give(judged, drawn, shown):
     )
     assert (ROOT / "docs/sceptic.md").read_text(encoding="utf-8") == differences(judged)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert readme.split(START)[1].split(END)[0].strip() == short(judged, shown["advice"])
+    assert readme.split(START)[1].split(END)[0].strip() == short(judged, shown)
     for path in picture_paths(drawn).values():
         assert (ROOT / "docs" / path).is_file()
 
@@ -81,7 +81,7 @@ def test_the_gallery_is_written_and_nothing_else_is_touched(judged, drawn, shown
     written = write_gallery(tmp_path, list(all_entries().values()), judged, few, shown)
     assert {path.name for path in written} == {"fig-9.png", "reproductions.md", "sceptic.md", "README.md"}
     readme = (tmp_path / "README.md").read_text()
-    assert readme == f"before\n{START}\n{short(judged, shown['advice'])}\n{END}\nafter\n"
+    assert readme == f"before\n{START}\n{short(judged, shown)}\n{END}\nafter\n"
     with pytest.raises(ValueError, match="between which the table goes"):
         put("a page without marks", "")
 

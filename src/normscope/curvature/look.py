@@ -140,6 +140,16 @@ class Look:
         total, slope = self._processes.mean(local)
         return float(total), slope, [name for name in names if name in unused]
 
+    def losses(self, stats: str, chosen: Sequence[int]) -> Callable[[], float]:
+        """The loss of `first` wherever the leaves stand by then."""
+        weights, networks = self._weights(stats, chosen), self._networks(stats, chosen)
+
+        def local() -> list[Tensor]:
+            shares = zip(weights, networks, strict=True)
+            return [torch.stack([share * network.value().double().cpu() for share, network in shares]).sum()]
+
+        return lambda: float(self._processes.mean(local)[0])
+
     def _value(self, network: Network, stats: str, matrix: str) -> tuple[Tensor, list[Tensor | None]]:
         with enough_values():
             found = network.value_and_gradients(matrix=matrix)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from normscope.curvature.lanczos import Memory
+from normscope.curvature.starting import starting_rate
 from normscope.curvature.wording import stability_verdict
 from normscope.observe.verdict import Verdict
 from normscope.reporting import Reportable
@@ -34,6 +35,10 @@ class Measurement(Reportable):
     memory: what measure(start=...) takes from the result, up to 12 vectors of the parameters' size; memory=None in
         dataclasses.replace lets go of it.
     preconditioned: whether the numbers are those of P^-1/2 (A + weight decay) P^-1/2, P the optimizer's diagonal.
+    critical: the learning rate at which the loss along the coming update is back at its value here (`descent.py`).
+    start_rate, advice: that to start training with, and in words with what is known of it (`starting.py`). All are
+        nan or empty unless hessian=True, stats="batch" and the model's own precision; these two also for losses and
+        optimizers that were not tried.
     """
 
     lambda_max: float
@@ -61,6 +66,9 @@ class Measurement(Reportable):
     settings: dict[str, Any]
     environment: dict[str, str | int]
     preconditioned: bool = False
+    critical: float = math.nan
+    start_rate: float = math.nan
+    advice: str = ""
     memory: Memory | None = field(repr=False, compare=False, default=None)
 
     @property
@@ -73,8 +81,8 @@ class Measurement(Reportable):
         return torch.zeros(0) if self.memory is None else self.memory.vectors[0].clone()
 
     def verdict(self, lr: float) -> Verdict:
-        """What a learning rate of `lr` means here, worded for the loss."""
-        return stability_verdict(
+        """What a learning rate of `lr` means here, worded for the loss, and which one to start with."""
+        found = stability_verdict(
             lr,
             self.eta_star,
             kind=self.loss_kind,
@@ -84,6 +92,7 @@ class Measurement(Reportable):
             converged=self.converged,
             ends=(self.hessian_min, self.hessian_max),
         )
+        return replace(found, text=found.text + starting_rate(self.start_rate))
 
     def frame(self) -> "pd.DataFrame":
         """One row a layer: lambda_max of its own block, its residual, and eta* if it alone were trained.
@@ -127,6 +136,7 @@ class Measurement(Reportable):
             f"lambda_max = {self.lambda_max:.4g} of the {name}, statistics {self.stats!r} ({doubt})",
             f"eta*       = {self.eta_star:.4g} for {self.optimizer} on {self.loss_name} ({self.rule})",
         ]
+        lines += [self.advice] if self.advice else []
         if not math.isnan(self.hessian_max):
             word = "Hessian, preconditioned," if self.preconditioned else "Hessian   "
             lines.append(f"{word} from {self.hessian_min:.4g} to {self.hessian_max:.4g}")

@@ -113,6 +113,11 @@ class Network:
         rows = x.detach().requires_grad_()
         return depends_on_others(self.output, rows, lambda t: self._grad([t], [rows], None, keep=False)[0], whole=whole)
 
+    def value(self) -> Tensor:
+        """The loss, without a graph."""
+        with torch.no_grad():
+            return self.loss(self.output())
+
     def value_and_gradients(self, *, matrix: str = "") -> tuple[Tensor, Parts]:
         """The loss, and its gradient by each leaf; None where it has no part in the loss.
 

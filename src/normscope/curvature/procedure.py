@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from normscope.curvature.derivatives import working_dtype
+from normscope.curvature.descent import critical_step
 from normscope.curvature.lanczos import Ritz
 from normscope.curvature.limits import Limit, momentum_limit, optimizer_limit
 from normscope.curvature.look import Look, Solver
@@ -17,6 +18,7 @@ from normscope.curvature.measurement import Measurement
 from normscope.curvature.notes import on_statistics, on_the_pass
 from normscope.curvature.parameters import blocks, check_parameters, chosen_parameters, listed
 from normscope.curvature.several import as_batches, is_one_batch, samples
+from normscope.curvature.starting import kind_of_descent, measured_advice, start_rate
 from normscope.curvature.starts import KEPT
 from normscope.environment import environment
 from normscope.observe.loss import check_devices
@@ -96,6 +98,13 @@ def carry_out(
                 others[name] = look.top(name, matrix, chosen)[0]
         own = blocks(lent, model, chosen) if asked.layers else {}
         parts = {name: look.top(stats, matrix, numbers)[0] for name, numbers in own.items()}
+        top, critical = found.values[0], math.nan
+        eta_star = limit.factor / top if top > 0 else math.inf
+        if asked.hessian and stats == "batch" and cast is None:
+            # The last that is done here: it moves the leaves.
+            critical = critical_step(
+                lent, chosen, look.losses(stats, chosen), gradient, asked.optimizer, guess=eta_star
+            )
     notes += on_the_pass(look, unused, loss_fn, matrix, batches, over)
     measured = {"lambda_max": found, "the Hessian": bent} | {f"statistics {k!r}": v for k, v in others.items()}
     measured |= {f"layer {k!r}": v for k, v in parts.items()}
@@ -104,13 +113,13 @@ def carry_out(
         for what, ritz in measured.items()
         if ritz is not None and not ritz.converged
     ]
-    top = found.values[0]
+    tried = loss_kind(loss_fn), kind_of_descent(asked.optimizer, asked.momentum)
     return Measurement(
         lambda_max=top,
         residual=found.residuals[0],
         converged=found.converged,
         stderr=error,
-        eta_star=limit.factor / top if top > 0 else math.inf,
+        eta_star=eta_star,
         factor=limit.factor,
         rule=limit.rule,
         optimizer=_optimizer_name(asked),
@@ -147,6 +156,9 @@ def carry_out(
         },
         environment=environment(device),
         preconditioned=limit.inverse is not None,
+        critical=critical,
+        start_rate=start_rate(critical, eta_star, *tried),
+        advice=measured_advice(critical, eta_star, *tried),
         memory=found.memory,
     )
 

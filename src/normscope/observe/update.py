@@ -51,23 +51,35 @@ def learning_rates(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Par
 
 
 def updated(
-    optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], *, scale: float = 1.0
+    optimizer: torch.optim.Optimizer,
+    parameters: Sequence[nn.Parameter],
+    *,
+    scale: float = 1.0,
+    gradients: Sequence[Tensor | None] | None = None,
+    lr: float | None = None,
 ) -> list[Tensor]:
     """Values of `parameters` after the optimizer's next step with their present `.grad` / scale.
+
+    gradients: in the place of `.grad`. lr: the largest learning rate, the others in proportion; their own by default.
 
     The optimizer and all it holds are copied, with fresh leaves in the place of the parameters; no hook runs, neither
     its own nor those of all optimizers.
     """
-    if all(p.grad is None for p in parameters):
+    given = [p.grad for p in parameters] if gradients is None else gradients
+    if all(gradient is None for gradient in given):
         raise ValueError(
             "The optimizer's update needs gradients, and no parameter has any. Call the monitor after loss.backward() "
             "and before optimizer.step(), or ask for update='gradient'."
         )
     leaves = [nn.Parameter(p.detach().clone()) for p in parameters]
-    for leaf, p in zip(leaves, parameters, strict=True):
-        leaf.grad = None if p.grad is None else p.grad.detach() / scale
+    for leaf, p, gradient in zip(leaves, parameters, given, strict=True):
+        leaf.grad = None if gradient is None else gradient.detach() / scale
         vars(leaf).update(vars(p))
     twin = _twin(optimizer, {id(p): leaf for p, leaf in zip(parameters, leaves, strict=True)})
+    if lr is not None:
+        largest = max(float(group["lr"]) for group in twin.param_groups)
+        for group in twin.param_groups:
+            group["lr"] = lr * float(group["lr"]) / largest if largest else lr
     try:
         # An LR scheduler replaces `step` on the instance by one that holds the user's optimizer: take the class's.
         with _without_hooks_of_all():

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from normscope.curvature.starting import by_theory, starting_rate, theory_advice
 from normscope.curvature.wording import stability_verdict
 from normscope.observe.verdict import Verdict
 from normscope.reporting import Reportable
@@ -65,20 +66,36 @@ class Prediction(Reportable):
         return pd.DataFrame(list(self.layers))
 
     def verdict(self, lr: float) -> Verdict:
-        """What a learning rate of `lr` means here, worded for the loss; nothing where the theory cannot tell."""
+        """What a learning rate of `lr` means here, worded for the loss; nothing where the theory cannot tell.
+
+        And which one to start with, where nothing is measured.
+        """
         source = f"mean-field theory at initialization, {self.theory}, statistics {self.stats!r}"
         found = stability_verdict(
             lr, self.eta_star, kind=self.loss_kind, rule=self.rule, source=source, residual=0.0, converged=True
         )
         low, high = (self.eta_star / times for times in reversed(self.seen))
+        advice = starting_rate(self.start_rate)
         if self.theory != "corrected" or not low <= lr <= high:
-            return found
+            return replace(found, text=found.text + advice)
         doubt = f"Networks like this one were measured to have theirs between {low:.3g} and {high:.3g}, so that theory "
-        return replace(found, good=None, text=f"{found.text} {doubt}does not tell: measure to be sure.")
+        return replace(found, good=None, text=f"{found.text} {doubt}does not tell: measure to be sure.{advice}")
+
+    @property
+    def start_rate(self) -> float:
+        """The learning rate to start training with; nan where there is none, and for the theory as printed."""
+        return by_theory(self.eta_star) if self.theory == "corrected" else math.nan
+
+    @property
+    def advice(self) -> str:
+        """`start_rate` in words with what is known of it."""
+        return theory_advice(self.eta_star, self.loss_kind) if self.theory == "corrected" else ""
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
-        return {"kind": "prediction", "schema": SCHEMA} | plain(asdict(self))
+        return {"kind": "prediction", "schema": SCHEMA} | plain(
+            asdict(self) | {"start_rate": self.start_rate, "advice": self.advice}
+        )
 
     def to_json(self) -> str:
         return json.dumps(self.plain(), indent=1, allow_nan=False)
@@ -103,6 +120,7 @@ class Prediction(Reportable):
         ]
         if self.theory == "corrected":
             low, high = self.seen
+            lines += [self.advice] if self.advice else []
             lines.append(
                 f"networks like this one had {low:.2g} to {high:.3g} times this lambda_max, measured over seeds"
             )

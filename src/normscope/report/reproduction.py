@@ -183,8 +183,8 @@ def put(readme: str, block: str) -> str:
     return f"{before}{START}\n{block}\n{END}{rest.split(END, 1)[1]}"
 
 
-def short(judged: Sequence[Judged], advice: str = "") -> str:
-    """For the README: a line an entry, with its statements' verdicts; below it the table of advice, if there is one."""
+def short(judged: Sequence[Judged], shown: Mapping[str, str]) -> str:
+    """For the README: a line an entry, with its statements' verdicts; below it the tables of advice that there are."""
     lines = [_row(("entry", "of", "verdicts", "n")), _row(["---"] * 4)]
     for _, group in groupby(judged, key=lambda one: one.entry.name):
         found = list(group)
@@ -195,7 +195,7 @@ def short(judged: Sequence[Judged], advice: str = "") -> str:
         counts = sorted({one.n for one in found})
         n = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
         lines.append(_row((f"`{found[0].entry.name}`", found[0].entry.title, said, n)))
-    below = f"\n\n{_ADVICE}\n\n{advice}" if advice else ""
+    below = "".join(f"\n\n{words}\n\n{shown[name]}" for name, words in _ADVICE.items() if name in shown)
     return f"{summary(judged)}.\n\n" + "\n".join(lines) + below
 
 
@@ -216,7 +216,7 @@ def write_gallery(
     gallery, sceptic, readme = root / "docs/reproductions.md", root / "docs/sceptic.md", root / "README.md"
     gallery.write_text(page(chosen, judged, picture_paths(drawn), shown), encoding="utf-8")
     sceptic.write_text(differences(judged), encoding="utf-8")
-    readme.write_text(put(readme.read_text(encoding="utf-8"), short(judged, shown.get("advice", ""))), encoding="utf-8")
+    readme.write_text(put(readme.read_text(encoding="utf-8"), short(judged, shown)), encoding="utf-8")
     return [*written, gallery, sceptic, readme]
 
 
@@ -225,10 +225,14 @@ def picture_paths(names: Iterable[str]) -> dict[str, str]:
     return {name: f"images/reproduce/{name}.png" for name in names}
 
 
-_ADVICE = (
-    "**Which learning rate?** What each adviser names before training, and what it costs in points of test accuracy "
-    "against the best of a grid, mean of seeds ([how](docs/reproductions.md)):"
-)
+_ADVICE = {
+    "advice": "**Which learning rate?** What each adviser names before training, and what it costs in points of test "
+    "accuracy against the best of a grid, mean of seeds ([how](docs/reproductions.md)). The last column is what "
+    "`measure` names today, by a rule made with these tasks in sight:",
+    "advice-held-out": "The same on tasks that had no part in the shares of the critical step, trained at the rates "
+    "themselves. The last five had no part in all that `measure` does; with the others in sight, half of eta* was "
+    "added for squared error with momentum:",
+}
 
 _INTRODUCTION = """# Reproductions
 

@@ -26,7 +26,7 @@ def prediction_section(title: str, stored: Mapping[str, Any]) -> Section:
     text = _limit(stored)
     if stored["warnings"]:
         text += f" This network is at the edge of the theory's reach or beyond it, as said below{_reach(stored)}."
-    said = [Said(None, text, stored["rule"], f"mean-field theory, {stored['theory']}")]
+    said = [Said(None, text, stored["rule"], f"mean-field theory, {stored['theory']}"), *_start(stored)]
     adding = [row for row in stored["layers"] if _number(row.get(mode)) > 0]
     if adding and math.isfinite(eta):
         top = max(adding, key=lambda row: _number(row[mode]))
@@ -59,6 +59,7 @@ def measurement_section(title: str, stored: Mapping[str, Any]) -> Section:
     doubt = f"relative residual {_number(stored['residual']):.1e}"
     source = f"{stored['matrix']}, statistics {stored['stats']!r}, {doubt}"
     said = [Said(None if stored["converged"] else False, _limit(stored), stored["rule"], source)]
+    said += _start(stored)
     blocks = {name: _number(value) for name, value in stored["by_layer"].items()}
     if blocks:
         name = max(blocks, key=blocks.__getitem__)
@@ -158,6 +159,12 @@ def _limit(stored: Mapping[str, Any]) -> str:
     if not limited:
         text += " With cross-entropy this is the limit of the local quadratic; training can survive well beyond it."
     return text
+
+
+def _start(stored: Mapping[str, Any]) -> list[Said]:
+    """The learning rate to start with; an earlier file names none."""
+    advice = stored.get("advice")
+    return [Said(None, advice, "", "normscope reproduce advice-held-out")] if advice else []
 
 
 def _along(layers: Sequence[Mapping[str, Any]], title: str, names: Sequence[str], label: str) -> Chart | None:

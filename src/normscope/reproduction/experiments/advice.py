@@ -5,12 +5,13 @@ Curves of a run:
     rate, test_loss, test_accuracy      a grid of learning rates, each from the same start; nan where training diverged
     predict, measure, critical          eta* by theory, by curvature and by the critical step on the first batch
     range                               the rate of a range test; nan where an adviser has none (theory, for Adam)
+    at                                  for tasks with "at": what training at the rate of an adviser itself gives
 
 Advisers see the initial network and training batches only.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,18 @@ if TYPE_CHECKING:
     Optimizer = Callable[[torch.nn.Module, float], torch.optim.Optimizer]
     Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
+# Shares of eta* to train at. Half of it: twice the distance to where the quadratic turns unstable. The critical step
+# looks along one direction, which is flatter than the steepest, so half of that. Adam's denominator shrinks with the
+# gradients as training goes on, and its eta* with it: a fifth of what gradient descent takes.
+SHARES = {
+    "predict": {"sgd": 0.5, "momentum": 0.5},
+    "measure": {"sgd": 0.5, "momentum": 0.5, "adam": 0.1},
+    "critical": {"sgd": 0.25, "momentum": 0.25, "adam": 0.05},
+    "range": {"sgd": 1.0, "momentum": 1.0, "adam": 1.0},
+}
+# Of the tasks that train at the advised rates themselves. "start" is a share of the critical step; "settled" is what
+# `measure` names: with squared error and momentum, no more than half of eta*.
+ADVISED = ("start", "predict", "measure", "range")
 # Steps in which Adam's second moments gather, at a rate too small to move anything.
 GATHERED, STILL = 20, 1e-12
 
@@ -100,13 +113,35 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         return seen
 
     results = [trained(float(lr)) for lr in lrs]
-    return {
+    found: Curves = {
         "rate": list(lrs),
         "test_loss": [loss for loss, _ in results],
         "test_accuracy": [share for _, share in results],
         "range": range_test(losses, np.geomspace(1e-7, 10, 100)),
         **_advised(settings, network, optimizer, loss_fn, stream()),
     }
+    if settings.get("at"):
+        found["at"] = {}
+        for adviser in ADVISED if settings["at"] is True else settings["at"]:
+            rate = named(settings, found, adviser)
+            loss, share = (math.nan, math.nan) if math.isnan(rate) else trained(rate)
+            found["at"][adviser] = {"rate": rate, "test_loss": loss, "test_accuracy": share}
+    return found
+
+
+def named(settings: Mapping[str, Any], curves: Curves, adviser: str) -> float:
+    """The rate to train at; nan where the adviser has none."""
+    if adviser in ("start", "settled"):
+        from normscope.curvature.starting import ADAM, MOMENTUM, PLAIN, by_critical_step, start_rate
+        from normscope.losses import LOSSES
+        from normscope.observe.verdict import loss_kind
+
+        critical, kind = float(curves["critical"]), loss_kind(LOSSES[settings["loss"]])
+        if adviser == "start":
+            return by_critical_step(critical, kind)
+        descent = {"sgd": PLAIN, "momentum": MOMENTUM, "adam": ADAM}[settings["optimizer"]]
+        return start_rate(critical, float(curves["measure"]), kind, descent)
+    return SHARES[adviser].get(settings["optimizer"], math.nan) * float(curves[adviser])
 
 
 def _task(settings: dict[str, Any], seed: int, place: Place) -> tuple[Any, "Network"]:
@@ -121,11 +156,12 @@ def _task(settings: dict[str, Any], seed: int, place: Place) -> tuple[Any, "Netw
     }
     images = sets[settings["data"]]()
     channels, size = images.x_train[0].shape[0], images.x_train[0].shape[-1]
+    norm = settings.get("norm", "batch")
     makes: dict[str, Network] = {
         "mlp": lambda: models.MLP(
-            images.x_train[0].numel(), width=settings["width"], norm="batch", init="glorot", seed=seed
+            images.x_train[0].numel(), width=settings["width"], norm=norm, init="glorot", seed=seed
         ),
-        "cnn": lambda: models.CNN(channels, size, channels=tuple(settings["channels"]), norm="batch", seed=seed),
+        "cnn": lambda: models.CNN(channels, size, channels=tuple(settings["channels"]), norm=norm, seed=seed),
         "vgg11": lambda: models.VGG(11, norm="batch", seed=seed),
         "resnet18": lambda: models.PreActResNet18(norm="batch", seed=seed),
     }

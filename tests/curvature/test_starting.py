@@ -1,0 +1,102 @@
+"""The critical step that `measure` gives, and the learning rate it names to start with."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from normscope import data, losses, models
+from normscope.curvature import measure
+from normscope.curvature.starting import ADAM, COST, MOMENTUM, PLAIN, kind_of_descent, measured_advice, start_rate
+from normscope.observe import Monitor
+from normscope.observe.verdict import CROSS_ENTROPY, SQUARED
+from normscope.prediction import predict
+
+
+@pytest.fixture
+def task():
+    digits = data.digits(seed=0)
+    model = models.MLP(64, 10, width=16, depth=3, norm="batch", seed=0)
+    return model, (digits.x_train[:64].flatten(1), digits.y_train[:64])
+
+
+def test_on_a_quadratic_it_is_twice_the_gradient_over_the_curvature_along_it():
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(20, n, generator=generator, dtype=torch.float64) for n in (5, 1))
+    model = nn.Linear(5, 1, bias=False, dtype=torch.float64)
+    found = measure(model, losses.half_mse, (x, y), momentum=0.9)
+    hessian = x.T @ x / 20
+    g = (model.weight.detach() @ hessian).flatten() - (x.T @ y / 20).flatten()
+    assert found.critical == pytest.approx(float(2 * g @ g / (g @ hessian @ g)), rel=1e-6)
+    assert found.critical >= 2 / found.lambda_max
+
+
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
+def test_it_is_that_of_the_monitor_and_leaves_the_model_alone(task, kind):
+    model, (x, y) = task
+    if kind == "adam":
+        optimizer: torch.optim.Optimizer = torch.optim.Adam(model.parameters(), lr=1e-12)
+        losses.half_mse(model(x), y).backward()
+        optimizer.step()
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9 * (kind == "momentum"))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = measure(model, losses.half_mse, (x, y), optimizer=optimizer)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    optimizer.zero_grad()
+    losses.half_mse(model(x), y).backward()
+    optimizer.param_groups[0]["lr"] = found.eta_star
+    monitor = Monitor(model, losses.half_mse, every=1, measure=["critical"], budget=None)
+    monitor.step(x, y, optimizer)
+    assert found.critical == pytest.approx(monitor.records[-1].results["critical"].eta, rel=1e-2)
+    expected = 0.8 * found.critical
+    assert found.start_rate == pytest.approx(min(expected, found.eta_star / 2) if kind == "momentum" else expected)
+
+
+def test_over_several_batches_it_is_that_of_their_mean_loss(task):
+    model, (x, y) = task
+    twice = measure(model, losses.half_mse, [(x, y), (x, y)])
+    assert twice.critical == pytest.approx(measure(model, losses.half_mse, (x, y)).critical, rel=1e-3)
+
+
+def test_the_rate_depends_on_loss_and_optimizer():
+    assert start_rate(0.5, 0.1, SQUARED, PLAIN) == pytest.approx(0.4)
+    assert start_rate(0.5, 0.1, SQUARED, MOMENTUM) == pytest.approx(0.05)
+    assert start_rate(0.5, 9.0, SQUARED, MOMENTUM) == pytest.approx(0.4)
+    assert start_rate(0.5, 0.1, SQUARED, ADAM) == pytest.approx(0.4)
+    assert start_rate(0.5, 0.1, CROSS_ENTROPY, MOMENTUM) == pytest.approx(0.05)
+    for critical in (0.0, math.inf, math.nan):
+        assert math.isnan(start_rate(critical, 0.1, SQUARED, MOMENTUM))
+        assert not measured_advice(critical, 0.1, SQUARED, MOMENTUM)
+
+
+def test_what_was_not_tried_gets_no_rate(task):
+    model, (x, y) = task
+    target = F.one_hot(y, 10).float()
+    other = measure(model, F.l1_loss, (x, target), matrix="hessian")
+    assert other.critical > 0
+    assert math.isnan(other.start_rate)
+    assert not other.advice
+    assert kind_of_descent(torch.optim.RMSprop(model.parameters())) == ""
+    for options in ({"hessian": False}, {"stats": "frozen"}, {"dtype": torch.float64}):
+        assert math.isnan(measure(model, losses.half_mse, (x, y), **options).start_rate)
+
+
+def test_results_say_it_with_what_it_has_cost(task):
+    model, (x, y) = task
+    found = measure(model, losses.cross_entropy, (x, y), momentum=0.9)
+    tasks, median, worst = COST[CROSS_ENTROPY, MOMENTUM]
+    assert f"on {tasks} tasks with a normalizer (cross-entropy, momentum)" in found.advice
+    assert f"{median:.1f} points" in found.advice
+    assert f"{worst:.1f} at worst: try rates around it too." in found.advice
+    assert found.advice in str(found)
+    assert found.verdict(0.1).text.endswith(f"To start training with: {found.start_rate:.3g}.")
+    assert found.plain()["advice"] == found.advice
+    predicted = predict(model, (64,), "half_mse", 64)
+    assert predicted.start_rate == predicted.eta_star / 2
+    assert predicted.advice in str(predicted)
+    assert f"To start training with: {predicted.start_rate:.3g}." in predicted.verdict(0.1).text
+    printed = predict(model, (64,), "half_mse", 64, theory="paper")
+    assert "To start" not in str(printed) + printed.verdict(0.1).text
