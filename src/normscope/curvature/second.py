@@ -2,8 +2,7 @@
 
 Convolutions (`convolutions.py`) and batch normalization. In train mode its double backward in torch operations takes
 some 25 passes over its input, the closed form of `norms/_batch_grad.py` ten. In eval mode it is a scale and a shift for
-each channel, which the weights of a convolution before it take up: no pass at all. And ReLU, whose slope is constant
-where it has one: torch writes zeros for the derivative of the slope, and adds them.
+each channel, which the weights of a convolution before it take up: no pass at all. And ReLU (`rectifiers.py`).
 """
 
 from collections.abc import Callable, Iterator
