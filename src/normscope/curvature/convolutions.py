@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normscope.curvature.orders import Image, image
+from normscope.curvature.rectifiers import Rectifier
 from normscope.norms.batch import transformed
 
 _convolution = torch.ops.aten.convolution
-_convolution_backward = torch.ops.aten.convolution_backward
 
 
 class _Convolution(torch.autograd.Function):
@@ -29,46 +30,79 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, settings: tuple[Any, ...]) -> Tensor:
         ctx.save_for_backward(x, weight, bias)
-        ctx.settings, ctx.outputs = settings, None if bias is None else list(bias.shape)
+        ctx.settings, ctx.image, ctx.checkpointed = settings, None, _checkpointed()
         y: Tensor = _convolution(x, weight, bias, *settings)
         return y
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
         x, weight, _ = ctx.saved_tensors
-        wanted = list(ctx.needs_input_grad[:3])
-        return *_ConvolutionGrad.apply(g, x, weight, ctx.outputs, ctx.settings, wanted), None
+        before = ctx.next_functions[0][0]
+        goes_on = _rectified(before) and not x._backward_hooks
+        if ctx.checkpointed:
+            # Which is there to keep nothing between passes.
+            found, goes_on = Image(x, weight.shape, ctx.settings), False
+        else:
+            found = ctx.image = ctx.image or image(x, weight.shape, ctx.settings)
+            if goes_on:
+                before.ordered = found.x
+        return *_ConvolutionGrad.apply(g, x, weight, found, list(ctx.needs_input_grad[:3]), goes_on), None
+
+
+def _checkpointed() -> bool:
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def _rectified(node: Any) -> bool:
+    """Whether a ReLU of ours made it, of a convolution's output that no hook of the user's sees."""
+    if not isinstance(node, Rectifier._backward_cls) or node.seen:
+        return False
+    return isinstance(node.next_functions[0][0], _Convolution._backward_cls)
 
 
 class _ConvolutionGrad(torch.autograd.Function):
-    """(g, x, W) -> (gx, gW, gb), those `wanted`."""
+    """(g, x, W) -> (gx, gW, gb), those `wanted`, by an `image` of x.
+
+    Derivatives have the order of what they are by, but that gx goes on in the image's own where a ReLU of ours is all
+    it meets before the next convolution.
+    """
 
     @staticmethod
-    def forward(
-        ctx: Any, g: Tensor, x: Tensor, weight: Tensor, outputs: Any, settings: tuple[Any, ...], wanted: list[bool]
-    ) -> Any:
+    def forward(ctx: Any, g: Tensor, x: Tensor, weight: Tensor, image: Image, wanted: list[bool], goes_on: bool) -> Any:
         ctx.save_for_backward(g, x, weight)
-        ctx.settings = settings
         ctx.set_materialize_grads(False)
-        return _convolution_backward(g, x, weight, outputs, *settings, wanted)
+        ctx.image, ctx.g, ctx.goes_on = image, image.ordered(g), goes_on
+        gx = _by_input(ctx, image, ctx.g, x, weight) if wanted[0] else None
+        gw = image.by_weight(ctx.g) if wanted[1] else None
+        return gx, gw, ctx.g.sum((0, *range(2, g.ndim))) if wanted[2] else None
 
     @staticmethod
     def backward(ctx: Any, v: Tensor | None, vw: Tensor | None, vb: Tensor | None) -> Any:
-        g, x, weight = ctx.saved_tensors
+        (slope, x, weight), g, image = ctx.saved_tensors, ctx.g, ctx.image
+        if torch.is_grad_enabled():
+            g, image = slope, Image(x, weight.shape, image.settings)
         by_g, by_x, by_weight = (_asked(ctx, i) for i in range(3))
         d_g = d_x = d_weight = None
         if by_g and vw is not None:
-            d_g = _convolution(x, vw, vb, *ctx.settings)
+            d_g = image.by(vw, vb)
         elif by_g and vb is not None:
             d_g = vb.view(1, -1, *[1] * (g.ndim - 2)).expand_as(g)
-        if by_g and v is not None:
-            through = _convolution(v, weight, None, *ctx.settings)
-            d_g = through if d_g is None else through + d_g
+        if v is not None and (by_g or by_weight):
+            along = image.alike(v)
+            if by_g:
+                through = along.by(weight, None)
+                d_g = through if d_g is None else through.add_(d_g)
+            d_weight = along.by_weight(g) if by_weight else None
+        if d_g is not None and slope.is_contiguous():
+            d_g = d_g.contiguous()
         if by_x and vw is not None:
-            d_x = _convolution_backward(g, x, vw, None, *ctx.settings, [True, False, False])[0]
-        if by_weight and v is not None:
-            d_weight = _convolution_backward(g, v, weight, None, *ctx.settings, [False, True, False])[1]
+            d_x = _by_input(ctx, image, g, x, vw)
         return d_g, d_x, d_weight, None, None, None
+
+
+def _by_input(ctx: Any, image: Image, g: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    found = image.by_input(g, weight)
+    return found.contiguous() if x.is_contiguous() and not ctx.goes_on else found
 
 
 def _asked(ctx: Any, i: int) -> bool:
@@ -90,8 +124,7 @@ def into_weights(y: Tensor, scale: Tensor, mean: Tensor, shift: Tensor | None) -
     node: Any = y.grad_fn
     if not isinstance(node, _Convolution._backward_cls) or y.dtype != scale.dtype:
         return None
-    hooked = y._backward_hooks or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-    if hooked or y._version:
+    if y._backward_hooks or y._version or node.checkpointed or _checkpointed():
         return None
     x, weight, bias = node.saved_tensors
     shifted = scale * (-mean if bias is None else bias - mean)

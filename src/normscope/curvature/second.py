@@ -2,8 +2,7 @@
 
 Convolutions (`convolutions.py`) and batch normalization. In train mode its double backward in torch operations takes
 some 25 passes over its input, the closed form of `norms/_batch_grad.py` ten. In eval mode it is a scale and a shift for
-each channel, which the weights of a convolution before it take up: no pass at all. And ReLU, whose slope is constant
-where it has one: torch writes zeros for the derivative of the slope, and adds them.
+each channel, which the weights of a convolution before it take up: no pass at all. And ReLU (`rectifiers.py`).
 """
 
 from collections.abc import Callable, Iterator
@@ -16,11 +15,11 @@ from torch.nn import functional as F
 
 from normscope.curvature.convolutions import convolution, into_weights
 from normscope.curvature.names import renamed
+from normscope.curvature.rectifiers import Rectifier
 from normscope.norms._batch_grad import BatchNormFunction, gradients_last
 from normscope.norms._inputs import standardize
 from normscope.norms.batch import transformed
 
-_slope = torch.ops.aten.threshold_backward
 _CONVOLUTIONS = {"conv1d": 1, "conv2d": 2, "conv3d": 3}
 
 
@@ -43,38 +42,11 @@ def _made(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return _rectifier(function) if name == "relu" else _normalization(function)
 
 
-class _Relu(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        y: Tensor = torch.ops.aten.relu(x)
-        ctx.save_for_backward(y)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        found: Tensor = _ReluGrad.apply(g, *ctx.saved_tensors)
-        return found
-
-
-class _ReluGrad(torch.autograd.Function):
-    """g -> g where y > 0, linear in g and its own derivative."""
-
-    @staticmethod
-    def forward(ctx: Any, g: Tensor, y: Tensor) -> Tensor:
-        ctx.save_for_backward(y)
-        found: Tensor = _slope(g, y, 0)
-        return found
-
-    @staticmethod
-    def backward(ctx: Any, v: Tensor) -> Any:
-        return _ReluGrad.apply(v, *ctx.saved_tensors), None
-
-
 def _rectifier(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def call(input: Tensor) -> Tensor:
         if transformed() or not input.is_floating_point():
             return function(input)
-        y: Tensor = _Relu.apply(input)
+        y: Tensor = Rectifier.apply(input)
         return y
 
     return call

@@ -1,0 +1,45 @@
+"""ReLU with the second derivative it has: none. Its slope is constant where it has one.
+
+Torch writes zeros for the derivative of the slope, and adds them (2 % of a Hessian product).
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_slope = torch.ops.aten.threshold_backward
+
+
+class Rectifier(torch.autograd.Function):
+    """`ordered` of its node: the output with its channels last, where a convolution after it has it so (`orders.py`).
+
+    `seen`: whether a hook of the user's sees gradients by its input.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y: Tensor = torch.ops.aten.relu(x)
+        ctx.save_for_backward(y)
+        ctx.ordered, ctx.seen = None, bool(x._backward_hooks)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (y,) = ctx.saved_tensors
+        found: Tensor = _RectifierGrad.apply(g, y if ctx.ordered is None or g.is_contiguous() else ctx.ordered)
+        return found
+
+
+class _RectifierGrad(torch.autograd.Function):
+    """g -> g where y > 0, linear in g and its own derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, y: Tensor) -> Tensor:
+        ctx.save_for_backward(y)
+        found: Tensor = _slope(g, y, 0)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> Any:
+        return _RectifierGrad.apply(v, *ctx.saved_tensors), None

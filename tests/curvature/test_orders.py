@@ -1,0 +1,154 @@
+"""Convolutions with channels last inside, and patches: torch's derivatives, whatever the user does around them."""
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from normscope.curvature.orders import ChannelsLast, Image, image
+from normscope.curvature.second import twice_derivable
+
+FEW = {"stride": 2}
+MANY = {"padding": 1}
+PADDED = {"stride": (2, 3), "padding": (1, 2), "dilation": (2, 3)}
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+
+class Doubled(torch.autograd.Function):
+    """Of a user who views what comes back to him, twice."""
+
+    @staticmethod
+    def forward(ctx, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, g: torch.Tensor) -> torch.Tensor:
+        return Doubled.apply(g.detach().view(-1)).view(g.shape) if not torch.is_grad_enabled() else Flat.apply(g)
+
+
+class Flat(Doubled):
+    @staticmethod
+    def forward(ctx, x: torch.Tensor) -> torch.Tensor:
+        return (2 * x.view(-1)).view(x.shape)
+
+
+class Chain(nn.Module):
+    """Three convolutions with ReLU, and something of the user's between them."""
+
+    def __init__(self, settings: dict[str, object], what: str = "") -> None:
+        super().__init__()
+        self.what, self.shapes = what, []
+        sizes = (3, 4, 5, 2)
+        self.convs = nn.ModuleList(nn.Conv2d(a, b, (3, 2), **settings) for a, b in itertools.pairwise(sizes))
+        with torch.no_grad():
+            for i, p in enumerate(self.parameters()):
+                p.copy_(draw(*p.shape, seed=10 + i))
+        self.double()
+
+    def seen(self, g: torch.Tensor) -> None:
+        self.shapes.append(g.view(-1).shape)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second, third = self.convs
+        z = first(x)
+        if self.what == "hook before":
+            z.register_hook(self.seen)
+        y = F.relu(Doubled.apply(z) if self.what == "function" else z)
+        if self.what == "view":
+            y = y.view(len(y), -1).view(y.shape)
+        z = second(y) if self.what != "checkpoint" else checkpoint(second, y, use_reentrant=False)
+        if self.what == "hook after":
+            y.register_hook(self.seen)
+        y = F.relu(z)
+        if self.what == "read twice":
+            return torch.cat([third(y).flatten(1), y.view(len(y), -1).sin()], 1)
+        return third(y)
+
+
+def derivatives(call: Callable[[torch.Tensor], torch.Tensor], leaves: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Of three orders, the third by the weights alone."""
+    x = leaves[0]
+    found = [*torch.autograd.grad(call(x).sin().sum(), leaves, create_graph=True)]
+    along = [draw(*t.shape, seed=3 + i).detach() for i, t in enumerate(leaves)]
+    plain = torch.autograd.grad(found, leaves, along, retain_graph=True)
+    second = torch.autograd.grad(found, leaves, along, create_graph=True)
+    third = torch.autograd.grad(sum((t * t).sum() for t in second), leaves)
+    return [*found, *plain, *second, *third]
+
+
+@pytest.mark.parametrize("what", ["", "hook before", "hook after", "view", "function", "read twice", "checkpoint"])
+@pytest.mark.parametrize("settings", [FEW, MANY, PADDED], ids=["few", "many", "padded"])
+def test_a_chain_has_torchs_derivatives(settings, what):
+    model = Chain(settings, what)
+    leaves = [draw(2, 3, 18, 13), *model.parameters()]
+    expected = derivatives(model, leaves)
+    hooked = len(model.shapes)
+    assert bool(hooked) is what.startswith("hook")
+    with twice_derivable():
+        found = derivatives(model, leaves)
+    assert len(model.shapes) == 2 * hooked
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+def rectifiers(y: torch.Tensor) -> list[object]:
+    """The nodes of ReLU behind a chain's output, the last one first."""
+    found, node = [], y.grad_fn
+    while node is not None:
+        if hasattr(node, "ordered"):
+            found.append(node)
+        node = node.next_functions[0][0] if node.next_functions else None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("what", "in_order"),
+    [("", [True, True]), *((what, [True, False]) for what in ("view", "function", "hook before", "hook after"))],
+)
+def test_derivatives_go_on_with_channels_last_where_nobody_else_sees_them(what, in_order):
+    model = Chain(FEW, what)
+    with twice_derivable():
+        y = model(draw(2, 3, 18, 17).detach())
+        torch.autograd.grad(y.sum(), list(model.parameters()), create_graph=True)
+    assert [node.ordered is not None for node in rectifiers(y)] == in_order
+    assert y.is_contiguous()
+
+
+def test_under_checkpointing_nothing_is_kept():
+    kept = []
+    model = Chain(FEW)
+    with twice_derivable():
+        for run in (model, lambda x: checkpoint(model, x, use_reentrant=False)):
+            y = run(draw(2, 3, 18, 17).detach())
+            torch.autograd.grad(y.sum(), list(model.parameters()), create_graph=True)
+            kept.append(y.grad_fn.image)
+    assert isinstance(kept[0], ChannelsLast)
+    assert kept[1] is None
+
+
+def test_patches_are_kept_where_they_are_few():
+    x, weight = draw(2, 3, 9, 8).detach(), draw(4, 3, 3, 3).detach()
+    few, many = ([2, 2], [1, 1], [1, 1], False, [0, 0], 1), ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    for settings, made in ((few, True), (many, False)):
+        found = image(x, weight.shape, settings)
+        y = found.by(weight, None)
+        found.by_weight(torch.ones_like(y))
+        assert (found._patches is not None) is made
+        torch.testing.assert_close(found.by(weight, None), y)
+
+
+@pytest.mark.parametrize(("shape", "groups"), [((2, 1, 5, 5), 1), ((2, 4, 5, 5), 2), ((2, 4, 5), 1), ((0, 3, 5, 5), 1)])
+def test_other_inputs_stay_as_they_are(shape, groups):
+    x = torch.zeros(shape)
+    settings = ([2, 2], [0, 0], [1, 1], False, [0, 0], groups)
+    found = image(x, torch.Size([4, shape[1], 3, 3]), settings)
+    assert type(found) is Image
+    assert found.x is x
