@@ -96,13 +96,14 @@ def summed(row: dict, seed: int) -> nn.Module:
     ("network", "width", "gamma", "stats", "make"),
     [
         ("Post-activation ResNet18, 16x16", 32, 1.0, "batch", summed),
+        ("PreActResNet18, 8x8", 16, 1.0, "frozen", residual),
         ("PreActResNet18, 16x16", 32, 5.0, "batch", residual),
         ("PreActResNet18, 16x16", 32, 1.0, "frozen", residual),
         ("CNN, pad 0", 30, 0.1, "frozen", strided),
     ],
 )
 def test_the_file_is_what_is_predicted_now(network, width, gamma, stats, make):
-    """Up to what another machine's sums round; the longest sample decides the first, own gradients raise the others."""
+    """Up to what another machine's sums round; the longest sample decides the first, gradients' overlaps the second."""
     wanted = {"network": network, "width": width, "gamma": gamma, "stats": stats}
     (row,) = (row for row in ROWS if row.items() >= wanted.items())
     found = [
