@@ -46,9 +46,17 @@ def _kept(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
 
 
 def measured(model: nn.Module, x: Tensor, stats: str = "batch") -> dict[str, dict[str, float]]:
-    """qh, qh_xy, q, q_xy as means over channels and sites; qt, qt_xy as sums."""
+    """qh, qh_xy, q, q_xy as means over channels and sites; qt, qt_xy as sums.
+
+    Gradients by the weights are asked for nowhere, and are not taken.
+    """
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in trained:
+        parameter.requires_grad_(False)
     with _kept(model) as kept, reading(model, stats):
-        model(x)[:, 0].sum().backward()
+        model(x.detach().requires_grad_())[:, 0].sum().backward()
+    for parameter in trained:
+        parameter.requires_grad_()
     found = {}
     for name, (before, after) in kept.items():
         assert after.grad is not None

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from normscope.theory.gaussian import RELU
-from normscope.theory.normalizing import centred, normalize, send_back
+from normscope.theory.normalizing import centred, mean_inverse, normalize, send_back
 from normscope.theory.sites import Sites
 
 
@@ -82,3 +82,28 @@ def test_no_variance_leaves_eps_alone():
     found = normalize(Sites("exact", 1, 1, 8), torch.ones(2, 1, 1, dtype=torch.float64), 1e-5)
     assert float(found.variance) == pytest.approx(1e-5)
     assert found.freedom == 0.0
+
+
+@pytest.mark.parametrize("large", [(0.1, 0.1, 0.1), (0.2,), ()])
+def test_the_mean_of_one_over_a_variance_against_draws(large):
+    """A few large eigenvalues beside many small ones: with two moments alone 1 to 3 % too high."""
+    many = [(1 - sum(large)) / 60] * 60
+    values = torch.tensor([*large, *many], dtype=torch.float64)
+    weights = torch.randn(60_000, len(values), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    drawn = float((1 / (weights.square() @ values)).mean())
+    freedom, third = 1 / float(values.square().sum()), float((values**3).sum())
+    assert mean_inverse(freedom, third) == pytest.approx(drawn, rel=0.006)
+    assert (mean_inverse(freedom) > 1.008 * drawn) == bool(large)
+
+
+def test_what_borders_share_has_large_eigenvalues():
+    """Of four places of sixteen samples, by the eigenvalues of all 64."""
+    sites, kernel = Sites("exact", 2, 2, 16), kernel_of(4)
+    found = normalize(sites, kernel, 0.0)
+    centre = torch.eye(64, dtype=torch.float64) - 1 / 64
+    values = torch.linalg.eigvalsh(centre @ expanded(kernel, 16) @ centre) / (64 * found.variance)
+    assert float(values.sum()) == pytest.approx(1)
+    assert found.freedom == pytest.approx(1 / float(values.square().sum()))
+    assert found.freedom > 6
+    wanted = mean_inverse(found.freedom, float((values**3).sum()))
+    assert found.inverse * found.variance == pytest.approx(wanted, rel=1e-9)

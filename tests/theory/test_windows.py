@@ -89,12 +89,24 @@ def test_a_torus_becomes_exact_with_its_padding():
 
 
 def test_by_offsets_a_stride_takes_every_other_one():
-    """K'[b - a] = share inside x K[2 (b - a)], to both sides."""
+    """K'[b - a] = share inside at both ends x K[2 (b - a)], to both sides; one tap of 18 along an axis is padding."""
     w = Window(Sites("torus", 12, 12, 4, limit=0), (3, 3), (2, 2), (1, 1))
     k = torch.randn(2, 12, 12, dtype=torch.float64, generator=GENERATOR)
-    found, inside = convolve(w, k), (17 / 18) ** 2
+    found = convolve(w, k)
     for y, x in ((0, 0), (1, 0), (0, 2), (5, 1), (-1, -2)):
+        inside = (17 / 18 if y == 0 else 16 / 18) * (17 / 18 if x == 0 else 16 / 18)
         torch.testing.assert_close(found[:, y, x], k[:, 2 * y, 2 * x] * inside)
+
+
+@pytest.mark.parametrize("case", [((3, 3), (1, 1), (1, 1), (1, 1)), ((5, 3), (1, 1), (2, 1), (1, 1))])
+def test_padding_makes_borders_differ_without_borders_too(case):
+    """A kernel that is the same for all pairs varies over sites after padding, and a normalizer divides by that."""
+    (torus, exact), size = (window(form, case) for form in ("torus", "exact")), (6, 5)
+    by_offset = convolve(torus, torch.ones(2, *size, dtype=torch.float64))[1]
+    by_pair = convolve(exact, torch.ones(2, 30, 30, dtype=torch.float64))[1]
+    torch.testing.assert_close(by_offset[0, 0], by_pair.diagonal().mean())
+    torch.testing.assert_close(by_offset.mean(), by_pair.mean())
+    assert by_offset[0, 0] > 1.05 * by_offset.mean()
 
 
 def test_a_window_that_does_not_fit_says_so():

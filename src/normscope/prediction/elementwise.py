@@ -14,6 +14,7 @@ from normscope.prediction.field import Cotangent, Field, Part, Strand
 from normscope.prediction.maximum import max_pool
 from normscope.prediction.walk import Walk
 from normscope.theory.gaussian import Activation, Moments, Pairs, derivative, lean, length_slope
+from normscope.theory.handed import Origin
 from normscope.theory.lengths import fluctuations
 from normscope.theory.marginals import Joined, Marginal
 from normscope.theory.marginals import gaussian as gaussian_marginal
@@ -79,7 +80,8 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
         two = tuple(_two(x, *each) for each in zip(x.parts, gaussian, found, cotangent.two, strict=True))
         mean, data, length, apart = cotangent.spread
         length += (1 + 2 / walk.outputs) * _uneven(x, cotangent, [pairs for _, pairs in lengths])
-        return [Cotangent(g, bend, two, (mean, data, length, apart + _apart(x, cotangent.g, g)), strands)]
+        spread = (mean, data, length, apart + _apart(x, cotangent.g, g))
+        return [Cotangent(g, bend, two, spread, strands, _masked(x, cotangent, g, found))]
 
     return walk.record(out, [x], back, bends=f"{name!r} ({phi.name})")
 
@@ -156,6 +158,15 @@ def _apart(x: Field, came: Sequence[Tensor], sent: Sequence[Tensor]) -> float:
     return max(ratios[1] - ratios[0], 0.0) / x.channels
 
 
+def _masked(x: Field, came: Cotangent, sent: Sequence[Tensor], moments: Sequence[Moments]) -> Origin | None:
+    """What two samples' slopes have in common of the overlaps of their own gradients stays."""
+    if came.origin is None:
+        return None
+    kept = sum(((g[0, 0] - g[0, 1]) * x.sites.two(m.slope)).sum() for g, m in zip(came.g, moments, strict=True))
+    own = sum((g[0, 0] - g[0, 1]).sum() for g in sent)
+    return came.origin.masked(float(kept / own) if own > 0 else 0.0)
+
+
 def _uneven(x: Field, cotangent: Cotangent, pairs: list[Tensor]) -> float:
     """Relative variance that single samples' slopes add to squared gradients, which weigh the sites."""
     weights = [x.sites.diagonal(g[0].detach()) for g in cotangent.g]
@@ -223,7 +234,7 @@ def multiplied(
     def back(cotangent: Cotangent) -> list[Cotangent]:
         bend = tuple(b * of_mean**4 for b in cotangent.bend)
         two = tuple(both * of_mean**2 for both in cotangent.two)
-        return [Cotangent(tuple(g * by for g in cotangent.g), bend, two, cotangent.spread)]
+        return [Cotangent(tuple(g * by for g in cotangent.g), bend, two, cotangent.spread, origin=cotangent.origin)]
 
     return walk.record(out, [x], back)
 

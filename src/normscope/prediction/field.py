@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from normscope.theory.gaussian import Activation
+from normscope.theory.handed import Origin
 from normscope.theory.marginals import Marginal
 from normscope.theory.sites import Sites
 from normscope.theory.window import Window
@@ -131,6 +132,8 @@ class Cotangent:
 
     strands: for each part what g is the sum of, where slopes on the way are those of the part's own values; () where
     g is independent of them.
+
+    origin: of the overlaps of samples' own gradients, with statistics held; None below statistics that are not.
     """
 
     g: tuple[Tensor, ...]
@@ -138,6 +141,7 @@ class Cotangent:
     two: tuple[Tensor, ...]
     spread: Spread
     strands: tuple[tuple[Strand, ...], ...] = ()
+    origin: Origin | None = None
 
     def __add__(self, other: "Cotangent") -> "Cotangent":
         """Two readers of one tensor; what comes back through different weights is independent.
@@ -157,7 +161,18 @@ class Cotangent:
             tuple(a + b for a, b in zip(self.two, other.two, strict=True)),
             (mean, data, lengths, apart),
             _both(self, other),
+            self._origin(other),
         )
+
+    def _origin(self, other: "Cotangent") -> Origin | None:
+        if self.origin is None or other.origin is None:
+            return None
+        own, its = self.own(), other.own()
+        return self.origin.plus(other.origin, own / (own + its) if own > 0 and its > 0 else float(own >= its))
+
+    def own(self) -> float:
+        """What is one sample's own of the first direction's gradient, over all pairs of sites."""
+        return float(sum((g[0, 0] - g[0, 1]).sum() for g in self.g))
 
     def weight(self) -> float:
         return float(sum(g[0].detach().abs().sum() for g in self.g))

@@ -68,6 +68,7 @@ def add(walk: Walk, name: str, left: Field, right: Field) -> Field:
     out = Field(left.sites, tuple(parts), left.shape, left.gaussian and right.gaussian, left.roots | right.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
+        cotangent = walk.drawn(cotangent, out)
         return [_with_strands(_gather(cotangent, cuts, field), cotangent, field, out) for field in (left, right)]
 
     return walk.record(out, [left, right], back)
@@ -139,7 +140,7 @@ def concatenate(walk: Walk, fields: Sequence[Field]) -> Field:
         for f in fields:
             end = start + len(f.parts)
             g, bend, two = (of[start:end] for of in (cotangent.g, cotangent.bend, cotangent.two))
-            sent.append(Cotangent(g, bend, two, cotangent.spread))
+            sent.append(Cotangent(g, bend, two, cotangent.spread, origin=cotangent.origin))
             start = end
         return sent
 
@@ -193,7 +194,7 @@ def _gather(cotangent: Cotangent, cuts: list[int], field: Field) -> Cotangent:
         bend.append(_summed(cotangent.bend[first:at]))
         two.append(_summed(cotangent.two[first:at]))
         start = end
-    return Cotangent(tuple(g), tuple(bend), tuple(two), cotangent.spread)
+    return Cotangent(tuple(g), tuple(bend), tuple(two), cotangent.spread, origin=cotangent.origin)
 
 
 def _summed(pieces: tuple[Tensor, ...]) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 from normscope.prediction.field import INPUTS, Cotangent, Field, Part, Root
 from normscope.prediction.refusal import UnknownOperation, misfit
 from normscope.prediction.walk import Walk
+from normscope.theory.handed import Origin
 from normscope.theory.modes import common_spread
 from normscope.theory.places import tied, variance
 from normscope.theory.sites import Sites, average
@@ -151,6 +152,11 @@ def _map(
             walk.adds(row, after, g * (fan_in * patch), own)
         if walk.trains(bias):
             walk.adds(row, after, g, own)
+        cotangent = walk.drawn(cotangent, out)
+        if cotangent.origin is not None:
+            # Weights see what two samples' inputs share, biases all.
+            seen = fan_in * walk.trains(weight) * after.two(patch) + float(walk.trains(bias))
+            walk.hands(row, cotangent.origin, after.summed((g[0, 0] - g[0, 1]) * seen))
         two = sigma_w2 * came
         two[0] *= kept
         if walk.trains(weight):
@@ -166,7 +172,15 @@ def _map(
         if len(x.parts) > 1:
             walk.drifts[id(inputs)] = two[1]
             shares, twos = (tuple(of * (p.channels / x.channels) for p in x.parts) for of in (sent, two))
-        return [Cotangent(shares, tuple(map(torch.zeros_like, shares)), twos, spread)]
+        return [
+            Cotangent(
+                shares,
+                tuple(map(torch.zeros_like, shares)),
+                twos,
+                spread,
+                origin=cotangent.origin and Origin(mixed=cotangent.origin.same),
+            )
+        ]
 
     walk.made[key] = out
     return walk.record(out, [x], back, maps=True)

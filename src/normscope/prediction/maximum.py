@@ -74,7 +74,7 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
             bends.append(pool_back(window, bend * g) * others)
             pair = pool_back(window, after.two(apart) * pair) + convolve_back(window, after.two(together) * pair)
             twos.append(torch.stack([pair, pool_back(window, slope * drift)]))
-        return [Cotangent(tuple(sent), tuple(bends), tuple(twos), cotangent.spread)]
+        return [Cotangent(tuple(sent), tuple(bends), tuple(twos), cotangent.spread, origin=cotangent.origin)]
 
     return walk.record(out, [before], back, bends=f"{name!r} (max pooling)")
 

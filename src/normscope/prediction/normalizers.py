@@ -10,7 +10,8 @@ from torch import Tensor
 from normscope.prediction.field import Cotangent, Field, Part
 from normscope.prediction.linear import kept_by_norm
 from normscope.prediction.refusal import UnknownOperation
-from normscope.prediction.walk import Walk
+from normscope.prediction.walk import Row, Walk
+from normscope.theory.handed import Origin
 from normscope.theory.normalizing import Normalized, normalize, send_back
 from normscope.theory.places import kurtosis
 from normscope.theory.sites import average
@@ -125,7 +126,8 @@ def batch_norm(
                 walk.adds(row, x.sites, g, cotangent.spread)
             sent.append(before)
             twos.append(_two(walk, two, g2 * n.inverse, g2 / n.variance, 1 / n.variance, gamma))
-        return [Cotangent(tuple(sent), tuple(map(torch.zeros_like, sent)), tuple(twos), cotangent.spread)]
+        origin = None if walk.trained else _handed(walk, row, out, cotangent, beta)
+        return [Cotangent(tuple(sent), tuple(map(torch.zeros_like, sent)), tuple(twos), cotangent.spread, (), origin)]
 
     return walk.record(out, [x], back, bends=f"{name!r} (BatchNorm)")
 
@@ -161,6 +163,16 @@ def _columns(walk: Walk, out: Field, gamma: Tensor | None, beta: Tensor | None) 
     leans = [abs(walk.leans.get(id(part.kernel), 0.0)) * part.channels for part in out.parts]
     common = sum(leans) / out.channels
     return (out.channels, (1 + common) / 2), (out.channels, (1 - common) / 2)
+
+
+def _handed(walk: Walk, row: Row, out: Field, cotangent: Cotangent, beta: Tensor | None) -> Origin | None:
+    """What beta sees of samples' own gradients, with gamma as far as it leans on it, others below see too."""
+    cotangent = walk.drawn(cotangent, out)
+    if cotangent.origin is not None and row.share is not None and walk.trains(beta):
+        (_, part), *rest = row.columns
+        walk.hands(row, cotangent.origin, float(row.share[1]) * part * walk.batch)
+        row.columns = tuple(rest)
+    return cotangent.origin
 
 
 def _check(walk: Walk, name: str, found: Sequence[Normalized]) -> None:
@@ -234,7 +246,8 @@ def _by_running(
                 walk.adds(row, x.sites, g, cotangent.spread)
             twos.append(_two(walk, two, s, s, rate, gamma))
         sent = tuple(g * s for g, s in zip(cotangent.g, scales, strict=True))
-        return [Cotangent(sent, tuple(map(torch.zeros_like, sent)), tuple(twos), cotangent.spread)]
+        origin = _handed(walk, row, out, cotangent, beta)
+        return [Cotangent(sent, tuple(map(torch.zeros_like, sent)), tuple(twos), cotangent.spread, (), origin)]
 
     return walk.record(out, [x], back, bends=f"{name!r} (BatchNorm)")
 

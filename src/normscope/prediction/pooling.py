@@ -45,7 +45,7 @@ def average_pool(walk: Walk, x: Field, window: Window, *, flat: bool = False) ->
         g, bend, two = (
             tuple(pool_back(window, of) for of in each) for each in (cotangent.g, cotangent.bend, cotangent.two)
         )
-        return [Cotangent(g, bend, two, cotangent.spread)]
+        return [Cotangent(g, bend, two, cotangent.spread, origin=cotangent.origin)]
 
     return walk.record(out, [x], back)
 
@@ -76,7 +76,7 @@ def _turned(walk: Walk, x: Field) -> Field:
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
         g, bend, two = (tuple(map(turn, of)) for of in (cotangent.g, cotangent.bend, cotangent.two))
-        return [Cotangent(g, bend, two, cotangent.spread)]
+        return [Cotangent(g, bend, two, cotangent.spread, origin=cotangent.origin)]
 
     return walk.record(out, [x], back)
 

@@ -131,17 +131,24 @@ def _read(
         for i, part in enumerate(both):
             infinite[i] += part
             # What has few directions is raised by that alone, in the data modes.
-            corrected[i] += part * (factors[i] if row.spread[i] > 0 and not (i and row.columns) else 1)
+            factor = factors[i] if row.spread[i] > 0 and not (i and row.columns) else 1
+            # What is handed down is raised by that alone.
+            handed = _handed(row, part, m) if i else 0.0
+            corrected[i] += (part - handed) * factor + handed
     # The linear part widens as the whole does.
     widened = corrected[1] / infinite[1] if infinite[1] > 0 else 1.0
     narrow = [*(inputs or [])]
     wide = [(values * widened, n) for values, n in (*narrow, *(widths or []))]
-    wide += _few(rows, m, outputs if walk.heights is None else float(walk.heights.sum()))
+    counted = outputs if walk.heights is None else float(walk.heights.sum())
+    wide += _few(rows, m, counted)
 
     tilted = 1 + common_spread([(max(share[0], 0.0), row.tilt) for row, share in rows])
     infinite[0], corrected[0] = tilted * infinite[0], tilted * corrected[0]
     variance = _variance(rows, outputs)
-    bulk, own = Bulk(wide, m), m * corrected[1]
+    for row, share in rows:
+        if row.handed:
+            walk.handed.add(row.handed[0], m * _handed(row, share[1], m))
+    bulk, own = Bulk(wide, m, walk.handed, counted * m), m * corrected[1]
 
     def ends(mean: float, data: float, bulk: Bulk, variance: float) -> tuple[float, float]:
         above = data + given + (bulk.edge(variance) - bulk.total) / m
@@ -152,6 +159,11 @@ def _read(
     alone = corrected[1] * longest(m, variance)
     alone += bulk.pushed(m * (alone - corrected[1])) / m
     return Spectrum(_raised(rows, outputs, second[0]), max(second[1], alone), first[0], first[1], shares)
+
+
+def _handed(row: Row, part: float, m: int) -> float:
+    """What of a row's part of the data modes is of gradients whose overlaps are handed down."""
+    return min(row.handed[1] / m, max(part, 0.0)) if row.handed else 0.0
 
 
 def _few(rows: Shares, m: int, outputs: float) -> Parts:

@@ -1,12 +1,13 @@
 """The walk through a network: fields go forward, layer by layer; a tape sends cotangents back and adds up lambda."""
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from normscope.prediction.field import Cotangent, Field, Spread
+from normscope.theory.handed import Handed, Origin
 from normscope.theory.sites import Sites
 
 Back = Callable[[Cotangent], Sequence[Cotangent]]
@@ -20,7 +21,8 @@ class Row:
 
     of_data: nothing but the data enters it, so that no width is behind its inputs. length: relative variance, from
     sample to sample, of the squared length of what enters; tilt: of its product with what all samples share. columns:
-    of gammas and betas, which are few: directions that they have, and the part of the share that lies in them.
+    of gammas and betas, which are few: directions that they have, and the part of the share that lies in them. handed:
+    the draw of gradients (`theory/handed.py`) that its parameters see, and what they add with it to a row of J J^T.
     """
 
     layer: str
@@ -35,6 +37,7 @@ class Row:
     taps: int = 1
     sites: int = 1
     columns: tuple[tuple[float, float], ...] = ()
+    handed: tuple[int, float] | None = None
 
 
 @dataclass
@@ -79,6 +82,7 @@ class Walk:
         self.outputs = 1
         self.heights: Tensor | None = None
         self.drifts: dict[int, Tensor] = {}
+        self.handed = Handed()
         self._tape: list[_Record] = []
 
     def note(self, text: str, layer: str = "") -> None:
@@ -125,14 +129,28 @@ class Walk:
         row.share = total if row.share is None else row.share + total
         row.spread = spread
 
+    def drawn(self, cotangent: Cotangent, out: Field) -> Cotangent:
+        """With the overlaps of what came back to `out` as one draw, which several may see."""
+        if cotangent.origin is None:
+            return cotangent
+        return replace(cotangent, origin=Origin({self.handed.drawn(cotangent.origin, out.channels): 1.0}))
+
+    def hands(self, row: Row, origin: Origin, size: float) -> None:
+        """The row's parameters see this draw alone of samples' own gradients, and add so much."""
+        (draw,) = origin.same
+        row.handed = draw, max(size, 0.0)
+
     def send_back(self, out: Field, seeds: Tensor, x: Field) -> Cotangent | None:
         """Cotangents of one output unit, through the tape to x; rows collect their shares."""
         self.outputs = out.shape[0]
         for row in self.rows:
-            row.share = None
+            row.share = row.handed = None
         one = torch.ones_like(out.parts[0].tangent)
         two = torch.stack([one, 0 * one])
-        waiting = {id(out): Cotangent((seeds,), (torch.zeros_like(seeds),), (two,), (0.0, 0.0, 0.0, 0.0))}
+        origin = None if out.sites.form == "samples" else Origin(own=1.0)
+        first = Cotangent((seeds,), (torch.zeros_like(seeds),), (two,), (0.0, 0.0, 0.0, 0.0), origin=origin)
+        waiting = {id(out): first}
+        self.handed = Handed()
         for record in reversed(self._tape):
             cotangent = waiting.pop(id(record.out), None)
             if cotangent is None:

@@ -40,8 +40,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from normscope.theory.handed import Handed
+
 # Mean and variance of the Tracy-Widom law for real matrices.
 _TRACY_WIDOM, _TRACY_WIDOM_VARIANCE = -1.2065, 1.6078
+# How well the edge is known, relatively, where overlaps of gradients are handed down.
+_STEP = 4e-3
 # Eigenvalues that no sum here notices, and whose squares leave the range of numbers.
 _NOTHING = 1e-100
 
@@ -116,12 +120,18 @@ def common_spread(parts: Sequence[tuple[float, float]]) -> float:
 class Bulk:
     """The sum of Y T Y^T over independent parts, Y of m rows: (eigenvalues of T, copies of each).
 
-    variance: of the entries of a diagonal matrix that is added.
+    variance: of the entries of a diagonal matrix that is added. handed, rows: what gradients hand down (`handed`), and
+    how many rows of J they have.
     """
 
-    def __init__(self, parts: Sequence[tuple[Tensor, float]], m: float) -> None:
-        self._m = m
+    def __init__(
+        self, parts: Sequence[tuple[Tensor, float]], m: float, handed: Handed | None = None, rows: float = 0.0
+    ) -> None:
+        self._m, self._rows = m, rows
+        self._handed = handed if handed is not None and handed.total > 0 else None
         self.total, self._t, self._copies = _joined(parts)
+        self._given = self.total
+        self.total += self._handed.total if self._handed else 0.0
         self._scaled, self._weights = m * self._t, self._copies * m * self._t**2
 
     def edge(self, variance: float = 0.0) -> float:
@@ -131,10 +141,12 @@ class Bulk:
             >>> round(Bulk([(torch.full((16,), 1 / 16, dtype=torch.float64), 1)], 64).edge(), 9)
             9.0
         """
-        if not self._t.numel():
+        if not self._t.numel() and not self._handed:
             return 0.0
         if variance == math.inf:
             return math.inf
+        if self._handed:
+            return self._lowest(variance)
         t, u = self._t, self._turn(variance)
         linear = float((self._copies * t * (t * self._m * u / (1 - t * self._m * u))).sum())
         return self.total + 1 / u + linear + variance * u
@@ -144,14 +156,53 @@ class Bulk:
 
         z(1 / spike) - spike - sum t        0 where the spike drowns in the data modes
         """
-        if not self._t.numel() or spike <= 0 or 1 / spike >= self._end() or not self._falls(1 / spike, variance):
+        if spike <= 0 or 1 / spike >= self._end():
+            return 0.0
+        if self._handed:
+            u = 1 / spike
+            found = self._z(u, variance)
+            return found - spike - self.total if self._z(u * (1 - _STEP), variance) > found < math.inf else 0.0
+        if not self._t.numel() or not self._falls(1 / spike, variance):
             return 0.0
         t, m = self._t, self._m
         return float((self._copies * t * (t * m / spike / (1 - t * m / spike))).sum()) + variance / spike
 
+    def _z(self, u: float, variance: float) -> float:
+        assert self._handed is not None
+        return 1 / u + self._others(u, variance) + self._handed.above(u, self._rows)
+
+    def _others(self, u: float, variance: float) -> float:
+        """z(u) without 1/u and what is handed down."""
+        if u >= self._end():
+            return math.inf
+        bent = self._copies * self._t * (self._scaled * u / (1 - self._scaled * u))
+        return self._given + float(bent.sum()) + variance * u
+
+    def _lowest(self, variance: float) -> float:
+        """The edge, less what the law of the largest eigenvalue takes of it: z(u) - edge = ((u - u_edge) / B)^2 there.
+
+        edge - 1.2065 (B R)^(-2/3)        R rows
+        """
+        handed = self._handed
+        assert handed is not None
+
+        def u(x: float) -> float:
+            return handed.resolvent(x, self._rows, lambda at: self._others(at, variance))
+
+        low = self.total
+        high = 2 * low
+        while not u(high):
+            low, high = high, 2 * high
+        while high - low > _STEP * low:
+            middle = (low + high) / 2
+            low, high = (low, middle) if u(middle) else (middle, high)
+        near, far = (high * (1 + step) for step in (2 * _STEP, 10 * _STEP))
+        bend = (u(near) - u(far)) / (math.sqrt(far - low) - math.sqrt(near - low))
+        return (low + high) / 2 + _TRACY_WIDOM * (bend * self._rows) ** (-2 / 3)
+
     def _end(self) -> float:
         """Up to where z(u) is asked for."""
-        return 1 / (self._m * float(self._t.max()))
+        return 1 / (self._m * float(self._t.max())) if self._t.numel() else math.inf
 
     def _falls(self, u: float, variance: float) -> bool:
         """Whether the convex z(u) does there."""

@@ -121,6 +121,10 @@ class Sites:
             return self.mix(products).mean(dim=(-2, -1))
         return products.sum((-2, -1)) @ _shares(self.batch, self.count if self.form == "torus" else 1)
 
+    def summed(self, products: Tensor) -> float:
+        """Over pairs of sites."""
+        return float(products.sum()) * (self.count if self.form == "torus" else 1)
+
     def pairs(self, kernel: Tensor, mean: Tensor) -> Pairs:
         """Second moments and means as covariances, for `gaussian`."""
         covariance = kernel - self.outer(mean, mean) if bool(mean.any()) else kernel

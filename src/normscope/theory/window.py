@@ -72,9 +72,13 @@ def offsets(window: Window) -> Tensor:
 
 
 def _axis_valid(window: Window, axis: int, exact: bool) -> Tensor:
-    """Share of taps that lie inside at both ends: for each pair (exact) or on average (torus)."""
+    """Share of taps that lie inside at both ends: for each pair (exact) or for each offset, on average (torus)."""
     inside = _axis_inside(window, axis)
-    return inside @ inside.T / inside.shape[1] if exact else inside.mean()
+    both = inside @ inside.T / inside.shape[1]
+    if exact:
+        return both
+    at = torch.arange(len(both))
+    return torch.stack([both[at, (at + offset) % len(at)].mean() for offset in at])
 
 
 def _axis_inside(window: Window, axis: int) -> Tensor:
@@ -96,7 +100,7 @@ def valid_share(window: Window) -> Tensor:
     exact = after.form == "exact"
     rows, columns = (_axis_valid(window, axis, exact) for axis in (0, 1))
     if not exact:
-        return rows * columns
+        return rows[:, None] * columns
     return (rows[:, None, :, None] * columns[None, :, None, :]).reshape(after.count, after.count)
 
 

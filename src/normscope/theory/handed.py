@@ -1,0 +1,140 @@
+r"""Overlaps of samples' own gradients, handed down from layer to layer: the mirror of the overlaps of their inputs.
+
+With statistics held, each of the R = C m rows of J (an output of a sample) comes down by itself. Summed over sites, its
+gradient at a tensor of n channels is a vector, and all R of them a matrix s of R rows and n columns,
+
+    s = S + X Y        S S^T = sum_k a_k s_k s_k^T,   X X^T = sum_k b_k s_k s_k^T + e I,   Y of variance 1/n
+
+S came down as it is (a skip connection), X through weights that nothing has seen before, and e is what an activation
+makes of its own: of what came before it keeps sum G E[phi'(x) phi'(y)] / sum G', x and y being different samples.
+The parameters that see nothing of a sample but s (beta, gamma as far as it leans on beta, weights by what two samples'
+inputs share) add F = sum_k c_k s_k s_k^T to J J^T. s_k and s_l have nearly the same column space where n is small
+beside R, so that their largest eigenvalues add up.
+
+Taking the weights out one after the other, the last drawn first, gives the resolvent of F in closed form:
+
+    kappa_k = C_k / (1 - (R/n) C_k N_k)        N_k = e u + sum_l b_l P_l      P_k = r N_k + r^2 Z_k,   r = kappa_k / C_k
+    g_k = kappa_k (1 + (R/n) kappa_k Z_k)      Z_k = sum_l a_l P_l
+    C_l = c_l + sum over k drawn from l of (kappa_k a_l + g_k b_l)
+
+and z(u) = 1/u + sum_k g_k e_k in the notation of `modes`; one draw alone is Marchenko and Pastur's. Against drawn
+matrices of n = 64 the edges are 0 to 8 % too high, less the law of the largest eigenvalue, which is for many columns.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+# At the edge itself steps get smaller without end; 80 of them see it within 0.3 %.
+_STEPS, _PRECISION = 80, 1e-5
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Of the gradients' overlaps at a tensor: shares that came as they are, through fresh weights, and `own`; sum 1.
+
+    Example: half of an activation's slopes are those of the other sample too.
+        >>> Origin({3: 1.0}).masked(0.5)
+        Origin(same={3: 0.5}, mixed={}, own=0.5)
+    """
+
+    same: dict[int, float] = field(default_factory=dict)
+    mixed: dict[int, float] = field(default_factory=dict)
+    own: float = 0.0
+
+    def masked(self, kept: float) -> "Origin":
+        """After an activation that keeps this share."""
+        return self.plus(Origin(own=1.0), min(max(kept, 0.0), 1.0))
+
+    def plus(self, other: "Origin", share: float) -> "Origin":
+        """Both together, of which `share` is this one's."""
+        same, mixed = ({k: share * w for k, w in of.items()} for of in (self.same, self.mixed))
+        for of, more in ((same, other.same), (mixed, other.mixed)):
+            for k, w in more.items():
+                of[k] = of.get(k, 0.0) + (1 - share) * w
+        return Origin(same, mixed, share * self.own + (1 - share) * other.own)
+
+
+class Handed:
+    """All draws of one network from the output down, and what the parameters add that see them."""
+
+    def __init__(self) -> None:
+        self._draws: list[tuple[Origin, float]] = []
+        self._adds: list[float] = []
+
+    def drawn(self, origin: Origin, channels: float) -> int:
+        """The number of the draw of a tensor of so many channels; no new one for a tensor that has all from one."""
+        if list(origin.same.values()) == [1.0]:
+            return next(iter(origin.same))
+        self._draws.append((origin, float(channels)))
+        self._adds.append(0.0)
+        return len(self._draws) - 1
+
+    def add(self, draw: int, size: float) -> None:
+        """Parameters that see this draw: their part of one row's own entry of J J^T."""
+        self._adds[draw] += max(size, 0.0)
+
+    @property
+    def total(self) -> float:
+        """What all parameters add."""
+        return sum(self._adds)
+
+    def above(self, u: float, rows: float) -> float:
+        """z(u) - 1/u; infinite where no resolvent is.
+
+        Example: 64 rows in 16 dimensions, at the edge (1 + sqrt(4))^2.
+            >>> handed = Handed()
+            >>> handed.add(handed.drawn(Origin(own=1.0), 16), 1.0)
+            >>> round(6 + handed.above(1 / 6, 64), 9)
+            9.0
+        """
+        ratios = [1.0] * len(self._draws)
+        for _ in range(_STEPS):
+            found, new = self._step(u, rows, ratios)
+            if found == math.inf or _close(ratios, new):
+                return found
+            ratios = new
+        return math.inf
+
+    def resolvent(self, x: float, rows: float, others: Callable[[float], float]) -> float:
+        """u with z(u) = x above the edge, 0 below it; others: what z(u) has beside 1/u and this.
+
+        From u = 0 on all steps go up, and end where the smallest solution is, if there is one.
+        """
+        u, ratios = 0.0, [1.0] * len(self._draws)
+        for _ in range(_STEPS):
+            found, new = self._step(u, rows, ratios)
+            left = x - found - others(u)
+            if not left > 0:
+                return 0.0
+            if _close([u, *ratios], [1 / left, *new]):
+                return 1 / left
+            u, ratios = 1 / left, new
+        return 0.0
+
+    def _step(self, u: float, rows: float, ratios: list[float]) -> tuple[float, list[float]]:
+        through: list[float] = []
+        noise, signal = [], []
+        for (origin, _), r in zip(self._draws, ratios, strict=True):
+            noise.append(origin.own * u + sum(w * through[k] for k, w in origin.mixed.items()))
+            signal.append(sum(w * through[k] for k, w in origin.same.items()))
+            through.append(r * noise[-1] + r * r * signal[-1])
+        sizes, found, new = list(self._adds), 0.0, list(ratios)
+        for j in range(len(self._draws) - 1, -1, -1):
+            origin, n = self._draws[j]
+            left = 1 - rows / n * sizes[j] * noise[j]
+            if left <= 0:
+                return math.inf, new
+            new[j] = 1 / left
+            kappa = sizes[j] * ratios[j]
+            g = kappa * (1 + rows / n * kappa * signal[j])
+            found += g * origin.own
+            for k, w in origin.same.items():
+                sizes[k] += kappa * w
+            for k, w in origin.mixed.items():
+                sizes[k] += g * w
+        return found, new
+
+
+def _close(old: list[float], new: list[float]) -> bool:
+    return all(abs(a - b) <= _PRECISION * b for a, b in zip(old, new, strict=True))
