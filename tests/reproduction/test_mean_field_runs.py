@@ -129,9 +129,9 @@ def test_gradient_descent_on_a_parabola_rises_beyond_two_over_lambda():
     def loss(output, target):
         return (output - target).square().sum() / 2
 
-    rises = goes_above(1.0, network, loss, batch, steps=5, tick=lambda step: None)
+    rises = goes_above(1.0, network, loss, [batch], steps=5, tick=lambda step: None)
     assert crossing(rises, 0.1, 30.0, 0.001) == pytest.approx(2.0, rel=0.002)
-    gone = goes_above(1e6, network, loss, batch, steps=5, tick=lambda step: None)
+    gone = goes_above(1e6, network, loss, [batch], steps=5, tick=lambda step: None)
     # After n steps w = (1 - eta)^n: above 10^3 in four steps from 1 + 10^(3/4) on.
     assert crossing(gone, 0.1, 30.0, 0.001) == pytest.approx(1 + 10**0.75, rel=0.002)
 
