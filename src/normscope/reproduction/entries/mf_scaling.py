@@ -180,7 +180,7 @@ ENTRY = Entry(
             "With cross-entropy eta* is no limit of training: divergence comes much later.",
             "The boundary at least 3 times corrected eta*, at every gamma.",
             _entropy,
-            cells=_trained(["cross-entropy"]),
+            cells=("cross-entropy",),
         ),
         Statement(
             "mean-mode",
@@ -195,7 +195,7 @@ ENTRY = Entry(
             "At every momentum eta* is the onset of instability.",
             "First rise within 0.1 decade of corrected eta* at momentum 0, 0.5 and 0.9, at every gamma.",
             _onset,
-            cells=_trained(CHANGED["momentum"].values()),
+            cells=tuple(CHANGED["momentum"].values()),
             found="And divergence comes later, by the factors of the table: the less momentum, the later.",
         ),
     ),
