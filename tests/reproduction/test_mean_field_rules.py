@@ -92,6 +92,33 @@ def test_a_data_mode_on_top_of_the_convolutional_network_is_seen(tmp_path):
     assert _modes(store, 1.0, 1.0, convolutional=0.5)["convolutional"] == "not reproduced"
 
 
+def _affine(folder, trained, held):
+    """Made-up runs: distances of divergence from eta* by gamma, with gamma and beta trained and held."""
+    store, ones = Store(folder / "affine"), np.ones(5)
+    for data, cells in (("mnist", ("cnn", "mlp")), ("cifar10", ("cnn",))):
+        curves = {"gamma": [0.1, 0.23, 0.52, 1.2, 3.3]}
+        for start, apart in (("", trained), ("held_", held)):
+            row = {
+                "predicted": ones,
+                "measured": ones,
+                "diverges": 10 ** np.array(apart),
+                "left": 10 ** np.array(apart),
+            }
+            curves |= {start + name: [float(number) for number in numbers] for name, numbers in row.items()}
+        for cell in cells:
+            for seed in range(3):
+                store.add(all_experiments()[f"affine-{data}"], "paper", Run(cell, seed, curves, 0.0, {}))
+    return {one.statement.key: one.verdict for one in judge(all_entries()["mf-affine"], store)}
+
+
+def test_gamma_and_beta_are_judged_by_what_holding_them_changes(tmp_path):
+    moved, still = [-0.2, 0.0, 0.4, 0.4, 0.3], [0.0, 0.05, 0.05, 0.1, 0.1]
+    assert set(_affine(tmp_path / "theirs", moved, still).values()) == {"reproduced"}
+    found = _affine(tmp_path / "not", moved, moved)
+    assert set(found.values()) == {"not reproduced", "reproduced"}
+    assert [key for key, verdict in found.items() if verdict == "reproduced"] == ["little"]
+
+
 def test_the_table_of_distances_has_every_panel_and_line(tmp_path):
     """A boundary 0.3 decades above theory that is right: +0.3 for divergence in every range of gamma."""
     store = _world(tmp_path, lambda gamma: 10**0.3 * _eta(gamma), _best_at(0.5), _eta)

@@ -26,8 +26,7 @@ ENTRY = phase_entry(
         "0.1 to +0.49 at gamma 1. Best form found: eta* is the boundary of the network whose gamma and beta are held; "
         "of the network as trained it is the onset, from which the first rise is 0.13 decades away in the median and "
         "0.24 at worst, eta* being measured (`mf-distances`). The "
-        "row of the mean mode there was made with a later state of the theory than that of the corrected line: 0.23 and "
-        "0.47.",
+        "mean mode's row there was made with a later state of the theory than the corrected line's: 0.23 and 0.47.",
         "closer": "Corrected, sites of the last map have weights of their own and do not add up; docs/errata.md has "
         "each step.",
         "onset": "Rises that are over within those ten steps are not seen by the sweep: at gamma 0.96 and 1.26 times "

@@ -95,7 +95,7 @@ def _panels(runs: Runs) -> list[Panel]:
             if n:
                 lines.append(spread(f"gamma {gamma:g}", list(range(1, n + 1)), [row[:n] for row in rows]))
         if lines:
-            panels.append(Panel(title, "epoch", "training loss, mean of the epoch's batches", lines, log_y=True))
+            panels.append(Panel(title, "epoch", "training loss of the epoch", lines, log_y=True))
     return panels
 
 

@@ -117,14 +117,16 @@ def _panels(runs: Runs) -> list[Panel]:
         lines = []
         for name, label in LINES.items():
             there = [(n, cell) for n, cell in known if name != "mean_mode" or runs.of(cell, MODES.name)]
-            places = [(n, apart) for n, cell in there for apart in _distances(runs, cell, name)]
-            if places:
-                x, y = zip(*places, strict=True)
-                lines.append(Line(label, x, y, points=True))
+            found = {n: _distances(runs, cell, name) for n, cell in there}
+            found = {n: apart for n, apart in found.items() if apart}
+            if found:
+                low, middle, high = np.quantile(list(found.values()), (0.0, 0.5, 1.0), axis=1)
+                lines.append(Line(label, list(found), list(middle), list(low), list(high)))
         if len(known) > 1 and lines:
             level = (0.0, "agreement")
-            log = what != "momentum"
-            panels.append(Panel(f"By {what}", what, "log10(divergence / eta*)", lines, log_x=log, level=level))
+            panels.append(
+                Panel(f"By {what}", what, "log10(divergence / eta*)", lines, log_x=what == "batch size", level=level)
+            )
     return panels
 
 
