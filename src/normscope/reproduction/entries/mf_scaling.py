@@ -173,7 +173,7 @@ ENTRY = Entry(
     title="The corrected theory over width, depth, batch size and momentum",
     source="ours, on the fully connected network of Mean-field analysis of batch normalization",
     origin="as for Figure 2 with one thing changed at a time; gamma 0.5, 1, 2; one epoch of MNIST (as many steps for "
-    "large batches); the boundary bisected to 0.05 decades",
+    "large batches); the boundary bisected to 0.05 decades; bands are over gamma",
     needs={SCALING: tuple(SCALING.cells), MODES: tuple(MODES.cells)},
     statements=(
         *(_statement(what, cells.values()) for what, cells in CHANGED.items()),
