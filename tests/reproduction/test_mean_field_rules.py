@@ -57,7 +57,7 @@ def _world(folder, boundary, test_loss, printed):
     return store
 
 
-def _modes(store, mean, left):
+def _modes(store, mean, left, convolutional=2.0):
     """Made-up modes beside a world's diagrams: a data mode on top on CIFAR-10 alone."""
     for data, data_mode in (("mnist", 2.0), ("cifar10", 0.5)):
         curves = {
@@ -72,6 +72,8 @@ def _modes(store, mean, left):
         }
         for seed in range(3):
             store.add(all_experiments()[f"modes-{data}"], "paper", Run("mlp", seed, curves, 0.0, {}))
+            alike = curves | {"data_mode": [convolutional * mean for mean in curves["mean_mode"]]}
+            store.add(all_experiments()[f"modes-{data}"], "paper", Run("cnn", seed, alike, 0.0, {}))
     return {one.statement.key: one.verdict for one in judge(all_entries()["mf-modes"], store)}
 
 
@@ -81,8 +83,56 @@ def _modes(store, mean, left):
 )
 def test_the_modes_are_judged_by_the_boundary_and_by_what_is_left(tmp_path, mean, left, wrong):
     store = _world(tmp_path, _eta, _best_at(0.5), _eta)
-    expected = dict.fromkeys(("top", "boundary", "survives", "left"), "reproduced") | wrong
+    expected = dict.fromkeys(("top", "convolutional", "boundary", "survives", "left"), "reproduced") | wrong
     assert _modes(store, mean, left) == expected
+
+
+def test_a_data_mode_on_top_of_the_convolutional_network_is_seen(tmp_path):
+    store = _world(tmp_path, _eta, _best_at(0.5), _eta)
+    assert _modes(store, 1.0, 1.0, convolutional=0.5)["convolutional"] == "not reproduced"
+
+
+def _affine(folder, trained, held):
+    """Made-up runs: distances of divergence from eta* by gamma, with gamma and beta trained and held."""
+    store, ones = Store(folder / "affine"), np.ones(5)
+    for data, cells in (("mnist", ("cnn", "mlp")), ("cifar10", ("cnn",))):
+        curves = {"gamma": [0.1, 0.23, 0.52, 1.2, 3.3]}
+        for start, apart in (("", trained), ("held_", held)):
+            row = {
+                "predicted": ones,
+                "measured": ones,
+                "diverges": 10 ** np.array(apart),
+                "left": 10 ** np.array(apart),
+            }
+            curves |= {start + name: [float(number) for number in numbers] for name, numbers in row.items()}
+        for cell in cells:
+            for seed in range(3):
+                store.add(all_experiments()[f"affine-{data}"], "paper", Run(cell, seed, curves, 0.0, {}))
+    return {one.statement.key: one.verdict for one in judge(all_entries()["mf-affine"], store)}
+
+
+def test_gamma_and_beta_are_judged_by_what_holding_them_changes(tmp_path):
+    moved, still = [-0.2, 0.0, 0.4, 0.4, 0.3], [0.0, 0.05, 0.05, 0.1, 0.1]
+    assert set(_affine(tmp_path / "theirs", moved, still).values()) == {"reproduced"}
+    found = _affine(tmp_path / "not", moved, moved)
+    assert set(found.values()) == {"not reproduced", "reproduced"}
+    assert [key for key, verdict in found.items() if verdict == "reproduced"] == ["little"]
+
+
+def test_the_table_of_distances_has_every_panel_and_line(tmp_path):
+    """A boundary 0.3 decades above theory that is right: +0.3 for divergence in every range of gamma."""
+    store = _world(tmp_path, lambda gamma: 10**0.3 * _eta(gamma), _best_at(0.5), _eta)
+    entry = all_entries()["mf-distances"]
+    head, *rows = entry.table(stored(entry, store, "paper"))
+    assert len(rows) == 4 * 3 * 2
+    for row in rows:
+        found = dict(zip(head, row, strict=True))
+        assert float(found["median size"]) == pytest.approx(0.3, abs=0.04)
+        assert float(found["gamma < 0.3"]) == pytest.approx(0.3, abs=0.04)
+        assert found["n"] == "3"
+    _modes(store, 1.0, 1.0)
+    assert len(entry.table(stored(entry, store, "paper"))) == 1 + 4 * 4 * 2
+    assert entry.table(stored(entry, Store(tmp_path / "empty"), "paper")) == []
 
 
 ENTRIES = ("mf-fig-2-mlp-mnist", "mf-fig-2-cnn-mnist", "mf-fig-2-mlp-cifar10", "mf-fig-2-cnn-cifar10")

@@ -8,7 +8,16 @@ import torch
 
 from normscope.data.dataset import Dataset
 from normscope.reproduction import all_entries, all_experiments
-from normscope.reproduction.entries import advice, curvature_modes, every_norm, mf_fig_1, mf_fig_4, mf_modes, mf_onset
+from normscope.reproduction.entries import (
+    advice,
+    curvature_modes,
+    every_norm,
+    mf_affine,
+    mf_fig_1,
+    mf_fig_4,
+    mf_modes,
+    mf_onset,
+)
 from normscope.reproduction.experiment import Place, compact
 from normscope.reproduction.experiments import advice as advising
 from normscope.reproduction.experiments import phases, scaling, vgg
@@ -108,6 +117,18 @@ def test_both_modes_and_training_beyond_the_top(data):
     assert math.isnan(beyond["left"][0])
 
 
+def test_gamma_and_beta_trained_and_held():
+    tiny = {**TINY, "looks": [0, 1], "steps": 3, "after": 2, "decades": 0.3}
+    curves = mf_affine.run(mf_affine.AFFINE["mnist"].plan("cnn", "small") | tiny, 0, Place())
+    assert curves["gamma"] == [0.5, 2.0]
+    assert all(len(row) == 2 for row in curves.values())
+    # Fewer parameters have less of the curvature; most so at the smaller gamma.
+    assert curves["held_measured"][0] > 1.02 * curves["measured"][0]
+    assert curves["held_predicted"][0] != curves["predicted"][0]
+    for i in range(2):
+        assert curves["measured"][i] / 4 <= curves["diverges"][i] <= 8 * curves["measured"][i]
+
+
 def test_the_onset_lies_within_a_factor_of_two_of_eta_star():
     """A network this narrow may settle down again after a first growth; at width 1000 it is within 0.02 decades."""
     tiny = {"width": 400, "batch_size": 64, "gammas": [4.0], "steps": 20}
@@ -129,9 +150,12 @@ def test_gradient_descent_on_a_parabola_rises_beyond_two_over_lambda():
     def loss(output, target):
         return (output - target).square().sum() / 2
 
-    rises = goes_above(1.0, network, loss, batch, steps=5, tick=lambda step: None)
+    rises = goes_above(1.0, network, loss, [batch], steps=5, tick=lambda step: None)
     assert crossing(rises, 0.1, 30.0, 0.001) == pytest.approx(2.0, rel=0.002)
-    gone = goes_above(1e6, network, loss, batch, steps=5, tick=lambda step: None)
+    # With momentum mu it diverges beyond 2 (1 + mu), which takes a hundred steps to show one percent above.
+    heavy = goes_above(1e6, network, loss, [batch, batch], steps=400, tick=lambda step: None, momentum=0.5)
+    assert crossing(heavy, 2.0, 30.0, 0.001) == pytest.approx(3.0, rel=0.01)
+    gone = goes_above(1e6, network, loss, [batch], steps=5, tick=lambda step: None)
     # After n steps w = (1 - eta)^n: above 10^3 in four steps from 1 + 10^(3/4) on.
     assert crossing(gone, 0.1, 30.0, 0.001) == pytest.approx(1 + 10**0.75, rel=0.002)
 
@@ -237,6 +261,8 @@ def test_regret_is_what_the_nearest_rate_of_the_grid_loses():
 def test_every_experiment_of_the_paper_is_one_command():
     """What a name needs is made by that name: cells of the entries, and no more than their experiments have."""
     for name in (
+        "mf-affine",
+        "mf-distances",
         "mf-fig-1",
         "mf-fig-3",
         "mf-fig-4",

@@ -248,9 +248,12 @@ the deep linear network were chosen with pilot runs in sight, one to three seeds
 `mf-onset`, `every-norm` and the shares of eta* in `advice`. The sweep behind `mf-fig-2-mlp-mnist`
 (`results/phase-mnist-mlp.json`) was there before its rules too, with its distances from measured and corrected eta*;
 the same rules stood before the other panels. `mf-modes` explains what came out of one of them, and its rules were
-written with that panel and two of its own seeds in sight. *Paper scale*: the source's own settings where it states
-any. The encyclopedia article states none; there they are ours, and say so, and a verdict on a small network of digits
-speaks of that network. *Reproduced in part*: some parts of the rule hold. *The statement is wrong*: mathematics with a
+written with that panel and two of its own seeds in sight; so were those of `mf-affine`, which explains two more, with
+the panels and a shorter pilot of seed 0, and `mf-modes/convolutional`, `mf-scaling/mean-mode` and `mf-scaling/onset`,
+with the sweeps and the theory of seed 0. *Paper scale*: the source's own settings where it states any. The encyclopedia
+article states none; there they are ours, and say so, and a verdict on a small network of digits speaks of that network.
+The `-vgg11` statements of `curvature-modes` are the rules for both networks, applied to the one that has runs at that
+scale. *Reproduced in part*: some parts of the rule hold. *The statement is wrong*: mathematics with a
 counterexample. *Not yet run*: fewer seeds than the rule asks for. Bands in pictures are the smallest and the largest of
 the seeds, lines their median; a title with a seed shows that one alone.
 Run one yourself: `normscope reproduce fig-9 --scale small`.

@@ -71,6 +71,22 @@ class Diagram:
     def distance(self, name: str) -> Distance:
         return distance(name, self.edges, self.line(name))
 
+    def rises(self) -> dict[float, float]:
+        """Rate of the first rise by value: the middle of the grid's interval, as the boundary is."""
+        known = [edge for edge in self.edges if math.isfinite(edge.rises * edge.rises_resolution)]
+        return {edge.value: edge.rises * 10**-edge.rises_resolution for edge in known}
+
+    def rise_distance(self, name: str) -> dict[float, float]:
+        """log10(first rise / eta*), by value."""
+        line = self.line(name)
+        return {value: math.log10(rate / line[value]) for value, rate in self.rises().items()}
+
+    def later(self) -> dict[float, float]:
+        """How many times the rate of the first rise that of divergence is, by value."""
+        rises = self.rises()
+        known = [edge for edge in self.edges if edge.value in rises and math.isfinite(edge.eta)]
+        return {edge.value: edge.eta / rises[edge.value] for edge in known}
+
     def heat(self) -> Heat:
         """Test loss, mean over seeds; white where one of them diverged."""
         first = self._runs[self.seeds[0]]
@@ -137,18 +153,16 @@ def _measured(at: Diagram) -> list[Part]:
 
 
 def _onset(at: Diagram) -> list[Part]:
-    """The rise as the middle of the grid's interval, as the boundary is."""
-    line = at.line("corrected")
-    risen = [edge for edge in at.edges if math.isfinite(edge.rises * edge.rises_resolution * edge.eta)]
-    rises = {edge.value: edge.rises * 10**-edge.rises_resolution for edge in risen}
-    apart = [math.log10(rises[edge.value] / line[edge.value]) for edge in risen]
-    later = [edge.eta / rises[edge.value] for edge in risen]
-    if not risen:
+    later, apart = at.later(), at.rise_distance("corrected")
+    if not later:
         return [Part("no rise within the grid", False)]
-    middle = float(np.median(np.abs(apart)))
-    words = f"the first rise lies {middle:.2f} decades from the corrected eta* (median; signed {np.median(apart):+.2f})"
-    factor = f"divergence comes at {min(later):.1f} to {max(later):.1f} times the rate of the first rise"
-    return [Part(words, middle <= 0.1), Part(factor, max(later) <= 1.6)]
+    signed = [apart[value] for value in later]
+    middle, factors = float(np.median(np.abs(signed))), later.values()
+    words = (
+        f"the first rise lies {middle:.2f} decades from the corrected eta* (median; signed {np.median(signed):+.2f})"
+    )
+    factor = f"divergence comes at {min(factors):.1f} to {max(factors):.1f} times the rate of the first rise"
+    return [Part(words, middle <= 0.1), Part(factor, max(factors) <= 1.6)]
 
 
 def _best(at: Diagram) -> list[Part]:

@@ -34,7 +34,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     def network() -> torch.nn.Module:
         return models.MLP(64, width=settings["width"], norm=norm, seed=seed).to(place.device)
 
-    rises = goes_above(1.0, network, half_mse, (x, y), steps=settings["steps"], tick=place.tick)
+    rises = goes_above(1.0, network, half_mse, [(x, y)], steps=settings["steps"], tick=place.tick)
     measured = measure(network(), half_mse, (x, y), hessian=False, tol=0.01).eta_star
     predicted = math.nan
     if norm in KNOWN:

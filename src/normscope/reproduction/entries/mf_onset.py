@@ -43,7 +43,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         found["predicted"].append(predict(model.cpu(), (1, 28, 28), batch_size=len(x), batch=x).eta_star)
         found["measured"].append(measured)
         rises, diverges = (
-            goes_above(factor, partial(network, gamma), half_mse, batch, steps=settings["steps"], tick=place.tick)
+            goes_above(factor, partial(network, gamma), half_mse, [batch], steps=settings["steps"], tick=place.tick)
             for factor in (1.0, 1e6)
         )
         first = crossing(rises, measured / 5, 5 * measured, settings["decades"])

@@ -1,7 +1,7 @@
-"""Plain gradient descent on one batch: the learning rate from which on its loss goes above a multiple of its start."""
+"""Gradient descent on a few batches: the learning rate from which on its loss goes above a multiple of its start."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,24 +26,27 @@ def goes_above(
     factor: float,
     network: "Callable[[], torch.nn.Module]",
     loss_fn: Callable[..., "torch.Tensor"],
-    batch: tuple[Any, Any],
+    stream: Sequence[tuple[Any, Any]],
     *,
     steps: int,
     tick: Callable[[int], None],
+    momentum: float = 0.0,
 ) -> Callable[[float], bool]:
     """lr -> whether the loss exceeds `factor` times its start, or is no number, within so many steps from a new start.
 
-    A factor of 1 is the first rise; 10^6 is divergence, as in sweeps.
+    stream: batches, taken in turn; one alone is the same at every step. Parameters that need no gradient stay. A factor
+    of 1 is the first rise; 10^6 is divergence, as in sweeps.
     """
 
     def holds(lr: float) -> bool:
         import torch
 
         model, start = network(), math.nan
-        sgd = torch.optim.SGD(model.parameters(), lr=lr)
+        sgd = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
         for step in range(steps):
             tick(step)
-            loss = loss_fn(model(batch[0]), batch[1])
+            x, y = stream[step % len(stream)]
+            loss = loss_fn(model(x), y)
             now = float(loss.detach())
             start = now if step == 0 else start
             if not now <= factor * start:
