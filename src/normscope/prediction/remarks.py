@@ -8,7 +8,7 @@ from normscope.prediction.walk import Walk
 
 # Measured over predicted lambda with fewer channels.
 NARROW_SEEN = (0.9, 1.5)
-# And after residual sums: ResNet-18 of widths 32 to 64, gamma of 0.1 (the lowest), 1 and 5; MLPs of 32 channels (the highest).
+# And after residual sums: ResNet-18 of widths 32 to 64 (gamma of 0.1 the lowest), MLPs of 32 channels (the highest).
 SUMS_SEEN = (0.8, 1.5)
 # Growth of squared gradients through the network that is worth a warning.
 _STEEP = 1e3
