@@ -232,12 +232,12 @@ def test_what_is_no_number_is_beyond_every_bound():
 def test_small_scale_is_said_wherever_a_verdict_stands(tmp_path):
     entry, experiment = _entry([Part("", True)], n=1)
     store = Store(tmp_path)
-    assert "scale" not in short(judge(entry, store))
+    assert "scale" not in short(judge(entry, store), {})
     store.add(experiment, "small", Run("cell", 0, {}, 0.0, {}))
-    assert "key (small scale)" in short(judge(entry, store))
-    assert "1 of these verdicts are at small scale" in short(judge(entry, store))
+    assert "key (small scale)" in short(judge(entry, store), {})
+    assert "1 of these verdicts are at small scale" in short(judge(entry, store), {})
     store.add(experiment, "paper", Run("cell", 0, {}, 0.0, {}))
-    assert "scale" not in short(judge(entry, store))
+    assert "scale" not in short(judge(entry, store), {})
 
 
 def test_every_difference_has_a_meaning(judged):
