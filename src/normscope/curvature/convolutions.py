@@ -43,7 +43,8 @@ class _Convolution(torch.autograd.Function):
             # Which is there to keep nothing between passes.
             found, goes_on = Image(x, weight.shape, ctx.settings), False
         else:
-            found = ctx.image = ctx.image or image(x, weight.shape, ctx.settings)
+            # Detached: x leads back to the node before it, which would keep itself alive by what is `ordered`.
+            found = ctx.image = ctx.image or image(x.detach(), weight.shape, ctx.settings)
             if goes_on:
                 before.ordered = found.x
         return *_ConvolutionGrad.apply(g, x, weight, found, list(ctx.needs_input_grad[:3]), goes_on), None
