@@ -21,6 +21,8 @@ the whole on five more; it fails on two. COST keeps what all with a normalizer s
 """
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -43,15 +45,13 @@ COST_OF_THEORY = {SQUARED: (10, 3.0, 41.9), CROSS_ENTROPY: (8, 0.5, 48.5)}
 _BEARABLE = 2.0
 
 
-def kind_of_descent(optimizer: torch.optim.Optimizer | None, momentum: float = 0.0) -> str:
-    """Which of the three it is; empty where it is none of them."""
+def kind_of_descent(optimizer: torch.optim.Optimizer | None, settings: Mapping[str, Any]) -> str:
+    """Which of the three it is; empty where it is none of them. settings: of the group that is looked at."""
     if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)):
         return ADAM
-    if isinstance(optimizer, torch.optim.SGD):
-        momentum = float(optimizer.param_groups[0]["momentum"])
-    elif optimizer is not None:
+    if optimizer is not None and not isinstance(optimizer, torch.optim.SGD):
         return ""
-    return MOMENTUM if momentum else PLAIN
+    return MOMENTUM if settings["momentum"] else PLAIN
 
 
 def start_rate(critical: float, eta_star: float, kind: str, descent: str) -> float:
