@@ -10,8 +10,10 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from normscope.curvature import measure
 from normscope.curvature.orders import ChannelsLast, Image, image
 from normscope.curvature.second import twice_derivable
+from normscope.losses import half_mse
 
 FEW = {"stride": 2}
 MANY = {"padding": 1}
@@ -183,3 +185,35 @@ def test_nothing_is_left_of_a_graph_that_was_let_go_of(order, groups):
     del inside, found
     assert left() is None
     assert ordered() is None
+
+
+class Explained(nn.Module):
+    """Its forward takes the gradient by what lies between its convolutions, and views it."""
+
+    def __init__(self, by: str) -> None:
+        super().__init__()
+        self.by, self.first, self.second = by, nn.Conv2d(3, 4, 3), nn.Conv2d(4, 1, 3, stride=2)
+        with torch.no_grad():
+            for i, p in enumerate(self.parameters()):
+                p.copy_(draw(*p.shape, seed=20 + i))
+        self.double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            before = self.first(x)
+            after = F.relu(before)
+            y = self.second(after).tanh().flatten(1)
+            (slope,) = torch.autograd.grad(y.sum(), before if self.by == "before" else after, create_graph=True)
+        return y.mean(1, keepdim=True) + slope.view(len(x), -1).sin().mean(1, keepdim=True)
+
+
+@pytest.mark.parametrize("by", ["before", "after"])
+def test_a_forward_that_takes_gradients_gets_them_in_the_usual_order(by):
+    model, x, y = Explained(by), draw(3, 3, 7, 7).detach(), draw(3, 1, seed=1).detach()
+    leaves = list(model.parameters())
+    slopes = torch.autograd.grad(half_mse(model(x), y), leaves, create_graph=True)
+    rows = (torch.autograd.grad(s, leaves, retain_graph=True) for s in torch.cat([t.flatten() for t in slopes]))
+    values = torch.linalg.eigvalsh(torch.stack([torch.cat([t.flatten() for t in row]) for row in rows]))
+    found = measure(model, half_mse, (x, y), tol=1e-9, most=200)
+    assert found.hessian_max == pytest.approx(float(values[-1]), rel=1e-8)
+    assert found.hessian_min == pytest.approx(float(values[0]), rel=1e-8)
