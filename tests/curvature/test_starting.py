@@ -140,3 +140,19 @@ def test_where_it_cannot_be_measured_the_rest_is_and_a_note_says_why(task):
     assert found.eta_star > 0
     assert not found.advice
     assert any("The lock of SGD cannot be copied" in note for note in found.notes)
+
+
+def test_beyond_eta_star_the_advice_says_what_happens_without_a_normalizer():
+    x, y = torch.diag(torch.tensor([1.0, 3.0])), torch.tensor([[1.0], [0.01]])
+    model = nn.Linear(2, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    found = measure(model, losses.half_mse, (x, y))
+    assert "without a normalizer may diverge there" in found.advice
+    optimizer = torch.optim.SGD(model.parameters(), lr=found.start_rate)
+    for _ in range(20):
+        optimizer.zero_grad()
+        losses.half_mse(model(x), y).backward()
+        optimizer.step()
+    assert float(losses.half_mse(model(x), y).detach()) > 100 * found.loss
+    assert "beyond" not in measured_advice(0.5, 0.45, SQUARED, PLAIN)
+    assert "beyond" not in measured_advice(0.5, 0.01, CROSS_ENTROPY, PLAIN)
