@@ -1,6 +1,7 @@
 """Convolutions with channels last inside, and patches: torch's derivatives, whatever the user does around them."""
 
 import itertools
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -9,8 +10,10 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from normscope.curvature import measure
 from normscope.curvature.orders import ChannelsLast, Image, image
 from normscope.curvature.second import twice_derivable
+from normscope.losses import half_mse
 
 FEW = {"stride": 2}
 MANY = {"padding": 1}
@@ -152,3 +155,65 @@ def test_other_inputs_stay_as_they_are(shape, groups):
     found = image(x, torch.Size([4, shape[1], 3, 3]), settings)
     assert type(found) is Image
     assert found.x is x
+
+
+@pytest.mark.parametrize(("stride", "padding"), [((1, 2), (1, 0)), ((2, 2), (1, 2)), ((2, 1), (1, 0))])
+def test_a_side_of_length_one_may_have_any_stride_in_memory(stride, padding):
+    x = draw(3, 13, 4).detach().transpose(1, 2).unsqueeze(-1).transpose(2, 3)
+    assert x.shape == (3, 4, 1, 13)
+    assert x.stride(2) == 1
+    leaves = [x.requires_grad_(), draw(5, 4, 3, 1)]
+    expected = derivatives(lambda x: F.conv2d(x, leaves[1], None, stride, padding), leaves)
+    with twice_derivable():
+        found = derivatives(lambda x: F.conv2d(x, leaves[1], None, stride, padding), leaves)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("groups", [1, 4])
+def test_nothing_is_left_of_a_graph_that_was_let_go_of(order, groups):
+    first, second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3, groups=groups)
+    leaves = [*first.parameters(), *second.parameters()]
+    with twice_derivable():
+        inside = F.relu(first(torch.ones(2, 3, 9, 9).contiguous(memory_format=order)))
+        found = torch.autograd.grad(second(inside).sin().sum(), leaves, create_graph=True)
+        torch.autograd.grad(found, leaves, [torch.ones_like(p) for p in leaves])
+    assert inside.grad_fn.ordered is not None
+    left = weakref.ref(inside)
+    ordered = weakref.ref(inside.grad_fn.ordered)
+    del inside, found
+    assert left() is None
+    assert ordered() is None
+
+
+class Explained(nn.Module):
+    """Its forward takes the gradient by what lies between its convolutions, and views it."""
+
+    def __init__(self, by: str) -> None:
+        super().__init__()
+        self.by, self.first, self.second = by, nn.Conv2d(3, 4, 3), nn.Conv2d(4, 1, 3, stride=2)
+        with torch.no_grad():
+            for i, p in enumerate(self.parameters()):
+                p.copy_(draw(*p.shape, seed=20 + i))
+        self.double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            before = self.first(x)
+            after = F.relu(before)
+            y = self.second(after).tanh().flatten(1)
+            (slope,) = torch.autograd.grad(y.sum(), before if self.by == "before" else after, create_graph=True)
+        return y.mean(1, keepdim=True) + slope.view(len(x), -1).sin().mean(1, keepdim=True)
+
+
+@pytest.mark.parametrize("by", ["before", "after"])
+def test_a_forward_that_takes_gradients_gets_them_in_the_usual_order(by):
+    model, x, y = Explained(by), draw(3, 3, 7, 7).detach(), draw(3, 1, seed=1).detach()
+    leaves = list(model.parameters())
+    slopes = torch.autograd.grad(half_mse(model(x), y), leaves, create_graph=True)
+    rows = (torch.autograd.grad(s, leaves, retain_graph=True) for s in torch.cat([t.flatten() for t in slopes]))
+    values = torch.linalg.eigvalsh(torch.stack([torch.cat([t.flatten() for t in row]) for row in rows]))
+    found = measure(model, half_mse, (x, y), tol=1e-9, most=200)
+    assert found.hessian_max == pytest.approx(float(values[-1]), rel=1e-8)
+    assert found.hessian_min == pytest.approx(float(values[0]), rel=1e-8)

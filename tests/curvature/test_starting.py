@@ -1,6 +1,7 @@
 """The critical step that `measure` gives, and the learning rate it names to start with."""
 
 import math
+import threading
 
 import pytest
 import torch
@@ -79,7 +80,7 @@ def test_what_was_not_tried_gets_no_rate(task):
     assert other.critical > 0
     assert math.isnan(other.start_rate)
     assert not other.advice
-    assert kind_of_descent(torch.optim.RMSprop(model.parameters())) == ""
+    assert kind_of_descent(torch.optim.RMSprop(model.parameters()), {"momentum": 0.9}) == ""
     for options in ({"hessian": False}, {"stats": "frozen"}, {"dtype": torch.float64}):
         assert math.isnan(measure(model, losses.half_mse, (x, y), **options).start_rate)
 
@@ -100,3 +101,58 @@ def test_results_say_it_with_what_it_has_cost(task):
     assert f"To start training with: {predicted.start_rate:.3g}." in predicted.verdict(0.1).text
     printed = predict(model, (64,), "half_mse", 64, theory="paper")
     assert "To start" not in str(printed) + printed.verdict(0.1).text
+
+
+def test_of_some_parameters_it_is_that_of_their_own_group(task):
+    model, (x, y) = task
+    (*others, last) = (p for name, p in model.named_parameters() if not name.endswith("bias"))
+    (mine,) = (name for name, p in model.named_parameters() if p is last)
+    alone = torch.optim.SGD([last], lr=0.001, momentum=0.9)
+    groups = [{"params": others, "lr": 0.1}, {"params": [last], "lr": 0.001, "momentum": 0.9}]
+    both = torch.optim.SGD(groups)
+    found, expected = (
+        measure(model, losses.half_mse, (x, y), optimizer=optimizer, parameters=lambda name, _: name == mine)
+        for optimizer in (both, alone)
+    )
+    assert found.critical == pytest.approx(expected.critical, rel=1e-3)
+    assert found.start_rate == pytest.approx(expected.start_rate, rel=1e-3)
+    assert "(squared error, momentum)" in found.advice
+    assert found.optimizer == "SGD (momentum=0.9), 2 groups"
+
+
+def refusing(outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    if (outputs - target).square().mean() > refusing.most:
+        raise ValueError("The outputs are too far off.\nSo far.")
+    return losses.half_mse(outputs, target)
+
+
+def test_where_it_cannot_be_measured_the_rest_is_and_a_note_says_why(task):
+    model, (x, y) = task
+    target = F.one_hot(y, 10).float()
+    refusing.most = float((model(x) - target).square().mean().detach()) * 1.001
+    found = measure(model, refusing, (x, target), matrix="hessian")
+    assert found.lambda_max > 0
+    assert math.isnan(found.critical)
+    assert "The critical step was not measured: The outputs are too far off." in found.notes
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.lock = threading.Lock()
+    found = measure(model, losses.half_mse, (x, y), optimizer=optimizer)
+    assert found.eta_star > 0
+    assert not found.advice
+    assert any("The lock of SGD cannot be copied" in note for note in found.notes)
+
+
+def test_beyond_eta_star_the_advice_says_what_happens_without_a_normalizer():
+    x, y = torch.diag(torch.tensor([1.0, 3.0])), torch.tensor([[1.0], [0.01]])
+    model = nn.Linear(2, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    found = measure(model, losses.half_mse, (x, y))
+    assert "without a normalizer may diverge there" in found.advice
+    optimizer = torch.optim.SGD(model.parameters(), lr=found.start_rate)
+    for _ in range(20):
+        optimizer.zero_grad()
+        losses.half_mse(model(x), y).backward()
+        optimizer.step()
+    assert float(losses.half_mse(model(x), y).detach()) > 100 * found.loss
+    assert "beyond" not in measured_advice(0.5, 0.45, SQUARED, PLAIN)
+    assert "beyond" not in measured_advice(0.5, 0.01, CROSS_ENTROPY, PLAIN)

@@ -11,7 +11,9 @@ A scale and a shift of each channel after it go into its weights, a (x * W + b -
 that derivatives by a and c need no pass over y.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ from normscope.curvature.rectifiers import Rectifier
 from normscope.norms.batch import transformed
 
 _convolution = torch.ops.aten.convolution
+_between: ContextVar[bool] = ContextVar("_between", default=True)
 
 
 class _Convolution(torch.autograd.Function):
@@ -38,15 +41,26 @@ class _Convolution(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> Any:
         x, weight, _ = ctx.saved_tensors
         before = ctx.next_functions[0][0]
-        goes_on = _rectified(before) and not x._backward_hooks
+        goes_on = _between.get() and _rectified(before) and not x._backward_hooks
         if ctx.checkpointed:
             # Which is there to keep nothing between passes.
             found, goes_on = Image(x, weight.shape, ctx.settings), False
         else:
-            found = ctx.image = ctx.image or image(x, weight.shape, ctx.settings)
+            # Detached: x leads back to the node before it, which would keep itself alive by what is `ordered`.
+            found = ctx.image = ctx.image or image(x.detach(), weight.shape, ctx.settings)
             if goes_on:
                 before.ordered = found.x
         return *_ConvolutionGrad.apply(g, x, weight, found, list(ctx.needs_input_grad[:3]), goes_on), None
+
+
+@contextmanager
+def gradients_of_the_user() -> Iterator[None]:
+    """Around forwards, which may ask for gradients by what lies between convolutions: those have the usual order."""
+    token = _between.set(False)
+    try:
+        yield
+    finally:
+        _between.reset(token)
 
 
 def _checkpointed() -> bool:

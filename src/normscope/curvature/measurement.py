@@ -37,8 +37,8 @@ class Measurement(Reportable):
     preconditioned: whether the numbers are those of P^-1/2 (A + weight decay) P^-1/2, P the optimizer's diagonal.
     critical: the learning rate at which the loss along the coming update is back at its value here (`descent.py`).
     start_rate, advice: that to start training with, and in words with what is known of it (`starting.py`). All are
-        nan or empty unless hessian=True, stats="batch" and the model's own precision; these two also for losses and
-        optimizers that were not tried.
+        nan or empty unless hessian=True, stats="batch" and the model's own precision, and where the search failed, of
+        which a note then says why; these two also for losses and optimizers that were not tried.
     """
 
     lambda_max: float

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from normscope.curvature.around import around
+from normscope.curvature.convolutions import gradients_of_the_user
 from normscope.curvature.derivatives import derivable
 from normscope.curvature.fisher import FisherOfOutputs, fisher_of_outputs
 from normscope.curvature.kept import Outputs
@@ -98,7 +99,7 @@ class Network:
         if self._fresh:
             self._lent.draws = True
         self._lent.reset()
-        with self._reading(), nullcontext() if kept is None else kept.keeping():
+        with self._reading(), gradients_of_the_user(), nullcontext() if kept is None else kept.keeping():
             found = self._call(self._model, self._x.take() if x is None else x)
         if self._fresh:
             self._lent.draws = self._lent.generators.moved()

@@ -90,9 +90,10 @@ class ChannelsLast(Image):
         (s, t), (a, b), (d, e), *_ = self.settings
         rows = self.x.permute(0, 2, 3, 1)
         rows = F.pad(rows, (0, 0, b, b, a, a)) if a or b else rows
-        whole, row, column, _ = rows.stride()
+        # Those of the padded too: where a side has length 1, torch may take another order for its own.
+        whole, row, column, channel = rows.stride()
         shape = (len(rows), *self._sides, *self._shape[2:], rows.shape[3])
-        views = rows.as_strided(shape, (whole, s * row, t * column, d * row, e * column, 1))
+        views = rows.as_strided(shape, (whole, s * row, t * column, d * row, e * column, channel))
         return views.reshape(-1, self._shape[1:].numel())
 
 

@@ -101,10 +101,13 @@ def carry_out(
         top, critical = found.values[0], math.nan
         eta_star = limit.factor / top if top > 0 else math.inf
         if asked.hessian and stats == "batch" and cast is None:
-            # The last that is done here: it moves the leaves.
-            critical = critical_step(
-                lent, chosen, look.losses(stats, chosen), gradient, asked.optimizer, guess=eta_star
-            )
+            # The last that is done here: it moves the leaves. Models and losses may refuse to be where it looks.
+            try:
+                losses = look.losses(stats, chosen)
+                critical = critical_step(lent, chosen, losses, gradient, asked.optimizer, guess=eta_star)
+            except Exception as problem:
+                notes.append(f"The critical step was not measured: {(str(problem) or repr(problem)).splitlines()[0]}")
+        settings = _settings(asked, lent.originals[chosen[0]])
     notes += on_the_pass(look, unused, loss_fn, matrix, batches, over)
     measured = {"lambda_max": found, "the Hessian": bent} | {f"statistics {k!r}": v for k, v in others.items()}
     measured |= {f"layer {k!r}": v for k, v in parts.items()}
@@ -113,7 +116,7 @@ def carry_out(
         for what, ritz in measured.items()
         if ritz is not None and not ritz.converged
     ]
-    tried = loss_kind(loss_fn), kind_of_descent(asked.optimizer, asked.momentum)
+    tried = loss_kind(loss_fn), kind_of_descent(asked.optimizer, settings)
     return Measurement(
         lambda_max=top,
         residual=found.residuals[0],
@@ -122,7 +125,7 @@ def carry_out(
         eta_star=eta_star,
         factor=limit.factor,
         rule=limit.rule,
-        optimizer=_optimizer_name(asked),
+        optimizer=_optimizer_name(asked, settings),
         loss=loss,
         loss_kind=loss_kind(loss_fn),
         loss_name=getattr(loss_fn, "__name__", type(loss_fn).__name__),
@@ -183,13 +186,20 @@ def _chosen(asked: Asked, lent: Lent) -> tuple[list[int], Limit, list[str]]:
     return mine, limit, notes
 
 
-def _optimizer_name(asked: Asked) -> str:
+def _settings(asked: Asked, parameter: nn.Parameter) -> dict[str, Any]:
+    """Of the optimizer's group that has the parameter."""
+    if asked.optimizer is None:
+        return {"momentum": asked.momentum}
+    return next(g for g in asked.optimizer.param_groups if any(p is parameter for p in g["params"]))
+
+
+def _optimizer_name(asked: Asked, settings: dict[str, Any]) -> str:
     if asked.optimizer is None:
         mu = asked.momentum
         plain = f"gradient descent with momentum {mu:g}" if mu else "gradient descent"
         return plain + (" (Nesterov)" if asked.nesterov else "")
     keys = ("momentum", "nesterov", "betas", "weight_decay")
     groups = asked.optimizer.param_groups
-    set_to = {key: groups[0][key] for key in keys if groups[0].get(key)}
+    set_to = {key: settings[key] for key in keys if settings.get(key)}
     described = f" ({', '.join(f'{k}={v}' for k, v in set_to.items())})" if set_to else ""
     return type(asked.optimizer).__name__ + described + (f", {len(groups)} groups" if len(groups) > 1 else "")

@@ -60,7 +60,8 @@ def updated(
 ) -> list[Tensor]:
     """Values of `parameters` after the optimizer's next step with their present `.grad` / scale.
 
-    gradients: in the place of `.grad`. lr: the largest learning rate, the others in proportion; their own by default.
+    gradients: in the place of `.grad`. lr: the largest learning rate of `parameters`, the others in proportion; their
+    own by default.
 
     The optimizer and all it holds are copied, with fresh leaves in the place of the parameters; no hook runs, neither
     its own nor those of all optimizers.
@@ -77,7 +78,7 @@ def updated(
         vars(leaf).update(vars(p))
     twin = _twin(optimizer, {id(p): leaf for p, leaf in zip(parameters, leaves, strict=True)})
     if lr is not None:
-        largest = max(float(group["lr"]) for group in twin.param_groups)
+        largest = max(learning_rates(optimizer, parameters))
         for group in twin.param_groups:
             group["lr"] = lr * float(group["lr"]) / largest if largest else lr
     try:
