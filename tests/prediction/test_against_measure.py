@@ -82,7 +82,22 @@ def test_clustered_data_show_their_modes():
     measured = ns.measure(net, ns.losses.half_mse, (x, torch.arange(128) % 10), hessian=False).lambda_max
     assert found.mode == "data"
     assert found.lambda_max > 2 * ns.predict(net, (200,)).lambda_max
-    assert found.lambda_max == pytest.approx(measured, rel=0.2)
+    assert found.lambda_max == pytest.approx(measured, rel=0.1)
+
+
+@pytest.mark.parametrize("stats", ["batch", "frozen"])
+@pytest.mark.parametrize("shape", [(75,), (3, 5, 5)])
+def test_batches_with_one_large_direction(shape, stats):
+    """As photographs have, the brightness: by means over channels lambda was 1.6 times what is measured as trained."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(128, *shape, generator=generator)
+    x = x + 0.8 * torch.randn(128, *[1 for _ in shape], generator=generator)
+    net = nn.Sequential(nn.Flatten(), *ns.models.MLP(75, 10, width=300, depth=3, norm="batch"))
+    found = ns.predict(net, shape, batch=x, stats=stats).lambda_max
+    y = torch.zeros(128, dtype=torch.long)
+    assert found == pytest.approx(
+        ns.measure(net, ns.losses.half_mse, (x, y), hessian=False, stats=stats).lambda_max, rel=0.1
+    )
 
 
 @pytest.mark.parametrize(("name", "loss"), [("mse", nn.MSELoss()), ("cross_entropy", nn.CrossEntropyLoss())])

@@ -72,7 +72,19 @@ def test_data_modes_of_small_batches_under_batch_norm():
     assert warned("too high", net, (50,), batch_size=16)
     assert not warned("too high", net, (50,), batch_size=128)
     x = torch.randn(128, 50, generator=torch.Generator().manual_seed(0))
-    assert warned("tight clusters", net, (50,), batch=x)
+    assert not warned("clusters", net, (50,), batch=x)
+    images = torch.randn(128, 2, 5, 5, generator=torch.Generator().manual_seed(0))
+    convolutional = nn.Sequential(nn.Conv2d(2, 60, 5), nn.BatchNorm2d(60), nn.Tanh(), nn.Flatten(), nn.Linear(60, 10))
+    assert warned("tight clusters", convolutional, (2, 5, 5), batch=images)
+
+
+def test_a_batch_in_few_directions():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(128, 3, generator=generator) @ torch.randn(3, 50, generator=generator)
+    assert warned("few directions", mlp(), (50,), batch=x)
+    assert not warned("few directions", mlp(), (50,), batch=torch.randn(128, 50, generator=generator))
+    # Below three 1/s^2 has no mean, and without eps no number either.
+    assert warned("degrees of freedom", mlp(), (50,), batch=x[:, :1].expand(128, 50))
 
 
 def test_as_many_outputs_as_channels():

@@ -107,3 +107,36 @@ def test_what_borders_share_has_large_eigenvalues():
     assert found.freedom > 6
     wanted = mean_inverse(found.freedom, float((values**3).sum()))
     assert found.inverse * found.variance == pytest.approx(wanted, rel=1e-9)
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.3])
+def test_a_batch_of_which_every_pair_is_known_against_random_channels(eps):
+    """A third of the variance in one direction; the cotangent is along it, and knows nothing of the values."""
+    m, channels = 12, 200_000
+    generator = torch.Generator().manual_seed(3)
+    kernel = torch.eye(m, dtype=torch.float64)
+    large = torch.randn(m, dtype=torch.float64, generator=generator)
+    kernel += 0.5 * torch.outer(large, large)
+    z = torch.randn(channels, m, dtype=torch.float64, generator=generator) @ torch.linalg.cholesky(kernel).T
+    z = z - z.mean(1, keepdim=True)
+    s2 = z.square().mean(1) + eps
+    zh = z / s2.sqrt()[:, None]
+    found = normalize(Sites("samples", 1, 1, m), kernel[None], eps)
+    torch.testing.assert_close(found.kernel[0], zh.T @ zh / channels, atol=0.02, rtol=0)
+    assert found.inverse == pytest.approx(float((1 / s2).mean()), rel=0.01)
+    # With eps the value's own direction is not taken out whole.
+    g = large.expand(channels, m)
+    back = (g - g.mean(1, keepdim=True) - zh * (g * zh).mean(1, keepdim=True)) / s2.sqrt()[:, None]
+    seed = torch.outer(large, large)[None, None]
+    sent, _ = send_back(found, seed, torch.zeros_like(seed), 1.0, trained=True)
+    wanted = back.T @ back / channels
+    torch.testing.assert_close(sent[0, 0], wanted, atol=0.02 * float(wanted.diagonal().max()), rtol=0)
+
+
+def test_equal_directions_are_what_degrees_of_freedom_give():
+    m = 20
+    found = normalize(Sites("samples", 1, 1, m), torch.eye(m, dtype=torch.float64)[None], 0.0)
+    assert found.inverse == pytest.approx(mean_inverse(m - 1.0) / found.variance)
+    torch.testing.assert_close(
+        found.kernel, centred(found.sites, torch.eye(m, dtype=torch.float64)[None]) * m / (m - 1)
+    )

@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 
 from normscope.prediction import functions, modules
 from normscope.prediction.field import Field
+from normscope.prediction.inputs import flattened_first
 from normscope.prediction.mutation import WritingProxy, check_writes
 from normscope.prediction.refusal import WAY_OUT, UnknownOperation, check_gradients_on
 from normscope.prediction.walk import Walk
@@ -58,15 +59,18 @@ class _Tracer(fx.Tracer):
         return super().create_node(kind, target, *args, **kwargs)
 
 
-def walk_through(model: nn.Module, x: Field, walk: Walk) -> Field:
-    """The field of the model's output."""
+def walk_through(model: nn.Module, x: Field, walk: Walk, flat: Field | None = None) -> Field:
+    """The field of the model's output; flat: the input of a network that begins by flattening it, where it differs."""
     try:
         graph = _Tracer().trace(model)
     except UnknownOperation:
         raise
     except Exception as error:
         return _by_export(model, x, walk, error)
-    return _interpret(graph, x, walk, lambda path: _attribute(model, path), _submodules(model))
+    submodule = _submodules(model)
+    if flat is not None and flattened_first(graph, submodule):
+        x = flat
+    return _interpret(graph, x, walk, lambda path: _attribute(model, path), submodule)
 
 
 def _submodules(model: nn.Module) -> Callable[[str], nn.Module]:

@@ -22,8 +22,8 @@ _LARGE = 0.45
 _LONGER = 1.9
 
 
-def common(walk: Walk, found: Spectrum, outputs: int, *, given: bool) -> None:
-    """Warnings and notes of every prediction."""
+def common(walk: Walk, found: Spectrum, outputs: int, *, given: bool, pairs: bool) -> None:
+    """Warnings and notes of every prediction; given, pairs: whether a batch was, and every pair of it is known."""
     widths = [row.numbers["width"] for row in walk.rows if row.inputs is not None]
     hidden = [int(w) for w in widths[:-1]]
     if hidden and min(hidden) < NARROW:
@@ -34,7 +34,7 @@ def common(walk: Walk, found: Spectrum, outputs: int, *, given: bool) -> None:
         )
     _raised(walk, found, outputs)
     _large_batch(walk, found, hidden)
-    _batch_norm(walk, found, given)
+    _batch_norm(walk, found, means=given and not pairs)
     _after_sums(walk, found)
     if walk.lengths > _LONGER:
         walk.warn(
@@ -75,7 +75,7 @@ def _large_batch(walk: Walk, found: Spectrum, hidden: list[int]) -> None:
         )
 
 
-def _batch_norm(walk: Walk, found: Spectrum, given: bool) -> None:
+def _batch_norm(walk: Walk, found: Spectrum, *, means: bool) -> None:
     if found.data <= found.mean or not any(row.kind == "BatchNorm" for row in walk.rows):
         return
     if walk.batch < _SMALL:
@@ -84,10 +84,10 @@ def _batch_norm(walk: Walk, found: Spectrum, given: bool) -> None:
             "to be 10 to 45 % too high. Measure to be sure.",
             (1 / 1.45, 1.2),
         )
-    if given:
+    if means:
         walk.warn(
-            "Data modes of a real batch decide, under BatchNorm: with tight clusters they were seen to be up to 80 % "
-            "too high. Measure to be sure.",
+            "Data modes of a real batch of images decide, under BatchNorm: with tight clusters they were seen to be up "
+            "to 80 % too high. Measure to be sure.",
             (1 / 1.8, 1.2),
         )
 

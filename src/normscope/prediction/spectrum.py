@@ -29,7 +29,7 @@ class Spectrum:
 def spectrum(walk: Walk, x: Field, out: Field, images: Tensor | None) -> Spectrum:
     """Sends cotangents back from one output and reads the eigenvalues off."""
     outputs = out.shape[0]
-    if x.sites.form == "samples":
+    if out.sites.form == "samples":
         return _of_samples(walk, x, out, outputs)
     return _of_classes(walk, x, out, outputs, images)
 

@@ -22,6 +22,19 @@ K_h the direction of zh. g depends on zh through phi'(z'), so by Stein's lemma
 
 where e is what comes back from the next layer, g = phi'(z') e. T is taken without the places themselves, of which there
 are n among n^2 pairs.
+
+Of a batch of which every pair is known, all of the spectrum is: s^2 = eps + sum l_j w_j^2, l_j the eigenvalues of
+K_c / m and w_j Gaussian. With a_k^2 = l_k w_k^2 / s^2, the share of one direction in a channel's zh, and
+1/x = int_0^inf exp(-x t) dt
+
+    E[1/s^2] = int e(t) dt                         e(t) = exp(-eps t) prod_j (1 + 2 l_j t)^(-1/2)
+    E[a_k^2] = int e(t) d_k(t) dt                  d_k(t) = l_k / (1 + 2 l_k t)
+    E[a_k^2 / s^2] = int e(t) t d_k dt
+    E[a_k^2 a_j^2 / s^2] = int e(t) t^2 / 2 d_k d_j dt, three times that for k = j
+
+and a cotangent that knows nothing of zh goes back, as trained, as E[(1 - a a^T) P G P (1 - a a^T) / s^2]. Channels that
+see much of the largest direction are divided by more and lose more of it, so that far less of it comes back than by
+means over channels: in a batch of photographs, of the brightness.
 Source: seed 002, Eq. (23)-(25), corrected; the derivation is in docs/theory.md.
 """
 
@@ -34,13 +47,18 @@ from normscope.theory.sites import Sites, average
 
 # Degrees of freedom from which on three moments say more than two, and how far from equal eigenvalues must be.
 _FEW, _EQUAL = 6.0, 1e-6
+# Directions of a batch from which on E[1/s^2] exists, and their share that is none.
+_LEAST, _NONE = 3, 1e-9
 # Of a continued fraction.
 _TERMS = 60
 
 
 @dataclass(frozen=True)
 class Normalized:
-    """kernel: K_h. variance: s^2. inverse: E[1/s^2]. freedom: nu. own: a sample's own share of mean(K_h^2)."""
+    """kernel: K_h. variance: s^2. inverse: E[1/s^2]. freedom: nu. own: a sample's own share of mean(K_h^2).
+
+    directions: of a batch of which every pair is known.
+    """
 
     sites: Sites
     kernel: Tensor
@@ -48,6 +66,7 @@ class Normalized:
     inverse: float
     freedom: float
     own: float
+    directions: "Directions | None" = None
 
 
 def centred(sites: Sites, kernel: Tensor) -> Tensor:
@@ -80,10 +99,51 @@ def normalize(sites: Sites, kernel: Tensor, eps: float, noise: float = 0.0, unev
         own = average(squares[0]) / sites.batch
         square += noise + uneven * own
     freedom = variance**2 / square if square > 0 else 0.0
+    hat = middle / variance
+    if sites.form == "samples" and (found := _by_directions(hat[0], eps / variance, variance)):
+        hat, inverse, directions = found
+        return Normalized(sites, hat[None], variance, inverse, freedom, own, directions)
     # Below four degrees of freedom E[1/s^2] does not exist or is ruled by rare batches.
-    third = _third(sites, middle / variance, square / variance**2) if freedom > _FEW else 0.0
+    third = _third(sites, hat, square / variance**2) if freedom > _FEW else 0.0
     inverse = mean_inverse(max(freedom, 4.0), third) / variance
-    return Normalized(sites, middle / variance, variance, inverse, freedom, own / variance**2)
+    return Normalized(sites, hat, variance, inverse, freedom, own / variance**2)
+
+
+@dataclass(frozen=True)
+class Directions:
+    """A batch's own, by columns: E[a_k^2 / s^2] and E[a_k^2 a_j^2 / s^2]."""
+
+    vectors: Tensor
+    shares: Tensor
+    pairs: Tensor
+
+    def left(self, g: Tensor, inverse: float) -> Tensor:
+        """E[(1 - a a^T) G (1 - a a^T) / s^2]."""
+        turned = self.vectors.T @ g @ self.vectors
+        own = turned.diagonal(dim1=-2, dim2=-1) @ self.pairs
+        both = turned * (inverse - self.shares[:, None] - self.shares + 2 * self.pairs)
+        both = both - torch.diag_embed(2 * self.pairs.diagonal() * turned.diagonal(dim1=-2, dim2=-1) - own)
+        return self.vectors @ both @ self.vectors.T
+
+
+def _by_directions(kernel: Tensor, eps: float, variance: float) -> tuple[Tensor, float, Directions] | None:
+    """K_h, E[1/s^2] and what goes back, by the trapezoid rule over log t; kernel, eps: over the variance.
+
+    None below three directions, where E[1/s^2] is eps's doing alone.
+    """
+    values, vectors = torch.linalg.eigh(kernel)
+    sizes = values.clamp_min(0) / len(values)
+    if int((sizes > _NONE * sizes.sum()).sum()) < _LEAST:
+        return None
+    t = torch.arange(-30.0, 30.0, 0.25, dtype=torch.float64).exp()[:, None]
+    spans = 1 + 2 * t * sizes
+    weights = 0.25 * t * torch.exp(-eps * t - spans.log().sum(1, keepdim=True) / 2)
+    each = sizes / spans
+    pairs = (weights * t * t / 2 * each).T @ each
+    pairs += 2 * torch.diag(pairs.diagonal())
+    hat = (vectors * (len(values) * (weights * each).sum(0))) @ vectors.T
+    directions = Directions(vectors, (weights * t * each).sum(0) / variance, pairs / variance)
+    return hat, float(weights.sum()) / variance, directions
 
 
 def _third(sites: Sites, kernel: Tensor, square: float) -> float:
@@ -135,10 +195,14 @@ def send_back(found: Normalized, g: Tensor, bend: Tensor, gamma2: float, *, trai
     """
     sites, kernel = found.sites, found.kernel
     diagonal = sites.diagonal(kernel)
-    products = torch.addcmul(g * kernel, bend, gamma2 * sites.outer(diagonal, diagonal))
+    bent = bend * (gamma2 * sites.outer(diagonal, diagonal))
+    products = torch.addcmul(bent, g, kernel)
     rate = gamma2 * found.inverse
     if not trained:
         return rate * g, products
+    if found.directions is not None:
+        back = found.directions.left(centred(sites, g), found.inverse)
+        return gamma2 * (back - found.inverse * sites.rows(bent).mean(-1)[..., None, None, None] * kernel), products
     c2 = sites.rows(products)
     c2 = c2 if sites.form == "torus" else c2.mean(-1)
     kept = torch.addcmul(_taken(sites, g), c2.reshape(-1, 1, 1, 1), kernel)
