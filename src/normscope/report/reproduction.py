@@ -252,8 +252,7 @@ written with that panel and two of its own seeds in sight; so were those of `mf-
 the panels and a shorter pilot of seed 0, and `mf-modes/convolutional`, `mf-scaling/mean-mode` and `mf-scaling/onset`,
 with the sweeps and the theory of seed 0. *Paper scale*: the source's own settings where it states any. The encyclopedia
 article states none; there they are ours, and say so, and a verdict on a small network of digits speaks of that network.
-The `-vgg11` statements of `curvature-modes` are the rules for both networks, applied to the one that has runs at that
-scale. *Reproduced in part*: some parts of the rule hold. *The statement is wrong*: mathematics with a
+*Reproduced in part*: some parts of the rule hold. *The statement is wrong*: mathematics with a
 counterexample. *Not yet run*: fewer seeds than the rule asks for. Bands in pictures are the smallest and the largest of
 the seeds, lines their median; a title with a seed shows that one alone.
 Run one yourself: `normscope reproduce fig-9 --scale small`.
