@@ -18,7 +18,7 @@ from normscope.reproduction.entries import (
     mf_modes,
     mf_onset,
 )
-from normscope.reproduction.experiment import Place, compact
+from normscope.reproduction.experiment import Place
 from normscope.reproduction.experiments import advice as advising
 from normscope.reproduction.experiments import phases, scaling, vgg
 from normscope.reproduction.experiments.descent import crossing, goes_above
@@ -78,7 +78,11 @@ def test_groups_of_a_phase_diagram_change_nothing(cell, monkeypatch):
         return train(trainer, cells, **rest)
 
     monkeypatch.setattr(Trainer, "train", noted)
-    assert compact(phases.run(settings, 0, Place())) == compact(whole)
+    found = phases.run(settings, 0, Place())
+    assert found.keys() == whole.keys()
+    # How many networks are multiplied at once decides how some machines round, and what explodes makes that larger.
+    for name, curves in whole.items():
+        np.testing.assert_allclose(np.array(found[name], float), np.array(curves, float), rtol=1e-3, err_msg=name)
     assert sizes == [3, 3, 2]
 
 

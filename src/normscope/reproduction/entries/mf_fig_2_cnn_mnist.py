@@ -1,8 +1,8 @@
 """Mean-field paper, Figure 2: the convolutional network on MNIST.
 
 Numbers in the texts that are neither the rules' own nor `mf-affine`'s were measured once, with seed 0 (three seeds
-where it is said) on the first batches of the sweep's stream, and are not stored: shares of eigenvectors, eta* of other batches and after some steps,
-rises under plain gradient descent.
+where it is said) on the first batches of the sweep's stream, and are not stored: shares of eigenvectors, eta* of other
+batches and after some steps, rises under plain gradient descent.
 """
 
 from normscope.reproduction.diagrams import phase_entry
