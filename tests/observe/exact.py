@@ -52,7 +52,7 @@ class Cell:
     accumulate: int = 1
     clip: bool = False
     steps: int = 50
-    every: int = 16
+    every: int = 24
     device: str = "cpu"
     tidy: bool = False
 
