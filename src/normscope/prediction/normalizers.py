@@ -47,8 +47,12 @@ def check_features(x: Field, normalized_shape: Any) -> None:
         raise ValueError(f"normalizes a last dimension of {', '.join(map(str, wanted))} and gets {x.shape[0]} features")
 
 
-def _affine(walk: Walk, name: str, x: Field, gamma: Tensor | None, beta: Tensor | None) -> list[tuple[float, Tensor]]:
-    """For each part: mean(gamma^2), and beta's channels."""
+def _affine(
+    walk: Walk, name: str, x: Field, gamma: Tensor | None, beta: Tensor | None, eps: float
+) -> list[tuple[float, Tensor]]:
+    """For each part: mean(gamma^2), and beta's channels; refuses an eps that is none."""
+    if not 0 <= eps < math.inf:
+        raise ValueError(f"has an eps of {eps}, and takes one of at least 0")
     gammas, betas = _slices(x, gamma, 1.0), _slices(x, beta, 0.0)
     squares = [_mean_square(values) for values in gammas]
     for values, square in zip(gammas, squares, strict=True):
@@ -78,7 +82,7 @@ def batch_norm(
             "normalizes each feature of a flattened image by itself; there is a map only for statistics over all sites."
             " Normalize before flattening"
         )
-    affine = _affine(walk, name, x, gamma, beta)
+    affine = _affine(walk, name, x, gamma, beta, eps)
     if running is not None:
         return _by_running(walk, name, x, gamma, beta, affine, eps, running)
     if x.sites.batch * x.sites.count == 1:
@@ -212,6 +216,8 @@ def _by_running(
     a is 0 for a layer that has seen nothing and 1 for one that has seen its inputs often.
     """
     means, variances = (_slices(x, values, 0.0) for values in running)
+    if (lowest := min(float(v.min()) for v in variances)) + eps <= 0:
+        raise ValueError(f"is in eval mode with a running variance of {lowest:.3g}, by which nothing can be divided")
     gammas = _slices(x, gamma, 1.0)
     walk.note("is in eval mode; its running statistics were used, as those of its own inputs.", name)
     row = walk.row(name, "BatchNorm (eval)")
@@ -283,7 +289,7 @@ def sample_norm(
     With many channels the statistics are constants of the weights; the direction that their gradient takes out is one
     of as many as there are channels, and is left in.
     """
-    affine = _affine(walk, name, x, gamma, beta)
+    affine = _affine(walk, name, x, gamma, beta, eps)
     sites, total = x.sites, x.channels
     mean = sum(part.mean * (part.channels / total) for part in x.parts)
     assert isinstance(mean, Tensor)

@@ -126,6 +126,11 @@ def predict(
     if loss == "cross_entropy":
         _say_cross_entropy(walk, out, scale)
     top = scale * max(found.mean, found.data)
+    if not top > 0:
+        walk.warn(
+            "Nothing that is trained moves the output, as weights or gammas of zero in between have it: lambda_max is "
+            "0 and eta* infinite, until those move. Measure again after some steps."
+        )
     plain_name = f"gradient descent with momentum {momentum:g}" if momentum else "gradient descent"
     return Prediction(
         lambda_max=top,
