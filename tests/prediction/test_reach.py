@@ -170,3 +170,23 @@ def test_the_verdict_in_json(tmp_path):
     found = json.loads(CliRunner().invoke(app, arguments).output)
     assert found["verdict"]["good"] is True
     assert found["verdict"]["text"].startswith("lr = 0.01 is")
+
+
+@pytest.mark.parametrize(("channels", "warned"), [(4, True), (8, False)])
+@pytest.mark.parametrize("shape", [(3,), (3, 6, 6)])
+def test_groups_of_few_channels(shape, channels, warned):
+    """Places of an image do not make up for channels: four of 8x8 were at 0.73 times the answer after four layers."""
+    norm = [nn.GroupNorm(64 // channels, 64), nn.ReLU()]
+    layers = {1: [nn.Linear(3, 64), *norm], 3: [nn.Conv2d(3, 64, 3), *norm, nn.AdaptiveAvgPool2d(1), nn.Flatten()]}
+    found = ns.predict(nn.Sequential(*layers[len(shape)], nn.Linear(64, 10)), shape)
+    assert any(f"groups of {channels} channels" in warning for warning in found.warnings) == warned
+    assert (found.seen != (0.9, 1.2)) == warned
+
+
+def test_two_values_that_normalize_each_other():
+    """They become 1 and -1: at two samples lambda was measured at 0.006 times the answer, and at 500,000 times."""
+    with pytest.raises(ValueError, match=r"'1' \(GroupNorm\) normalizes two values"):
+        ns.predict(nn.Sequential(nn.Linear(20, 64), nn.GroupNorm(32, 64), nn.ReLU(), nn.Linear(64, 5)), (20,))
+    by_batch = nn.Sequential(nn.Linear(20, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 5))
+    with pytest.raises(ValueError, match=r"'1' \(BatchNorm1d\).*batch_size=2 leaves two values"):
+        ns.predict(by_batch, (20,), batch_size=2)

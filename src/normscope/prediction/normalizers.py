@@ -85,8 +85,11 @@ def batch_norm(
     affine = _affine(walk, name, x, gamma, beta, eps)
     if running is not None:
         return _by_running(walk, name, x, gamma, beta, affine, eps, running)
-    if x.sites.batch * x.sites.count == 1:
-        raise ValueError("takes statistics over the batch, and batch_size=1 leaves one value. Take a larger batch_size")
+    if (values := x.sites.batch * x.sites.count) < 3:
+        left = "one value" if values == 1 else "two values, which become 1 and -1"
+        raise ValueError(
+            f"takes statistics over the batch, and batch_size={x.sites.batch} leaves {left}. Take a larger batch_size"
+        )
     if x.before is not None:
         walk.note("normalizes after an activation; channels were taken to have the same variance.", name)
     found = [normalize(x.sites, part.kernel, eps, part.noise + part.few, part.uneven) for part in x.parts]
