@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from normscope.prediction.field import Cotangent, Field, Part
-from normscope.prediction.linear import kept_by_norm
+from normscope.prediction.linear import NARROW, kept_by_norm
 from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Row, Walk
 from normscope.theory.handed import Origin
@@ -17,6 +17,8 @@ from normscope.theory.places import kurtosis
 from normscope.theory.sites import average
 
 _UNEVEN = 0.05
+# Channels that count, where gamma differs between them, below which lambda was seen to be far off.
+_COUNTED = 10
 # Running means that are none, and by how much their mean square may be above that of the inputs' means by chance.
 _NO_MEAN, _STRANGE = 1e-12, 1.6
 
@@ -59,12 +61,24 @@ def _affine(
         size = average(values.abs())
         if square - size**2 > _UNEVEN**2 * size**2:
             walk.note("gamma differs between channels; its mean square was taken for all.", name)
+            _check_count(walk, name, len(values), len(values) * square**2 / average(values**4))
     if gamma is not None and not any(squares):
         walk.warn(
             f"{name}: gamma is zero, so it gives beta whatever comes in, and what lies before it gets no gradient "
             "through it: lambda_max has no part of that and rises as gamma moves. Measure again after some steps."
         )
     return list(zip(squares, betas, strict=True))
+
+
+def _check_count(walk: Walk, name: str, channels: int, counted: float) -> None:
+    """counted: (sum gamma^2)^2 / sum gamma^4, over how many channels means of squares average."""
+    if counted < NARROW:
+        walk.warn(
+            f"{name}: gamma differs so much between channels that {channels} of them count as {counted:.1f}, outside "
+            "the theory's reach, which is many channels: lambda was measured at 1.0 to 1.9 times the answer where 10 "
+            "to 30 count, and at 1.1 to 15 times below. Measure instead.",
+            (0.9, 1.9) if counted >= _COUNTED else (0.9, 15.0),
+        )
 
 
 def batch_norm(
