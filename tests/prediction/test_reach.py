@@ -201,3 +201,14 @@ def test_gammas_that_leave_few_channels(large, most):
     found = ns.predict(net, (20,))
     assert found.seen[1] == most
     assert any(f"80 of them count as {large}.0" in warning for warning in found.warnings) == (large < 30)
+
+
+@pytest.mark.parametrize(("times", "most"), [(1, 1.5), (4, 9.0)])
+def test_cross_entropy_of_large_outputs(times, most):
+    """Softmax is flat for some samples and bent for others: measured at 2.0 times the answer with times = 4."""
+    net = ns.models.MLP(50, 10, width=80, norm="batch")
+    with torch.no_grad():
+        net[-1].weight *= times
+    found = ns.predict(net, (50,), "cross_entropy", 96)
+    assert found.seen[1] == most
+    assert any("Outputs differ between samples" in warning for warning in found.warnings) == (times > 1)
