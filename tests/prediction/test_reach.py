@@ -81,6 +81,13 @@ def test_as_many_outputs_as_channels():
     assert not warned("outputs are many", mlp(200, outputs=2), (50,))
 
 
+@pytest.mark.parametrize(("outputs", "most"), [(100, 1.9), (1000, 2.5)])
+def test_many_more_outputs_than_channels(outputs, most):
+    """Width 64, 1000 outputs, two seeds: 2.1 to 2.4 times the answer with and without BatchNorm."""
+    net = nn.Sequential(*[layer for _ in range(2) for layer in (nn.Linear(64, 64), nn.ReLU())], nn.Linear(64, outputs))
+    assert ns.predict(net, (64,), batch_size=64).seen == (0.9, most)
+
+
 @pytest.mark.parametrize("outputs", [10, 100, 101, 300])
 @pytest.mark.parametrize(("q", "q_xy"), [(1.3, 1.0), (0.2, 0.1), (6.0, 5.0)])
 def test_cross_entropy_of_many_outputs(outputs, q, q_xy):
