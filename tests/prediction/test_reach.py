@@ -219,3 +219,13 @@ def test_cross_entropy_of_large_outputs(times, most):
     found = ns.predict(net, (50,), "cross_entropy", 96)
     assert found.seen[1] == most
     assert any("Outputs differ between samples" in warning for warning in found.warnings) == (times > 1)
+
+
+@pytest.mark.parametrize(("layers", "reach"), [(3, 1.9), (30, 6.0)])
+def test_depth_beside_width(layers, reach):
+    """Thirty layers of 80, without normalizer, five seeds: 5.2 times the answer."""
+    found = ns.predict(
+        nn.Sequential(*[k for _ in range(layers) for k in (nn.Linear(80, 80), nn.ReLU())], nn.Linear(80, 10)), (80,)
+    )
+    assert (found.seen[1] > reach) == (layers == 30)
+    assert any("whose inverses have a sum of 0.38" in warning for warning in found.warnings) == (layers == 30)
