@@ -83,6 +83,19 @@ def test_an_output_that_is_an_image():
         ns.predict(nn.Conv2d(3, 4, 3), (3, 8, 8))
 
 
+def test_an_output_of_two_heads():
+    class Heads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = nn.Linear(20, 5), nn.Linear(20, 3)
+
+        def forward(self, x):
+            return torch.cat([self.one(x), self.two(x)], 1)
+
+    with pytest.raises(ValueError, match="The output concatenates 2 tensors"):
+        ns.predict(Heads(), (20,))
+
+
 def test_gamma_of_zero_is_answered_with_a_warning():
     model = ns.models.MLP(20, 5, width=60, norm="batch", gamma=0.0)
     found = ns.predict(model, (20,))

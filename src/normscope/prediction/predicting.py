@@ -187,7 +187,12 @@ def _check_output(walk: Walk, out: Field) -> None:
             f"The output comes out of {bent}, not of a linear map: the theory takes the gradient at the output as one "
             "for every sample. Predict the network without it, or measure it with ns.measure."
         )
-    if not out.flat or (out.sites.count > 1 and out.sites.form != "samples") or len(out.parts) > 1:
+    if len(out.parts) > 1:
+        raise ValueError(
+            f"The output concatenates {len(out.parts)} tensors, whose units have variances of their own; predict knows "
+            "one linear map last. Predict a network that ends in one of them, or measure it with ns.measure."
+        )
+    if not out.flat or (out.sites.count > 1 and out.sites.form != "samples"):
         raise ValueError(
             "predict needs one output vector a sample, (N, outputs); the model gives (N, "
             f"{', '.join(map(str, out.shape))}). Predict the part of it that ends in a linear map, or measure it with "
