@@ -33,7 +33,7 @@ from torch import Tensor
 from normscope.theory.sites import Sites, average
 
 # Degrees of freedom from which on three moments say more than two, and how far from equal eigenvalues must be.
-_FEW, _EQUAL = 6.0, 1e-6
+_FEW, _EQUAL = 4.0, 1e-6
 # Of a continued fraction.
 _TERMS = 60
 
