@@ -247,6 +247,10 @@ def test_bad_layers():
     _refused("not finite", x=torch.full((9, 5), float("nan")))
     _refused("x is a tensor, .* got ndarray", x=np.zeros((9, 5)))
     _refused("lazy and has no weights yet", linear=nn.LazyLinear(3))
+    _refused("complex values", x=torch.zeros(9, 5, dtype=torch.complex64))
+    _refused("on the meta device", linear=nn.Linear(5, 3, device="meta"))
+    _refused("on the meta device", x=torch.zeros(9, 5, device="meta"))
+    _refused(r"w0 is a tensor of the shape \(3, 5\).* got list", w0=[[1.0]])
 
 
 def test_bad_downstream():

@@ -168,6 +168,14 @@ def test_float32_with_a_space_that_ends_early():
     assert max(abs(x - y) for x, y in zip(found.values, (7, 2, 1), strict=False)) <= 1e-4
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_float32_of_one_value(seed):
+    """Of a last layer's biases alone: what rounding leaves was gone on in, and 31 came out for 1."""
+    found = lanczos(lambda v: 1.0 * v, draws(10, seed=seed).float())
+    assert found.converged
+    assert found.values[0] == pytest.approx(1, abs=1e-6)
+
+
 def test_not_converged_is_said_with_its_residual():
     a, _ = with_spectrum(torch.linspace(0, 1, 300).double())
     found = lanczos(lambda v: a @ v, draws(300), tol=1e-6, most=10)

@@ -25,6 +25,7 @@ def net() -> nn.Module:
         ({"batch_size": 1}, "batch_size=1 leaves one value"),
         ({"batch": torch.zeros(8, 21)}, "samples of input_shape"),
         ({"batch": torch.full((8, 20), math.nan)}, "not finite"),
+        ({"batch": torch.zeros(8, 20, dtype=torch.complex64)}, "complex"),
         ({"parameters": lambda name, p: False}, "no trainable parameters"),
     ],
 )
@@ -82,6 +83,19 @@ def test_an_output_that_is_an_image():
         ns.predict(nn.Conv2d(3, 4, 3), (3, 8, 8))
 
 
+def test_an_output_of_two_heads():
+    class Heads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = nn.Linear(20, 5), nn.Linear(20, 3)
+
+        def forward(self, x):
+            return torch.cat([self.one(x), self.two(x)], 1)
+
+    with pytest.raises(ValueError, match="The output concatenates 2 tensors"):
+        ns.predict(Heads(), (20,))
+
+
 def test_gamma_of_zero_is_answered_with_a_warning():
     model = ns.models.MLP(20, 5, width=60, norm="batch", gamma=0.0)
     found = ns.predict(model, (20,))
@@ -115,6 +129,44 @@ def test_large_corrections_of_data_modes_are_warned_of():
 def test_small_batches_are_answered_with_a_warning():
     found = ns.predict(net(), (20,), batch_size=3)
     assert any("degrees of freedom" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize("batch", [None, torch.randn(9, 20, generator=torch.Generator().manual_seed(0))])
+def test_parameters_off_the_way_to_the_output(batch):
+    class WithMore(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net, self.unused = net(), nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.net(x)
+
+    with pytest.raises(ValueError, match="on the way from input to output"):
+        ns.predict(WithMore(), (20,), batch=batch, parameters=lambda name, p: name.startswith("unused"))
+
+
+def test_weights_of_zero_above_all_that_is_trained():
+    model = net()
+    nn.init.zeros_(model[-1].weight)
+    found = ns.predict(model, (20,), parameters=lambda name, p: name == "1.weight")
+    assert (found.lambda_max, found.eta_star) == (0, math.inf)
+    assert any("Nothing that is trained moves the output" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize("eps", [-1.0, math.nan])
+@pytest.mark.parametrize("norm", ["batch", "layer"])
+def test_an_eps_that_is_none(norm, eps):
+    model = ns.models.MLP(20, 5, width=60, norm=norm)
+    model[2].eps = eps
+    with pytest.raises(ValueError, match=r"'2' .*an eps of"):
+        ns.predict(model, (20,))
+
+
+def test_running_variances_below_zero():
+    model = net().eval()
+    model[2].running_var[3] = -2
+    with pytest.raises(ValueError, match=r"'2' .*running variance of -2"):
+        ns.predict(model, (20,))
 
 
 def test_nothing_to_predict():

@@ -93,6 +93,13 @@ def test_as_many_outputs_as_channels():
     assert not warned("outputs are many", mlp(200, outputs=2), (50,))
 
 
+@pytest.mark.parametrize(("outputs", "most"), [(100, 1.9), (1000, 2.5)])
+def test_many_more_outputs_than_channels(outputs, most):
+    """Width 64, 1000 outputs, two seeds: 2.1 to 2.4 times the answer with and without BatchNorm."""
+    net = nn.Sequential(*[layer for _ in range(2) for layer in (nn.Linear(64, 64), nn.ReLU())], nn.Linear(64, outputs))
+    assert ns.predict(net, (64,), batch_size=64).seen == (0.9, most)
+
+
 @pytest.mark.parametrize("outputs", [10, 100, 101, 300])
 @pytest.mark.parametrize(("q", "q_xy"), [(1.3, 1.0), (0.2, 0.1), (6.0, 5.0)])
 def test_cross_entropy_of_many_outputs(outputs, q, q_xy):
@@ -182,3 +189,55 @@ def test_the_verdict_in_json(tmp_path):
     found = json.loads(CliRunner().invoke(app, arguments).output)
     assert found["verdict"]["good"] is True
     assert found["verdict"]["text"].startswith("lr = 0.01 is")
+
+
+@pytest.mark.parametrize(("channels", "warned"), [(4, True), (8, False)])
+@pytest.mark.parametrize("shape", [(3,), (3, 6, 6)])
+def test_groups_of_few_channels(shape, channels, warned):
+    """Places of an image do not make up for channels: four of 8x8 were at 0.73 times the answer after four layers."""
+    norm = [nn.GroupNorm(64 // channels, 64), nn.ReLU()]
+    layers = {1: [nn.Linear(3, 64), *norm], 3: [nn.Conv2d(3, 64, 3), *norm, nn.AdaptiveAvgPool2d(1), nn.Flatten()]}
+    found = ns.predict(nn.Sequential(*layers[len(shape)], nn.Linear(64, 10)), shape)
+    assert any(f"groups of {channels} channels" in warning for warning in found.warnings) == warned
+    assert (found.seen != (0.9, 1.2)) == warned
+
+
+def test_two_values_that_normalize_each_other():
+    """They become 1 and -1: at two samples lambda was measured at 0.006 times the answer, and at 500,000 times."""
+    with pytest.raises(ValueError, match=r"'1' \(GroupNorm\) normalizes two values"):
+        ns.predict(nn.Sequential(nn.Linear(20, 64), nn.GroupNorm(32, 64), nn.ReLU(), nn.Linear(64, 5)), (20,))
+    by_batch = nn.Sequential(nn.Linear(20, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 5))
+    with pytest.raises(ValueError, match=r"'1' \(BatchNorm1d\).*batch_size=2 leaves two values"):
+        ns.predict(by_batch, (20,), batch_size=2)
+
+
+@pytest.mark.parametrize(("large", "most"), [(40, 1.2), (16, 1.9), (4, 15.0)])
+def test_gammas_that_leave_few_channels(large, most):
+    """Two layers of 80, statistics held, four seeds: 1.21, 1.60 and 7.9 times the answer with so many gammas not 0."""
+    net = ns.models.MLP(20, 10, width=80, norm="batch")
+    with torch.no_grad():
+        net[2].weight[large:] = 0
+    found = ns.predict(net, (20,))
+    assert found.seen[1] == most
+    assert any(f"80 of them count as {large}.0" in warning for warning in found.warnings) == (large < 30)
+
+
+@pytest.mark.parametrize(("times", "most"), [(1, 1.5), (4, 9.0)])
+def test_cross_entropy_of_large_outputs(times, most):
+    """Softmax is flat for some samples and bent for others: measured at 2.0 times the answer with times = 4."""
+    net = ns.models.MLP(50, 10, width=80, norm="batch")
+    with torch.no_grad():
+        net[-1].weight *= times
+    found = ns.predict(net, (50,), "cross_entropy", 96)
+    assert found.seen[1] == most
+    assert any("Outputs differ between samples" in warning for warning in found.warnings) == (times > 1)
+
+
+@pytest.mark.parametrize(("layers", "reach"), [(3, 1.9), (30, 6.0)])
+def test_depth_beside_width(layers, reach):
+    """Thirty layers of 80, without normalizer, five seeds: 5.2 times the answer."""
+    found = ns.predict(
+        nn.Sequential(*[k for _ in range(layers) for k in (nn.Linear(80, 80), nn.ReLU())], nn.Linear(80, 10)), (80,)
+    )
+    assert (found.seen[1] > reach) == (layers == 30)
+    assert any("whose inverses have a sum of 0.38" in warning for warning in found.warnings) == (layers == 30)

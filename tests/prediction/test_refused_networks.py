@@ -146,12 +146,21 @@ def test_gradients_turned_off_inside(forward):
         (nn.BatchNorm2d(64), (128, 6, 6), "'1'.*takes 64 channels and gets 128"),
         (nn.RMSNorm(6), (64, 6, 6), "'1'.*last dimensions of images"),
         (nn.PReLU(7), (N,), "'1'.*takes 7 channels and gets 60"),
+        (nn.Conv2d(64, 64, 3, stride=0), (64, 6, 6), "'1'.*stride or dilation below 1"),
+        (nn.Conv2d(64, 64, 3, padding=-1), (64, 6, 6), "'1'.*padding below 0"),
+        (nn.AvgPool2d(3, padding=2), (64, 6, 6), "'1'.*more than half of its window of 3x3"),
+        (nn.MaxPool2d(3, padding=2), (64, 40, 40), "'1'.*more than half of its window of 3x3"),
     ],
 )
 def test_sizes_that_torch_refuses(layer, shape, words):
     first = nn.Linear(20, N) if len(shape) == 1 else nn.Conv2d(3, shape[0], 1)
     with pytest.raises(ValueError, match=words):
         ns.predict(nn.Sequential(first, layer), (20,) if len(shape) == 1 else (3, *shape[1:]))
+
+
+def test_division_by_zero():
+    with pytest.raises(ValueError, match="'truediv'.*divides by zero"):
+        ns.predict(Forward(lambda net, x: net.b(net.a(x) / 0)), (20,))
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,18 @@ def test_the_mean_of_one_over_a_variance_against_draws(large):
     assert (mean_inverse(freedom) > 1.008 * drawn) == bool(large)
 
 
+def test_one_large_eigenvalue_among_few_degrees_of_freedom():
+    """0.45 of the variance is what all samples share of four places: 1.26 by draws, 1.69 by two moments."""
+    generator = torch.Generator().manual_seed(0)
+    values = torch.cat([torch.tensor([0.45]), torch.full((200,), 0.55 / 200)]).double()
+    drawn = 1 / (torch.randn(20_000, 201, dtype=torch.float64, generator=generator).square() @ values)
+    sign = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
+    shared = 0.45 * torch.outer(sign, sign)
+    found = normalize(Sites("exact", 2, 2, 50), torch.stack([0.55 * torch.eye(4) + shared, shared]), 0.0)
+    assert found.freedom == pytest.approx(4.9, abs=0.1)
+    assert found.inverse * found.variance == pytest.approx(float(drawn.mean()), rel=0.02)
+
+
 def test_what_borders_share_has_large_eigenvalues():
     """Of four places of sixteen samples, by the eigenvalues of all 64."""
     sites, kernel = Sites("exact", 2, 2, 16), kernel_of(4)

@@ -132,6 +132,10 @@ def _same(statement: str, j: int, left: Array, right: Array, size: float = 0.0, 
 def lemma_rows(sides: Sides, w0: Tensor, w_star: Tensor) -> list[Row]:
     shape = tuple(sides.weight.shape)
     for name, weight in (("w0", w0), ("w_star", w_star)):
+        if not isinstance(weight, Tensor):
+            raise ValueError(
+                f"{name} is a tensor of the shape {shape} of the layer's weight; got {type(weight).__name__}."
+            )
         if tuple(weight.shape) != shape:
             raise ValueError(f"{name} must have the shape {shape} of the layer's weight; got {tuple(weight.shape)}.")
         if not torch.isfinite(weight).all():

@@ -68,6 +68,10 @@ class Layer:
             )
         if not isinstance(x, Tensor):
             raise ValueError(f"x is a tensor, one batch of inputs of the layer; got {type(x).__name__}.")
+        if x.is_complex():
+            raise ValueError("x holds complex values, and the theorems are about real ones.")
+        if any(t.is_meta for t in (x, *linear.parameters(False), *norm.parameters(False))):
+            raise ValueError("x or the layer is on the meta device and has no values. Materialize and initialize it.")
         if any(is_lazy(p) for module in (linear, norm) for p in module.parameters(False)):
             raise ValueError("The layer is lazy and has no weights yet. Run the network once on a batch.")
         self._linear, self._norm = linear, norm

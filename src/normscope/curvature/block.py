@@ -11,7 +11,7 @@ run out (an invariant space) leave the block. Knows no network. Source: Golub an
 import torch
 from torch import Tensor
 
-from normscope.curvature.lanczos import _INVARIANT, Product, Ritz, remembered
+from normscope.curvature.lanczos import Product, Ritz, remembered, rounding
 
 
 def block_lanczos(
@@ -52,7 +52,7 @@ def block_lanczos(
             images = images - (images @ basis.T) @ basis
         theta, s = torch.linalg.eigh(inside)
         scale = float(theta.abs().max()) or 1.0
-        block, coupling = _orthonormal(images, _INVARIANT * scale)
+        block, coupling = _orthonormal(images, rounding(start.dtype) * scale)
         residuals = torch.linalg.vector_norm(coupling.double().cpu() @ s[before:], dim=0) / scale
         wanted = residuals[-min(k, len(basis)) :].tolist() + (residuals[:1].tolist() if smallest else [])
         enough = len(basis) >= min(max(least, k), start.shape[1])

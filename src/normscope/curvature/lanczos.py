@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 Product = Callable[[Tensor], Tensor]
-_INVARIANT = 1e-12
 
 
 @dataclass(frozen=True)
@@ -47,6 +46,11 @@ class Ritz:
     converged: bool
     products: int
     memory: Memory
+
+
+def rounding(dtype: torch.dtype) -> float:
+    """Share of the largest value below which what a product adds is rounding, and no direction to go on in."""
+    return max(8 * torch.finfo(dtype).eps, 1e-12)
 
 
 def unit_of(w: Tensor) -> float:
@@ -105,7 +109,7 @@ def krylov(product: Product, start: Tensor, *, most: int) -> Iterator[Krylov]:
         w = space.add(q, product)
         yield space
         scale = max(map(abs, space.alphas + space.betas), default=1.0)
-        if space.beta <= _INVARIANT * scale:
+        if space.beta <= rounding(start.dtype) * scale:
             return
         q = w / w.norm()
 
@@ -144,7 +148,7 @@ def lanczos(
         residuals = space.beta * s[-1].abs() / scale
         wanted = residuals[-min(k, done) :].tolist() + (residuals[:1].tolist() if smallest else [])
         converged = max(wanted) <= tol and done >= min(max(least, k), start.numel())
-        if converged or max(residuals) <= _INVARIANT:
+        if converged or max(residuals) <= rounding(start.dtype):
             converged = True
             break
     chosen = s[:, -min(k, done) :].flip(1).to(start)

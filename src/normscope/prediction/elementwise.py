@@ -219,19 +219,22 @@ def multiplied(
     """Kernels times a factor for each pair, the same for what comes back."""
     by = factor(x)
     parts = tuple(
-        Part(
-            part.channels,
-            part.kernel * by,
-            part.mean * of_mean,
-            part.tangent * of_mean**2,
-            part.noise * of_mean**4,
-            length=part.length,
+        replace(
+            part,
+            kernel=part.kernel * by,
+            mean=part.mean * of_mean,
+            tangent=part.tangent * of_mean**2,
+            noise=part.noise * of_mean**4,
+            few=part.few * of_mean**4,
+            marginal=None,
+            fresh=None if part.fresh is None else part.fresh * of_mean**2,
         )
         for part in x.parts
     )
     out = Field(x.sites, parts, x.shape, gaussian, x.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
+        _known_after(walk, x, out)
         bend = tuple(b * of_mean**4 for b in cotangent.bend)
         two = tuple(both * of_mean**2 for both in cotangent.two)
         return [Cotangent(tuple(g * by for g in cotangent.g), bend, two, cotangent.spread, origin=cotangent.origin)]
@@ -264,15 +267,26 @@ def dropout(walk: Walk, x: Field, p: float, *, whole_channels: bool) -> Field:
 def shift(walk: Walk, x: Field, constant: float) -> Field:
     """x + constant."""
     parts = tuple(
-        Part(
-            part.channels,
-            part.kernel + constant * (x.sites.ends(part.mean)[0] + x.sites.ends(part.mean)[1]) + constant**2,
-            part.mean + constant,
-            part.tangent,
-            part.noise,
-            length=part.length,
+        replace(
+            part,
+            kernel=part.kernel + constant * (x.sites.ends(part.mean)[0] + x.sites.ends(part.mean)[1]) + constant**2,
+            mean=part.mean + constant,
+            marginal=None,
         )
         for part in x.parts
     )
     out = Field(x.sites, parts, x.shape, x.gaussian, x.roots)
-    return walk.record(out, [x], lambda cotangent: [cotangent])
+
+    def back(cotangent: Cotangent) -> list[Cotangent]:
+        _known_after(walk, x, out)
+        return [cotangent]
+
+    return walk.record(out, [x], back)
+
+
+def _known_after(walk: Walk, x: Field, out: Field) -> None:
+    """What a normalizer or an activation of `out` is known by, those before `x` ask for by its kernels."""
+    for before, after in zip(x.parts, out.parts, strict=True):
+        for known in (walk.normed, walk.leans):
+            if id(after.kernel) in known:
+                known[id(before.kernel)] = known[id(after.kernel)]

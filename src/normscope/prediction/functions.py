@@ -50,7 +50,10 @@ def _multiply(walk: Walk, name: str, left: Any, right: Any) -> Any:
 def _divide(walk: Walk, name: str, left: Any, right: Any) -> Any:
     if isinstance(right, Field):
         raise UnknownOperation("divides by a tensor of the network, which has no map here")
-    return elementwise.scale(walk, left, 1 / _constant(walk, right))
+    divisor = _constant(walk, right)
+    if divisor == 0:
+        raise ValueError("divides by zero")
+    return elementwise.scale(walk, left, 1 / divisor)
 
 
 def _constant(walk: Walk, value: Any) -> float:

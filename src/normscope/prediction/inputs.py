@@ -54,6 +54,8 @@ def input_field(
             f"batch holds at least two samples of input_shape, (m, {', '.join(map(str, shape))}); got "
             f"{tuple(batch.shape)}."
         )
+    if batch.is_complex():
+        raise ValueError("batch holds complex values, and a network of real ones takes none.")
     x = batch.detach().double().cpu()
     if not bool(torch.isfinite(x).all()):
         raise ValueError("batch holds values that are not finite. Clean them first.")

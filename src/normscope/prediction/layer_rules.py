@@ -10,6 +10,9 @@ from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.site_rules import two
 from normscope.prediction.walk import Walk
 
+# Channels in a group of GroupNorm below which lambda was seen to be off.
+_FEW = 8
+
 
 def linear_rule(walk: Walk, name: str, x: Field, weight: Tensor, bias: Tensor | None = None) -> Field:
     return linear.linear(walk, name, x, weight, bias)
@@ -86,12 +89,16 @@ def group_norm_rule(
 ) -> Field:
     if x.channels % groups:
         raise ValueError(f"normalizes {groups} groups and gets {x.channels} channels, which they do not divide")
-    if x.channels // groups * (1 if x.flat else x.sites.count) < linear.NARROW:
-        walk.warn(
-            f"{name}: groups of {x.channels // groups} channels are narrow for a theory of many channels, in which "
-            "statistics do not vary from sample to sample; how far lambda_max is off was not measured. Use fewer "
-            "groups, or measure to be sure."
-        )
-    if groups == x.channels:
+    each, alone = x.channels // groups, x.sites.count == 1
+    if each == 1:
         raise UnknownOperation("normalizes every channel of a sample by itself (InstanceNorm), which has no map here")
+    if each == 2 and alone:
+        raise UnknownOperation("normalizes two values by each other, so that they become 1 and -1; it has no map here")
+    if each < _FEW:
+        walk.warn(
+            f"{name}: groups of {each} channels are few for a theory of many, in which statistics do not vary from "
+            "sample to sample: lambda was measured at 0.34 to 0.91 times the answer on images (groups of 2 and 4) and "
+            "at 1.7 to 65 times on vectors (groups of 4 and 3). Use fewer groups, or measure instead.",
+            (0.9, 65.0) if alone else (0.3, 1.2),
+        )
     return normalizers.sample_norm(walk, name, x, weight, bias, eps, centre=True, kind="GroupNorm")

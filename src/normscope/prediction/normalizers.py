@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from normscope.prediction.field import Cotangent, Field, Part
-from normscope.prediction.linear import kept_by_norm
+from normscope.prediction.linear import NARROW, kept_by_norm
 from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Row, Walk
 from normscope.theory.handed import Origin
@@ -19,6 +19,8 @@ from normscope.theory.sites import average
 _UNEVEN = 0.05
 # Directions of a real batch below which answers were seen to be off.
 _FEW = 6.0
+# Channels that count, where gamma differs between them, below which lambda was seen to be far off.
+_COUNTED = 10
 # Running means that are none, and by how much their mean square may be above that of the inputs' means by chance.
 _NO_MEAN, _STRANGE = 1e-12, 1.6
 
@@ -49,20 +51,36 @@ def check_features(x: Field, normalized_shape: Any) -> None:
         raise ValueError(f"normalizes a last dimension of {', '.join(map(str, wanted))} and gets {x.shape[0]} features")
 
 
-def _affine(walk: Walk, name: str, x: Field, gamma: Tensor | None, beta: Tensor | None) -> list[tuple[float, Tensor]]:
-    """For each part: mean(gamma^2), and beta's channels."""
+def _affine(
+    walk: Walk, name: str, x: Field, gamma: Tensor | None, beta: Tensor | None, eps: float
+) -> list[tuple[float, Tensor]]:
+    """For each part: mean(gamma^2), and beta's channels; refuses an eps that is none."""
+    if not 0 <= eps < math.inf:
+        raise ValueError(f"has an eps of {eps}, and takes one of at least 0")
     gammas, betas = _slices(x, gamma, 1.0), _slices(x, beta, 0.0)
     squares = [_mean_square(values) for values in gammas]
     for values, square in zip(gammas, squares, strict=True):
         size = average(values.abs())
         if square - size**2 > _UNEVEN**2 * size**2:
             walk.note("gamma differs between channels; its mean square was taken for all.", name)
+            _check_count(walk, name, len(values), len(values) * square**2 / average(values**4))
     if gamma is not None and not any(squares):
         walk.warn(
             f"{name}: gamma is zero, so it gives beta whatever comes in, and what lies before it gets no gradient "
             "through it: lambda_max has no part of that and rises as gamma moves. Measure again after some steps."
         )
     return list(zip(squares, betas, strict=True))
+
+
+def _check_count(walk: Walk, name: str, channels: int, counted: float) -> None:
+    """counted: (sum gamma^2)^2 / sum gamma^4, over how many channels means of squares average."""
+    if counted < NARROW:
+        walk.warn(
+            f"{name}: gamma differs so much between channels that {channels} of them count as {counted:.1f}, outside "
+            "the theory's reach, which is many channels: lambda was measured at 1.0 to 1.9 times the answer where 10 "
+            "to 30 count, and at 1.1 to 15 times below. Measure instead.",
+            (0.9, 1.9) if counted >= _COUNTED else (0.9, 15.0),
+        )
 
 
 def batch_norm(
@@ -80,11 +98,14 @@ def batch_norm(
             "normalizes each feature of a flattened image by itself; there is a map only for statistics over all sites."
             " Normalize before flattening"
         )
-    affine = _affine(walk, name, x, gamma, beta)
+    affine = _affine(walk, name, x, gamma, beta, eps)
     if running is not None:
         return _by_running(walk, name, x, gamma, beta, affine, eps, running)
-    if x.sites.batch * x.sites.count == 1:
-        raise ValueError("takes statistics over the batch, and batch_size=1 leaves one value. Take a larger batch_size")
+    if (values := x.sites.batch * x.sites.count) < 3:
+        left = "one value" if values == 1 else "two values, which become 1 and -1"
+        raise ValueError(
+            f"takes statistics over the batch, and batch_size={x.sites.batch} leaves {left}. Take a larger batch_size"
+        )
     if x.before is not None:
         walk.note("normalizes after an activation; channels were taken to have the same variance.", name)
     found = [normalize(x.sites, part.kernel, eps, part.noise + part.few, part.uneven) for part in x.parts]
@@ -222,6 +243,8 @@ def _by_running(
     a is 0 for a layer that has seen nothing and 1 for one that has seen its inputs often.
     """
     means, variances = (_slices(x, values, 0.0) for values in running)
+    if (lowest := min(float(v.min()) for v in variances)) + eps <= 0:
+        raise ValueError(f"is in eval mode with a running variance of {lowest:.3g}, by which nothing can be divided")
     gammas = _slices(x, gamma, 1.0)
     walk.note("is in eval mode; its running statistics were used, as those of its own inputs.", name)
     row = walk.row(name, "BatchNorm (eval)")
@@ -293,7 +316,7 @@ def sample_norm(
     With many channels the statistics are constants of the weights; the direction that their gradient takes out is one
     of as many as there are channels, and is left in.
     """
-    affine = _affine(walk, name, x, gamma, beta)
+    affine = _affine(walk, name, x, gamma, beta, eps)
     sites, total = x.sites, x.channels
     mean = sum(part.mean * (part.channels / total) for part in x.parts)
     assert isinstance(mean, Tensor)

@@ -29,7 +29,7 @@ def average_pool(walk: Walk, x: Field, window: Window, *, flat: bool = False) ->
         Part(
             part.channels,
             pool(window, part.kernel),
-            place(window, part.mean, averaged=True),
+            place(window, part.mean),
             pool(window, part.tangent),
             part.noise / window.taps**2,
             length=part.length,

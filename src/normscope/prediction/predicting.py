@@ -36,6 +36,8 @@ from normscope.theory.softmax import curvatures
 LOSSES = ("half_mse", "half_sse", "mse", "cross_entropy")
 THEORIES = ("corrected", "paper")
 READINGS = ("batch", "frozen")
+# Mean square of what is a sample's own of the outputs, from which on softmax was seen to differ much between samples.
+_SATURATED = 2.5
 
 
 _ONE = RLock()
@@ -131,6 +133,11 @@ def predict(
     if loss == "cross_entropy":
         _say_cross_entropy(walk, out, scale)
     top = scale * max(found.mean, found.data)
+    if not top > 0:
+        walk.warn(
+            "Nothing that is trained moves the output, as weights or gammas of zero in between have it: lambda_max is "
+            "0 and eta* infinite, until those move. Measure again after some steps."
+        )
     plain_name = f"gradient descent with momentum {momentum:g}" if momentum else "gradient descent"
     return Prediction(
         lambda_max=top,
@@ -185,7 +192,12 @@ def _check_output(walk: Walk, out: Field) -> None:
             f"The output comes out of {bent}, not of a linear map: the theory takes the gradient at the output as one "
             "for every sample. Predict the network without it, or measure it with ns.measure."
         )
-    if not out.flat or (out.sites.count > 1 and out.sites.form != "samples") or len(out.parts) > 1:
+    if len(out.parts) > 1:
+        raise ValueError(
+            f"The output concatenates {len(out.parts)} tensors, whose units have variances of their own; predict knows "
+            "one linear map last. Predict a network that ends in one of them, or measure it with ns.measure."
+        )
+    if not out.flat or (out.sites.count > 1 and out.sites.form != "samples"):
         raise ValueError(
             "predict needs one output vector a sample, (N, outputs); the model gives (N, "
             f"{', '.join(map(str, out.shape))}). Predict the part of it that ends in a linear map, or measure it with "
@@ -200,23 +212,33 @@ def _loss_factor(walk: Walk, loss: str, out: Field, batch: int) -> float:
         return {"half_mse": 1.0, "half_sse": float(batch), "mse": 2.0 / outputs}[loss]
     if outputs == 1:
         raise ValueError("Cross-entropy needs at least two outputs; the model has one. Take another loss.")
-    sites, q = out.sites, _mean_square(out)
-    q_xy = float(sites.mix(out.parts[0].kernel).mean() * sites.batch - q) / max(sites.batch - 1, 1)
-    found = curvatures(outputs, q, q_xy)
+    found = curvatures(outputs, *_moments(out))
     walk.heights = found / found[0]
     return float(found[0])
 
 
-def _mean_square(out: Field) -> float:
-    return float(out.sites.diagonal(out.parts[0].kernel).mean())
+def _moments(out: Field) -> tuple[float, float]:
+    """Mean square of the outputs, and mean product of two samples'."""
+    sites, kernel = out.sites, out.parts[0].kernel
+    q = float(sites.diagonal(kernel).mean())
+    return q, float(sites.mix(kernel).mean() * sites.batch - q) / max(sites.batch - 1, 1)
 
 
 def _say_cross_entropy(walk: Walk, out: Field, factor: float) -> None:
+    q, q_xy = _moments(out)
     walk.note(
         f"Cross-entropy: its curvature is {factor:.3g} of half_mse's here, where outputs have a mean square of "
-        f"{_mean_square(out):.3g}" + f". {NOT_A_LIMIT}"
+        f"{q:.3g}" + f". {NOT_A_LIMIT}"
     )
     walk.doubt((0.9, 1.5))
+    if q - q_xy > _SATURATED:
+        walk.warn(
+            f"Outputs differ between samples by a mean square of {q - q_xy:.2g}, so that softmax is flat for some and "
+            "bent for others, and the theory takes their mean: lambda was measured at 1.4, 2, 3.7 and 8.4 times the "
+            "answer with 3, 6, 23 and 140 under BatchNorm, and at 1.3 and 1.6 times with 34 and 210 without a "
+            "normalizer. Measure instead, or make the last weights smaller.",
+            (0.9, 9.0),
+        )
 
 
 def _layers(walk: Walk, found: Spectrum, scale: float) -> tuple[dict[str, float | str], ...]:

@@ -73,6 +73,8 @@ def _window(x: Field, kernel: Any, stride: Any, padding: Any, dilation: Any, cei
     k = two(kernel, dims)
     s = k if stride is None or stride == [] else two(stride, dims)
     p = two(padding, dims) if dims == 2 else (0, two(padding, 1)[1])
+    if any(2 * n > size for n, size in zip(p, k, strict=True)):
+        raise ValueError(f"pads by {p[0]}x{p[1]}, more than half of its window of {k[0]}x{k[1]}, which torch refuses")
     window = Window(x.sites, k, s, p, two(dilation, dims))
     if ceil_mode:
         after, sizes = window.after, (x.sites.height, x.sites.width)

@@ -39,7 +39,10 @@ Shares = list[tuple[Row, list[float]]]
 
 def _added(walk: Walk) -> Shares:
     """The rows that add to lambda, and what each adds in every direction."""
-    return [(row, row.share.detach().tolist()) for row in walk.rows if row.share is not None]
+    found = [(row, row.share.detach().tolist()) for row in walk.rows if row.share is not None]
+    if not found:
+        raise ValueError("None of the trained parameters is on the way from input to output; lambda is by those.")
+    return found
 
 
 def _factor(walk: Walk, rows: Shares, mode: int, outputs: int) -> float:

@@ -46,7 +46,7 @@ from torch import Tensor
 from normscope.theory.sites import Sites, average
 
 # Degrees of freedom from which on three moments say more than two, and how far from equal eigenvalues must be.
-_FEW, _EQUAL = 6.0, 1e-6
+_FEW, _EQUAL = 4.0, 1e-6
 # Directions of a batch from which on E[1/s^2] exists, and their share that is none.
 _LEAST, _NONE = 3, 1e-9
 # Of a continued fraction.

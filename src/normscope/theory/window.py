@@ -30,6 +30,8 @@ class Window:
 
     @cached_property
     def after(self) -> Sites:
+        if min(*self.kernel, *self.stride, *self.dilation) < 1 or min(self.padding) < 0:
+            raise ValueError("has a window, stride or dilation below 1, or padding below 0, which torch refuses")
         size = [
             (n + 2 * p - d * (k - 1) - 1) // s + 1
             for n, k, s, p, d in zip(

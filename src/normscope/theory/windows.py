@@ -96,16 +96,14 @@ def pool_back(window: Window, g: Tensor) -> Tensor:
     return twice.reshape(*lead, before.count, before.count).transpose(-1, -2)
 
 
-def place(window: Window, values: Tensor, *, averaged: bool) -> Tensor:
-    """A number of each place (a mean) through average pooling; zero through a convolution."""
+def place(window: Window, values: Tensor) -> Tensor:
+    """A number of each place (a mean) through average pooling."""
     before, after = window.before, window.after
     if before.form == "samples":
-        return values if averaged else torch.zeros_like(values)
+        return values
     if before.form == "torus":
         inside = taps_inside(window)
-        return values * float(averaged) * (inside.mean() if after.form == "torus" else inside)
-    if not averaged:
-        return values.new_zeros(after.count)
+        return values * (inside.mean() if after.form == "torus" else inside)
     return _pooled(values.reshape(1, 1, before.height, before.width), window).flatten()
 
 

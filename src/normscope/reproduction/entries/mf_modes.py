@@ -176,8 +176,8 @@ ENTRY = Entry(
             lambda runs: _top(runs, "mlp", {"mnist": "mean_mode", "cifar10": "data_mode"}),
             cells=("mlp",),
             found="On CIFAR-10 it is a data mode from gamma 0.15 on; at the two smallest gammas the last gamma and "
-            "beta, which all samples see alike, have most of lambda. A theory by means over channels, which these rules were "
-            "written with, had data modes a third too high and on top at every gamma.",
+            "beta, which all samples see alike, have most of lambda. A theory by means over channels, with which these "
+            "rules were written, had data modes a third too high and on top at every gamma.",
         ),
         Statement(
             "convolutional",
