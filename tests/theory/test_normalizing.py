@@ -78,6 +78,31 @@ def test_backward_as_trained_against_random_channels(constant):
     assert float(sites.mix(sent)) == pytest.approx(0.0, abs=2e-3)
 
 
+def test_backward_as_trained_through_places_of_unequal_variance():
+    """20,000 channels, 32 samples, three places: with one share of zh for all, squared gradients came out negative."""
+    m, channels = 32, 20_000
+    generator = torch.Generator().manual_seed(0)
+    own = torch.tensor([[1.5, 0.3, 0.0], [0.3, 0.6, 0.1], [0.0, 0.1, 0.2]], dtype=torch.float64)
+    alike = torch.tensor([0.7, 0.4, 0.1], dtype=torch.float64)
+    z = torch.randn(channels, m, 3, dtype=torch.float64, generator=generator) @ torch.linalg.cholesky(own).T
+    z += torch.randn(channels, 1, 1, dtype=torch.float64, generator=generator) * alike
+    z = z.flatten(1).requires_grad_()
+    zh = (z - z.mean(1, keepdim=True)) / z.var(1, unbiased=False, keepdim=True).sqrt()
+    (gz,) = torch.autograd.grad(torch.relu(zh).sum(), z)
+    gz = gz.view(channels, m, 3)
+    same = torch.einsum("nma,nmb->ab", gz, gz) / (channels * m)
+    summed = gz.sum(1)
+    other = (summed.T @ summed / channels - m * same) / (m * (m - 1))
+
+    sites, shared = Sites("exact", 1, 3, m), torch.outer(alike, alike)
+    found = normalize(sites, torch.stack([own + shared, shared]), 0.0)
+    moments = RELU.moments(sites.pairs(found.kernel, torch.zeros(3, dtype=torch.float64)))
+    bend = sites.outer(moments.bend, moments.bend) * (1 - sites.same())
+    sent, _ = send_back(found, moments.slope[None], bend[None], 1.0, trained=True)
+    torch.testing.assert_close(sent[0, 0].diagonal(), same.diagonal(), rtol=0.03, atol=0)
+    torch.testing.assert_close(sent[0, 1], other, rtol=0, atol=1e-3)
+
+
 def test_no_variance_leaves_eps_alone():
     found = normalize(Sites("exact", 1, 1, 8), torch.ones(2, 1, 1, dtype=torch.float64), 1e-5)
     assert float(found.variance) == pytest.approx(1e-5)

@@ -11,17 +11,20 @@ s^2 = q - q_xy up to 1/m: the variance and not, as printed, the second moment q 
 
 Backward, held constant ("frozen"):   G' = gamma^2 r G
 
-Backward, as trained:                 G' = gamma^2 r (P G P - c2 K_h)      c2 = E[mean(g zh)^2]
+Backward, as trained:                 G' = gamma^2 r (P (G - (l[a] + l[b]) K_h) P - d K_h)
 
 r = E[1/s^2] = nu / (nu - 2) / s^2 (`mean_inverse`) with nu = s^4 / mean(K_c^2) degrees of freedom, because s^2 of one
 channel is a sum of squares of correlated Gaussians (nu = m - 1 for m unstructured samples, the factor of Yang et al.
-2019), and of eps, which does not fluctuate: a large one leaves r at 1 / s^2. P takes out the mean over the batch, c2
-K_h the direction of zh. g depends on zh through phi'(z'), so by Stein's lemma
+2019), and of eps, which does not fluctuate: a large one leaves r at 1 / s^2. P takes out the mean over the batch, the
+rest the direction of zh, c zh with c = mean(g zh). g depends on zh through phi'(z'), so by Stein's lemma, to first
+order,
 
-    c2 = mean over pairs of [ G K_h + gamma^2 T K_h(a; a) K_h(b; b) ]       T = E[phi''] E[phi''] times the kernel of e
+    E[c zh[a] g[b]] = K_h (l[b] + mean(G K_h))      l[b] = gamma^2 mean_d(T[d, b] K_h(d; d))
+    E[c^2] = mean(G K_h) + mean(l K_h(a; a))        T = E[phi''] E[phi''] times the kernel of e
 
-where e is what comes back from the next layer, g = phi'(z') e. T is taken without the places themselves, of which there
-are n among n^2 pairs.
+where e is what comes back from the next layer, g = phi'(z') e; d = mean(G K_h) - mean(l K_h(a; a)). Where all places
+have one variance this is P G P - E[c^2] K_h. T is taken without the places themselves, of which there are n among n^2
+pairs.
 
 Of a batch of which every pair is known, all of the spectrum is: s^2 = eps + sum l_j w_j^2, l_j the eigenvalues of
 K_c / m and w_j Gaussian. With a_k^2 = l_k w_k^2 / s^2, the share of one direction in a channel's zh, and
@@ -195,15 +198,16 @@ def send_back(found: Normalized, g: Tensor, bend: Tensor, gamma2: float, *, trai
     """
     sites, kernel = found.sites, found.kernel
     diagonal = sites.diagonal(kernel)
-    bent = bend * (gamma2 * sites.outer(diagonal, diagonal))
-    products = torch.addcmul(bent, g, kernel)
-    rate = gamma2 * found.inverse
+    overlaps = g * kernel
+    products = torch.addcmul(overlaps, bend, gamma2 * sites.outer(diagonal, diagonal))
+    rate, directions = gamma2 * found.inverse, found.directions
     if not trained:
         return rate * g, products
-    if found.directions is not None:
-        back = found.directions.left(centred(sites, g), found.inverse)
-        return gamma2 * (back - found.inverse * sites.rows(bent).mean(-1)[..., None, None, None] * kernel), products
-    c2 = sites.rows(products)
-    c2 = c2 if sites.form == "torus" else c2.mean(-1)
-    kept = torch.addcmul(_taken(sites, g), c2.reshape(-1, 1, 1, 1), kernel)
-    return rate * (g - kept), products
+    leans = sites.rows(bend * sites.ends(gamma2 * diagonal)[1])
+    along = -leans * diagonal if directions else sites.rows(overlaps) - leans * diagonal
+    along = along if sites.form == "torus" else along.mean(-1)
+    left, right = sites.ends(leans)
+    straight = torch.zeros_like(g) if directions else g
+    kept = centred(sites, torch.addcmul(straight, (left + right).unsqueeze(-3), kernel, value=-1))
+    sent = rate * torch.addcmul(kept, along.reshape(-1, 1, 1, 1), kernel, value=-1)
+    return sent + gamma2 * directions.left(centred(sites, g), found.inverse) if directions else sent, products
