@@ -7,8 +7,8 @@ Forward. Means over the batch are means of the kernel: with u[a] = mean over (y,
     K_c = K - u[a] - u[b] + ubar       s^2 = mean_a K(x, a; x, a) - ubar + eps       K_h = K_c / s^2
 
 which is P K P in the algebra of two classes, so batches of any size are in it. For inputs without structure this is
-s^2 = q - q_xy up to 1/m: the variance and not, as printed, the second moment q (erratum E-MF-6). Every channel has an s^2
-of its own, which is larger where its values lean more to few directions (`_divided`).
+s^2 = q - q_xy up to 1/m: the variance and not, as printed, the second moment q (erratum E-MF-6). Every channel has
+an s^2 of its own, which is larger where its values lean more to few directions (`_divided`).
 
 Backward, held constant ("frozen"):   G' = gamma^2 r G
 
