@@ -191,11 +191,12 @@ def _of_batch(phi: Activation, x: Field, part: Part, pairs: Pairs, m: Moments) -
         return m
     sites, same, others = x.sites, x.sites.same(), x.sites.others()
     value4, slope4, mean4, rise4 = m.fourth
-    mean4 = part.kurtosis * mean4
     means = others * (sites.outer(m.mean, mean4) + sites.outer(mean4, m.mean))
+    mean4 = part.kurtosis * mean4
     if phi.line is not None and pairs.centred:
-        # Halves of a line: of the four only the mean is moved.
-        return replace(m, value=m.value + means, mean=m.mean + mean4)
+        # Halves of a line: of the four only the mean is moved, and E[phi phi] is that of the kernel E[z z / s^2].
+        return replace(m, value=m.value + part.paired * means, mean=m.mean + mean4)
+    means = part.kurtosis * means
     value4, slope4, rise4 = (part.kurtosis * f for f in (value4, slope4, rise4))
     rises = sites.outer(m.rise, rise4) + sites.outer(rise4, m.rise)
     return replace(

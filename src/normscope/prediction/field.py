@@ -36,7 +36,8 @@ class Part:
     """Channels that share a kernel; a concatenation has several.
 
     kernel: second moments. mean: over channels, for each place. noise: variance of the kernel of two samples from pair
-    to pair, which finite dimensions and widths bring. kurtosis: excess, which values normalized by a batch lack.
+    to pair, which finite dimensions and widths bring. kurtosis: excess, which values normalized by a batch lack;
+    paired: the part of it that dividing two places by one number does not bring.
     length: relative variance from sample to sample of the squared length. tangent: the kernel of two samples' gradients
     by the weights before (statistics held), sum of G K over layers; a zero for a batch of which every pair is known.
     marginal: of one place, where values are no Gaussian and it is known.
@@ -53,6 +54,7 @@ class Part:
     tangent: Tensor
     noise: float = 0.0
     kurtosis: float = 0.0
+    paired: float = 0.0
     length: float = 0.0
     marginal: Marginal | None = None
     fan_in: float = 0.0
