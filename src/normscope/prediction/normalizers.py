@@ -135,8 +135,7 @@ def batch_norm(
 
 def _paired(part: Part, found: Normalized) -> float:
     """Overlaps that differ from pair to pair act as too small a kurtosis does: E[f(k)] - f(E k) = Var[k] f'' / 2."""
-    noise = (part.noise + part.few) / found.variance**2
-    return kurtosis(part.uneven) - 6 * noise / (1 + 2 * noise)
+    return kurtosis(part.uneven) - 6 * found.noise / (1 + 2 * found.noise)
 
 
 def _before(part: Part, kept: float) -> Tensor:

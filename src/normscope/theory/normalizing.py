@@ -41,7 +41,10 @@ _TERMS = 60
 
 @dataclass(frozen=True)
 class Normalized:
-    """kernel: K_h. variance: s^2. inverse: E[1/s^2]. freedom: nu. own: a sample's own share of mean(K_h^2)."""
+    """kernel: K_h. variance: s^2. inverse: E[1/s^2]. freedom: nu. own: a sample's own share of mean(K_h^2).
+
+    noise: variance of single pairs' K_h.
+    """
 
     sites: Sites
     kernel: Tensor
@@ -49,6 +52,7 @@ class Normalized:
     inverse: float
     freedom: float
     own: float
+    noise: float
 
 
 def centred(sites: Sites, kernel: Tensor) -> Tensor:
@@ -85,7 +89,7 @@ def normalize(sites: Sites, kernel: Tensor, eps: float, noise: float = 0.0, unev
     hat = middle / variance
     third = _third(sites, hat, square / variance**2) if freedom > _FEW else 0.0
     inverse = mean_inverse(max(freedom, 4.0), third) / variance
-    return Normalized(sites, _divided(sites, hat), variance, inverse, freedom, own / variance**2)
+    return Normalized(sites, _divided(sites, hat), variance, inverse, freedom, own / variance**2, noise / variance**2)
 
 
 def _divided(sites: Sites, hat: Tensor) -> Tensor:
