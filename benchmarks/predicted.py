@@ -87,7 +87,8 @@ def cases() -> list[dict[str, Any]]:
     add("PreActResNet18, 16x16", resnet, (3, 16, 16), 64, (64, 32, 16), (1.0, 5.0, 0.1), "batch")
     add("PreActResNet18, 8x8", resnet, (3, 8, 8), 64, (32, 64, 128), (1.0,), "batch", 12)
     add("PreActResNet18, 8x8", resnet, (3, 8, 8), 64, (16,), (1.0,), "batch")
-    add("Post-activation ResNet18, 16x16", post, (3, 16, 16), 64, (32,), (1.0, 0.1, 5.0), "batch")
+    add("Post-activation ResNet18, 16x16", post, (3, 16, 16), 64, (32,), (1.0, 5.0), "batch")
+    add("Post-activation ResNet18, 16x16", post, (3, 16, 16), 64, (32,), (0.1,), "batch", 24)
     add("Post-activation ResNet18, 16x16", post, (3, 16, 16), 64, (48,), (1.0,), "batch")
     add("Post-activation ResNet18, 16x16", post, (3, 16, 16), 64, (64, 96), (1.0, 0.1), "batch")
     return found

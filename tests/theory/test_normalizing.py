@@ -177,3 +177,24 @@ def test_equal_directions_are_what_degrees_of_freedom_give():
     torch.testing.assert_close(
         found.kernel, centred(found.sites, torch.eye(m, dtype=torch.float64)[None]) * m / (m - 1)
     )
+
+
+@pytest.mark.parametrize("share", [0.1, 0.35, 0.6])
+def test_channels_are_divided_by_their_own_variance(share):
+    """What borders share over all samples, in three directions, against 10,000 channels of 16 samples of 2x2 places."""
+    m, channels, generator = 16, 10_000, torch.Generator().manual_seed(0)
+    shared = share * (4 * torch.eye(4, dtype=torch.float64) - 1) / 3
+    found = normalize(Sites("exact", 2, 2, m), torch.stack([shared + (1 - share) * torch.eye(4), shared]), 0.0)
+    alike, own = (torch.randn(channels, n, 4, dtype=torch.float64, generator=generator) for n in (1, m))
+    z = (4 * share / 3) ** 0.5 * (alike - alike.mean(-1, keepdim=True)) + (1 - share) ** 0.5 * own
+    z = (z - z.mean((1, 2), keepdim=True)) / z.std((1, 2), correction=0, keepdim=True)
+    drawn = float((z.sum(1).square().sum() - z.square().sum()) / (channels * m * (m - 1) * 4))
+    assert float(found.kernel[0].diagonal().mean()) == pytest.approx(1)
+    assert float(found.kernel[1].diagonal().mean()) == pytest.approx(drawn, rel=0.03)
+    assert drawn < 0.86 * share
+
+
+def test_samples_divide_as_classes_do():
+    k = kernel_of(1)
+    whole = normalize(Sites("samples", 1, 1, 6), expanded(k, 6)[None], 0.1)
+    torch.testing.assert_close(whole.kernel[0], expanded(normalize(Sites("exact", 1, 1, 6), k, 0.1).kernel, 6))

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from normscope.prediction.field import Cotangent, Field, Part, Strand
+from normscope.prediction.field import Cotangent, Field, Part, Spread, Strand
 from normscope.prediction.maximum import max_pool
 from normscope.prediction.walk import Walk
 from normscope.theory.gaussian import Activation, Moments, Pairs, derivative, lean, length_slope
@@ -78,9 +78,9 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
             # To what made Gaussian values, the slopes that these decide are independent.
             g, bend, _ = _through_strands(phi, x, cotangent, [Joined(marginal, pairs[0])])
         two = tuple(_two(x, *each) for each in zip(x.parts, gaussian, found, cotangent.two, strict=True))
-        mean, data, length, apart = cotangent.spread
-        length += (1 + 2 / walk.outputs) * _uneven(x, cotangent, [pairs for _, pairs in lengths])
-        spread = (mean, data, length, apart + _apart(x, cotangent.g, g))
+        single, crossed = _uneven(x, cotangent, [pairs for _, pairs in lengths])
+        more = Spread(0.0, 0.0, crossed, (1 + 2 / walk.outputs) * single, _apart(x, cotangent.g, g))
+        spread = cotangent.spread.plus(more)
         return [Cotangent(g, bend, two, spread, strands, _masked(x, cotangent, g, found))]
 
     return walk.record(out, [x], back, bends=f"{name!r} ({phi.name})")
@@ -167,16 +167,22 @@ def _masked(x: Field, came: Cotangent, sent: Sequence[Tensor], moments: Sequence
     return came.origin.masked(float(kept / own) if own > 0 else 0.0)
 
 
-def _uneven(x: Field, cotangent: Cotangent, pairs: list[Tensor]) -> float:
-    """Relative variance that single samples' slopes add to squared gradients, which weigh the sites."""
-    weights = [x.sites.diagonal(g[0].detach()) for g in cotangent.g]
+def _uneven(x: Field, cotangent: Cotangent, pairs: list[Tensor]) -> tuple[float, float]:
+    """Relative variance that one sample's slopes add to its squared gradient, and to the products of two outputs'.
+
+    Squares weigh the sites; gradients of two outputs have two sites in common as far as either has them so.
+    """
+    kernels = [g[0].detach() for g in cotangent.g]
+    weights = [x.sites.diagonal(g) for g in kernels]
     total = sum(float(at.sum()) for at in weights)
     if not 0 < total < math.inf:
-        return 0.0
-    found = 0.0
-    for at, part, by in zip((at / total for at in weights), x.parts, pairs, strict=True):
-        found += float(at @ by @ at if at.ndim else at * at * average(by)) / part.channels
-    return found
+        return 0.0, 0.0
+    single, crossed, places = 0.0, 0.0, x.sites.count if x.sites.form == "torus" else 1
+    for at, g, part, by in zip(weights, kernels, x.parts, pairs, strict=True):
+        one, of_all = at / total, g[0] / total
+        single += float(one @ by @ one if one.ndim else one * one * average(by)) / part.channels
+        crossed += float((of_all * of_all * by).sum()) / (places * part.channels)
+    return single, crossed
 
 
 def _of_batch(phi: Activation, x: Field, part: Part, pairs: Pairs, m: Moments) -> Moments:
@@ -185,11 +191,12 @@ def _of_batch(phi: Activation, x: Field, part: Part, pairs: Pairs, m: Moments) -
         return m
     sites, same, others = x.sites, x.sites.same(), x.sites.others()
     value4, slope4, mean4, rise4 = m.fourth
-    mean4 = part.kurtosis * mean4
     means = others * (sites.outer(m.mean, mean4) + sites.outer(mean4, m.mean))
+    mean4 = part.kurtosis * mean4
     if phi.line is not None and pairs.centred:
-        # Halves of a line: of the four only the mean is moved.
-        return replace(m, value=m.value + means, mean=m.mean + mean4)
+        # Halves of a line: of the four only the mean is moved, and E[phi phi] is that of the kernel E[z z / s^2].
+        return replace(m, value=m.value + part.paired * means, mean=m.mean + mean4)
+    means = part.kurtosis * means
     value4, slope4, rise4 = (part.kurtosis * f for f in (value4, slope4, rise4))
     rises = sites.outer(m.rise, rise4) + sites.outer(rise4, m.rise)
     return replace(

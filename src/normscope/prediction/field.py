@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,7 +26,6 @@ class Root:
         return "the inputs" if not self.use else repr(self.name) + (f" (use {self.use})" if self.use > 1 else "")
 
 
-Spread = tuple[float, float, float, float]
 INPUTS = Root("", 0)
 # Strands that are told apart, so that the cost of a chain of blocks is linear in its length.
 _STRANDS = 24
@@ -36,7 +36,8 @@ class Part:
     """Channels that share a kernel; a concatenation has several.
 
     kernel: second moments. mean: over channels, for each place. noise: variance of the kernel of two samples from pair
-    to pair, which finite dimensions and widths bring. kurtosis: excess, which values normalized by a batch lack.
+    to pair, which finite dimensions and widths bring. kurtosis: excess, which values normalized by a batch lack;
+    paired: the part of it that dividing two places by one number does not bring.
     length: relative variance from sample to sample of the squared length. tangent: the kernel of two samples' gradients
     by the weights before (statistics held), sum of G K over layers; a zero for a batch of which every pair is known.
     marginal: of one place, where values are no Gaussian and it is known.
@@ -53,6 +54,7 @@ class Part:
     tangent: Tensor
     noise: float = 0.0
     kurtosis: float = 0.0
+    paired: float = 0.0
     length: float = 0.0
     marginal: Marginal | None = None
     fan_in: float = 0.0
@@ -119,16 +121,32 @@ class Strand:
     second: Tensor
 
 
+class Spread(NamedTuple):
+    """What finite width does to the cotangents of several outputs and samples.
+
+    mean, data: relative variance of the products of two outputs' cotangents, the sum of 1/width over the weights they
+    came through; in the mean mode only channels are independent, in the data modes sites are too. alone: of one
+    sample's, which its slopes take channels from. length: from sample to sample, of the squared length. apart: how far
+    samples stand apart in the mean mode.
+    """
+
+    mean: float = 0.0
+    data: float = 0.0
+    alone: float = 0.0
+    length: float = 0.0
+    apart: float = 0.0
+
+    def plus(self, more: "Spread") -> "Spread":
+        """After weights or an activation that add so much."""
+        return Spread(*(a + b for a, b in zip(self, more, strict=True)))
+
+
 @dataclass(frozen=True, eq=False)
 class Cotangent:
     """For each part: g, the kernel of the gradient summed over its channels, bend, that of d g / d value, and two.
 
     two: of two samples, statistics held: the kernel of the gradient, and the derivative of theta_xy, the tangents'
     kernel of the output, by the part's kernel. The derivative by a kernel is called its drift.
-
-    spread: sum of 1/width over the weights it came through, for the correction to finite width; for the mean mode, in
-    which only channels are independent, and for the data modes, in which sites are too; the relative variance from
-    sample to sample of its squared length; and how far samples stand apart in the mean mode.
 
     strands: for each part what g is the sum of, where slopes on the way are those of the part's own values; () where
     g is independent of them.
@@ -151,7 +169,7 @@ class Cotangent:
         own, its = self.weight(), other.weight()
         share = own / (own + its) if own + its > 0 else 0.5
         shared = [min(a, b) for a, b in zip(self.spread, other.spread, strict=True)]
-        mean, data, lengths, apart = (
+        spread = (
             c + share**2 * (a - c) + (1 - share) ** 2 * (b - c)
             for a, b, c in zip(self.spread, other.spread, shared, strict=True)
         )
@@ -159,7 +177,7 @@ class Cotangent:
             tuple(a + b for a, b in zip(self.g, other.g, strict=True)),
             tuple(a + b for a, b in zip(self.bend, other.bend, strict=True)),
             tuple(a + b for a, b in zip(self.two, other.two, strict=True)),
-            (mean, data, lengths, apart),
+            Spread(*spread),
             _both(self, other),
             self._origin(other),
         )

@@ -63,6 +63,7 @@ def add(walk: Walk, name: str, left: Field, right: Field) -> Field:
                 marginal=(marginal := _marginal((left, a), (right, b))),
                 uneven=(uneven := _uneven(left.sites, a, b)),
                 kurtosis=kurtosis(uneven) if marginal else 0.0,
+                paired=kurtosis(uneven) if marginal else 0.0,
             )
         )
     out = Field(left.sites, tuple(parts), left.shape, left.gaussian and right.gaussian, left.roots | right.roots)

@@ -13,7 +13,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from normscope.prediction.field import INPUTS, Cotangent, Field, Part, Root
+from normscope.prediction.field import INPUTS, Cotangent, Field, Part, Root, Spread
 from normscope.prediction.refusal import UnknownOperation, misfit
 from normscope.prediction.walk import Walk
 from normscope.theory.handed import Origin
@@ -145,9 +145,8 @@ def _map(
         kept = walk.normed.get(id(kernel), 1.0)
         sent = (sigma_w2 * kept) * convolve_back(window, g)
         sites = independent_sites(x.sites, sent, inputs)
-        mean, data, length, apart = cotangent.spread
         # What is a sample's own meets what all share at every site, and these are independent too.
-        own = (mean, data, length, apart / sites[0])
+        own = cotangent.spread._replace(apart=cotangent.spread.apart / sites[0])
         if walk.trains(weight):
             walk.adds(row, after, g * (fan_in * patch), own)
         if walk.trains(bias):
@@ -165,8 +164,8 @@ def _map(
         widths = [x.channels * n for n in sites]
         # What C outputs' squares add to the length of a gradient, as far as samples do not share it.
         alone = 1 - (row.numbers["qt_xy"] / row.numbers["qt"]) ** 2 if row.numbers["qt"] > 0 else 0.0
-        length += 2 * max(alone, 0.0) / (walk.outputs * widths[1])
-        spread = (mean + 1 / widths[0], data + 1 / widths[1], length, apart)
+        more = Spread(1 / widths[0], 1 / widths[1], 1 / widths[1], 2 * max(alone, 0.0) / (walk.outputs * widths[1]))
+        spread = cotangent.spread.plus(more)
         shares: tuple[Tensor, ...] = (sent,)
         twos: tuple[Tensor, ...] = (two,)
         if len(x.parts) > 1:

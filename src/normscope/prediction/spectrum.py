@@ -125,13 +125,13 @@ def _read(
     given: float = 0.0,
 ) -> Spectrum:
     rows = _added(walk)
-    factors = [_factor(walk, rows, mode, outputs) for mode in (0, 1)]
+    # The mean mode, the data modes, and a sample that has a data mode for itself.
+    factors = [_factor(walk, rows, mode, outputs) for mode in range(3)]
     shares: dict[int, tuple[float, float]] = {}
-    infinite, corrected = [0.0, 0.0], [0.0, 0.0]
+    infinite, corrected = [0.0] * 3, [0.0] * 3
     for row, share in rows:
-        both = share[0], share[1]
-        shares[id(row)] = both
-        for i, part in enumerate(both):
+        shares[id(row)] = share[0], share[1]
+        for i, part in enumerate((share[0], share[1], share[1])):
             infinite[i] += part
             # What has few directions is raised by that alone, in the data modes.
             factor = factors[i] if row.spread[i] > 0 and not (i and row.columns) else 1
@@ -147,7 +147,6 @@ def _read(
 
     tilted = 1 + common_spread([(max(share[0], 0.0), row.tilt) for row, share in rows])
     infinite[0], corrected[0] = tilted * infinite[0], tilted * corrected[0]
-    variance = _variance(rows, outputs)
     for row, share in rows:
         if row.handed:
             walk.handed.add(row.handed[0], m * _handed(row, share[1], m))
@@ -158,8 +157,8 @@ def _read(
         return mean + bulk.pushed(m * (mean - data), variance) / m, above
 
     first = ends(infinite[0], infinite[1], Bulk(narrow, m), 0.0)
-    second = ends(corrected[0], corrected[1], bulk, variance * own * own)
-    alone = corrected[1] * longest(m, variance)
+    second = ends(corrected[0], corrected[1], bulk, _variance(rows, outputs, 1) * own * own)
+    alone = corrected[2] * longest(m, _variance(rows, outputs, 2))
     alone += bulk.pushed(m * (alone - corrected[1])) / m
     return Spectrum(_raised(rows, outputs, second[0]), max(second[1], alone), first[0], first[1], shares)
 
@@ -184,16 +183,16 @@ def _few(rows: Shares, m: int, outputs: float) -> Parts:
 
 def _raised(rows: Shares, outputs: int, mean: float) -> float:
     """The mean mode with what the samples' own gradients, of all outputs, have along the one that all share."""
-    parts = [(max(share[0], 0.0), row.spread[3]) for row, share in rows]
+    parts = [(max(share[0], 0.0), row.spread.apart) for row, share in rows]
     coupled = math.sqrt(outputs * common_spread(parts)) * sum(c for c, _ in parts)
     return mean / 2 + math.hypot(mean / 2, coupled) if mean > 0 else mean
 
 
-def _variance(rows: Shares, outputs: int) -> float:
+def _variance(rows: Shares, outputs: int, mode: int) -> float:
     """Of the logarithm of one sample's own largest eigenvalue, from sample to sample."""
     parts = [(max(share[1], 0.0), row) for row, share in rows]
     lengths = [common_spread([(c, value(row)) for c, row in parts]) for value in (_forward, _backward)]
-    data = common_spread([(c, row.spread[1]) for c, row in parts if row.spread[1] > 0])
+    data = common_spread([(c, row.spread[mode]) for c, row in parts if row.spread[mode] > 0])
     return sum(lengths) + unevenness(outputs, data)
 
 
@@ -202,4 +201,4 @@ def _forward(row: Row) -> float:
 
 
 def _backward(row: Row) -> float:
-    return row.spread[2]
+    return row.spread.length

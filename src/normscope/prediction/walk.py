@@ -13,6 +13,7 @@ from normscope.theory.sites import Sites
 Back = Callable[[Cotangent], Sequence[Cotangent]]
 # Measured over predicted lambda, of networks with 30 channels or more about which nothing else is said.
 USUAL = (0.9, 1.2)
+_NOTHING = Spread()
 
 
 @dataclass
@@ -29,7 +30,7 @@ class Row:
     kind: str
     numbers: dict[str, float] = field(default_factory=dict)
     share: Tensor | None = None
-    spread: Spread = (0.0, 0.0, 0.0, 0.0)
+    spread: Spread = _NOTHING
     length: float = 0.0
     tilt: float = 0.0
     inputs: tuple[Sites, Tensor, int] | None = None
@@ -148,7 +149,7 @@ class Walk:
         one = torch.ones_like(out.parts[0].tangent)
         two = torch.stack([one, 0 * one])
         origin = None if out.sites.form == "samples" else Origin(own=1.0)
-        first = Cotangent((seeds,), (torch.zeros_like(seeds),), (two,), (0.0, 0.0, 0.0, 0.0), origin=origin)
+        first = Cotangent((seeds,), (torch.zeros_like(seeds),), (two,), _NOTHING, origin=origin)
         waiting = {id(out): first}
         self.handed = Handed()
         for record in reversed(self._tape):

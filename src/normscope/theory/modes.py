@@ -32,6 +32,9 @@ theta and that coupling has the largest eigenvalue
 With C outputs the weights above a layer couple them: the C cotangents that reach a layer through widths n_1, n_2, ...
 have a Gram matrix whose largest eigenvalue is not 1 but that of a Wishart matrix of C in n, 1/n = sum 1/n_j (exact for
 one width; for several to first order in C/n). The last layer's own part is the same for every output.
+For a sample that has a mode for itself slopes count too: ReLU leaves it N/2 channels, and every activation adds
+sum_k B_k c^k / N (`lengths`), weighed by the squares of its gradient's kernel over sites. In modes of many samples
+slopes average out.
 """
 
 import math

@@ -7,7 +7,8 @@ Forward. Means over the batch are means of the kernel: with u[a] = mean over (y,
     K_c = K - u[a] - u[b] + ubar       s^2 = mean_a K(x, a; x, a) - ubar + eps       K_h = K_c / s^2
 
 which is P K P in the algebra of two classes, so batches of any size are in it. For inputs without structure this is
-s^2 = q - q_xy up to 1/m: the variance and not, as printed, the second moment q (erratum E-MF-6).
+s^2 = q - q_xy up to 1/m: the variance and not, as printed, the second moment q (erratum E-MF-6). Every channel has
+an s^2 of its own, which is larger where its values lean more to few directions (`_divided`).
 
 Backward, held constant ("frozen"):   G' = gamma^2 r G
 
@@ -60,7 +61,7 @@ _TERMS = 60
 class Normalized:
     """kernel: K_h. variance: s^2. inverse: E[1/s^2]. freedom: nu. own: a sample's own share of mean(K_h^2).
 
-    directions: of a batch of which every pair is known.
+    noise: variance of single pairs' K_h. directions: of a batch of which every pair is known.
     """
 
     sites: Sites
@@ -69,6 +70,7 @@ class Normalized:
     inverse: float
     freedom: float
     own: float
+    noise: float = 0.0
     directions: "Directions | None" = None
 
 
@@ -105,11 +107,34 @@ def normalize(sites: Sites, kernel: Tensor, eps: float, noise: float = 0.0, unev
     hat = middle / variance
     if sites.form == "samples" and (found := _by_directions(hat[0], eps / variance, variance)):
         hat, inverse, directions = found
-        return Normalized(sites, hat[None], variance, inverse, freedom, own, directions)
+        return Normalized(sites, hat[None], variance, inverse, freedom, own, 0.0, directions)
     # Below four degrees of freedom E[1/s^2] does not exist or is ruled by rare batches.
     third = _third(sites, hat, square / variance**2) if freedom > _FEW else 0.0
     inverse = mean_inverse(max(freedom, 4.0), third) / variance
-    return Normalized(sites, hat, variance, inverse, freedom, own / variance**2)
+    return Normalized(sites, _divided(sites, hat), variance, inverse, freedom, own / variance**2, noise / variance**2)
+
+
+def _divided(sites: Sites, hat: Tensor) -> Tensor:
+    r"""E[zh zh^T] of channels that are divided by their own s, from K_c / E[s^2]; by offsets as it is.
+
+        E[l w^2 / s^2] = l E[1 / (s^2 + l chi^2_2)] = c l / (1 + 2 l)        s^2 = sum_j l_j w_j^2 + eps, of mean 1
+
+    l: eigenvalues over all places; the first is exact, the second takes s^2 for its mean, and c makes the sum of all
+    E[l w^2 / s^2] that of shares, 1 with eps. What few directions hold, such as what borders of small images share over
+    all samples, is a smaller part of zh than of z.
+    """
+    if sites.form != "exact":
+        return hat
+    m = sites.batch
+    one, two = hat.unbind(-3)
+    alike, own = _lessened(torch.stack([one + (m - 1) * two, one - two]), m * sites.count)
+    found = torch.stack([alike + (m - 1) * own, alike - own]) / m
+    return found / (1 - average(sites.diagonal(hat - found)))
+
+
+def _lessened(kernel: Tensor, places: int) -> Tensor:
+    """l / (1 + 2 l) for the eigenvalues l of K / places."""
+    return torch.linalg.solve(torch.eye(kernel.shape[-1], dtype=kernel.dtype) + 2 / places * kernel, kernel)
 
 
 @dataclass(frozen=True)
