@@ -78,6 +78,15 @@ def test_data_modes_of_small_batches_under_batch_norm():
     assert warned("tight clusters", convolutional, (2, 5, 5), batch=images)
 
 
+def test_batch_norm_after_an_activation_with_samples_of_unequal_length():
+    """Measured at 0.56 to 0.78 times the answer with 1 to 5 layers of width 300."""
+    x = torch.randn(64, 50, generator=torch.Generator().manual_seed(0)) * torch.linspace(0.3, 2, 64)[:, None]
+    after = nn.Sequential(nn.Linear(50, 100), nn.ReLU(), nn.BatchNorm1d(100), nn.Linear(100, 5))
+    assert warned("after an activation", after, (50,), batch=x)
+    assert not warned("after an activation", after, (50,), batch_size=64)
+    assert not warned("after an activation", mlp(act=nn.Tanh), (50,), batch=x)
+
+
 def test_a_batch_in_few_directions():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(128, 3, generator=generator) @ torch.randn(3, 50, generator=generator)

@@ -132,6 +132,12 @@ def test_the_table_of_distances_has_every_panel_and_line(tmp_path):
         assert found["n"] == "3"
     _modes(store, 1.0, 1.0)
     assert len(entry.table(stored(entry, store, "paper"))) == 1 + 4 * 4 * 2
+    fewer = stored(entry, store, "paper")
+    for name, cell in fewer.curves:
+        if name.startswith("modes"):
+            del fewer.curves[name, cell][2]
+    # n is of the line and of the training both.
+    assert [row[-1] for row in entry.table(fewer)[1:9]] == ["3"] * 6 + ["2"] * 2
     assert entry.table(stored(entry, Store(tmp_path / "empty"), "paper")) == []
 
 

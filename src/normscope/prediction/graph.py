@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import math
 import operator
 from collections.abc import Callable
 from threading import get_ident
@@ -12,11 +13,14 @@ from torch import Tensor, fx, nn
 
 from normscope.prediction import functions, modules
 from normscope.prediction.field import Field
-from normscope.prediction.inputs import flattened_first
+from normscope.prediction.inputs import vectors
 from normscope.prediction.mutation import WritingProxy, check_writes
 from normscope.prediction.refusal import WAY_OUT, UnknownOperation, check_gradients_on
 from normscope.prediction.walk import Walk
 
+# What may give (N, everything else) of an input, and what only asks for its sizes.
+_RESHAPING = (torch.flatten, torch.reshape, "flatten", "view", "reshape")
+_SIZES = (getattr, "size", "dim")
 _PLAIN = frozenset({bool, int, float, str, type(None)})
 
 
@@ -59,8 +63,8 @@ class _Tracer(fx.Tracer):
         return super().create_node(kind, target, *args, **kwargs)
 
 
-def walk_through(model: nn.Module, x: Field, walk: Walk, flat: Field | None = None) -> Field:
-    """The field of the model's output; flat: the input of a network that begins by flattening it, where it differs."""
+def walk_through(model: nn.Module, x: Field, walk: Walk, images: Tensor | None = None) -> Field:
+    """The field of the model's output; images: a real batch, taken as vectors where the network begins by that."""
     try:
         graph = _Tracer().trace(model)
     except UnknownOperation:
@@ -68,9 +72,28 @@ def walk_through(model: nn.Module, x: Field, walk: Walk, flat: Field | None = No
     except Exception as error:
         return _by_export(model, x, walk, error)
     submodule = _submodules(model)
-    if flat is not None and flattened_first(graph, submodule):
-        x = flat
+    if images is not None and (flat := _flattenings(graph, x, walk, submodule)):
+        for node in flat:
+            node.replace_all_uses_with(node.all_input_nodes[0])
+        x = vectors(images.flatten(1))
     return _interpret(graph, x, walk, lambda path: _attribute(model, path), submodule)
+
+
+def _flattenings(graph: fx.Graph, x: Field, walk: Walk, submodule: Callable[[str], nn.Module]) -> list[fx.Node]:
+    """The calls that flatten the input, where the network does nothing else with it; none otherwise."""
+
+    def value(node: fx.Node) -> Any:
+        args, kwargs = (fx.node.map_arg(given, value) for given in (node.args, node.kwargs))
+        return x if node.op == "placeholder" else _call(node, args, kwargs, walk, submodule)
+
+    def reshapes(node: fx.Node) -> bool:
+        layer = submodule(str(node.target)) if node.op == "call_module" else None
+        return isinstance(layer, nn.Flatten) or node.target in _RESHAPING
+
+    start = next(node for node in graph.nodes if node.op == "placeholder")
+    found = [node for node in start.users if node.target not in _SIZES]
+    flat = all(map(reshapes, found)) and all(value(node).shape == (math.prod(x.shape),) for node in found)
+    return found if flat else []
 
 
 def _submodules(model: nn.Module) -> Callable[[str], nn.Module]:

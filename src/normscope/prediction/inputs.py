@@ -1,36 +1,12 @@
 """The field of the inputs: independent standard values, or the overlaps of a real batch."""
 
 import math
-from collections.abc import Callable
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor
 
 from normscope.prediction.field import INPUTS, Field, Part
 from normscope.theory.sites import Sites, exact_sites
-
-# Calls that give (N, everything else), by what follows the tensor.
-_FLATTENING = {
-    ("call_function", torch.flatten): ((1,), (1, -1)),
-    ("call_method", "flatten"): ((1,), (1, -1)),
-    ("call_method", "view"): ((-1,),),
-    ("call_method", "reshape"): ((-1,),),
-}
-
-
-def flattened_first(graph: fx.Graph, submodule: Callable[[str], nn.Module]) -> bool:
-    """Whether a network does nothing with its input but flatten it."""
-
-    def flattens(node: fx.Node) -> bool:
-        if node.op == "call_module":
-            layer = submodule(str(node.target))
-            return isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) == (1, -1)
-        skipped = 2 if node.target in ("view", "reshape") else 1
-        return not node.kwargs and node.args[skipped:] in _FLATTENING.get((node.op, node.target), ())
-
-    x = next(node for node in graph.nodes if node.op == "placeholder")
-    others = [node for node in x.users if (node.target, node.args[1:]) != ("size", (0,))]
-    return bool(others) and all(map(flattens, others))
 
 
 def input_field(
@@ -60,11 +36,15 @@ def input_field(
     if not bool(torch.isfinite(x).all()):
         raise ValueError("batch holds values that are not finite. Clean them first.")
     if len(shape) == 1:
-        sites = Sites("samples", 1, 1, len(x))
-        kernel = (x @ x.T / shape[0])[None]
-        return _field(sites, kernel, shape), None
+        return vectors(x), None
     images = x.reshape(len(x), shape[0], *(1, *shape[1:])[-2:])
     return _overlaps(images, shape, layers), images
+
+
+def vectors(x: Tensor) -> Field:
+    """Of a batch (m, features) in float64."""
+    kernel = (x @ x.T / x.shape[1])[None]
+    return _field(Sites("samples", 1, 1, len(x)), kernel, tuple(x.shape[1:]))
 
 
 def _field(sites: Sites, kernel: Tensor, shape: tuple[int, ...], length: float = 0.0) -> Field:

@@ -107,6 +107,7 @@ def batch_norm(
             f"takes statistics over the batch, and batch_size={x.sites.batch} leaves {left}. Take a larger batch_size"
         )
     if x.before is not None:
+        walk.activated = True
         walk.note("normalizes after an activation; channels were taken to have the same variance.", name)
     found = [normalize(x.sites, part.kernel, eps, part.noise + part.few, part.uneven) for part in x.parts]
     kept = [kept_by_norm(part.fan_in, 1 - eps / (n.variance or 1.0)) for part, n in zip(x.parts, found, strict=True)]

@@ -109,18 +109,13 @@ def predict(
     with untouched(inner, only=frozenset()):
         named = list(inner.named_parameters())
         x, images = input_field(shape, batch_size, batch, sum(p.ndim > 1 for _, p in named))
-        # Every pair of a batch of vectors is known; of images, means over pairs.
-        flat = None
-        if images is not None and theory == "corrected":
-            vectors = images.flatten(1)
-            flat, _ = input_field(tuple(vectors.shape[1:]), batch_size, vectors, 0)
         chosen = {id(p) for name, p in named if p.requires_grad and (not parameters or parameters(name, p))}
         walk = Walk(x.sites.batch, stats == "batch", lambda tensor: tensor is not None and id(tensor) in chosen)
         if convention:
             walk.note(convention)
         if not chosen:
             raise ValueError("The model has no trainable parameters, or parameters= leaves none; lambda is by those.")
-        out = walk_through(inner, x, walk, flat)
+        out = walk_through(inner, x, walk, images if theory == "corrected" else None)
         out = reshape(walk, out, (1,)) if not out.shape else out
         _check_output(walk, out)
         scale = _loss_factor(walk, loss, out, x.sites.batch)

@@ -59,6 +59,7 @@ class Walk:
     lengths: by what BatchNorm layers multiply differences in length between samples. drifts: of the kernels that the
     last cotangents met, by the kernels' ids.
     rectified: whether an activation of a sum with what an activation gave was met, place by place.
+    activated: whether BatchNorm of an activation's own values was met.
     heights: the loss's curvatures by the outputs over the largest of them; None where all are the same.
     seen: between which multiples of the answer networks like it were measured, on average over seeds.
     """
@@ -79,6 +80,7 @@ class Walk:
         self.normed: dict[int, float] = {}
         self.leans: dict[int, float] = {}
         self.rectified = False
+        self.activated = False
         self.lengths = 1.0
         self.outputs = 1
         self.heights: Tensor | None = None

@@ -31,12 +31,16 @@ NAMES = {"printed": "as printed", "corrected": "corrected, as trained", "measure
 
 
 class Diagram:
-    """All seeds of one panel together. phases, rungs: names of the experiments that trained it and that predict it."""
+    """All seeds of one panel together. phases, rungs: names of the experiments that trained it and that predict it.
+
+    n: seeds that both have.
+    """
 
     def __init__(self, runs: Runs, phases: str, rungs: str, cell: str) -> None:
         self._runs, self._rungs = runs.of(cell, phases), runs.of(cell, rungs)
         self.edges: list[Edge] = edges(self._outcomes())
         self.seeds = sorted(self._runs)
+        self.n = len(self._runs.keys() & self._rungs.keys())
 
     def _outcomes(self) -> list[Outcome]:
         found = []

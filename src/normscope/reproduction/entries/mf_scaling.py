@@ -104,7 +104,7 @@ def _table(runs: Runs) -> list[list[str]]:
         rise = _signed(list(at.rise_distance("corrected").values()))
         mean, data = (_diagram(runs, cell, "mean_mode").line(name).values() for name in ("mean_mode", "data_mode"))
         ratio = _times([m / d for m, d in zip(mean, data, strict=True)])
-        rows.append([cell, *apart, ratio, rise, _times(list(at.later().values())), str(len(at.seeds))])
+        rows.append([cell, *apart, ratio, rise, _times(list(at.later().values())), str(at.n)])
     seen = "divergence from eta*"
     head = ["changed", f"{seen}, theory", f"{seen}, measured", f"{seen}, mean mode", "lambda, data mode / mean mode"]
     return [[*head, "first rise from eta*, theory", "divergence / first rise", "n"], *rows] if rows else []
