@@ -82,7 +82,7 @@ def test_clustered_data_show_their_modes():
     measured = ns.measure(net, ns.losses.half_mse, (x, torch.arange(128) % 10), hessian=False).lambda_max
     assert found.mode == "data"
     assert found.lambda_max > 2 * ns.predict(net, (200,)).lambda_max
-    assert found.lambda_max == pytest.approx(measured, rel=0.1)
+    assert found.lambda_max == pytest.approx(measured, rel=0.2)
 
 
 @pytest.mark.parametrize("stats", ["batch", "frozen"])

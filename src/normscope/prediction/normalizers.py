@@ -18,7 +18,7 @@ from normscope.theory.sites import average
 
 _UNEVEN = 0.05
 # Directions of a real batch below which answers were seen to be off.
-_FEW = 6.0
+_FEW = 12
 # Channels that count, where gamma differs between them, below which lambda was seen to be far off.
 _COUNTED = 10
 # Running means that are none, and by how much their mean square may be above that of the inputs' means by chance.
@@ -213,12 +213,13 @@ def _check(walk: Walk, name: str, found: Sequence[Normalized]) -> None:
             "larger batch_size."
         )
     elif found[0].directions is not None:
-        if min(n.freedom for n in found) < _FEW:
+        most = min(n.directions.most for n in found if n.directions)
+        if most < _FEW:
             walk.warn(
-                f"{name}: the batch lies in few directions, {min(n.freedom for n in found):.1f} by its spectrum; "
-                "lambda was seen at 0.5 to 2.3 times the answer then (two to five tight clusters, inputs of two or "
-                "three dimensions). Measure to be sure.",
-                (0.5, 2.3),
+                f"{name}: nine tenths of the batch's variance lie in {most} directions; with so few lambda was seen at "
+                "1 to 3 times the answer (two to ten tight clusters, inputs of two to six dimensions). Measure to be "
+                "sure.",
+                (0.9, 3.2),
             )
     elif min(n.freedom for n in found) < 4:
         walk.warn(

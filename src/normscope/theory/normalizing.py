@@ -139,8 +139,9 @@ def _lessened(kernel: Tensor, places: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Directions:
-    """A batch's own, by columns: E[a_k^2 / s^2] and E[a_k^2 a_j^2 / s^2]."""
+    """A batch's own, by columns: E[a_k^2 / s^2] and E[a_k^2 a_j^2 / s^2]. most: how many have nine tenths of it."""
 
+    most: int
     vectors: Tensor
     shares: Tensor
     pairs: Tensor
@@ -170,7 +171,8 @@ def _by_directions(kernel: Tensor, eps: float, variance: float) -> tuple[Tensor,
     pairs = (weights * t * t / 2 * each).T @ each
     pairs += 2 * torch.diag(pairs.diagonal())
     hat = (vectors * (len(values) * (weights * each).sum(0))) @ vectors.T
-    directions = Directions(vectors, (weights * t * each).sum(0) / variance, pairs / variance)
+    most = 1 + int((sizes.flip(0).cumsum(0) < 0.9 * sizes.sum()).sum())
+    directions = Directions(most, vectors, (weights * t * each).sum(0) / variance, pairs / variance)
     return hat, float(weights.sum()) / variance, directions
 
 
