@@ -94,6 +94,8 @@ def normalize(sites: Sites, kernel: Tensor, eps: float, noise: float = 0.0, unev
     middle = kernel - _taken(sites, kernel)
     spread = average(sites.diagonal(middle))
     variance = spread + eps
+    if variance == 0:
+        raise ValueError("divides by zero: all samples are alike before it, and its eps is 0")
     squares = middle.square()
     square, own = average(sites.rows(squares)), 0.0
     if sites.form != "samples":
