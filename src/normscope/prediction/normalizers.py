@@ -179,27 +179,29 @@ def _handed(walk: Walk, row: Row, out: Field, cotangent: Cotangent, beta: Tensor
 
 
 def _check(walk: Walk, name: str, found: Sequence[Normalized]) -> None:
+    freedom = min(n.freedom for n in found)
     if any(n.variance < 1e-12 or n.freedom == 0 for n in found):
         walk.warn(
             f"{name}: the variance before it is zero (all samples are alike there), so that it divides by sqrt(eps) "
             "alone, and lambda_max is by eps more than by the network. Initialize the weights before it, or use a "
             "larger batch_size."
         )
-    elif found[0].directions is not None:
-        if min(n.freedom for n in found) < _FEW:
+    elif all(n.directions is not None for n in found):
+        if freedom < _FEW:
             walk.warn(
-                f"{name}: the batch lies in few directions, {min(n.freedom for n in found):.1f} by its spectrum; "
-                "lambda was seen at 0.5 to 2.3 times the answer then (two to five tight clusters, inputs of two or "
-                "three dimensions). Measure to be sure.",
+                f"{name}: the batch lies in few directions, {freedom:.1f} by its spectrum; lambda was seen at 0.5 to "
+                "2.3 times the answer then (two to five tight clusters, inputs of two or three dimensions). Measure to "
+                "be sure.",
                 (0.5, 2.3),
             )
-    elif min(n.freedom for n in found) < 4:
+    elif freedom < 4:
+        seen = (0.04, 2e5) if walk.batch < 4 else (0.9, 30.0)
         walk.warn(
             f"{name}: the batch is too small, too much alike or in too few dimensions for BatchNorm's statistics: it "
-            f"has {min(n.freedom for n in found):.1f} degrees of freedom, below 4 the mean of 1/variance does not "
-            "exist, and 4 were taken. lambda_max was seen to be 2 to 30 times too low then, and eta* as much too high. "
-            "Use a larger batch_size, or more inputs for each channel before it.",
-            (0.9, 30.0),
+            f"has {freedom:.1f} degrees of freedom, below 4 the mean of 1/variance does not exist, and 4 were taken. "
+            f"lambda_max was seen at {seen[0]:g} to {seen[1]:,g} times the answer then. Use a larger batch_size, or "
+            "more inputs for each channel before it.",
+            seen,
         )
 
 
