@@ -87,6 +87,18 @@ def test_batch_norm_after_an_activation_with_samples_of_unequal_length():
     assert not warned("after an activation", mlp(act=nn.Tanh), (50,), batch=x)
 
 
+@pytest.mark.parametrize(("m", "high"), [(3, 2e5), (4, 30.0)])
+def test_three_samples(m, high):
+    """Five layers of width 300 were measured at 1,300 and 3 times the answer."""
+    assert ns.predict(mlp(), (50,), batch_size=m).seen[1] == high
+
+
+def test_samples_that_are_alike_and_no_eps():
+    net = nn.Sequential(nn.Linear(50, 100), nn.BatchNorm1d(100, eps=0.0), nn.ReLU(), nn.Linear(100, 5))
+    with pytest.raises(ValueError, match=r"'1' \(BatchNorm1d\) divides by zero"):
+        ns.predict(net, (50,), batch=torch.ones(64, 50))
+
+
 def test_a_batch_in_few_directions():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(128, 3, generator=generator) @ torch.randn(3, 50, generator=generator)

@@ -206,13 +206,14 @@ def _handed(walk: Walk, row: Row, out: Field, cotangent: Cotangent, beta: Tensor
 
 
 def _check(walk: Walk, name: str, found: Sequence[Normalized]) -> None:
+    freedom = min(n.freedom for n in found)
     if any(n.variance < 1e-12 or n.freedom == 0 for n in found):
         walk.warn(
             f"{name}: the variance before it is zero (all samples are alike there), so that it divides by sqrt(eps) "
             "alone, and lambda_max is by eps more than by the network. Initialize the weights before it, or use a "
             "larger batch_size."
         )
-    elif found[0].directions is not None:
+    elif all(n.directions is not None for n in found):
         most = min(n.directions.most for n in found if n.directions)
         if most < _FEW:
             walk.warn(
@@ -221,13 +222,14 @@ def _check(walk: Walk, name: str, found: Sequence[Normalized]) -> None:
                 "sure.",
                 (0.9, 3.2),
             )
-    elif min(n.freedom for n in found) < 4:
+    elif freedom < 4:
+        seen = (0.04, 2e5) if walk.batch < 4 else (0.9, 30.0)
         walk.warn(
             f"{name}: the batch is too small, too much alike or in too few dimensions for BatchNorm's statistics: it "
-            f"has {min(n.freedom for n in found):.1f} degrees of freedom, below 4 the mean of 1/variance does not "
-            "exist, and 4 were taken. lambda_max was seen to be 2 to 30 times too low then, and eta* as much too high. "
-            "Use a larger batch_size, or more inputs for each channel before it.",
-            (0.9, 30.0),
+            f"has {freedom:.1f} degrees of freedom, below 4 the mean of 1/variance does not exist, and 4 were taken. "
+            f"lambda_max was seen at {seen[0]:g} to {seen[1]:,g} times the answer then. Use a larger batch_size, or "
+            "more inputs for each channel before it.",
+            seen,
         )
 
 

@@ -51,8 +51,9 @@ from normscope.theory.sites import Sites, average
 
 # Degrees of freedom from which on three moments say more than two, and how far from equal eigenvalues must be.
 _FEW, _EQUAL = 4.0, 1e-6
-# Directions of a batch from which on E[1/s^2] exists, and their share that is none.
-_LEAST, _NONE = 3, 1e-9
+# Directions of a batch from which on E[1/s^2] exists, their share that is none, and that of eps from which on some
+# hundred channels see the largest 1/s^2 there are.
+_LEAST, _NONE, _MUCH = 3, 1e-9, 1e-2
 # Of a continued fraction.
 _TERMS = 60
 
@@ -98,6 +99,8 @@ def normalize(sites: Sites, kernel: Tensor, eps: float, noise: float = 0.0, unev
     middle = kernel - _taken(sites, kernel)
     spread = average(sites.diagonal(middle))
     variance = spread + eps
+    if variance == 0:
+        raise ValueError("divides by zero: all samples are alike before it, and its eps is 0")
     squares = middle.square()
     square, own = average(sites.rows(squares)), 0.0
     if sites.form != "samples":
@@ -158,11 +161,11 @@ class Directions:
 def _by_directions(kernel: Tensor, eps: float, variance: float) -> tuple[Tensor, float, Directions] | None:
     """K_h, E[1/s^2] and what goes back, by the trapezoid rule over log t; kernel, eps: over the variance.
 
-    None below three directions, where E[1/s^2] is eps's doing alone.
+    None below three directions where eps is small, as E[1/s^2] is then a few channels' doing.
     """
     values, vectors = torch.linalg.eigh(kernel)
     sizes = values.clamp_min(0) / len(values)
-    if int((sizes > _NONE * sizes.sum()).sum()) < _LEAST:
+    if int((sizes > _NONE * sizes.sum()).sum()) < _LEAST and eps < _MUCH:
         return None
     t = torch.arange(-30.0, 30.0, 0.25, dtype=torch.float64).exp()[:, None]
     spans = 1 + 2 * t * sizes
