@@ -99,6 +99,15 @@ def test_samples_that_are_alike_and_no_eps():
         ns.predict(net, (50,), batch=torch.ones(64, 50))
 
 
+def test_images_of_unequal_length():
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(64, 2, 5, 5, generator=generator)
+    unequal = images * torch.exp(0.5 * torch.randn(64, 1, 1, 1, generator=generator))
+    net = nn.Sequential(nn.Conv2d(2, 60, 5), nn.BatchNorm2d(60), nn.ReLU(), nn.Flatten(), nn.Linear(60, 10))
+    assert warned("differ in length", net, (2, 5, 5), batch=unequal)
+    assert not warned("differ in length", net, (2, 5, 5), batch=images)
+
+
 def test_a_batch_in_few_directions():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(128, 3, generator=generator) @ torch.randn(3, 50, generator=generator)

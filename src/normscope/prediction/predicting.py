@@ -28,7 +28,7 @@ from normscope.prediction.outcome import Prediction
 from normscope.prediction.paper import as_printed
 from normscope.prediction.pooling import reshape
 from normscope.prediction.refusal import check_model
-from normscope.prediction.remarks import common, explosion
+from normscope.prediction.remarks import common, explosion, lengths
 from normscope.prediction.spectrum import Spectrum, spectrum
 from normscope.prediction.walk import Walk
 from normscope.theory.softmax import curvatures
@@ -123,6 +123,8 @@ def predict(
     walk.forget()
     _check_finite(found)
     common(walk, found, out.shape[0], given=batch is not None, pairs=out.sites.form == "samples")
+    if images is not None and out.sites.form != "samples":
+        lengths(walk, x.parts[0].length)
     if theory == "corrected":
         explosion(walk)
     if loss == "cross_entropy":
