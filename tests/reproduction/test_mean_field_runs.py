@@ -82,7 +82,10 @@ def test_groups_of_a_phase_diagram_change_nothing(cell, monkeypatch):
     assert found.keys() == whole.keys()
     # How many networks are multiplied at once decides how some machines round, and what explodes makes that larger.
     for name, curves in whole.items():
-        np.testing.assert_allclose(np.array(found[name], float), np.array(curves, float), rtol=1e-3, err_msg=name)
+        ours, wanted = np.array(found[name], float), np.array(curves, float)
+        exploded = wanted > 1e6
+        np.testing.assert_allclose(ours[~exploded], wanted[~exploded], rtol=5e-6, err_msg=name)
+        np.testing.assert_allclose(ours[exploded], wanted[exploded], rtol=1e-4, err_msg=name)
     assert sizes == [3, 3, 2]
 
 

@@ -250,7 +250,10 @@ the deep linear network were chosen with pilot runs in sight, one to three seeds
 the same rules stood before the other panels. `mf-modes` explains what came out of one of them, and its rules were
 written with that panel and two of its own seeds in sight; so were those of `mf-affine`, which explains two more, with
 the panels and a shorter pilot of seed 0, and `mf-modes/convolutional`, `mf-scaling/mean-mode` and `mf-scaling/onset`,
-with the sweeps and the theory of seed 0. *Paper scale*: the source's own settings where it states any. The encyclopedia
+with the sweeps and the theory of seed 0. The corrected lines are those of the theory as it is now, parts of which were
+derived after the panels of `mf-fig-2` and the curvature measured for them had been seen (BatchNorm by a batch's own
+directions, on CIFAR-10); no constant of it was fitted to them, and the rules are as they were.
+*Paper scale*: the source's own settings where it states any. The encyclopedia
 article states none; there they are ours, and say so, and a verdict on a small network of digits speaks of that network.
 *Reproduced in part*: some parts of the rule hold. *The statement is wrong*: mathematics with a
 counterexample. *Not yet run*: fewer seeds than the rule asks for. Bands in pictures are the smallest and the largest of
