@@ -73,6 +73,18 @@ def test_the_rate_depends_on_loss_and_optimizer():
         assert not measured_advice(critical, 0.1, SQUARED, MOMENTUM)
 
 
+def test_a_verdict_on_the_rate_to_start_with_says_what_being_beyond_eta_star_means():
+    x = torch.diag(torch.tensor([3.0, 1.0], dtype=torch.float64))
+    model = nn.Linear(2, 1, bias=False, dtype=torch.float64)
+    nn.init.zeros_(model.weight)
+    flat = measure(model, losses.half_mse, (x, torch.tensor([[0.0], [1.0]], dtype=torch.float64)))
+    assert flat.start_rate > flat.eta_star
+    said = flat.verdict(flat.start_rate).text
+    assert "unstable" in said and said.endswith("without a normalizer may diverge there; start such a one below eta*.")
+    steep = measure(model, losses.half_mse, (x, torch.tensor([[1.0], [0.0]], dtype=torch.float64)))
+    assert steep.verdict(0.1).text.endswith(f"To start training with: {steep.start_rate:.3g}.")
+
+
 def test_what_was_not_tried_gets_no_rate(task):
     model, (x, y) = task
     target = F.one_hot(y, 10).float()

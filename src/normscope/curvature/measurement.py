@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from normscope.curvature.lanczos import Memory
-from normscope.curvature.starting import starting_rate
+from normscope.curvature.starting import beyond, starting_rate
 from normscope.curvature.wording import stability_verdict
 from normscope.observe.verdict import Verdict
 from normscope.reporting import Reportable
@@ -92,7 +92,8 @@ class Measurement(Reportable):
             converged=self.converged,
             ends=(self.hessian_min, self.hessian_max),
         )
-        return replace(found, text=found.text + starting_rate(self.start_rate))
+        advice = starting_rate(self.start_rate) + beyond(self.start_rate, self.eta_star, self.loss_kind)
+        return replace(found, text=found.text + advice)
 
     def frame(self) -> "pd.DataFrame":
         """One row a layer: lambda_max of its own block, its residual, and eta* if it alone were trained.

@@ -93,9 +93,18 @@ def measured_advice(critical: float, eta_star: float, kind: str, descent: str) -
         what = f"{OF_CRITICAL_STEP[kind]:g} times the critical step {critical:.3g}"
     else:
         what = f"half of eta*, below the critical step {critical:.3g}"
-    beyond = _BEYOND if kind == SQUARED and rate > eta_star else ""
     tested = _tested(f"{_NAMES[kind]}, {descent}", *COST[kind, descent])
-    return f"To start training with: {rate:.3g}, {what}. {tested}{beyond}"
+    return f"To start training with: {rate:.3g}, {what}. {tested}{beyond(rate, eta_star, kind)}"
+
+
+def beyond(rate: float, eta_star: float, kind: str) -> str:
+    """The doubt that belongs to a rate beyond eta*; empty where there is none.
+
+    Example:
+        >>> beyond(0.1, 0.2, SQUARED), beyond(0.3, 0.2, SQUARED)[:21], beyond(0.3, 0.2, CROSS_ENTROPY)
+        ('', ' It is beyond eta*: a', '')
+    """
+    return _BEYOND if kind == SQUARED and rate > eta_star else ""
 
 
 def theory_advice(eta_star: float, kind: str) -> str:
