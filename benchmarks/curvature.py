@@ -15,8 +15,8 @@ compared, and "train" (as trained), where they raise, change the mode or move th
 - warm: seconds and products after one and ten more training steps, starting from what the last look remembers and
   fresh, on the same batch and on another; moved: the relative residual of the last vector there, which is what a warm
   start has to mend; products_from_all: with 60 products' worth of the last operator remembered, all of its top that
-  counts, which is what no memory of it can go below by much. In a row: a look after each of five more steps, each from
-  what the one before remembers.
+  counts; products_from_best: from the answer's own projection onto those 60 vectors, the best start that any memory of
+  them could name. In a row: a look after each of five more steps, each from what the one before remembers.
 - memory: peak of a measurement over the peak of a training step, each in a process of its own.
 
 TF32 is off for all: with it no product is right to the residual asked for (normscope turns it off itself). A tool that
@@ -280,6 +280,13 @@ def products_from(memory: Memory, case: Case, matrix: str) -> int:
         return lanczos_from(network.product(matrix), memory, start[0], fresh[0], tol=TOL).products
 
 
+def products_from_best(memory: Memory, case: Case, matrix: str, answer: Tensor) -> int:
+    with untouched(case.model) as lent:
+        network = Network(lent, case.model, LOSS, case.batch, stats="batch")
+        start = (memory.vectors @ answer) @ memory.vectors
+        return lanczos(network.product(matrix), start, mix=0.0, least=1, tol=TOL).products
+
+
 def warm(case: Case, matrix: str, steps: int, rounds: int, everything: Memory) -> dict[str, dict[str, float]]:
     """So many training steps on from the last look; everything: `all_of` it."""
     options: dict[str, Any] = {"matrix": matrix, "hessian": False, "tol": TOL}
@@ -303,6 +310,7 @@ def warm(case: Case, matrix: str, steps: int, rounds: int, everything: Memory) -
             "fresh_products": fresh.products,
             "warm_products": started.products,
             "products_from_all": products_from(everything, twin, matrix),
+            "products_from_best": products_from_best(everything, twin, matrix, fresh.vector),
             "warm_over_fresh_lambda": started.lambda_max / fresh.lambda_max,
             "moved": twin.residual(matrix, "train", last.vector),
         }
