@@ -15,8 +15,8 @@ compared, and "train" (as trained), where they raise, change the mode or move th
 - warm: seconds and products after one and ten more training steps, starting from what the last look remembers and
   fresh, on the same batch and on another; moved: the relative residual of the last vector there, which is what a warm
   start has to mend; products_from_all: with 60 products' worth of the last operator remembered, all of its top that
-  counts; products_from_best: from the answer's own projection onto those 60 vectors, the best start that any memory of
-  them could name. In a row: a look after each of five more steps, each from what the one before remembers.
+  counts; products_from_best: by Lanczos from the answer's own projection onto those 60 vectors, the nearest start in
+  them. In a row: a look after each of five more steps, each from what the one before remembers.
 - memory: peak of a measurement over the peak of a training step, each in a process of its own.
 
 TF32 is off for all: with it no product is right to the residual asked for (normscope turns it off itself). A tool that

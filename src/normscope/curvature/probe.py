@@ -1,8 +1,8 @@
 r"""Curvature in the `Monitor`: lambda_max as trained, eta* of the optimizer, and what its learning rate means.
 
 Every look after the first starts from what the last one remembers (`warm.py`; 12 vectors of the parameters' size): 3 to
-12 products where a fresh start takes 8 to 20. A product costs up to two gradients, so a look costs as much as 3 to 40
-training steps; the Monitor's budget spaces them.
+12 products where a fresh start takes 8 to 20, and more of both where a step moves the matrix far. A product costs up to
+two gradients, so such a look costs as much as 3 to 40 training steps; the Monitor's budget spaces them.
 """
 
 import math
