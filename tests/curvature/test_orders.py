@@ -2,7 +2,8 @@
 
 import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -43,14 +44,24 @@ class Flat(Doubled):
         return (2 * x.view(-1)).view(x.shape)
 
 
-class Chain(nn.Module):
-    """Three convolutions with ReLU, and something of the user's between them."""
+class Standardized(nn.BatchNorm2d):
+    """In plain operations: torch holds the statistics constant in third derivatives."""
 
-    def __init__(self, settings: dict[str, object], what: str = "") -> None:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        var, mean = torch.var_mean(x, (0, 2, 3), correction=0, keepdim=True)
+        weight, bias = self.weight.view(1, -1, 1, 1), self.bias.view(1, -1, 1, 1)
+        return weight * (x - mean) * (var + self.eps).rsqrt() + bias
+
+
+class Chain(nn.Module):
+    """Three convolutions with ReLU, BatchNorm before it if asked for, and something of the user's between them."""
+
+    def __init__(self, settings: dict[str, object], what: str = "", norm: bool = False) -> None:
         super().__init__()
         self.what, self.shapes = what, []
         sizes = (3, 4, 5, 2)
         self.convs = nn.ModuleList(nn.Conv2d(a, b, (3, 2), **settings) for a, b in itertools.pairwise(sizes))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(n) if norm else nn.Identity() for n in sizes[1:3])
         with torch.no_grad():
             for i, p in enumerate(self.parameters()):
                 p.copy_(draw(*p.shape, seed=10 + i))
@@ -64,13 +75,16 @@ class Chain(nn.Module):
         z = first(x)
         if self.what == "hook before":
             z.register_hook(self.seen)
-        y = F.relu(Doubled.apply(z) if self.what == "function" else z)
+        z = self.norms[0](Doubled.apply(z) if self.what == "function" else z)
+        if self.what == "hook between":
+            z.register_hook(self.seen)
+        y = F.relu(z)
         if self.what == "view":
             y = y.view(len(y), -1).view(y.shape)
         z = second(y) if self.what != "checkpoint" else checkpoint(second, y, use_reentrant=False)
         if self.what == "hook after":
             y.register_hook(self.seen)
-        y = F.relu(z)
+        y = F.relu(self.norms[1](z))
         if self.what == "read twice":
             return torch.cat([third(y).flatten(1), y.view(len(y), -1).sin()], 1)
         return third(y)
@@ -87,12 +101,28 @@ def derivatives(call: Callable[[torch.Tensor], torch.Tensor], leaves: list[torch
     return [*found, *plain, *second, *third]
 
 
-@pytest.mark.parametrize("what", ["", "hook before", "hook after", "view", "function", "read twice", "checkpoint"])
+@contextmanager
+def plainly(*modules: nn.Module) -> Iterator[None]:
+    """Inside, their BatchNorm is `Standardized`."""
+    norms = [m for module in modules for m in module.modules() if isinstance(m, nn.BatchNorm2d)]
+    for norm in norms:
+        norm.__class__ = Standardized
+    yield
+    for norm in norms:
+        norm.__class__ = nn.BatchNorm2d
+
+
+HOOKS = ("hook before", "hook between", "hook after")
+
+
+@pytest.mark.parametrize("norm", [False, True], ids=["plain", "normalized"])
+@pytest.mark.parametrize("what", ["", *HOOKS, "view", "function", "read twice", "checkpoint"])
 @pytest.mark.parametrize("settings", [FEW, MANY, PADDED], ids=["few", "many", "padded"])
-def test_a_chain_has_torchs_derivatives(settings, what):
-    model = Chain(settings, what)
+def test_a_chain_has_torchs_derivatives(settings, what, norm):
+    model = Chain(settings, what, norm)
     leaves = [draw(2, 3, 18, 13), *model.parameters()]
-    expected = derivatives(model, leaves)
+    with plainly(model):
+        expected = derivatives(model, leaves)
     hooked = len(model.shapes)
     assert bool(hooked) is what.startswith("hook")
     with twice_derivable():
@@ -102,8 +132,8 @@ def test_a_chain_has_torchs_derivatives(settings, what):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
-def rectifiers(y: torch.Tensor) -> list[object]:
-    """The nodes of ReLU behind a chain's output, the last one first."""
+def kept(y: torch.Tensor) -> list[object]:
+    """The nodes of ReLU and BatchNorm behind a chain's output, the last one first."""
     found, node = [], y.grad_fn
     while node is not None:
         if hasattr(node, "ordered"):
@@ -112,29 +142,45 @@ def rectifiers(y: torch.Tensor) -> list[object]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("what", "in_order"),
-    [("", [True, True]), *((what, [True, False]) for what in ("view", "function", "hook before", "hook after"))],
-)
-def test_derivatives_go_on_with_channels_last_where_nobody_else_sees_them(what, in_order):
-    model = Chain(FEW, what)
+@pytest.mark.parametrize("norm", [False, True], ids=["plain", "normalized"])
+@pytest.mark.parametrize("what", ["", "view", "function", *HOOKS])
+def test_derivatives_go_on_with_channels_last_where_nobody_else_sees_them(what, norm):
+    model = Chain(FEW, what, norm)
     with twice_derivable():
         y = model(draw(2, 3, 18, 17).detach())
         torch.autograd.grad(y.sum(), list(model.parameters()), create_graph=True)
-    assert [node.ordered is not None for node in rectifiers(y)] == in_order
+    # Of the last layers first: ReLU and BatchNorm before the third convolution, then those before the second.
+    layers = 2 if norm else 1
+    assert [node.ordered is not None for node in kept(y)] == [True] * layers + [what == ""] * layers
     assert y.is_contiguous()
 
 
 def test_under_checkpointing_nothing_is_kept():
-    kept = []
-    model = Chain(FEW)
+    images = []
+    model = Chain(FEW, norm=True)
     with twice_derivable():
         for run in (model, lambda x: checkpoint(model, x, use_reentrant=False)):
             y = run(draw(2, 3, 18, 17).detach())
             torch.autograd.grad(y.sum(), list(model.parameters()), create_graph=True)
-            kept.append(y.grad_fn.image)
-    assert isinstance(kept[0], ChannelsLast)
-    assert kept[1] is None
+            images.append(y.grad_fn.image)
+    assert isinstance(images[0], ChannelsLast)
+    assert images[1] is None
+    assert [node.ordered for node in kept(y)] == [None] * 4
+
+
+def test_what_only_its_first_layers_are_checkpointed_of_has_torchs_derivatives():
+    first, norm, second = nn.Conv2d(3, 4, 3).double(), nn.BatchNorm2d(4).double(), nn.Conv2d(4, 2, 3).double()
+    leaves = [draw(2, 3, 9, 8), *first.parameters(), *norm.parameters(), *second.parameters()]
+
+    def begun(x: torch.Tensor) -> torch.Tensor:
+        return F.relu(norm(first(x)))
+
+    with plainly(norm):
+        expected = derivatives(lambda x: second(begun(x)), leaves)
+    with twice_derivable():
+        found = derivatives(lambda x: second(checkpoint(begun, x, use_reentrant=False)), leaves)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
 def test_patches_are_kept_where_they_are_few():
@@ -172,11 +218,12 @@ def test_a_side_of_length_one_may_have_any_stride_in_memory(stride, padding):
 
 @pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("groups", [1, 4])
-def test_nothing_is_left_of_a_graph_that_was_let_go_of(order, groups):
+@pytest.mark.parametrize("norm", [nn.Identity(), nn.BatchNorm2d(4)], ids=["plain", "normalized"])
+def test_nothing_is_left_of_a_graph_that_was_let_go_of(order, groups, norm):
     first, second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3, groups=groups)
     leaves = [*first.parameters(), *second.parameters()]
     with twice_derivable():
-        inside = F.relu(first(torch.ones(2, 3, 9, 9).contiguous(memory_format=order)))
+        inside = F.relu(norm(first(torch.ones(2, 3, 9, 9).contiguous(memory_format=order))))
         found = torch.autograd.grad(second(inside).sin().sum(), leaves, create_graph=True)
         torch.autograd.grad(found, leaves, [torch.ones_like(p) for p in leaves])
     assert inside.grad_fn.ordered is not None

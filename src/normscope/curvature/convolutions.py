@@ -21,6 +21,7 @@ from torch import Tensor
 
 from normscope.curvature.orders import Image, image
 from normscope.curvature.rectifiers import Rectifier
+from normscope.norms._batch_grad import BatchNormFunction
 from normscope.norms.batch import transformed
 
 _convolution = torch.ops.aten.convolution
@@ -40,12 +41,12 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
         x, weight, _ = ctx.saved_tensors
-        before = ctx.next_functions[0][0]
-        goes_on = _between.get() and _rectified(before) and not x._backward_hooks
         if ctx.checkpointed:
             # Which is there to keep nothing between passes.
             found, goes_on = Image(x, weight.shape, ctx.settings), False
         else:
+            before = ctx.next_functions[0][0]
+            goes_on = _between.get() and _follows_a_convolution(before) and not x._backward_hooks
             # Detached: x leads back to the node before it, which would keep itself alive by what is `ordered`.
             found = ctx.image = ctx.image or image(x.detach(), weight.shape, ctx.settings)
             if goes_on:
@@ -67,18 +68,21 @@ def _checkpointed() -> bool:
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
-def _rectified(node: Any) -> bool:
-    """Whether a ReLU of ours made it, of a convolution's output that no hook of the user's sees."""
+def _follows_a_convolution(node: Any) -> bool:
+    """Whether `node` is of a ReLU of ours, right after it or with a BatchNorm of ours between, unseen by the user."""
     if not isinstance(node, Rectifier._backward_cls) or node.seen:
         return False
-    return isinstance(node.next_functions[0][0], _Convolution._backward_cls)
+    node = node.next_functions[0][0]
+    if isinstance(node, BatchNormFunction._backward_cls) and not node.seen:
+        node = node.next_functions[0][0]
+    return isinstance(node, _Convolution._backward_cls) and not node.checkpointed
 
 
 class _ConvolutionGrad(torch.autograd.Function):
     """(g, x, W) -> (gx, gW, gb), those `wanted`, by an `image` of x.
 
-    Derivatives have the order of what they are by, but that gx goes on in the image's own where a ReLU of ours is all
-    it meets before the next convolution.
+    Derivatives have the order of what they are by, but that gx goes on in the image's own where a ReLU of ours, or that
+    and a BatchNorm of ours, is all it meets before the next convolution.
     """
 
     @staticmethod

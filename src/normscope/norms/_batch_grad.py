@@ -52,7 +52,11 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor, float]:
 
 
 class BatchNormFunction(torch.autograd.Function):
-    """The plain first-order pass over torch's kernels; from the second derivative on, `BatchNormGrad`."""
+    """The plain first-order pass over torch's kernels; from the second derivative on, `BatchNormGrad`.
+
+    `ordered` of its node: x with its channels last, where gradients that last come so (`curvature/orders.py`). `seen`:
+    whether a hook of the user's sees gradients by x.
+    """
 
     @staticmethod
     def forward(
@@ -69,16 +73,20 @@ class BatchNormFunction(torch.autograd.Function):
             x, weight, bias, running_mean, running_var, True, factor, eps, torch.backends.cudnn.enabled
         )
         ctx.save_for_backward(x, weight, mean, rstd, reserve)
-        ctx.eps = eps
+        ctx.eps, ctx.ordered, ctx.seen = eps, None, bool(x._backward_hooks)
         return y
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
         x, weight, mean, rstd, reserve = ctx.saved_tensors
         needs = ctx.needs_input_grad
+        if ctx.ordered is None and _lasting.get() and _channels_last(g) and not _channels_last(x):
+            ctx.ordered = x.detach().contiguous(memory_format=torch.channels_last)
+        ordered = ctx.ordered if _channels_last(g) else None
         if torch.is_grad_enabled():
-            grads = BatchNormGrad.apply(g, x, weight, mean, rstd, ctx.eps)
+            grads = BatchNormGrad.apply(g, x, weight, mean, rstd, ctx.eps, ordered)
         else:
+            x = x if ordered is None else ordered
             grads = torch.ops.aten._batch_norm_impl_index_backward(
                 ctx.backend, x, g, weight, None, None, mean, rstd, True, ctx.eps, needs[:3], reserve
             )
@@ -92,15 +100,25 @@ class BatchNormFunction(torch.autograd.Function):
 
 
 class BatchNormGrad(torch.autograd.Function):
-    """(g, x, w) -> (dL/dx, dL/dw, dL/db) and the derivative of that map, both in closed form."""
+    """(g, x, w) -> (dL/dx, dL/dw, dL/db) and the derivative of that map, both in closed form.
+
+    ordered: x in the order in memory that g has, where it has another.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, g: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor, eps: float
+        ctx: Any,
+        g: Tensor,
+        x: Tensor,
+        weight: Tensor | None,
+        mean: Tensor,
+        rstd: Tensor,
+        eps: float,
+        ordered: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.eps = eps
+        ctx.eps, ctx.ordered = eps, ordered
         w = torch.ones_like(rstd) if weight is None else weight
-        gx, gw, gb = _pull(wide(g), wide(x), wide(w), mean, rstd, eps)
+        gx, gw, gb = _pull(wide(g), wide(x if ordered is None else ordered), wide(w), mean, rstd, eps)
         # All that the double backward needs of g, unless a channel's share of it was lost; a GPU would wait to say so.
         lasts = _lasting.get() and x.device.type == "cpu" and gx.dtype == x.dtype
         whole = lasts and bool((w.abs() > _SMALL).all())
@@ -111,6 +129,8 @@ class BatchNormGrad(torch.autograd.Function):
     def backward(ctx: Any, v: Tensor, vw: Tensor, vb: Tensor) -> Any:
         g, x, weight, mean, rstd, gx, gw = ctx.saved_tensors
         w = torch.ones_like(rstd) if weight is None else weight
+        if ctx.ordered is not None and not torch.is_grad_enabled():
+            x = ctx.ordered
         parts = wide(x), wide(v), wide(w), mean, rstd, ctx.eps, vw, vb
         if torch.is_grad_enabled():
             d_g, d_x, d_w = _in_any_order(wide(g), *parts)
@@ -120,7 +140,11 @@ class BatchNormGrad(torch.autograd.Function):
             one = torch.ones_like(wide(w))
             r_pg, g_xh, _ = _pull(wide(g), wide(x), one, mean, rstd, ctx.eps)
             d_g, d_x, d_w = _in_few_passes(r_pg, g_xh, one, *parts)
-        return d_g.to(x.dtype), d_x.to(x.dtype), None if weight is None else d_w.to(w.dtype), None, None, None
+        return d_g.to(x.dtype), d_x.to(x.dtype), None if weight is None else d_w.to(w.dtype), *[None] * 4
+
+
+def _channels_last(t: Tensor) -> bool:
+    return t.ndim == 4 and not t.is_contiguous() and t.is_contiguous(memory_format=torch.channels_last)
 
 
 def _pull(u: Tensor, x: Tensor, w: Tensor, mean: Tensor, rstd: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
