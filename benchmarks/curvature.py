@@ -19,8 +19,9 @@ compared, and "train" (as trained), where they raise, change the mode or move th
   them. In a row: a look after each of five more steps, each from what the one before remembers.
 - memory: peak of a measurement over the peak of a training step, each in a process of its own.
 
-TF32 is off for all: with it no product is right to the residual asked for (normscope turns it off itself). A tool that
-takes longer than three seconds, or answers another question, runs once. The file is written after every row.
+TF32 is off, but that on a GPU each other tool runs once more with it: normscope searches with such products and ends
+with exact ones. Whose residual, by exact products, is what was asked for counts. A tool that takes longer than three
+seconds, or answers another question, runs once. The file is written after every row.
 """
 
 import argparse
@@ -71,7 +72,8 @@ class Case:
 
     def __init__(self, name: str, device: str, batch: int, steps: int) -> None:
         self.device = device
-        self.iterations: dict[tuple[str, str], int] = {}
+        self.iterations: dict[tuple[str, str, bool], int] = {}
+        self.rounds = False
         self.model = networks(device)[name]().to(device)
         generator = torch.Generator().manual_seed(0)
         self.batches = [
@@ -132,7 +134,7 @@ def hessian_eigenthings(case: Case, model: nn.Module, matrix: str, mode: str) ->
         operator = he.GGNOperator(model, [case.batch], he.supervised_forward, he.supervised_loss_of_output(LOSS))
     else:
         operator = he.HessianOperator(model, [case.batch], he.supervised_loss(LOSS))
-    found = he.lanczos(operator, k=1, max_iter=case.iterations[matrix, mode], tol=TOL, which="LA", seed=0)
+    found = he.lanczos(operator, k=1, max_iter=case.iterations[matrix, mode, case.rounds], tol=TOL, which="LA", seed=0)
     if not bool(found.converged[0]):
         raise NotEnough
     return float(found.eigenvalues[0]), found.eigenvectors[0]
@@ -156,6 +158,7 @@ def pyhessian(tol: float) -> Callable[[Case, nn.Module, str, str], Found]:
 
 
 LAST = "curvlinops + eigsh"
+ROUNDED = ", TF32"
 TOOLS: dict[str, Callable[[Case, nn.Module, str, str], Found]] = {
     "normscope": normscope,
     "hessian-eigenthings": hessian_eigenthings,
@@ -163,6 +166,15 @@ TOOLS: dict[str, Callable[[Case, nn.Module, str, str], Found]] = {
     **{f"PyHessian, tolerance {tol:g}": pyhessian(tol) for tol in (1e-4, 1e-5, 1e-6)},
     LAST: curvlinops,
 }
+
+
+def called(tool: str, case: Case, model: nn.Module, matrix: str, mode: str) -> Found:
+    case.rounds = tool.endswith(ROUNDED)
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = case.rounds
+    try:
+        return TOOLS[tool.removesuffix(ROUNDED)](case, model, matrix, mode)
+    finally:
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def copied(case: Case, mode: str) -> nn.Module:
@@ -174,10 +186,10 @@ def trial(case: Case, tool: str, matrix: str, mode: str) -> dict[str, Any]:
     model = copied(case, mode)
     before = {name: t.clone() for name, t in model.state_dict().items()}
     try:
-        if tool == "hessian-eigenthings":
-            _raise_limit(case, matrix, mode)
+        if tool.startswith("hessian-eigenthings"):
+            _raise_limit(tool, case, matrix, mode)
         started = time.perf_counter()
-        found = TOOLS[tool](case, model, matrix, mode)
+        found = called(tool, case, model, matrix, mode)
         spent = time.perf_counter() - started
     except ImportError as error:
         return {"not_run": f"not installed ({error.name})"}
@@ -193,11 +205,11 @@ def trial(case: Case, tool: str, matrix: str, mode: str) -> dict[str, Any]:
     return row
 
 
-def _raise_limit(case: Case, matrix: str, mode: str) -> None:
+def _raise_limit(tool: str, case: Case, matrix: str, mode: str) -> None:
     """To the smallest of a row of iteration limits with which it converges."""
-    for case.iterations[matrix, mode] in (8, 12, 16, 24, 32, 48, 64, 100):
+    for case.iterations[matrix, mode, tool.endswith(ROUNDED)] in (8, 12, 16, 24, 32, 48, 64, 100):
         try:
-            hessian_eigenthings(case, copied(case, mode), matrix, mode)
+            called(tool, case, copied(case, mode), matrix, mode)
             return
         except NotEnough:
             continue
@@ -226,19 +238,18 @@ def in_turns(runs: dict[str, Callable[[], Any]], device: str, rounds: int) -> di
 def race(case: Case, matrix: str, mode: str, rounds: int) -> dict[str, dict[str, Any]]:
     """All tools but the last."""
     found: dict[str, dict[str, Any]] = {}
-    for tool in TOOLS:
-        if tool == LAST:
-            continue
-        tolerances = [row for name, row in found.items() if name.startswith("PyHessian") and "residual" in row]
-        # In train mode it answers another question, which no tolerance mends.
-        done = not tolerances or tolerances[-1]["residual"] <= TOL or tolerances[-1]["mode_changed"]
-        if "tolerance" in tool and done:
-            continue
-        found[tool] = trial(case, tool, matrix, mode)
+    others = [tool for tool in TOOLS if tool not in ("normscope", LAST)]
+    for end in ("", ROUNDED) if case.device == "cuda" else ("",):
+        last: dict[str, Any] = {}
+        for tool in others if end else ("normscope", *others):
+            # In train mode PyHessian answers another question, which no tolerance mends.
+            if "tolerance" in tool and (last.get("residual", 0.0) <= TOL or last["mode_changed"]):
+                continue
+            last = found[tool + end] = trial(case, tool + end, matrix, mode)
 
     def run(tool: str) -> Callable[[], Found]:
         model = copied(case, mode)
-        return lambda: TOOLS[tool](case, model.train(mode == "train"), matrix, mode)
+        return lambda: called(tool, case, model.train(mode == "train"), matrix, mode)
 
     measured = {tool: row for tool, row in found.items() if "residual" in row}
     quick = {tool: run(tool) for tool, row in measured.items() if row["seconds"] < SLOW and not row["mode_changed"]}
@@ -249,15 +260,15 @@ def race(case: Case, matrix: str, mode: str, rounds: int) -> dict[str, dict[str,
     return found
 
 
-def late(case: Case, matrix: str, mode: str, rounds: int) -> dict[str, Any]:
-    """The last tool, once, and ours around it: a machine's minutes differ by more than two tools' places in them."""
+def late(case: Case, tool: str, matrix: str, mode: str, rounds: int) -> dict[str, Any]:
+    """A tool that runs once, and ours around it: a machine's minutes differ by more than two tools' places in them."""
     model = copied(case, mode)
 
     def ours() -> float:
         runs = {"normscope": lambda: normscope(case, model, matrix, mode)}
         return in_turns(runs, case.device, rounds)["normscope"]
 
-    before, row = ours(), trial(case, LAST, matrix, mode)
+    before, row = ours(), trial(case, tool, matrix, mode)
     if "residual" in row:
         row["normscope_seconds"] = [before, ours()]
         row["over_normscope"] = row["seconds"] / statistics.mean(row["normscope_seconds"])
@@ -457,10 +468,11 @@ def main() -> None:
         if "memory" in args.only:
             result["memory"][network] = peaks(network, args.device, args.batch)
             keep()
-        for (point, case), mode, matrix in itertools.product(points.items(), STATS, ("hessian", "ggn")):
+        ends = ("", ROUNDED) if args.device == "cuda" else ("",)
+        for (point, case), mode, matrix, end in itertools.product(points.items(), STATS, ("hessian", "ggn"), ends):
             if rows := result["race"].get(f"{point}, {mode}, {matrix}"):
-                rows[LAST] = late(case, matrix, mode, args.rounds)
-                show(f"{point}, {mode}, {matrix}", {LAST: rows[LAST]})
+                rows[LAST + end] = late(case, LAST + end, matrix, mode, args.rounds)
+                show(f"{point}, {mode}, {matrix}", {LAST + end: rows[LAST + end]})
                 keep()
     for key in ("warm", "product", "memory"):
         print(key, json.dumps(result[key], indent=1))

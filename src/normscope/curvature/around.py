@@ -2,13 +2,14 @@ r"""v -> J^T B (J v), with J v taken in the first way that is the adjoint of J^T
 
 <J v, u> = <v, J^T u> for every v and u; a product has both sides for nothing. A model whose forward mode, or whose
 second derivative by reverse mode, is of another map than its gradient (what was computed under no_grad, a hook of the
-user's) shows it there.
+user's) shows it there, in the first product that is not rounded.
 """
 
 from typing import Protocol
 
 from torch import Tensor
 
+from normscope.curvature.derivatives import is_rounded
 from normscope.curvature.lanczos import Product
 from normscope.curvature.outer import Bent
 from normscope.curvature.vectors import adjoint, wavy
@@ -39,7 +40,7 @@ def around(bend: Bent, pull: Product, push: Product, along: Product | None, mode
         t = tangent(v)
         u, own = bend(t, v)
         w = pull(u)
-        if first and (along is not None or mode.forward_mode):
+        if first and not is_rounded() and (along is not None or mode.forward_mode):
             # Zero is its own adjoint, so there other outputs are asked.
             seen = (u, w) if t.any() else (wavy(t), pull(wavy(t)))
             if not adjoint(t, seen[0], v, seen[1]):

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -16,11 +17,26 @@ _FAMILIES = {"cuda": "cuda", "cpu": "mkldnn"}
 # torch.backends.mkldnn writes the setting of all backends in place of its own: these name what they write.
 _bindings: Any = torch._C
 _get, _set = _bindings._get_fp32_precision_getter, _bindings._set_fp32_precision_setter
+_rounded: ContextVar[bool] = ContextVar("_rounded", default=False)
+
+
+@contextmanager
+def rounded() -> Iterator[None]:
+    """Inside, `derivable` has float32 rounded to TF32 on a GPU."""
+    token = _rounded.set(True)
+    try:
+        yield
+    finally:
+        _rounded.reset(token)
+
+
+def is_rounded() -> bool:
+    return _rounded.get()
 
 
 @contextmanager
 def derivable(device: str) -> Iterator[None]:
-    """Inside, attention is made of plain products, without fused paths; autocast and TF32 are off.
+    """Inside, attention is made of plain products, without fused paths; autocast is off, and TF32 unless `rounded`.
 
     Fused attention has neither forward mode nor a second derivative; products of half-precision layers, or of float32
     ones rounded to TF32 or bfloat16, would be right to two or three digits alone. The second derivative of torch's
@@ -31,16 +47,16 @@ def derivable(device: str) -> Iterator[None]:
         stack.callback(torch.backends.mha.set_fastpath_enabled, fused)
         torch.backends.mha.set_fastpath_enabled(False)
         if device in _FAMILIES:
-            family = _FAMILIES[device]
+            family, digits = _FAMILIES[device], "tf32" if device == "cuda" and is_rounded() else "ieee"
             # First the family: what follows it follows now, and is not written. A convolution that nobody has set uses
             # TF32 on a GPU, and once it is set there is no word that brings that back.
             stack.callback(_set, family, "all", _own((family, "all"), ("generic", "all"), _get("generic", "all")))
-            _set(family, "all", "ieee")
+            _set(family, "all", digits)
             for kind in _KINDS:
                 found = _get(family, kind)
-                if found != "ieee":
+                if found != digits:
                     stack.callback(_set, family, kind, found)
-                    _set(family, kind, "ieee")
+                    _set(family, kind, digits)
         stack.enter_context(torch.autocast(device, enabled=False))
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(renamed(_WEIGHT_NORMS, lambda *_: _weight_norm))

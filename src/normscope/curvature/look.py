@@ -14,16 +14,17 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from normscope.curvature.block import block_lanczos
-from normscope.curvature.lanczos import Memory, Ritz, lanczos
+from normscope.curvature.lanczos import Memory, Product, Ritz, lanczos
 from normscope.curvature.limits import Limit, preconditioned
 from normscope.curvature.network import Network, call_model
+from normscope.curvature.rehearsal import rehearsable, rehearsed
 from normscope.curvature.room import room
 from normscope.curvature.several import Several, refuse_linear
 from normscope.curvature.shares import check_parts, refuse_mixing, shares
 from normscope.curvature.starts import fresh_start, warm_start
 from normscope.curvature.statistics import enough_values, reading
 from normscope.curvature.vectors import flat
-from normscope.curvature.warm import LEAST, lanczos_from
+from normscope.curvature.warm import LEAST, LEAST_WARM, lanczos_from
 from normscope.observe.calls import Trace
 from normscope.observe.lending import Copies
 from normscope.observe.processes import Processes
@@ -233,12 +234,19 @@ class Look:
         fresh = fresh_start(gradient, solver.block, solver.seed)
         start = fresh if warm is None else warm_start(warm, fresh)
         options: dict[str, Any] = {"smallest": smallest, "tol": solver.tol, "most": solver.most, "keep": keep}
+        options["least"] = LEAST if warm is None or len(start) > 1 else LEAST_WARM
+
+        def search(product: Product, **options: Any) -> Ritz:
+            if warm is None:
+                return lanczos(product, start[0], mix=0.0, **options)
+            return lanczos_from(product, warm, start[0], fresh[0], **options)
+
         if len(start) > 1:
-            found = block_lanczos(product, start, least=LEAST, **options)
-        elif warm is None:
-            found = lanczos(product, start[0], mix=0.0, least=LEAST, **options)
+            found = block_lanczos(product, start, **options)
+        elif rehearsable(start, solver.tol, solver.most):
+            found = rehearsed(search, product, **options)
         else:
-            found = lanczos_from(product, warm, start[0], fresh[0], **options)
+            found = search(product, **options)
         self.forward_mode = self.forward_mode and network.forward_mode
         self.direct = self.direct or network.direct
         top = found.vectors[0]

@@ -62,7 +62,7 @@ class _Basis:
         return found
 
 
-class _Search:
+class Search:
     """The vectors multiplied so far with their images, the Ritz pairs in their span, and B."""
 
     def __init__(self, memory: Memory, like: Tensor) -> None:
@@ -86,8 +86,11 @@ class _Search:
         self.size = float(self.theta.abs().max()) or 1.0
         self._left = s.T @ self._of - self.theta[:, None] * self.ritz
         self.residuals = torch.linalg.vector_norm(self._left, dim=1) / self.size
-        if len(self.theta) == 1:
-            self._values = self._values * (max(float(self.theta[0] / self._values[0]), 0.0) if self._values[0] else 0.0)
+
+    def scale(self) -> None:
+        """What is remembered, so that its first value is what the first product found."""
+        first = float(self._values[0])
+        self._values = self._values * (max(float(self.theta[0]) / first, 0.0) if first else 0.0)
 
     def known(self) -> tuple[Tensor, Tensor]:
         """B and P."""
@@ -119,6 +122,30 @@ class _Search:
         vectors = torch.cat([self.basis.vector(top)[None], others.vectors])
         return Memory((float(self.theta[-1]), *others.values), vectors)
 
+    def ended(
+        self, product: Product, done: int, *, smallest: bool, tol: float, least: int, most: int, keep: int
+    ) -> Ritz:
+        """Goes on, after `done` products."""
+        while True:
+            ends = {-1: float(self.residuals[-1])} | ({0: float(self.residuals[0])} if smallest else {})
+            end = max(ends, key=ends.__getitem__)
+            direction = self.towards_the_bottom() if end == 0 and ends[0] > tol else None
+            direction = self.towards_the_top() if direction is None else direction
+            converged = direction is None or (ends[end] <= tol and done >= least)
+            if direction is None or converged or done >= most:
+                break
+            done += 1
+            self.multiply(direction, product)
+        return Ritz(
+            values=tuple(self.theta.flip(0).tolist()),
+            residuals=tuple(self.residuals.flip(0).tolist()),
+            vectors=self.basis.vector(self.ritz[-1])[None],
+            smallest_vector=self.basis.vector(self.ritz[0]),
+            converged=converged,
+            products=done,
+            memory=self.memory(keep),
+        )
+
 
 def lanczos_from(
     product: Product,
@@ -128,6 +155,7 @@ def lanczos_from(
     *,
     smallest: bool = False,
     tol: float = 1e-3,
+    least: int = LEAST_WARM,
     most: int = 100,
     keep: int = 1,
 ) -> Ritz:
@@ -139,28 +167,12 @@ def lanczos_from(
         fresh: where to start anew, one product lost, where the relative residual of `start` is 1 or more: less of A v
             lies along v then than across it, and the memory is of another operator. Also where v^T A v < 0: of all
             that is not known zero would be expected, which is more, and looked for in vain.
-        smallest, tol, most, keep: as for `lanczos`.
+        smallest, tol, least, most, keep: as for `lanczos`.
     """
-    search = _Search(memory, start)
-    direction: Tensor | None = search.basis.coordinates(start)
-    converged, done = False, 0
-    while direction is not None and not converged and done < most:
-        done += 1
-        search.multiply(direction, product)
-        if done == 1 < most and (float(search.residuals[0]) >= 1 or float(search.theta[0]) < 0):
-            found = lanczos(product, fresh, smallest=smallest, tol=tol, least=LEAST, most=most - 1, mix=0.0, keep=keep)
-            return replace(found, products=found.products + 1)
-        ends = {-1: float(search.residuals[-1])} | ({0: float(search.residuals[0])} if smallest else {})
-        end = max(ends, key=ends.__getitem__)
-        direction = search.towards_the_bottom() if end == 0 and ends[0] > tol else None
-        direction = search.towards_the_top() if direction is None else direction
-        converged = direction is None or (ends[end] <= tol and done >= LEAST_WARM)
-    return Ritz(
-        values=tuple(search.theta.flip(0).tolist()),
-        residuals=tuple(search.residuals.flip(0).tolist()),
-        vectors=search.basis.vector(search.ritz[-1])[None],
-        smallest_vector=search.basis.vector(search.ritz[0]),
-        converged=converged,
-        products=done,
-        memory=search.memory(keep),
-    )
+    search = Search(memory, start)
+    search.multiply(search.basis.coordinates(start), product)
+    if most > 1 and (float(search.residuals[0]) >= 1 or float(search.theta[0]) < 0):
+        found = lanczos(product, fresh, smallest=smallest, tol=tol, least=LEAST, most=most - 1, mix=0.0, keep=keep)
+        return replace(found, products=found.products + 1)
+    search.scale()
+    return search.ended(product, 1, smallest=smallest, tol=tol, least=least, most=most, keep=keep)

@@ -1,0 +1,195 @@
+"""A search by rounded products with its end by exact ones: the exact answer, whatever rounding did."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from normscope import measure, models
+from normscope.curvature import derivatives, look
+from normscope.curvature.derivatives import derivable, is_rounded, rounded
+from normscope.curvature.lanczos import lanczos
+from normscope.curvature.rehearsal import rehearsable, rehearsed
+from normscope.curvature.starts import warm_start
+from normscope.curvature.warm import LEAST, lanczos_from
+
+SIZE = 80
+
+
+def matrix(*top: float) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    basis = torch.linalg.qr(torch.randn(SIZE, SIZE, generator=generator, dtype=torch.float64)).Q
+    values = torch.cat([torch.tensor(top, dtype=torch.float64), torch.linspace(2, -4, SIZE - len(top))])
+    return basis @ torch.diag(values) @ basis.T
+
+
+def noise(size: float) -> Tensor:
+    drawn = torch.randn(SIZE, SIZE, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    drawn = drawn + drawn.T
+    return size * drawn / torch.linalg.matrix_norm(drawn, 2)
+
+
+class Counted:
+    """v -> A v, and with the error where it is rounded."""
+
+    def __init__(self, a: Tensor, error: Tensor) -> None:
+        self.a, self.error, self.exact, self.rounded = a, error, 0, 0
+
+    def __call__(self, v: Tensor) -> Tensor:
+        if is_rounded():
+            self.rounded += 1
+            return (self.a + self.error) @ v
+        self.exact += 1
+        return self.a @ v
+
+
+def start() -> Tensor:
+    return torch.randn(SIZE, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+
+FRESH = partial(lanczos, start=start(), mix=0.0)
+OPTIONS = {"smallest": False, "tol": 1e-3, "least": LEAST, "most": 100, "keep": 12}
+
+
+@pytest.mark.parametrize("smallest", [False, True])
+@pytest.mark.parametrize("error", [0.0, 1e-3, 1e-2, 1e-1])
+def test_value_and_residual_are_of_exact_products(error, smallest):
+    a = matrix(10.0, 9.7, 9.5)
+    product = Counted(a, noise(error * 10))
+    found = rehearsed(lambda p, **k: FRESH(p, **k), product, **OPTIONS | {"smallest": smallest})
+    values = torch.linalg.eigvalsh(a)
+    assert found.converged
+    assert found.products == product.exact + product.rounded
+    for v, value, residual, true in [
+        (found.vectors[0], found.values[0], found.residuals[0], values[-1]),
+        (found.smallest_vector, found.values[-1], found.residuals[-1], values[0]),
+    ][: 2 if smallest else 1]:
+        torch.testing.assert_close(v.norm(), torch.ones((), dtype=torch.float64))
+        assert float((a @ v - value * v).norm()) / 10 == pytest.approx(residual, rel=1e-3, abs=1e-9)
+        assert residual <= 1e-3
+        assert value == pytest.approx(float(true), rel=1e-4)
+
+
+def test_exact_products_are_few_where_rounding_is_small():
+    product = Counted(matrix(10.0, 9.7, 9.5), noise(2e-3))
+    alone = FRESH(product, **OPTIONS)
+    product.exact = 0
+    found = rehearsed(lambda p, **k: FRESH(p, **k), product, **OPTIONS)
+    assert product.exact == 1
+    assert found.products <= alone.products + 2
+    assert len(found.memory.values) == 12
+
+
+def test_a_search_that_was_misled_is_made_again():
+    """As by a forward mode that is of another map, which the first exact product shows."""
+    a = matrix(10.0, 9.7, 9.5)
+    product = Counted(a, matrix(30.0).flip(0, 1) - a)
+    found = rehearsed(lambda p, **k: FRESH(p, **k), product, **OPTIONS)
+    alone = FRESH(lambda v: a @ v, **OPTIONS)
+    assert found.values == alone.values
+    assert found.products == product.rounded + 1 + alone.products
+
+
+def test_from_a_memory():
+    a = matrix(10.0, 9.7, 9.5)
+    seen = FRESH(lambda v: a @ v, **OPTIONS)
+    product = Counted(a + noise(0.1), noise(1e-3))
+    first = warm_start(seen.memory, start()[None])[0]
+    found = rehearsed(
+        lambda p, **k: lanczos_from(p, seen.memory, first, start(), **k), product, **OPTIONS | {"least": 3}
+    )
+    assert found.converged
+    assert product.exact == 1
+    assert found.values[0] == pytest.approx(float(torch.linalg.eigvalsh(product.a)[-1]), rel=1e-6)
+
+
+def test_one_direction_is_both_ends():
+    found = rehearsed(
+        lambda p, **k: lanczos(p, torch.ones(1), mix=0.0, **k), lambda v: 3 * v, **OPTIONS | {"smallest": True}
+    )
+    assert found.values == (3.0,)
+    assert found.converged
+
+
+def test_too_few_products_are_said_to_be():
+    product = Counted(matrix(*torch.linspace(10, 8, 20).tolist()), noise(1e-3))
+    found = rehearsed(lambda p, **k: FRESH(p, **k), product, **OPTIONS | {"most": 10})
+    assert not found.converged
+    assert found.products == 10
+
+
+def test_only_a_gpu_rounds():
+    assert not rehearsable(torch.zeros(3), 1e-3, 100)
+    with rounded(), derivable("cpu"):
+        assert derivatives._get("mkldnn", "conv") == "ieee"
+
+
+def test_a_measurement_by_rounded_products_has_the_exact_value(monkeypatch):
+    """Whose rounding is by hand here: outputs' tangents to ten bits."""
+    torch.manual_seed(0)
+    model = models.CNN(norm="batch")
+    batch = torch.randn(16, 3, 32, 32), torch.randint(10, (16,))
+    exact = measure(model, F.cross_entropy, batch, hessian=False)
+    seen = []
+
+    def coarse(search: Callable, product: Callable, **options) -> object:
+        def both(v: Tensor) -> Tensor:
+            seen.append(is_rounded())
+            found = product(v)
+            return found.to(torch.bfloat16).float() if is_rounded() else found
+
+        return rehearsed(search, both, **options)
+
+    monkeypatch.setattr(look, "rehearsable", lambda *_: True)
+    monkeypatch.setattr(look, "rehearsed", coarse)
+    found = measure(model, F.cross_entropy, batch, hessian=False)
+    assert True in seen
+    assert seen[-1] is False
+    assert found.residual <= 1e-3
+    assert found.products == len(seen)
+    assert found.lambda_max == pytest.approx(exact.lambda_max, rel=1e-5)
+    again = measure(model, F.cross_entropy, batch, hessian=False, start=found)
+    assert again.lambda_max == pytest.approx(exact.lambda_max, rel=1e-5)
+
+
+class Constant(nn.Module):
+    """Its forward mode sees the scale, its gradient does not."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            scale = x.square().mean()
+        return x * scale
+
+
+def test_another_forward_mode_than_backward_shows_in_the_first_exact_product(monkeypatch):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), Constant(), nn.Linear(6, 3))
+    batch = torch.randn(32, 4), torch.randint(3, (32,))
+    exact = measure(model, F.cross_entropy, batch, hessian=False)
+    monkeypatch.setattr(look, "rehearsable", lambda *_: True)
+    found = measure(model, F.cross_entropy, batch, hessian=False)
+    assert found.lambda_max == pytest.approx(exact.lambda_max, rel=1e-4)
+    assert found.notes == exact.notes
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("stats", ["batch", "running"])
+def test_on_a_gpu_a_rounded_product_is_near_and_the_result_exact(stats, monkeypatch):
+    torch.manual_seed(0)
+    model = models.CNN(norm="batch").cuda()
+    batch = torch.randn(64, 3, 32, 32).cuda(), torch.randint(10, (64,)).cuda()
+    found = measure(model, F.cross_entropy, batch, stats=stats)
+    assert rehearsable(found.vector, 1e-3, 100)
+    before = derivatives._get("cuda", "conv"), derivatives._get("cuda", "matmul")
+    with rounded(), derivable("cuda"):
+        assert derivatives._get("cuda", "conv") == derivatives._get("cuda", "matmul") == "tf32"
+    assert (derivatives._get("cuda", "conv"), derivatives._get("cuda", "matmul")) == before
+    monkeypatch.setattr(look, "rehearsable", lambda *_: False)
+    exact = measure(model, F.cross_entropy, batch, stats=stats)
+    assert found.residual <= 1e-3
+    for name in ("lambda_max", "hessian_max"):
+        assert getattr(found, name) == pytest.approx(getattr(exact, name), rel=1e-4)
+    assert found.hessian_min == pytest.approx(exact.hessian_min, abs=1e-3 * exact.hessian_max)
