@@ -19,8 +19,6 @@ from normscope.curvature.warm import Search
 
 # Relative residual that rounded products lead to: asked for less, a search by them would be in vain.
 _TOL = 5e-4
-# Of the residual asked for: what rounding adds to it stays below it.
-_SHARE = 0.9
 # More than that, and it was no rounding: the model has another forward mode than backward (`around.py`).
 _MISLED = 0.1
 # Products set apart for the end.
@@ -43,7 +41,7 @@ def rehearsed(
         with rounded():
             return product(v)
 
-    seen = search(quick, smallest=smallest, tol=_SHARE * tol, least=least - 1, most=most - _END, keep=max(keep, KEPT))
+    seen = search(quick, smallest=smallest, tol=tol, least=least - 1, most=most - _END, keep=max(keep, KEPT))
     exact = Search(seen.memory, seen.vectors[0])
     both = smallest and len(seen.values) > 1
     wanted = (seen.vectors[0], seen.smallest_vector) if both else (seen.vectors[0],)
