@@ -10,11 +10,9 @@ from normscope.theory.sites import Sites
 from normscope.theory.softmax import curvature
 from normscope.theory.window import Window
 
-GENERATOR = torch.Generator().manual_seed(0)
-
 
 def normal(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=GENERATOR)
+    return torch.randn(*shape, dtype=torch.float64)
 
 
 def bulk(m: int, t: torch.Tensor) -> torch.Tensor:
@@ -76,21 +74,20 @@ def test_data_modes_push_the_mean_mode():
 
 @pytest.mark.parametrize(("outputs", "n"), [(10, 100), (10, 1000), (3, 60)])
 def test_widening_is_the_top_of_a_wishart_matrix(outputs, n):
-    draws = normal(200, outputs, n)
+    draws = normal(2000, outputs, n)
     tops = torch.linalg.eigvalsh(draws @ draws.transpose(1, 2) / n)[:, -1]
     assert float(tops.mean()) == pytest.approx(widening(outputs, 1 / n), rel=0.03 if outputs > 3 else 0.06)
 
 
 def test_layers_share_the_fluctuations_above_both():
     """Gram matrices of two layers in a chain, with weights of their own in each."""
-    c, n = 6, 80
-    top = []
-    for _ in range(200):
-        w1, w2 = normal(c, n) / n**0.5, normal(n, n) / n**0.5
-        upper, lower = w1 @ w1.T, (w1 @ w2) @ (w1 @ w2).T
-        top.append(float(torch.linalg.eigvalsh(upper + 2 * lower)[-1]))
+    c, n, draws = 6, 80, 2000
+    w1, w2 = normal(draws, c, n) / n**0.5, normal(draws, n, n) / n**0.5
+    upper, lower = w1 @ w1.mT, (w1 @ w2) @ (w1 @ w2).mT
+    top = torch.linalg.eigvalsh(upper + 2 * lower)[:, -1]
     expected = 3 * widening(c, common_spread([(1.0, 1 / n), (2.0, 2 / n)]))
-    assert sum(top) / len(top) == pytest.approx(expected, rel=0.03)
+    # Two parts as one Wishart matrix of their common spread: 1.8 % high here, and the draws scatter by 0.2 %.
+    assert float(top.mean()) == pytest.approx(expected, rel=0.025)
 
 
 @pytest.mark.parametrize(("q", "q_xy"), [(0.1, 0.05), (1.5, 0.8), (9.0, 3.0)])
