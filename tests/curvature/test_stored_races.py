@@ -9,9 +9,19 @@ TOL = 1e-3
 
 
 def _over(rows: dict, tool: str) -> str:
-    """Of the fastest row of that tool whose residual is what was asked for, as normscope's own measurement has it."""
-    good = [row for name, row in rows.items() if name.startswith(tool) and row.get("residual", 1) <= TOL]
-    return f"{min(row['over_normscope'] for row in good):.1f}" if good else ""
+    """Of the fastest row of that tool that answers the question to a residual of TOL, as normscope's products have it.
+
+    Or, where rounding alone parts its float32 products from ours by more, to the least that it reaches in full precision.
+    """
+    found = {
+        name: row
+        for name, row in rows.items()
+        if name.startswith(tool) and "residual" in row and not row["mode_changed"]
+    }
+    reached = [row["residual"] for name, row in found.items() if "TF32" not in name]
+    most = max(TOL, 1.1 * min(reached, default=TOL))
+    good = [row["over_normscope"] for row in found.values() if row["residual"] <= most]
+    return f"{min(good):.1f}" if good else ""
 
 
 def table() -> list[str]:
