@@ -11,7 +11,7 @@ TOL = 1e-3
 def _over(rows: dict, tool: str) -> str:
     """Of the fastest row of that tool that answers the question to a residual of TOL, as normscope's products have it.
 
-    Or, where rounding alone parts its float32 products from ours by more, to the least that it reaches in full precision.
+    Or, where rounding alone parts its products from ours by more, to the least that it reaches in full precision.
     """
     found = {
         name: row
