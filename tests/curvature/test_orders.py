@@ -72,10 +72,10 @@ class Chain(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         first, second, third = self.convs
-        z = first(x)
+        z = made = first(x)
         if self.what == "hook before":
             z.register_hook(self.seen)
-        z = self.norms[0](Doubled.apply(z) if self.what == "function" else z)
+        z = normalized = self.norms[0](Doubled.apply(z) if self.what == "function" else z)
         if self.what == "hook between":
             z.register_hook(self.seen)
         y = F.relu(z)
@@ -87,6 +87,10 @@ class Chain(nn.Module):
         y = F.relu(self.norms[1](z))
         if self.what == "read twice":
             return torch.cat([third(y).flatten(1), y.view(len(y), -1).sin()], 1)
+        if self.what == "late hook":
+            made.register_hook(self.seen)
+        if self.what == "late hook between":
+            normalized.register_hook(self.seen)
         return third(y)
 
 
@@ -112,7 +116,7 @@ def plainly(*modules: nn.Module) -> Iterator[None]:
         norm.__class__ = nn.BatchNorm2d
 
 
-HOOKS = ("hook before", "hook between", "hook after")
+HOOKS = ("hook before", "hook between", "hook after", "late hook", "late hook between")
 
 
 @pytest.mark.parametrize("norm", [False, True], ids=["plain", "normalized"])
@@ -124,7 +128,7 @@ def test_a_chain_has_torchs_derivatives(settings, what, norm):
     with plainly(model):
         expected = derivatives(model, leaves)
     hooked = len(model.shapes)
-    assert bool(hooked) is what.startswith("hook")
+    assert bool(hooked) is (what in HOOKS)
     with twice_derivable():
         found = derivatives(model, leaves)
     assert len(model.shapes) == 2 * hooked
@@ -166,6 +170,19 @@ def test_under_checkpointing_nothing_is_kept():
     assert isinstance(images[0], ChannelsLast)
     assert images[1] is None
     assert [node.ordered for node in kept(y)] == [None] * 4
+
+
+def test_a_checkpointed_norm_between_convolutions_keeps_nothing():
+    first, norm, second = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 3)
+    parameters = [*first.parameters(), *norm.parameters(), *second.parameters()]
+    for between in (
+        lambda z: checkpoint(lambda z: F.relu(norm(z)), z, use_reentrant=False),
+        lambda z: F.relu(checkpoint(norm, z, use_reentrant=False)),
+    ):
+        with twice_derivable():
+            y = second(between(first(torch.ones(2, 3, 9, 8))))
+            torch.autograd.grad(y.sum(), parameters, create_graph=True)
+        assert [node.ordered for node in kept(y)] == [None] * 2
 
 
 def test_what_only_its_first_layers_are_checkpointed_of_has_torchs_derivatives():

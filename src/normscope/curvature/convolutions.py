@@ -21,7 +21,7 @@ from torch import Tensor
 
 from normscope.curvature.orders import Image, image
 from normscope.curvature.rectifiers import Rectifier
-from normscope.norms._batch_grad import BatchNormFunction
+from normscope.norms._batch_grad import BatchNormFunction, checkpointed
 from normscope.norms.batch import transformed
 
 _convolution = torch.ops.aten.convolution
@@ -34,7 +34,7 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, settings: tuple[Any, ...]) -> Tensor:
         ctx.save_for_backward(x, weight, bias)
-        ctx.settings, ctx.image, ctx.checkpointed = settings, None, _checkpointed()
+        ctx.settings, ctx.image, ctx.checkpointed = settings, None, checkpointed()
         y: Tensor = _convolution(x, weight, bias, *settings)
         return y
 
@@ -42,7 +42,6 @@ class _Convolution(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> Any:
         x, weight, _ = ctx.saved_tensors
         if ctx.checkpointed:
-            # Which is there to keep nothing between passes.
             found, goes_on = Image(x, weight.shape, ctx.settings), False
         else:
             before = ctx.next_functions[0][0]
@@ -64,16 +63,14 @@ def gradients_of_the_user() -> Iterator[None]:
         _between.reset(token)
 
 
-def _checkpointed() -> bool:
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-
-
 def _follows_a_convolution(node: Any) -> bool:
     """Whether `node` is of a ReLU of ours, right after it or with a BatchNorm of ours between, unseen by the user."""
-    if not isinstance(node, Rectifier._backward_cls) or node.seen:
+    if not isinstance(node, Rectifier._backward_cls) or node.checkpointed or node.hooks:
         return False
     node = node.next_functions[0][0]
-    if isinstance(node, BatchNormFunction._backward_cls) and not node.seen:
+    if isinstance(node, BatchNormFunction._backward_cls) and not node.checkpointed:
+        if node.saved_tensors[0]._backward_hooks:
+            return False
         node = node.next_functions[0][0]
     return isinstance(node, _Convolution._backward_cls) and not node.checkpointed
 
@@ -142,7 +139,7 @@ def into_weights(y: Tensor, scale: Tensor, mean: Tensor, shift: Tensor | None) -
     node: Any = y.grad_fn
     if not isinstance(node, _Convolution._backward_cls) or y.dtype != scale.dtype:
         return None
-    if y._backward_hooks or y._version or node.checkpointed or _checkpointed():
+    if y._backward_hooks or y._version or node.checkpointed or checkpointed():
         return None
     x, weight, bias = node.saved_tensors
     shifted = scale * (-mean if bias is None else bias - mean)

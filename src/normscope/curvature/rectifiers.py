@@ -3,10 +3,13 @@
 Torch writes zeros for the derivative of the slope, and adds them (2 % of a Hessian product).
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from normscope.norms._batch_grad import checkpointed
 
 _slope = torch.ops.aten.threshold_backward
 
@@ -14,14 +17,14 @@ _slope = torch.ops.aten.threshold_backward
 class Rectifier(torch.autograd.Function):
     """`ordered` of its node: the output with its channels last, where a convolution after it has it so (`orders.py`).
 
-    `seen`: whether a hook of the user's sees gradients by its input.
+    `hooks`: the user's, of gradients by its input.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         y: Tensor = torch.ops.aten.relu(x)
         ctx.save_for_backward(y)
-        ctx.ordered, ctx.seen = None, bool(x._backward_hooks)
+        ctx.ordered, ctx.hooks, ctx.checkpointed = None, _hooks(x), checkpointed()
         return y
 
     @staticmethod
@@ -29,6 +32,16 @@ class Rectifier(torch.autograd.Function):
         (y,) = ctx.saved_tensors
         found: Tensor = _RectifierGrad.apply(g, y if ctx.ordered is None or g.is_contiguous() else ctx.ordered)
         return found
+
+
+def _hooks(x: Tensor) -> Mapping[int, Any]:
+    """Of x, those to come too; x itself, which nobody else keeps, may be gone by then."""
+    if x.grad_fn is None:
+        return {}
+    # Makes the mapping that later ones go into.
+    x.register_hook(lambda _: None).remove()
+    assert x._backward_hooks is not None
+    return x._backward_hooks
 
 
 class _RectifierGrad(torch.autograd.Function):

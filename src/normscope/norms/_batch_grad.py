@@ -44,6 +44,11 @@ def gradients_last() -> Iterator[None]:
         _lasting.reset(token)
 
 
+def checkpointed() -> bool:
+    """Whether what a node saves is kept by another (activation checkpointing), who keeps nothing between passes."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
 def moments(x: Tensor) -> tuple[Tensor, Tensor, float]:
     """Mean, biased variance, and the factor m/(m-1) that makes it unbiased."""
     var, mean = torch.var_mean(wide(x), dim=stat_dims(x), correction=0)
@@ -54,8 +59,7 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor, float]:
 class BatchNormFunction(torch.autograd.Function):
     """The plain first-order pass over torch's kernels; from the second derivative on, `BatchNormGrad`.
 
-    `ordered` of its node: x with its channels last, where gradients that last come so (`curvature/orders.py`). `seen`:
-    whether a hook of the user's sees gradients by x.
+    `ordered` of its node: x with its channels last, where gradients that last come so (`curvature/orders.py`).
     """
 
     @staticmethod
@@ -73,7 +77,7 @@ class BatchNormFunction(torch.autograd.Function):
             x, weight, bias, running_mean, running_var, True, factor, eps, torch.backends.cudnn.enabled
         )
         ctx.save_for_backward(x, weight, mean, rstd, reserve)
-        ctx.eps, ctx.ordered, ctx.seen = eps, None, bool(x._backward_hooks)
+        ctx.eps, ctx.ordered, ctx.checkpointed = eps, None, checkpointed()
         return y
 
     @staticmethod
