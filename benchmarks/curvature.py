@@ -21,7 +21,7 @@ compared, and "train" (as trained), where they raise, change the mode or move th
 
 TF32 is off, but that on a GPU each other tool runs once more with it: normscope searches with such products and ends
 with exact ones. Whose residual, by exact products, is what was asked for counts; or the least that the tool reaches in
-full precision, where rounding alone parts its products from ours by more (VGG-16 in eval mode). A tool that takes
+full precision, up to twice that, where its products and ours part by more (VGG-16 in eval mode). A tool that takes
 longer than three seconds, or answers another question, runs once. The file is written after every row.
 """
 

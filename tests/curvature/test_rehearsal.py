@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch.nn import functional as F
 
 from normscope import measure, models
 from normscope.curvature import derivatives, look
+from normscope.curvature.around import around
 from normscope.curvature.derivatives import derivable, is_rounded, rounded
 from normscope.curvature.lanczos import lanczos
 from normscope.curvature.rehearsal import rehearsable, rehearsed
@@ -63,6 +65,7 @@ def test_value_and_residual_are_of_exact_products(error, smallest):
     values = torch.linalg.eigvalsh(a)
     assert found.converged
     assert found.products == product.exact + product.rounded
+    assert error > 0.01 or product.exact < product.rounded
     for v, value, residual, true in [
         (found.vectors[0], found.values[0], found.residuals[0], values[-1]),
         (found.smallest_vector, found.values[-1], found.residuals[-1], values[0]),
@@ -73,14 +76,75 @@ def test_value_and_residual_are_of_exact_products(error, smallest):
         assert value == pytest.approx(float(true), rel=1e-4)
 
 
-def test_exact_products_are_few_where_rounding_is_small():
+@pytest.mark.parametrize("keep", [1, 12])
+def test_exact_products_are_few_where_rounding_is_small(keep):
     product = Counted(matrix(10.0, 9.7, 9.5), noise(2e-3))
     alone = FRESH(product, **OPTIONS)
     product.exact = 0
-    found = rehearsed(lambda p, **k: FRESH(p, **k), product, **OPTIONS)
+    found = rehearsed(lambda p, **k: FRESH(p, **k), product, **OPTIONS | {"keep": keep})
     assert product.exact == 1
     assert found.products <= alone.products + 2
-    assert len(found.memory.values) == 12
+    assert len(found.memory.values) == keep
+
+
+def test_the_end_knows_the_neighbours_whatever_is_kept_of_it():
+    """Rounding turns the vector by more than is asked for, among those that nearly coincide."""
+    counts = []
+    for keep in (1, 12):
+        product = Counted(matrix(10.0, 9.97, 9.95, 9.93), noise(0.1))
+        assert rehearsed(lambda p, **k: FRESH(p, **k), product, **OPTIONS | {"keep": keep}).converged
+        counts.append(product.exact)
+    assert counts[0] == counts[1]
+
+
+def test_residuals_are_relative_to_the_larger_end():
+    """As those of the search by exact products are: at most 1e-3 of it is a hundredth of this top."""
+    product = Counted(matrix() - 1.9 * torch.eye(SIZE, dtype=torch.float64), noise(1e-3))
+    alone = FRESH(lambda v: product.a @ v, **OPTIONS)
+    found = rehearsed(lambda p, **k: FRESH(p, **k), product, **OPTIONS)
+    assert found.converged
+    assert product.exact == 1
+    assert found.products <= alone.products + 2
+    assert found.values[0] == pytest.approx(0.1, abs=5.9e-3)
+
+
+def test_a_loose_search_is_not_taken_for_a_misled_one():
+    product = Counted(matrix(10.0, 9.7, 9.5), noise(1e-3))
+    found = rehearsed(lambda p, **k: FRESH(p, **k), product, **OPTIONS | {"tol": 0.5, "least": 2})
+    assert found.converged
+    assert found.residuals[0] > 0.2
+    assert product.exact == 1
+
+
+def test_products_are_as_many_as_were_asked_for():
+    product = Counted(matrix(10.0, 9.7, 9.5), noise(1e-3))
+    assert rehearsed(lambda p, **k: FRESH(p, **k), product, **OPTIONS | {"tol": 0.5}).products == LEAST
+
+
+def test_where_rounded_products_fail_the_search_is_exact():
+    """As torch fails a forward that reads its older flags of precision."""
+    a = matrix(10.0, 9.7, 9.5)
+
+    def product(v: Tensor) -> Tensor:
+        if is_rounded():
+            raise RuntimeError("PyTorch is checking whether allow_tf32 is enabled")
+        return a @ v
+
+    found = rehearsed(lambda p, **k: FRESH(p, **k), product, **OPTIONS)
+    alone = FRESH(product, **OPTIONS)
+    assert (found.values, found.products) == (alone.values, alone.products)
+    assert not is_rounded()
+
+
+@pytest.mark.parametrize("values", [(1.0, 0.3, 0.2, 0.1, -6.0, -5.5), (0.0, 0.0), (-1.0, -2.0, -3.0, -9.0)])
+def test_nothing_is_remembered_twice(values):
+    a = torch.diag(torch.tensor([*values, *[0.0] * 6], dtype=torch.float64))
+    first = torch.ones(len(a), dtype=torch.float64)
+    search = partial(lanczos, start=first, mix=0.0)
+    seen = rehearsed(lambda p, **k: search(p, **k), lambda v: a @ v, **OPTIONS)
+    again = lanczos_from(lambda v: a @ v, seen.memory, seen.vectors[0], first, keep=12)
+    for memory in (seen.memory, again.memory):
+        torch.testing.assert_close(memory.vectors @ memory.vectors.T, torch.eye(len(memory.values)).double())
 
 
 def test_a_search_that_was_misled_is_made_again():
@@ -114,17 +178,55 @@ def test_one_direction_is_both_ends():
     assert found.converged
 
 
-def test_too_few_products_are_said_to_be():
-    product = Counted(matrix(*torch.linspace(10, 8, 20).tolist()), noise(1e-3))
-    found = rehearsed(lambda p, **k: FRESH(p, **k), product, **OPTIONS | {"most": 10})
+@pytest.mark.parametrize("smallest", [False, True])
+def test_too_few_products_are_said_to_be(smallest):
+    product = Counted(matrix(*torch.linspace(10, 2, 40).tolist()), noise(1e-3))
+    found = rehearsed(lambda p, **k: FRESH(p, **k), product, **OPTIONS | {"most": 9, "smallest": smallest})
     assert not found.converged
-    assert found.products == 10
+    assert found.products == 9
+    # What five rounded ones have found is not thrown away.
+    assert found.values[0] > FRESH(lambda v: product.a @ v, **OPTIONS | {"most": 5}).values[0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, True),
+        ({"tol": 4e-4}, False),
+        ({"most": 29}, False),
+        ({"capability": (7, 5)}, False),
+        ({"cuda": None}, False),
+        ({"dtype": torch.float64}, False),
+        ({"device": "cpu"}, False),
+    ],
+)
+def test_when_a_search_is_rounded(changed, expected, monkeypatch):
+    found = {"device": "cuda", "dtype": torch.float32, "tol": 5e-4, "most": 30, "capability": (8, 0), "cuda": "13.0"}
+    found |= changed
+    monkeypatch.setattr(torch.version, "cuda", found["cuda"])
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: found["capability"])
+    like = SimpleNamespace(device=torch.device(found["device"]), dtype=found["dtype"])
+    assert rehearsable(like, found["tol"], found["most"]) is expected
 
 
 def test_only_a_gpu_rounds():
-    assert not rehearsable(torch.zeros(3), 1e-3, 100)
     with rounded(), derivable("cpu"):
         assert derivatives._get("mkldnn", "conv") == "ieee"
+
+
+def test_rounding_is_not_taken_for_another_map():
+    """<J v, u> and <v, J^T u> part by it; in a product that is not rounded that would end forward mode."""
+    mode = SimpleNamespace(forward_mode=True)
+
+    def pull(u: Tensor) -> Tensor:
+        return 1.1 * u if is_rounded() else u
+
+    product = around(lambda t, _: (t, None), pull, lambda v: v, None, mode)
+    with rounded():
+        product(torch.ones(3))
+    assert mode.forward_mode
+    product(torch.ones(3))
+    assert mode.forward_mode
 
 
 def test_a_measurement_by_rounded_products_has_the_exact_value(monkeypatch):

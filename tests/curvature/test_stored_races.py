@@ -11,7 +11,7 @@ TOL = 1e-3
 def _over(rows: dict, tool: str) -> str:
     """Of the fastest row of that tool that answers the question to a residual of TOL, as normscope's products have it.
 
-    Or, where rounding alone parts its products from ours by more, to the least that it reaches in full precision.
+    Or, where its products and ours part by more, to the least that it reaches in full precision, at most twice TOL.
     """
     found = {
         name: row
@@ -19,7 +19,7 @@ def _over(rows: dict, tool: str) -> str:
         if name.startswith(tool) and "residual" in row and not row["mode_changed"]
     }
     reached = [row["residual"] for name, row in found.items() if "TF32" not in name]
-    most = max(TOL, 1.1 * min(reached, default=TOL))
+    most = max(TOL, min(1.1 * min(reached, default=TOL), 2 * TOL))
     good = [row["over_normscope"] for row in found.values() if row["residual"] <= most]
     return f"{min(good):.1f}" if good else ""
 

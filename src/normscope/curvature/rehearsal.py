@@ -6,6 +6,7 @@ for. What is found so is multiplied in full precision, and gone on with from the
 and residual are of exact products alone.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -21,15 +22,15 @@ from normscope.curvature.warm import Search
 _TOL = 5e-4
 # More than that, and it was no rounding: the model has another forward mode than backward (`around.py`).
 _MISLED = 0.1
-# Products set apart for the end.
-_END = 4
+# Products set apart for the end, and what a search must be allowed to spare them.
+_END, _LEAST = 4, 30
 
 
 def rehearsable(like: Tensor, tol: float, most: int) -> bool:
     """Whether products with vectors like this one have a rounded form, and it leads far enough."""
     if like.device.type != "cuda" or torch.version.cuda is None or like.dtype != torch.float32:
         return False
-    return torch.cuda.get_device_capability(like.device) >= (8, 0) and tol >= _TOL and most > 2 * _END
+    return torch.cuda.get_device_capability(like.device) >= (8, 0) and tol >= _TOL and most >= _LEAST
 
 
 def rehearsed(
@@ -41,14 +42,25 @@ def rehearsed(
         with rounded():
             return product(v)
 
-    seen = search(quick, smallest=smallest, tol=tol, least=least - 1, most=most - _END, keep=max(keep, KEPT))
-    exact = Search(seen.memory, seen.vectors[0])
-    both = smallest and len(seen.values) > 1
-    wanted = (seen.vectors[0], seen.smallest_vector) if both else (seen.vectors[0],)
-    for direction in [exact.basis.coordinates(v) for v in wanted]:
-        exact.multiply(exact.basis.stacked([direction])[0], product)
-    done = seen.products + len(wanted)
-    if seen.converged and float(exact.residuals[-1]) > _MISLED:
+    def exactly(done: int) -> Ritz:
         found = search(product, smallest=smallest, tol=tol, least=least, most=most - done, keep=keep)
         return replace(found, products=done + found.products)
-    return exact.ended(product, done, smallest=smallest, tol=tol, least=done, most=most, keep=keep)
+
+    try:
+        seen = search(quick, smallest=smallest, tol=tol, least=least - 1, most=most - _END, keep=max(keep, KEPT))
+    except RuntimeError:
+        # Torch does not let a forward read its older flags of precision meanwhile. What else it was comes again.
+        return exactly(0)
+    size = max(map(abs, seen.values))
+    end = Search(seen.memory, seen.vectors[0], size)
+    both = smallest and len(seen.values) > 1
+    wanted = (seen.vectors[0], seen.smallest_vector) if both else (seen.vectors[0],)
+    top, *bottom = [end.basis.coordinates(v) for v in wanted]
+    end.multiply(top, product)
+    error = math.hypot(float(end.theta[0]) - seen.values[0], float(end.residuals[0]) * end.size)
+    if seen.converged and error > max(_MISLED, 2 * tol) * size:
+        return exactly(seen.products + 1)
+    for direction in bottom:
+        end.multiply(end.basis.stacked([direction])[0], product)
+    done = seen.products + len(wanted)
+    return end.ended(product, done, smallest=smallest, tol=tol, least=0, most=most, keep=keep)

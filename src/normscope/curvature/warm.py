@@ -63,9 +63,13 @@ class _Basis:
 
 
 class Search:
-    """The vectors multiplied so far with their images, the Ritz pairs in their span, and B."""
+    """The vectors multiplied so far with their images, the Ritz pairs in their span, and B.
 
-    def __init__(self, memory: Memory, like: Tensor) -> None:
+    size: of A, as far as it is known; residuals are relative to it, or to the largest |theta| where that is more.
+    """
+
+    def __init__(self, memory: Memory, like: Tensor, size: float = 0.0) -> None:
+        self._size = size
         self.basis = _Basis(like)
         self._recalled = [self.basis.coordinates(y) for y in memory.vectors.to(like)]
         self._values = torch.tensor(memory.values, dtype=torch.float64)
@@ -83,7 +87,7 @@ class Search:
         inside = self.space @ self._of.T
         self.theta, s = torch.linalg.eigh((inside + inside.T) / 2)
         self.ritz = s.T @ self.space
-        self.size = float(self.theta.abs().max()) or 1.0
+        self.size = max(float(self.theta.abs().max()), self._size) or 1.0
         self._left = s.T @ self._of - self.theta[:, None] * self.ritz
         self.residuals = torch.linalg.vector_norm(self._left, dim=1) / self.size
 
@@ -117,7 +121,8 @@ class Search:
         top, (known, _) = self.ritz[-1], self.known()
         across = torch.eye(len(top), dtype=torch.float64) - torch.outer(top, top)
         # So low that it is not found once more.
-        rest = torch.linalg.eigh(across @ known @ across - 2 * self.size * torch.outer(top, top))
+        low = 2 * float(known.norm()) or 1.0
+        rest = torch.linalg.eigh(across @ known @ across - low * torch.outer(top, top))
         others = remembered(rest.eigenvalues, rest.eigenvectors, self.basis.rows, min(keep, len(top)) - 1)
         vectors = torch.cat([self.basis.vector(top)[None], others.vectors])
         return Memory((float(self.theta[-1]), *others.values), vectors)
