@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from normscope import losses, measure, norms
-from normscope.curvature import mean_mode, spectrum
+from normscope.curvature import look, mean_mode, spectrum
 
 PATIENCE = int(os.environ.get("PATIENCE", "60"))
 X = torch.randn(16, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -73,6 +73,9 @@ def _jobs(rank: int) -> dict[str, object]:
     found["trace"] = spectrum(local, losses.half_mse, (x, y), steps=200).trace
     sampled = measure(local, losses.half_mse, (x, y), matrix="fisher", draws=20, hessian=False)
     found["stderr"] = sampled.stderr
+    # As where one process has a GPU that rounds, and the other an older one.
+    look.rehearsable = lambda *_: rank == 0
+    found["unlike GPUs"] = measure(model, losses.half_mse, (x, y), **EXACT).lambda_max
     return found
 
 
@@ -114,6 +117,10 @@ def test_where_one_fails_both_do_and_none_waits(found, what, says):
 
 def test_they_go_on_after_that(found):
     assert found[0]["after"] == found[1]["after"] > 0
+
+
+def test_they_take_the_same_steps_on_unlike_gpus(found):
+    assert found[0]["unlike GPUs"] == found[1]["unlike GPUs"] == found[0]["after"]
 
 
 @pytest.mark.parametrize("stats", ["batch", "frozen"])

@@ -243,7 +243,8 @@ class Look:
 
         if len(start) > 1:
             found = block_lanczos(product, start, **options)
-        elif rehearsable(start, solver.tol, solver.most):
+        elif self._processes.size == 1 and rehearsable(start, solver.tol, solver.most):
+            # Alone: of several processes each would have to begin afresh where one does.
             found = rehearsed(search, product, **options)
         else:
             found = search(product, **options)

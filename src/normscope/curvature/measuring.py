@@ -65,7 +65,7 @@ def measure(
         over, micro_batch: "data" for the loss of all batches together, and parts to cut one batch into, both where
             no statistics go over the batch and the loss is a sum of its parts'.
         dtype: of the products, float32 or float64; the model's own by default, float32 where that is narrower.
-            On a GPU a search in float32 begins with products rounded to TF32; value and residual are of exact ones.
+            On one GPU a search in float32 begins with products rounded to TF32; value and residual are of exact ones.
         tol, most: relative residual to reach, in at most so many products; not reached is converged=False.
         block: start vectors; as many as outputs where the top eigenvalues nearly coincide.
         start: an earlier result of the same parameters to start from, by what it remembers (`warm.py`).
