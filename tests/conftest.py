@@ -1,10 +1,10 @@
-"""What every test is given."""
+"""What holds of every test."""
 
 import pytest
 import torch
 
 
-@pytest.fixture(autouse=True)
-def _seeded():
-    """Every test draws the same numbers, whichever tests ran before it in its process."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Each draws the same numbers, whichever ran before it in its process; before fixtures, those of a module too."""
     torch.manual_seed(0)

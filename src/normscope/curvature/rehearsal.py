@@ -3,7 +3,8 @@ r"""A search by products rounded to TF32, and its end by exact ones.
 A GPU multiplies matrices of numbers rounded to ten bits several times as fast. A whole product then takes 0.4 to 0.6 of
 its time (VGG-16 and PreActResNet-18 on an H200) and is right to 1e-4 to 1e-3 of its size, about what a search is asked
 for. What is found so is multiplied in full precision, and gone on with from there as from a memory (`warm.py`): value
-and residual are of exact products alone.
+and residual are of exact products alone. The size that residuals are relative to is the larger end's, as in a search by
+exact products, which may be known from rounded ones.
 """
 
 import math
@@ -22,7 +23,7 @@ from normscope.curvature.warm import Search
 _TOL = 5e-4
 # More than that, and it was no rounding: the model has another forward mode than backward (`around.py`).
 _MISLED = 0.1
-# Products set apart for the end, and what a search must be allowed to spare them.
+# Products set apart for the end, and how many a search must be allowed to spare them.
 _END, _LEAST = 4, 30
 
 
