@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 from normscope import losses, measure
 from normscope.curvature import Network
 from normscope.curvature.kept import Outputs
-from normscope.observe.untouched import untouched
+from normscope.isolation.untouched import untouched
 
 
 class Twice(nn.Module):

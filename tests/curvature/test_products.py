@@ -16,8 +16,8 @@ import reference
 from normscope import losses
 from normscope.curvature import STATISTICS, Network
 from normscope.curvature.tangents import fused
+from normscope.isolation.untouched import untouched
 from normscope.norms import BatchNorm2d
-from normscope.observe.untouched import untouched
 
 CLOSE = 1e-6
 

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from normscope import losses, measure
 from normscope.curvature import Network
+from normscope.isolation.untouched import untouched
 from normscope.models import CNN, PreActResNet18
-from normscope.observe.untouched import untouched
 
 
 class Opaque(torch.autograd.Function):

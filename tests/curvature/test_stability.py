@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from normscope import losses, models
 from normscope.curvature import Network, lanczos, momentum_limit
-from normscope.observe.untouched import untouched
+from normscope.isolation.untouched import untouched
 
 NETWORKS = {
     "mlp": (lambda norm: models.MLP(6, 2, width=12, depth=3, norm=norm, init="glorot"), (16, 6)),

@@ -19,13 +19,13 @@ from situations import (
 )
 from torch import Tensor, nn
 
+from normscope.isolation.calls import Replay, Trace
+from normscope.isolation.generators import Generators
+from normscope.isolation.untouched import Lent
 from normscope.observe import ActivationProbe, CriticalProbe, HealthProbe, LandscapeProbe, ShiftProbe, shift
-from normscope.observe.calls import Replay, Trace
-from normscope.observe.generators import Generators
 from normscope.observe.health import HealthProbe as Health
 from normscope.observe.loss import BatchLoss
 from normscope.observe.probe import Probe
-from normscope.observe.untouched import Lent
 
 Patch = pytest.MonkeyPatch
 

@@ -12,8 +12,8 @@ from normscope.bounds.sides import Sides
 from normscope.bounds.statements import lemma_rows, unit_rows
 from normscope.bounds.units import Layer
 from normscope.environment import environment
-from normscope.observe.generators import Generators
-from normscope.observe.untouched import untouched
+from normscope.isolation.generators import Generators
+from normscope.isolation.untouched import untouched
 
 # Above this many values a unit, Hessians are looked at through products alone.
 FULL = 256

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from normscope.bounds.layer import check
 from normscope.bounds.result import Bounds
 from normscope.bounds.units import is_batch_norm, is_linear, normalizes
-from normscope.observe.calls import Answer, answering, units
-from normscope.observe.untouched import untouched
+from normscope.isolation.calls import Answer, answering, units
+from normscope.isolation.untouched import untouched
 
 # The loss, with an answer of ours in the place of some layers.
 _Run = Callable[[Sequence[str], Answer], Tensor]

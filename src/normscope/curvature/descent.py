@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from normscope.curvature.vectors import split
+from normscope.isolation.untouched import Lent
 from normscope.observe.critical import Search
-from normscope.observe.untouched import Lent
 from normscope.observe.update import updated
 
 

@@ -25,10 +25,10 @@ from normscope.curvature.starts import fresh_start, warm_start
 from normscope.curvature.statistics import enough_values, reading
 from normscope.curvature.vectors import flat
 from normscope.curvature.warm import LEAST, LEAST_WARM, lanczos_from
-from normscope.observe.calls import Trace
-from normscope.observe.lending import Copies
-from normscope.observe.processes import Processes
-from normscope.observe.untouched import Lent
+from normscope.isolation.calls import Trace
+from normscope.isolation.copies import Copies
+from normscope.isolation.processes import Processes
+from normscope.isolation.untouched import Lent
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,9 @@ from normscope.curvature.slopes import Gradients, goes_into_weights, gradients_b
 from normscope.curvature.statistics import reading
 from normscope.curvature.tangents import fused, with_tangent
 from normscope.curvature.vectors import flat, split
-from normscope.observe.calls import answering
-from normscope.observe.lending import Copies
-from normscope.observe.untouched import Lent
+from normscope.isolation.calls import answering
+from normscope.isolation.copies import Copies
+from normscope.isolation.untouched import Lent
 
 Parts = list[Tensor | None]
 MATRICES = ("ggn", "hessian", "fisher")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from normscope.curvature.derivatives import derivable
 from normscope.curvature.fisher import LOG_LABELS, distribution
 from normscope.curvature.vectors import flat, split
-from normscope.observe.lending import Copies, lending
+from normscope.isolation.copies import Copies, lending
 
 Bent = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]]
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
-from normscope.observe.untouched import Lent
+from normscope.isolation.untouched import Lent
 
 
 def chosen_parameters(lent: Lent, wanted: Callable[[str, nn.Parameter], bool] | None) -> list[int]:

@@ -20,8 +20,8 @@ from normscope.curvature.look import Look, Solver
 from normscope.curvature.network import call_model
 from normscope.curvature.starts import KEPT
 from normscope.curvature.wording import stability_verdict
+from normscope.isolation.untouched import untouched
 from normscope.observe.probe import Probe, flat
-from normscope.observe.untouched import untouched
 from normscope.observe.verdict import Verdict
 
 _SOURCE = "curvature of this batch, as trained"

@@ -21,9 +21,9 @@ from normscope.curvature.several import as_batches, is_one_batch, samples
 from normscope.curvature.starting import kind_of_descent, measured_advice, start_rate
 from normscope.curvature.starts import KEPT
 from normscope.environment import environment
+from normscope.isolation.processes import Processes
+from normscope.isolation.untouched import Lent, untouched
 from normscope.observe.loss import check_devices
-from normscope.observe.processes import Processes
-from normscope.observe.untouched import Lent, untouched
 from normscope.observe.update import check_optimizer, held
 from normscope.observe.verdict import loss_kind
 

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from normscope.choices import check_choice
 from normscope.curvature.names import renamed
+from normscope.isolation.calls import answering
 from normscope.norms._held import held, statistics_held
 from normscope.norms._processes import several_processes
 from normscope.norms.batch import batch_norm
 from normscope.norms.lp import _LpLayer
-from normscope.observe.calls import answering
 
 STATISTICS = ("batch", "frozen", "running")
 

@@ -21,11 +21,11 @@ from normscope.curvature.parameters import check_parameters, chosen_parameters
 from normscope.curvature.several import refuse_linear, samples
 from normscope.curvature.statistics import STATISTICS
 from normscope.environment import environment
+from normscope.isolation.processes import Processes
+from normscope.isolation.untouched import untouched
 from normscope.losses import half_mse, pair
 from normscope.observe.loss import check_devices
 from normscope.observe.model import unwrapped
-from normscope.observe.processes import Processes
-from normscope.observe.untouched import untouched
 from normscope.reporting import Reportable
 from normscope.results import plain, write_json
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from normscope.first_use import on_first_use
-from normscope.observe.untouched import untouched
+from normscope.isolation.untouched import untouched
 
 if TYPE_CHECKING:
     from normscope.observe.activations import ActivationProbe, Activations

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from normscope.observe.lending import Copies
-from normscope.observe.processes import Processes
-from normscope.observe.untouched import Lent
+from normscope.isolation.copies import Copies
+from normscope.isolation.processes import Processes
+from normscope.isolation.untouched import Lent
 
 Inside = AbstractContextManager[Callable[[], None] | None] | None
 _HALF_SCALES = (2.0**16, 2.0**8, 1.0)

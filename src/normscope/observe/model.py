@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from normscope import losses
+from normscope.isolation.copies import lending
+from normscope.isolation.processes import Processes
 from normscope.norms._processes import several_processes
-from normscope.observe.lending import lending
 from normscope.observe.loss import check_devices
-from normscope.observe.processes import Processes
 
 
 def unwrapped(model: nn.Module) -> tuple[nn.Module, Processes, str]:

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.observe.calls import Replay, Trace, Watcher
+from normscope.isolation.calls import Replay, Trace, Watcher
+from normscope.isolation.untouched import untouched
 from normscope.observe.loss import BatchLoss, Task
-from normscope.observe.untouched import untouched
 from normscope.observe.update import check_optimizer, held, learning_rates, updated
 
 UPDATES = ("optimizer", "gradient")

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from normscope.choices import check_choice
-from normscope.observe.calls import units
+from normscope.isolation.calls import units
 from normscope.observe.probe import UPDATES, Probe, real
 from normscope.observe.verdict import Verdict
 

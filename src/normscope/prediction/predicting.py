@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from normscope.choices import check_choice
 from normscope.curvature.limits import momentum_limit
 from normscope.environment import environment
+from normscope.isolation.untouched import untouched
 from normscope.observe.model import unwrapped
-from normscope.observe.untouched import untouched
 from normscope.observe.verdict import CROSS_ENTROPY, NOT_A_LIMIT, SQUARED
 from normscope.prediction.field import Field
 from normscope.prediction.graph import walk_through

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from normscope.observe.untouched import INERT, untouched
+from normscope.isolation.untouched import INERT, untouched
 
 
 class Copies:

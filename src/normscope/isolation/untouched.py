@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from normscope.observe.checkpointing import without_reentrant_checkpoints
-from normscope.observe.generators import Generators
+from normscope.isolation.checkpointing import without_reentrant_checkpoints
+from normscope.isolation.generators import Generators
 
 Array = np.ndarray[Any, Any]
 _CONTAINERS = (list, dict, set, deque)

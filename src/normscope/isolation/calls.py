@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from normscope.observe.generators import Generators
+from normscope.isolation.generators import Generators
 
 Watcher = Callable[[str, nn.Module, tuple[Any, ...], Any], None]
 Answer = Callable[[str, nn.Module, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
