@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from normscope import losses
 from normscope.environment import environment
+from normscope.objective import Objective
 from normscope.replaying import ReplayedGradient
 from normscope.reporting import Reportable
 from normscope.results import plain, write_json
@@ -80,11 +80,17 @@ class Training(Reportable):
 
 def train(
     model: nn.Module,
-    loss_fn: Callable[[Tensor, Tensor], Tensor] | None,
+    loss_fn: Callable[[Any, Any], Any] | None,
     batches: Iterable[Any],
     optimizer: torch.optim.Optimizer,
     *,
-    forward: Callable[[nn.Module, Any], Tensor] | None = None,
+    forward: Callable[[nn.Module, Any], Any] | None = None,
+    scheduler: Any = None,
+    accumulate: int = 1,
+    clip: float | Callable[[list[nn.Parameter]], Any] | None = None,
+    scaler: Any = None,
+    averaged_model: Any = None,
+    training_step: Callable[[nn.Module, Any, Any], Any] | None = None,
     autocast: torch.dtype | None = None,
     steps: int | None = None,
     seed: int = 0,
@@ -104,10 +110,8 @@ def train(
     afterwards, also if something raises, every layer's mode is as it was.
 
     Args:
-        model, loss_fn, optimizer: any; loss_fn(output, target) is a scalar.
-        batches: pairs (x, y) on the model's device, as from `normscope.data.batches`; with `forward` what it takes.
-        forward: forward(model, batch) is the loss; then loss_fn is None.
-        autocast: the dtype of mixed precision, for forward and loss.
+        model, loss_fn, batches, optimizer, forward, scheduler, accumulate, clip, scaler, averaged_model,
+            training_step, autocast: the fields of `normscope.Setup`; batches on the model's device.
         steps: at most so many; None takes all batches.
         evaluate: called in eval mode every `every` steps and at the end.
         explode: a loss above this multiple of the first, if that is positive, counts as divergence (1e6: seed 002's
@@ -129,27 +133,46 @@ def train(
     if every < 1 or check_every < 1:
         raise ValueError(f"every and check_every count steps, from 1 on; got {every} and {check_every}.")
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    if (loss_fn is None) == (forward is None):
-        raise ValueError("Hand in loss_fn (called as loss_fn(model(x), y)) or forward (forward(model, batch) -> loss).")
+    objective = Objective(loss_fn, forward)
 
-    def loss_of(batch: Any) -> Tensor:
-        with nullcontext() if autocast is None else torch.autocast(device.type, autocast):
-            if forward is not None:
-                return forward(model, batch)
-            x, y = losses.pair(batch)
-            return loss_fn(model(x), y)  # type: ignore[misc]
-
-    def eager(batch: Any) -> Tensor:
+    def eager(parts: list[Any]) -> Tensor:
         optimizer.zero_grad()
-        loss = loss_of(batch)
-        if loss.ndim:
-            raise ValueError(f"loss_fn must return a scalar; got shape {tuple(loss.shape)}. Take its mean or its sum.")
-        loss.backward()
-        return loss.detach()
+        total = torch.zeros((), device=device)
+        for batch in parts:
+            with nullcontext() if autocast is None else torch.autocast(device.type, autocast):
+                loss = objective(model, batch)
+            if loss.ndim:
+                raise ValueError(
+                    f"loss_fn must return a scalar; got shape {tuple(loss.shape)}. Take its mean or its sum."
+                )
+            loss = loss if len(parts) == 1 else loss / len(parts)
+            (loss if scaler is None else scaler.scale(loss)).backward()
+            total = loss.detach() if len(parts) == 1 else total + loss.detach()
+        return total
+
+    def update(parts: list[Any]) -> None:
+        if scaler is not None:
+            scaler.unscale_(optimizer)
+        if clip is not None:
+            moving = [p for p in model.parameters() if p.grad is not None]
+            _ = clip(moving) if callable(clip) else nn.utils.clip_grad_norm_(moving, clip)
+        if monitor is not None:
+            monitor.step(parts[-1], optimizer=optimizer)
+        if isinstance(optimizer, torch.optim.LBFGS):
+            optimizer.step(lambda: float(gradient(parts)))
+        elif scaler is not None:
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+        if averaged_model is not None:
+            averaged_model.update_parameters(model)
 
     history = _History(explode)
     evaluations: list[dict[str, float]] = []
-    settings = _settings(loss_fn or forward, optimizer, steps=steps, seed=seed, explode=explode)
+    settings = _settings(objective.name, optimizer, steps=steps, seed=seed, explode=explode)
     started = time.perf_counter()
     with seeded_on(seed, device), _modes_kept(model):
         model.train()
@@ -158,18 +181,18 @@ def train(
         parameters = list(dict.fromkeys((*model.parameters(), *updated)))
         gradient = ReplayedGradient(eager, parameters, device) if replayed else eager
         step = -1
-        for step, batch in enumerate(islice(batches, steps)):
+        for step, parts in enumerate(islice(_grouped(batches, accumulate), steps)):
             if evaluate is not None and step % every == 0:
                 evaluations.append({"step": step} | _evaluated(model, evaluate, device))
-            history.add(gradient(batch))
+            if training_step is not None:
+                with _before_its_step(optimizer, monitor, parts[-1]):
+                    history.add(torch.as_tensor(training_step(model, parts[0], optimizer)).detach())
+            else:
+                history.add(gradient(parts))
             if (step + 1) % check_every == 0 and history.diverged_at() is not None:
                 break
-            if monitor is not None:
-                monitor.step(batch, optimizer=optimizer)
-            if isinstance(optimizer, torch.optim.LBFGS):
-                optimizer.step(lambda batch=batch: float(gradient(batch)))
-            else:
-                optimizer.step()
+            if training_step is None:
+                update(parts)
             if on_step is not None:
                 on_step(step)
         diverged_at = history.diverged_at()
@@ -184,6 +207,31 @@ def train(
         settings=settings,
         environment=environment(device),
     )
+
+
+def _grouped(batches: Iterable[Any], count: int) -> Iterator[list[Any]]:
+    """The batches of each step; a last group may be shorter."""
+    source = iter(batches)
+    while parts := list(islice(source, count)):
+        yield parts
+
+
+@contextmanager
+def _before_its_step(optimizer: torch.optim.Optimizer, monitor: Monitors | None, batch: Any) -> Iterator[None]:
+    """Inside, the monitor measures once, right before the optimizer's first step in a training_step of the user's."""
+    if monitor is None:
+        yield
+        return
+
+    def look(*_: Any) -> None:
+        hook.remove()
+        monitor.step(batch, optimizer=optimizer)
+
+    hook = optimizer.register_step_pre_hook(look)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 @contextmanager
@@ -247,14 +295,13 @@ def _evaluated(
     return found
 
 
-def _settings(loss_fn: Callable[..., Any] | None, optimizer: torch.optim.Optimizer, **rest: Any) -> dict[str, Any]:
+def _settings(loss: str, optimizer: torch.optim.Optimizer, **rest: Any) -> dict[str, Any]:
     """Numbers of the parameter groups as they are now; a list where the groups differ."""
     numbers: dict[str, Any] = {}
     for key in optimizer.defaults:
         values = [group[key] for group in optimizer.param_groups]
         if all(isinstance(value, (bool, int, float, tuple)) for value in values):
             numbers[key] = values[0] if len(set(values)) == 1 else values
-    loss = getattr(loss_fn, "__name__", type(loss_fn).__name__)
     return {"loss": loss, "optimizer": type(optimizer).__name__, **numbers, **rest}
 
 

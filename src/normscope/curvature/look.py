@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from normscope.curvature.block import block_lanczos
 from normscope.curvature.lanczos import Memory, Product, Ritz, lanczos
 from normscope.curvature.limits import Limit, preconditioned
-from normscope.curvature.network import Network, call_model
+from normscope.curvature.network import Network
 from normscope.curvature.rehearsal import rehearsable, rehearsed
 from normscope.curvature.room import room
 from normscope.curvature.several import Several, refuse_linear
@@ -29,6 +29,7 @@ from normscope.isolation.calls import Trace
 from normscope.isolation.copies import Copies
 from normscope.isolation.processes import Processes
 from normscope.isolation.untouched import Lent
+from normscope.objective import called
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Look:
         processes: Processes | None = None,
         over: str = "batches",
         draws: int = 0,
-        call: Callable[[nn.Module, Any], Any] = call_model,
+        call: Callable[[nn.Module, Any], Any] = called,
         dtype: torch.dtype | None = None,
     ) -> None:
         self._lent, self._model, self._loss_fn, self._batches, self._call = lent, model, loss_fn, batches, call

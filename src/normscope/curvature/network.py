@@ -27,7 +27,7 @@ from normscope.curvature.fisher import FisherOfOutputs, fisher_of_outputs
 from normscope.curvature.kept import Outputs
 from normscope.curvature.lanczos import Product
 from normscope.curvature.mixing import depends_on_others
-from normscope.curvature.outer import Bent, LossOfOutputs, one_tensor
+from normscope.curvature.outer import Bent, LossOfOutputs, joined
 from normscope.curvature.second import twice_derivable
 from normscope.curvature.slopes import Gradients, goes_into_weights, gradients_by_slope
 from normscope.curvature.statistics import reading
@@ -36,13 +36,10 @@ from normscope.curvature.vectors import flat, split
 from normscope.isolation.calls import answering
 from normscope.isolation.copies import Copies
 from normscope.isolation.untouched import Lent
+from normscope.objective import called
 
 Parts = list[Tensor | None]
 MATRICES = ("ggn", "hessian", "fisher")
-
-
-def call_model(model: nn.Module, x: Any) -> Any:
-    return model(x)
 
 
 class Network:
@@ -63,7 +60,7 @@ class Network:
         *,
         stats: str,
         chosen: Sequence[int] | None = None,
-        call: Callable[[nn.Module, Any], Any] = call_model,
+        call: Callable[[nn.Module, Any], Any] = called,
         draws: int = 0,
         seed: int = 0,
         dtype: torch.dtype | None = None,
@@ -173,21 +170,24 @@ class Network:
         return lambda v: flat(through(v), self.leaves)
 
     def gauss_newton(self) -> Product:
-        return self._around("ggn", lambda output: self.loss.bent(output, self.leaves))
+        return self._around("ggn", lambda outputs, read: self.loss.bent(outputs, read, self.leaves))
 
     def fisher(self) -> Product:
-        def bent(output: Tensor) -> Bent:
+        def bent(outputs: Any, read: tuple[int, ...]) -> Bent:
             sample = {"draws": self._draws, "seed": self._seed}
-            drawn = fisher_of_outputs(self.loss.loss_fn, output.detach(), self.loss.targets, **sample)
+            output = joined(outputs, read).detach()
+            drawn = fisher_of_outputs(self.loss.loss_fn, output, self.loss.targets, **sample)
             self._drawn = drawn
-            return self.loss.bent(output, self.leaves) if drawn is None else lambda t, _: (drawn.product(t), None)
+            if drawn is None:
+                return self.loss.bent(outputs, read, self.leaves)
+            return lambda t, _: (drawn.product(t), None)
 
         return self._around("fisher", bent)
 
-    def _around(self, matrix: str, bent: Callable[[Tensor], Bent]) -> Product:
+    def _around(self, matrix: str, bent: Callable[[Any, tuple[int, ...]], Bent]) -> Product:
         kept, outputs, along = self._begun.pop(matrix, None) or self._kept_pass()
-        output = one_tensor(outputs)
-        return around(bent(output), self.pull(output), self.push(kept), along, self)
+        read = self.loss.read(outputs)
+        return around(bent(outputs, read), self.pull(joined(outputs, read)), self.push(kept, read), along, self)
 
     def _kept_pass(self) -> tuple[Outputs, Any, None]:
         kept = Outputs(self._model)
@@ -203,23 +203,26 @@ class Network:
             return lambda u: flat([None] * len(self.leaves), self.leaves)
         return lambda u: flat(self._grad([output], self.leaves, [u]), self.leaves)
 
-    def push(self, kept: Outputs | None = None) -> Product:
-        """v -> J v as the outputs are: by forward mode, with outputs `kept`, or without it by reverse mode twice."""
+    def push(self, kept: Outputs | None = None, read: tuple[int, ...] = ()) -> Product:
+        """v -> J v as the outputs are: by forward mode, with outputs `kept`, or without it by reverse mode twice.
+
+        read: numbers of the tensors among the outputs that the loss depends on.
+        """
         twice: list[Product] = []
 
         def product(v: Tensor) -> Tensor:
             if self.forward_mode:
                 try:
-                    return self._forward(v, kept)
+                    return self._forward(v, kept, read)
                 except NotImplementedError:
                     self.forward_mode = False
             if not twice:
-                twice.append(self._reverse_twice())
+                twice.append(self._reverse_twice(read))
             return twice[0](v)
 
         return product
 
-    def _forward(self, v: Tensor, kept: Outputs | None) -> Tensor:
+    def _forward(self, v: Tensor, kept: Outputs | None, read: tuple[int, ...]) -> Tensor:
         parts = split(v, self.leaves)
         self._lent.reset()
         with torch.no_grad(), forward_ad.dual_level():
@@ -227,12 +230,12 @@ class Network:
             layers = {} if self._stats == "frozen" else fused(self._model)
             used = nullcontext() if kept is None else kept.used()
             with self._lent.holding(self.leaves, duals), self._reading(), answering(layers, with_tangent), used:
-                output, tangent = forward_ad.unpack_dual(one_tensor(self._call(self._model, self._x.take())))
+                output, tangent = forward_ad.unpack_dual(joined(self._call(self._model, self._x.take()), read))
         return torch.zeros_like(output) if tangent is None else tangent.detach()
 
-    def _reverse_twice(self) -> Product:
+    def _reverse_twice(self, read: tuple[int, ...]) -> Product:
         with self._reading():
-            output = one_tensor(self.output())
+            output = joined(self.output(), read)
             u = torch.zeros_like(output, requires_grad=True)
             found = torch.autograd.grad(output, self.leaves, u, create_graph=True, allow_unused=True)
         return self._tangent(found, u)

@@ -11,13 +11,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from normscope.curvature.derivatives import derivable
 from normscope.curvature.fisher import LOG_LABELS, distribution
 from normscope.curvature.vectors import flat, split
 from normscope.isolation.copies import Copies, lending
+from normscope.objective import main_output, own_loss
 
 Bent = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]]
+# Relative part of the gradient that may pass by the predictions of a model with a loss of its own: rounding.
+_THROUGH = 1e-3
 
 
 class LossOfOutputs:
@@ -67,11 +71,32 @@ class LossOfOutputs:
                 "what it adds would have no curvature. Have it read them at each call: model.parameters()."
             )
 
-    def bent(self, output: Tensor, leaves: Sequence[Tensor]) -> Bent:
+    def read(self, outputs: Any) -> tuple[int, ...]:
+        """Numbers of the tensors among the outputs that the loss depends on; none for the predictions, or one tensor."""
+        if self.loss_fn is own_loss_of:
+            main = main_output(outputs)
+            if main is None or not main.requires_grad:
+                raise NoOutputs
+            return ()
+        if isinstance(outputs, Tensor):
+            return ()
+        found = tree_leaves(outputs)
+        moving = [i for i, part in enumerate(found) if isinstance(part, Tensor) and part.requires_grad]
+        moved = [part.detach().requires_grad_() if i in moving else part for i, part in enumerate(found)]
+        loss = self(tree_unflatten(moved, tree_flatten(outputs)[1]))
+        slopes = torch.autograd.grad(loss, [moved[i] for i in moving], allow_unused=True) if loss.requires_grad else []
+        read = tuple(i for i, slope in zip(moving, slopes, strict=False) if slope is not None)
+        if not read:
+            raise NoOutputs
+        return read
+
+    def bent(self, outputs: Any, read: tuple[int, ...], leaves: Sequence[Tensor]) -> Bent:
         """(J v, v) -> the second derivative along them, by the outputs and by the leaves (None without any)."""
-        z = output.detach().requires_grad_()
+        if self.loss_fn is own_loss_of:
+            return self._bent_inside(outputs, read, leaves)
+        z = joined(outputs, read).detach().requires_grad_()
         inputs = [z, *leaves]
-        slopes = torch.autograd.grad(self(z), inputs, create_graph=True, allow_unused=True)
+        slopes = torch.autograd.grad(self(rebuilt(outputs, read, z)), inputs, create_graph=True, allow_unused=True)
         self.direct = any(slope is not None for slope in slopes[1:])
         curved = [i for i, slope in enumerate(slopes) if slope is not None and slope.requires_grad]
         grads = [slope for slope in slopes if slope is not None and slope.requires_grad]
@@ -92,12 +117,66 @@ class LossOfOutputs:
         self.linear = not known and not product(probe, probe)[0].any()
         return product
 
+    def _bent_inside(self, outputs: Any, read: tuple[int, ...], leaves: Sequence[Tensor]) -> Bent:
+        """The same for a loss that the model computes of its predictions z: by the part of its graph from z on."""
+        z, loss = joined(outputs, read), self(outputs)
+        (slope,) = torch.autograd.grad(loss, z, create_graph=True, allow_unused=True)
+        if slope is None:
+            raise NoOutputs
+        whole = flat(torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True), leaves)
+        through = torch.autograd.grad(z, leaves, slope.detach(), retain_graph=True, allow_unused=True)
+        if (whole - flat(through, leaves)).norm() > _THROUGH * whole.norm():
+            raise NoOutputs
 
-def one_tensor(output: Any) -> Tensor:
-    """The outputs, refused where they are several."""
-    if not isinstance(output, Tensor):
-        raise TypeError(
-            f"The outputs must be one tensor to take curvature by them; the model returns "
-            f"{type(output).__name__}. Have it return the tensor, or ask for matrix='hessian'."
+        def product(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None]:
+            if not slope.requires_grad:
+                return torch.zeros_like(u), None
+            (found,) = torch.autograd.grad(slope, z, u, retain_graph=True, allow_unused=True)
+            return torch.zeros_like(u) if found is None else found, None
+
+        return product
+
+
+def own_loss_of(outputs: Any, _: Any) -> Tensor:
+    """In the place of loss_fn(outputs, targets) where the model or forward= computes the loss itself."""
+    return own_loss(outputs)
+
+
+def joined(outputs: Any, read: tuple[int, ...]) -> Tensor:
+    """The tensors number `read` among the outputs as one: itself where it is one, else all entries in a row.
+
+    Without numbers: outputs that are one tensor, or the predictions among several.
+    """
+    if isinstance(outputs, Tensor):
+        return outputs
+    if not read:
+        main = main_output(outputs)
+        if main is None:
+            raise NoOutputs
+        return main
+    found = tree_leaves(outputs)
+    parts = [found[i] for i in read]
+    return parts[0] if len(parts) == 1 else torch.cat([part.reshape(-1) for part in parts])
+
+
+def rebuilt(outputs: Any, read: tuple[int, ...], z: Tensor) -> Any:
+    """The outputs with z in the place of what `joined` took; all else is held constant."""
+    if isinstance(outputs, Tensor):
+        return z
+    found, form = tree_flatten(outputs)
+    found = [part.detach() if isinstance(part, Tensor) else part for part in found]
+    parts = [z] if len(read) == 1 else split(z, [found[i] for i in read])
+    for i, part in zip(read, parts, strict=True):
+        found[i] = part
+    return tree_unflatten(found, form)
+
+
+class NoOutputs(ValueError):
+    """The loss is no known function of the model's outputs, so it has no Gauss-Newton matrix here."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The loss cannot be taken as a function of the model's outputs: forward= or the model gives the loss "
+            "alone, or the loss does not go through its logits. Hand in loss_fn(outputs, targets) beside it, or ask "
+            "for matrix='hessian'."
         )
-    return output

@@ -17,7 +17,7 @@ from normscope.curvature.derivatives import working_dtype
 from normscope.curvature.lanczos import Memory
 from normscope.curvature.limits import Limit, momentum_limit, optimizer_limit
 from normscope.curvature.look import Look, Solver
-from normscope.curvature.network import call_model
+from normscope.curvature.outer import own_loss_of
 from normscope.curvature.starts import KEPT
 from normscope.curvature.wording import stability_verdict
 from normscope.isolation.untouched import untouched
@@ -68,7 +68,7 @@ class CurvatureProbe:
     """Measures `Curvature` of the batch, as trained; starts from what the last look remembers.
 
     Args:
-        matrix: "ggn" or "hessian". A Monitor with forward= knows no outputs: then it is the Hessian.
+        matrix: "ggn" or "hessian". Without loss_fn a Monitor knows no outputs: then it is the Hessian.
         tol, most: relative residual to reach, in at most so many products.
     """
 
@@ -93,14 +93,13 @@ class CurvatureProbe:
         cast = working_dtype(task.model, None)
         settings: dict[str, Any] = {"limit": limit, "solver": self._solver, "processes": task.processes}
         with untouched(task.model, only=set(map(id, outer.leaves)), dtype=cast) as lent:
-            if task.loss_fn is None:
-                matrix, loss_fn, batch = "hessian", _itself, (probe.at.batch, None)
-                call = task.forward
-            else:
-                matrix, loss_fn, batch, call = self.matrix, task.loss_fn, tuple(probe.at.batch), call_model
+            objective = task.objective
+            inputs, targets = objective.parts(probe.at.batch)
+            batch, loss_fn = (inputs, targets), objective.loss_fn or own_loss_of
+            matrix = "hessian" if objective.loss_fn is None else self.matrix
             if cast is not None:
                 batch = tree_map_only(Tensor, lambda t: t.to(cast) if t.is_floating_point() else t, batch)
-            look = Look(lent, task.model, loss_fn, [batch], call=call, dtype=cast, **settings)
+            look = Look(lent, task.model, loss_fn, [batch], call=objective.outputs, dtype=cast, **settings)
             warm = self._last if self._last is not None and self._last.vectors.shape[1] == gradient.numel() else None
             found, _ = look.top("batch", matrix, warm=warm, gradient=gradient.to(lent.leaves[0].dtype), keep=KEPT)
         self._last = found.memory
@@ -127,11 +126,6 @@ class CurvatureProbe:
             return optimizer_limit(probe.optimizer, probe.at.lent.originals), ""
         except ValueError as error:
             return momentum_limit(), str(error)
-
-
-def _itself(loss: Any, _: Any) -> Tensor:
-    found: Tensor = loss
-    return found
 
 
 def _rate(probe: Probe) -> float:

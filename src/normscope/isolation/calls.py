@@ -63,6 +63,7 @@ def _wrapped(name: str, module: nn.Module, forward: Callable[..., Any], answer: 
     def call(*args: Any, **kwargs: Any) -> Any:
         return answer(name, module, forward, args, kwargs)
 
+    vars(call)["__wrapped__"] = forward  # the signature stays the forward's own
     return call
 
 

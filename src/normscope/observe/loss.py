@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 from normscope.isolation.copies import Copies
 from normscope.isolation.processes import Processes
 from normscope.isolation.untouched import Lent
+from normscope.objective import Objective
 
 Inside = AbstractContextManager[Callable[[], None] | None] | None
 _HALF_SCALES = (2.0**16, 2.0**8, 1.0)
@@ -19,18 +20,18 @@ _HALF_SCALES = (2.0**16, 2.0**8, 1.0)
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained: `forward(model, batch)` is the scalar loss of a batch.
+    """What is trained: `loss(model, batch)` is the scalar loss of a batch.
 
     autocast: the dtype that training runs in; None takes the one in force where the measurement is called.
     processes: those over which losses and gradients are averaged, as DDP averages them.
-    loss_fn: where forward is loss_fn(model(x), y), for what needs the outputs.
+    objective: the same loss by its parts, for what needs the outputs.
     """
 
     model: nn.Module
-    forward: Callable[[nn.Module, Any], Tensor]
+    loss: Callable[[nn.Module, Any], Tensor]
     autocast: torch.dtype | None = None
     processes: Processes = field(default_factory=Processes)
-    loss_fn: Callable[..., Tensor] | None = None
+    objective: Objective = field(default_factory=Objective)
 
 
 class BatchLoss:
@@ -97,7 +98,7 @@ class BatchLoss:
         with inside or nullcontext() as forward_ends:
             with cast:
                 # In containers of its own: a forward may take the labels out of its batch.
-                loss = self.task.forward(self.task.model, self.batch)
+                loss = self.task.loss(self.task.model, self.batch)
             if forward_ends is not None:
                 forward_ends()
             if self._copies.changed():

@@ -8,10 +8,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from normscope import losses
-from normscope.isolation.copies import lending
 from normscope.isolation.processes import Processes
 from normscope.norms._processes import several_processes
+from normscope.objective import Objective
 from normscope.observe.loss import check_devices
 
 
@@ -53,31 +52,15 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, Processes, str]:
     return model, Processes(group, synced=synced), convention
 
 
-def loss_of(
-    loss_fn: Callable[..., Tensor] | None, forward: Callable[[nn.Module, Any], Tensor] | None
-) -> Callable[[nn.Module, Any], Tensor]:
-    if (loss_fn is None) == (forward is None):
-        raise ValueError("Hand in loss_fn (called as loss_fn(model(x), y)) or forward (forward(model, batch) -> loss).")
-    if forward is not None:
-        return forward
-    assert loss_fn is not None
-    loss = lending(loss_fn)
+def loss_of(objective: Objective) -> Callable[[nn.Module, Any], Tensor]:
+    """The scalar loss of a batch, by a copy of the loss; a batch on another device is named."""
+    lent = objective.lent()
 
-    def supervised(model: nn.Module, batch: Any) -> Tensor:
-        x, y = losses.pair(batch)
+    def loss(model: nn.Module, batch: Any) -> Tensor:
         try:
-            output = model(x)
-            if isinstance(output, Tensor):
-                return loss(output, y)
+            return lent(model, batch)
         except RuntimeError:
             check_devices(batch, next((p.device for p in model.parameters()), torch.device("cpu")))
             raise
-        try:
-            return loss(output, y)
-        except (TypeError, AttributeError) as error:
-            raise ValueError(
-                f"The model returns a {type(output).__name__}, which loss_fn does not take ({error}). Hand in "
-                "forward=lambda model, batch: ... that gives the loss."
-            ) from error
 
-    return supervised
+    return loss

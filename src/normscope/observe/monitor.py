@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from normscope.choices import check_choice
 from normscope.environment import environment
@@ -23,6 +23,7 @@ from normscope.observe.sinks import Sink
 from normscope.observe.update import plain_optimizer
 from normscope.observe.verdict import Verdict, loss_kind
 from normscope.reporting import Reportable
+from normscope.setup import Setup, gathered
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,9 +50,10 @@ class Monitor(Reportable):
     model synchronizes them; the first process decides when to look.
 
     Args:
-        model: any module, wrapped in DDP or compiled or not. FSDP and DataParallel are refused.
-        loss_fn: loss_fn(model(x), y) is the scalar loss.
-        forward: forward(model, batch) gives the loss, for everything else; then call step(batch, optimizer=...).
+        model: any module, wrapped in DDP or compiled or not, or an `ns.Setup`. FSDP and DataParallel are refused.
+        loss_fn: loss_fn(outputs, targets) is the scalar loss; None where the model or forward gives the loss.
+        forward: forward(model, batch) gives the outputs, or without loss_fn the loss. Batches that are no pair (x, y)
+            are handed over whole: step(batch, optimizer=...).
         every: look every so many steps, at "log" spaced ones, or at the steps of a list.
         measure: "light" (critical step: forward passes alone), "standard" (and landscape, health), "full" (and
             activations, covariate shift); or names, "curvature" among them, and measurement objects such as
@@ -65,10 +67,10 @@ class Monitor(Reportable):
 
     def __init__(
         self,
-        model: nn.Module,
-        loss_fn: Callable[..., Tensor] | None = None,
+        model: nn.Module | Setup,
+        loss_fn: Callable[..., Any] | None = None,
         *,
-        forward: Callable[[nn.Module, Any], Tensor] | None = None,
+        forward: Callable[[nn.Module, Any], Any] | None = None,
         every: int | str | Iterable[int] = 50,
         measure: str | Sequence[Any] = "standard",
         budget: float | None = 0.05,
@@ -80,9 +82,10 @@ class Monitor(Reportable):
         check_choice("on_error", on_error, ("warn", "raise"))
         if first_step < 0:
             raise ValueError(f"first_step counts steps from 0 on; got {first_step}.")
-        inner, processes, convention = unwrapped(model)
-        self._task = Task(inner, loss_of(loss_fn, forward), autocast, processes, loss_fn)
-        self._kind = loss_kind(loss_fn)
+        setup = gathered(model, loss_fn=loss_fn, forward=forward, autocast=autocast)
+        inner, processes, convention = unwrapped(setup.model)
+        self._task = Task(inner, loss_of(setup.objective), setup.autocast, processes, setup.objective)
+        self._kind = loss_kind(setup.loss_fn)
         self._due = schedule(every)
         self._measurements = measurements(measure)
         self._budget = Budget(budget)

@@ -1,0 +1,183 @@
+"""The objective of a training: how a batch becomes the model's outputs and a scalar loss.
+
+    batch                        without forward=                    with forward=
+    (x, y)                       loss_fn(model(x), y)                loss_fn(forward(model, batch), y)
+    (a, b, ..., y)               loss_fn(model(a, b, ...), y)        the same
+    a mapping                    loss_fn(model(**inputs), labels)    the same, labels by the names in LABELS
+    anything else                loss_fn(model(batch), batch)        loss_fn(forward(model, batch), batch)
+
+Without loss_fn the loss is what `forward(model, batch)` or the model itself returns: a scalar, the `loss` of a mapping
+or of an object (Hugging Face), or the one scalar in a tuple.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from normscope import losses
+from normscope.isolation.copies import lending
+from normscope.isolation.untouched import INERT
+
+LABELS = ("labels", "label", "targets", "target", "y")
+LossFn = Callable[..., Any]
+Forward = Callable[[nn.Module, Any], Any]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Outputs and loss of a batch; either part may be left to the model.
+
+    Example:
+        >>> objective = Objective(losses.half_mse)
+        >>> float(objective(nn.Identity(), (torch.ones(2, 1), torch.zeros(2, 1))))
+        0.5
+    """
+
+    loss_fn: LossFn | None = None
+    forward: Forward | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("loss_fn", "forward"):
+            given = getattr(self, name)
+            if given is not None and not callable(given):
+                raise ValueError(f"{name} is called with outputs or with a batch; got {type(given).__name__}.")
+
+    def __call__(self, model: nn.Module, batch: Any) -> Tensor:
+        """The scalar loss of `batch`."""
+        inputs, targets = self.parts(batch)
+        return self.loss(self.outputs(model, inputs), targets)
+
+    def parts(self, batch: Any) -> tuple[Any, Any]:
+        """Inputs for `outputs`, targets for `loss`."""
+        if self.loss_fn is None:
+            return batch, None
+        inputs, targets = _split(batch)
+        return (batch if self.forward is not None else inputs), targets
+
+    def outputs(self, model: nn.Module, inputs: Any) -> Any:
+        """The outputs as loss_fn takes them: the predictions alone for a loss of torch's or ours."""
+        found = called(model, inputs) if self.forward is None else self.forward(model, inputs)
+        if isinstance(found, Tensor) or self.loss_fn is None or not _of_torch(self.loss_fn):
+            return found
+        main = main_output(found)
+        return found if main is None else main
+
+    def loss(self, outputs: Any, targets: Any) -> Tensor:
+        """The scalar loss of outputs and targets."""
+        if self.loss_fn is None:
+            return own_loss(outputs)
+        try:
+            loss: Tensor = self.loss_fn(outputs, targets)
+        except (TypeError, AttributeError) as error:
+            if isinstance(outputs, Tensor):
+                raise
+            raise ValueError(
+                f"The model returns {described(outputs)}, which loss_fn does not take ({error}). Hand in "
+                "forward=lambda model, batch: ... that gives what loss_fn takes, or without loss_fn the loss."
+            ) from error
+        return loss
+
+    def lent(self, dtype: torch.dtype | None = None) -> "Objective":
+        """The objective with copies in the place of what its loss holds and could write."""
+        return self if self.loss_fn is None else Objective(lending(self.loss_fn, dtype), self.forward)
+
+    @property
+    def name(self) -> str:
+        """The loss's own name, for messages and results."""
+        given = self.loss_fn or self.forward
+        return "the model's own loss" if given is None else getattr(given, "__name__", type(given).__name__)
+
+
+def own_loss(outputs: Any) -> Tensor:
+    """The scalar loss inside what a model or forward= returned.
+
+    Example:
+        >>> float(own_loss({"loss": torch.tensor(2.0), "logits": torch.zeros(3)}))
+        2.0
+    """
+    if isinstance(outputs, Tensor):
+        return outputs
+    found = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+    if found is None and isinstance(outputs, (tuple, list)):
+        scalars = [part for part in outputs if isinstance(part, Tensor) and not part.ndim and part.is_floating_point()]
+        found = scalars[0] if len(scalars) == 1 else None
+    if not isinstance(found, Tensor):
+        raise ValueError(
+            f"Without loss_fn the model or forward= must give the loss: a scalar, or an output with .loss. Got "
+            f"{described(outputs)}. Hand in loss_fn(outputs, targets), put labels into the batch, or give "
+            "forward=lambda model, batch: ... that returns the loss."
+        )
+    return found
+
+
+def main_output(outputs: Any) -> Tensor | None:
+    """The predictions among several outputs: `logits`, else the only other tensor beside a scalar loss, else None.
+
+    Example:
+        >>> main_output((torch.zeros(2, 3), torch.tensor(1.0))).shape
+        torch.Size([2, 3])
+    """
+    found = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
+    if isinstance(found, Tensor):
+        return found
+    parts = [p for p in tree_leaves(outputs) if isinstance(p, Tensor) and p.ndim and p.is_floating_point()]
+    return parts[0] if len(parts) == 1 else None
+
+
+def called(model: nn.Module, inputs: Any) -> Any:
+    """`model(inputs)`; a mapping or a tuple is spread over the arguments of a forward that takes so many.
+
+    Example:
+        >>> called(nn.Bilinear(1, 1, 1), (torch.ones(2, 1), torch.ones(2, 1))).shape
+        torch.Size([2, 1])
+    """
+    if isinstance(inputs, Mapping) and _binds(model, (), dict(inputs)):
+        return model(**inputs)
+    # A list may be one argument of several images; it is spread only where the forward cannot take it whole.
+    if isinstance(inputs, tuple) or (isinstance(inputs, list) and not _binds(model, (inputs,), {})):
+        return model(*inputs) if _binds(model, tuple(inputs), {}) else model(inputs)
+    return model(inputs)
+
+
+def _binds(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    try:
+        inspect.signature(model.forward).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _split(batch: Any) -> tuple[Any, Any]:
+    if isinstance(batch, Mapping):
+        label = next((name for name in LABELS if name in batch), None)
+        if label is None:
+            return batch, batch
+        return {name: value for name, value in batch.items() if name != label}, batch[label]
+    if isinstance(batch, (tuple, list)) and batch:
+        *inputs, targets = batch
+        if len(inputs) == 1:
+            return inputs[0], targets
+        return (tuple(inputs), targets) if inputs else (targets, targets)
+    return batch, getattr(batch, "y", batch)
+
+
+def _of_torch(loss_fn: LossFn) -> bool:
+    """Whether it is a loss of torch's or ours, which takes one tensor of outputs."""
+    home = (type(loss_fn) if isinstance(loss_fn, nn.Module) else loss_fn).__module__
+    return home in ("torch.nn.functional", "torch.nn.modules.loss", losses.__name__)
+
+
+def described(value: Any) -> str:
+    """A value in a few words, for a message: its type, and the shapes or names of what it holds."""
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}, {str(value.dtype).removeprefix('torch.')}"
+    if isinstance(value, Mapping):
+        return f"{type(value).__name__} with {', '.join(list(map(str, value))[:6]) or 'nothing'}"
+    if isinstance(value, (tuple, list)):
+        return f"{type(value).__name__} of {len(value)}"
+    return type(value).__name__ if type(value) not in INERT else repr(value)[:60]

@@ -1,0 +1,169 @@
+"""`Setup`: one description of a training, which every verb takes.
+
+    def setup():
+        model = Net()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        return ns.Setup(model, nn.CrossEntropyLoss(), loader, optimizer)
+
+On the command line a verb takes `train.py:setup`, in Python `ns.measure(setup())`. A tuple of the first three to five
+fields, or a dict of fields, serves as well.
+"""
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normscope.choices import check_choice
+from normscope.isolation.loaders import Stream, is_one_shot
+from normscope.objective import Objective
+
+_FEWEST, _MOST = 3, 5
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """Everything a training script has; all but model, loss_fn and batches may be left out.
+
+    Args:
+        model: any module, on the device it trains on, in the mode it trains in.
+        loss_fn: loss_fn(outputs, targets) is the scalar loss; None where the model or `forward` gives the loss.
+        batches: any iterable of batches: (x, y), (a, b, ..., y), a mapping, or what `forward` takes. A one-shot
+            iterable is wrapped, so that batches which were looked at still come when training begins.
+        optimizer: the one that trains; its state is read and never moved.
+        eval_batches: batches to evaluate on.
+        metric: metric(outputs, targets) is a number to report beside the loss; larger is better.
+        forward: forward(model, batch) gives the outputs, or without loss_fn the loss.
+        scheduler: of the learning rate, stepped after every step of the optimizer.
+        accumulate: batches whose gradients are averaged for one step.
+        clip: largest norm of the gradient, or a function that clips a list of parameters.
+        scaler: torch.amp.GradScaler.
+        averaged_model: torch.optim.swa_utils.AveragedModel or another with update_parameters(model).
+        training_step: training_step(model, batch, optimizer) makes a whole step and returns the loss, where none of
+            the above describes it.
+        steps: planned number of optimizer steps.
+        autocast: dtype of mixed precision.
+
+    Example:
+        >>> layer = nn.Linear(1, 1)
+        >>> setup = Setup(layer, nn.MSELoss(), [(torch.ones(2, 1), torch.zeros(2, 1))])
+        >>> setup.accumulate, setup.optimizer is None
+        (1, True)
+    """
+
+    model: nn.Module
+    loss_fn: Callable[..., Any] | None = None
+    batches: Iterable[Any] | None = None
+    optimizer: torch.optim.Optimizer | None = None
+    eval_batches: Iterable[Any] | None = None
+    metric: Callable[[Any, Any], Any] | None = None
+    forward: Callable[[nn.Module, Any], Any] | None = None
+    scheduler: Any = None
+    accumulate: int = 1
+    clip: float | Callable[[list[nn.Parameter]], Any] | None = None
+    scaler: Any = None
+    averaged_model: Any = None
+    training_step: Callable[[nn.Module, Any, Any], Any] | None = None
+    steps: int | None = None
+    autocast: torch.dtype | None = None
+
+    def __post_init__(self) -> None:
+        optimizers = (torch.optim.Optimizer, type(None))
+        for name, kinds, wanted in (
+            ("model", nn.Module, "a torch.nn.Module"),
+            ("optimizer", optimizers, "a torch.optim.Optimizer"),
+            ("autocast", (torch.dtype, type(None)), "a torch.dtype"),
+        ):
+            if not isinstance(getattr(self, name), kinds):
+                raise ValueError(f"{name} must be {wanted}; got {type(getattr(self, name)).__name__}.")
+        for name in ("loss_fn", "metric", "forward", "training_step"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise ValueError(f"{name} must be callable; got {type(getattr(self, name)).__name__}.")
+        for name in ("batches", "eval_batches"):
+            self._check_batches(name)
+        if not isinstance(self.accumulate, int) or self.accumulate < 1:
+            raise ValueError(f"accumulate counts the batches of one step, at least 1; got {self.accumulate!r}.")
+        if self.steps is not None and (not isinstance(self.steps, int) or self.steps < 1):
+            raise ValueError(f"steps counts optimizer steps, at least 1; got {self.steps!r}.")
+        if isinstance(self.clip, (int, float)) and not self.clip > 0:
+            raise ValueError(f"clip is the largest norm of the gradient, above 0; got {self.clip!r}.")
+        if self.optimizer is not None:
+            held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+            if held.isdisjoint(map(id, self.model.parameters())):
+                raise ValueError(
+                    "None of the model's parameters is in the optimizer: it was made for another model, or before "
+                    "the parameters were replaced. Build it as torch.optim.SGD(model.parameters(), ...) of this model."
+                )
+
+    def _check_batches(self, name: str) -> None:
+        given = getattr(self, name)
+        if given is None:
+            return
+        if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping, Tensor)):
+            raise ValueError(f"{name} must be an iterable of batches; got {type(given).__name__}.")
+        if isinstance(given, torch.utils.data.Dataset) and not isinstance(given, torch.utils.data.IterableDataset):
+            raise ValueError(
+                f"{name} must be an iterable of batches; got {type(given).__name__}, which gives single samples. Wrap "
+                "it: DataLoader(dataset, batch_size=128)."
+            )
+        if is_one_shot(given):
+            object.__setattr__(self, name, Stream(given))
+
+    @property
+    def objective(self) -> Objective:
+        """How a batch becomes outputs and a loss."""
+        return Objective(self.loss_fn, self.forward)
+
+    def copied(self) -> "Setup":
+        """A setup of its own to train: model, optimizer and all that refers to them, copied together.
+
+        Copied one by one the optimizer would move other parameters than the model has. Batches are shared.
+        """
+        together = {name: getattr(self, name) for name in ("model", "optimizer", "scheduler", "scaler")}
+        together["averaged_model"] = self.averaged_model
+        if isinstance(self.loss_fn, nn.Module):
+            together["loss_fn"] = self.loss_fn
+        return replace(self, **copy.deepcopy(together))
+
+
+def gathered(model: "nn.Module | Setup", **given: Any) -> Setup:
+    """One `Setup` of what a verb was called with; what is handed in beside a Setup takes the place of its own.
+
+    Example:
+        >>> gathered(nn.Linear(1, 1), loss_fn=nn.MSELoss(), forward=None).objective.name
+        'MSELoss'
+    """
+    given = {name: value for name, value in given.items() if value is not None}
+    return replace(model, **given) if isinstance(model, Setup) else Setup(model, **given)
+
+
+NAMES = tuple(field.name for field in fields(Setup))
+
+
+def as_setup(found: Any, where: str) -> Setup:
+    """The `Setup` in what the function `where` returned: one itself, a dict of its fields, a tuple of three to five.
+
+    Example:
+        >>> as_setup((nn.Linear(1, 1), nn.MSELoss(), []), "train.py:setup").batches
+        []
+    """
+    if isinstance(found, Setup):
+        return found
+    expected = f"{where} must return an ns.Setup, a dict of its fields, or a tuple ({', '.join(NAMES[:_MOST])})"
+    if isinstance(found, (tuple, list)):
+        if not _FEWEST <= len(found) <= _MOST:
+            raise ValueError(f"{expected} of three to five of these; got {type(found).__name__} of {len(found)}.")
+        found = dict(zip(NAMES, found, strict=False))
+    if not isinstance(found, Mapping):
+        raise ValueError(f"{expected}; got {type(found).__name__}.")
+    for name in found:
+        check_choice(f"a key of what {where} returns", name, NAMES)
+    if "model" not in found:
+        raise ValueError(f"{expected}; it has no model.")
+    try:
+        return Setup(**found)
+    except ValueError as error:
+        raise ValueError(f"{where} does not fit: {error}") from error
