@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from normscope.observe import Monitor
     from normscope.prediction import predict
     from normscope.reproduction import reproduce
+    from normscope.setup import Setup
     from normscope.sweeping import sweep
     from normscope.training import train
 
@@ -45,6 +46,7 @@ _MODULES = (
 )
 _NAMES = {
     "Monitor": "observe",
+    "Setup": "setup",
     "fold_norms": "norms",
     "measure": "curvature",
     "predict": "prediction",
@@ -56,6 +58,7 @@ _NAMES = {
 
 __all__ = [
     "Monitor",
+    "Setup",
     "__version__",
     "bounds",
     "curvature",

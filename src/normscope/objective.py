@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from normscope import losses
+from normscope.isolation.batches import described
 from normscope.isolation.copies import lending
-from normscope.isolation.untouched import INERT
 
 LABELS = ("labels", "label", "targets", "target", "y")
 LossFn = Callable[..., Any]
@@ -170,14 +170,3 @@ def _of_torch(loss_fn: LossFn) -> bool:
     """Whether it is a loss of torch's or ours, which takes one tensor of outputs."""
     home = (type(loss_fn) if isinstance(loss_fn, nn.Module) else loss_fn).__module__
     return home in ("torch.nn.functional", "torch.nn.modules.loss", losses.__name__)
-
-
-def described(value: Any) -> str:
-    """A value in a few words, for a message: its type, and the shapes or names of what it holds."""
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {tuple(value.shape)}, {str(value.dtype).removeprefix('torch.')}"
-    if isinstance(value, Mapping):
-        return f"{type(value).__name__} with {', '.join(list(map(str, value))[:6]) or 'nothing'}"
-    if isinstance(value, (tuple, list)):
-        return f"{type(value).__name__} of {len(value)}"
-    return type(value).__name__ if type(value) not in INERT else repr(value)[:60]

@@ -10,6 +10,7 @@ fields, or a dict of fields, serves as well.
 """
 
 import copy
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -102,13 +103,13 @@ class Setup:
         given = getattr(self, name)
         if given is None:
             return
-        if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping, Tensor)):
-            raise ValueError(f"{name} must be an iterable of batches; got {type(given).__name__}.")
         if isinstance(given, torch.utils.data.Dataset) and not isinstance(given, torch.utils.data.IterableDataset):
             raise ValueError(
                 f"{name} must be an iterable of batches; got {type(given).__name__}, which gives single samples. Wrap "
                 "it: DataLoader(dataset, batch_size=128)."
             )
+        if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping, Tensor)):
+            raise ValueError(f"{name} must be an iterable of batches; got {type(given).__name__}.")
         if is_one_shot(given):
             object.__setattr__(self, name, Stream(given))
 
@@ -126,7 +127,13 @@ class Setup:
         together["averaged_model"] = self.averaged_model
         if isinstance(self.loss_fn, nn.Module):
             together["loss_fn"] = self.loss_fn
-        return replace(self, **copy.deepcopy(together))
+        twins = copy.deepcopy(together)
+        if hasattr(getattr(self.optimizer, "step", None), "_wrapped_by_lr_sched"):
+            # A scheduler wraps `step` on the optimizer itself and warns where its wrapper is gone; copies lose it.
+            step: Any = functools.partial(type(twins["optimizer"]).step, twins["optimizer"])
+            step._wrapped_by_lr_sched = twins["optimizer"]._opt_called = True
+            twins["optimizer"].step = step
+        return replace(self, **twins)
 
 
 def gathered(model: "nn.Module | Setup", **given: Any) -> Setup:

@@ -53,6 +53,15 @@ def test_a_loader_is_read_once_and_a_pair_from_it_is_one_batch():
     assert expected.settings["over"] == "batches"
 
 
+def test_a_few_batches_of_an_endless_iterator_are_read_and_said():
+    model, stream = _net(), itertools.cycle(BATCHES)
+    found = measure(model, F.cross_entropy, stream, hessian=False)
+    assert found.settings["samples"] == [8] * 4
+    assert "4 batches were read from a one-shot iterator and are gone from it." in found.notes
+    assert next(stream)[0] is BATCHES[1][0]
+    assert measure(model, F.cross_entropy, BATCHES, n_batches=2, hessian=False).settings["samples"] == [8, 8]
+
+
 @pytest.mark.parametrize("loss_fn", [F.cross_entropy, losses.half_sse])
 @pytest.mark.parametrize(("norm", "stats"), [("batch", "running"), ("layer", "batch"), ("none", "batch")])
 def test_parts_add_up_where_no_statistics_go_over_the_batch(loss_fn, norm, stats):
@@ -82,12 +91,18 @@ def test_mistakes_are_named():
     model = _net()
     with pytest.raises(ValueError, match="no batch"):
         measure(model, F.cross_entropy, [])
-    with pytest.raises(ValueError, match="islice"):
-        measure(model, F.cross_entropy, itertools.repeat((X, Y)))
-    with pytest.raises(ValueError, match="pairs"):
+    with pytest.raises(ValueError, match="more than 1000 batches"):
+        measure(model, F.cross_entropy, [(X, Y)] * 1001)
+    with pytest.raises(ValueError, match="n_batches= counts the batches"):
+        measure(model, F.cross_entropy, BATCHES, n_batches=0)
+    with pytest.raises(ValueError, match="pair"):
         measure(model, F.cross_entropy, X)
-    with pytest.raises(ValueError, match="iterable of such pairs"):
+    with pytest.raises(ValueError, match="iterable of .x, y., mappings or others; got int"):
         measure(model, F.cross_entropy, 3)
+    with pytest.raises(ValueError, match="holds tensors.*got a tuple of 2"):
+        measure(model, F.cross_entropy, [(1, 2), (3, 4)])
+    with pytest.raises(ValueError, match="needs a batch"):
+        measure(model, F.cross_entropy)
     with pytest.raises(ValueError, match="has its batches already"):
         measure(model, F.cross_entropy, BATCHES, micro_batch=2)
     with pytest.raises(ValueError, match="Did you mean 'batches'"):

@@ -87,7 +87,7 @@ def _elsewhere(x: Tensor) -> Tensor:
 CASES: dict[str, tuple[Callable[[], nn.Module], Loss, Any, Any, Any, str]] = {
     "loss per sample": (_mlp, _per_sample, _sgd, None, LandscapeProbe(), "must be a scalar tensor; got shape (8,)"),
     "loss a float": (_mlp, _number, _sgd, None, LandscapeProbe(), "must be a scalar tensor; got float"),
-    "tuple": (Pair, half_mse, _sgd, None, LandscapeProbe(), "returns a tuple, which loss_fn does not take"),
+    "tuple": (Pair, half_mse, _sgd, None, LandscapeProbe(), "returns a tuple of 2, which loss_fn does not take"),
     "device": (_mlp, half_mse, _sgd, _elsewhere, LandscapeProbe(), "batch is on meta and the model on cpu"),
     "no gradient yet": (_mlp, half_mse, _sgd, None, ShiftProbe(), "after loss.backward()"),
     "no gradient yet, critical": (_mlp, half_mse, _sgd, None, CriticalProbe(), "after loss.backward()"),
@@ -296,8 +296,8 @@ def test_models_that_are_refused(build: Callable[[], nn.Module], message: str) -
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "Hand in loss_fn"),
-        ({"loss_fn": half_mse, "forward": lambda model, batch: model(batch)}, "Hand in loss_fn"),
+        ({"loss_fn": "half_mse"}, "loss_fn must be callable; got str"),
+        ({"loss_fn": half_mse, "forward": 3}, "forward must be callable; got int"),
         ({"loss_fn": half_mse, "measure": "everything"}, "everything"),
         ({"loss_fn": half_mse, "measure": ["landscapes"]}, "landscapes"),
         ({"loss_fn": half_mse, "on_error": "ignore"}, "ignore"),

@@ -8,11 +8,11 @@ mode ("running"). eta* marks where the local quadratic turns unstable; with cros
 breaks.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from normscope.choices import check_choice
 from normscope.curvature.look import Solver
@@ -21,17 +21,20 @@ from normscope.curvature.network import MATRICES
 from normscope.curvature.procedure import Asked, carry_out
 from normscope.curvature.statistics import STATISTICS
 from normscope.observe.model import unwrapped
+from normscope.setup import Setup, gathered
 
 
 def measure(
-    model: nn.Module,
-    loss_fn: Callable[[Any, Any], Tensor],
-    batch: tuple[Any, Any] | Iterable[tuple[Any, Any]],
+    model: nn.Module | Setup,
+    loss_fn: Callable[..., Any] | None = None,
+    batches: Any = None,
     *,
+    forward: Callable[[nn.Module, Any], Any] | None = None,
+    n_batches: int | None = None,
     momentum: float = 0.0,
     nesterov: bool = False,
     optimizer: torch.optim.Optimizer | None = None,
-    matrix: str = "ggn",
+    matrix: str | None = None,
     stats: str = "batch",
     compare: Sequence[str] = (),
     hessian: bool = True,
@@ -50,12 +53,17 @@ def measure(
     """lambda_max and eta* of this network on this batch, as it is trained; the model is left untouched.
 
     Args:
-        model, loss_fn: loss_fn(model(x), y) is the scalar loss; the model in the modes it trains in.
-        batch: (x, y), whole; or an iterable of such pairs, whose operators are averaged (`several.py`).
+        model: any module, in the modes it trains in; or an `ns.Setup`, which gives all that is not handed in here.
+        loss_fn: loss_fn(outputs, targets) is the scalar loss; None where the model or `forward` gives the loss.
+        batches: one batch, as (x, y), (a, b, ..., y), a mapping or what `forward` takes; or an iterable of batches,
+            whose operators are averaged (`several.py`).
+        forward: forward(model, batch) gives the outputs, or without loss_fn the loss.
+        n_batches: batches to read of an iterable; by default all of a list and the first 4 of any other.
         momentum, nesterov: of gradient descent, for eta*; or optimizer= to read them, weight decay, learning rates
             that differ and the preconditioner of Adam, AdamW and RMSprop off the one that trains. Curvature is then
             by its parameters alone.
-        matrix: "ggn" (generalized Gauss-Newton), "hessian" or "fisher".
+        matrix: "ggn" (generalized Gauss-Newton, the default), "hessian" or "fisher". By default it is the Hessian,
+            with a note, where the loss is no known function of the model's outputs.
         stats: how normalizers' batch statistics are read: "batch", "frozen" or "running"; compare= names others
             to give beside it.
         hessian: both ends of the Hessian's spectrum too; most of the cost. False for lambda_max alone.
@@ -79,6 +87,12 @@ def measure(
         >>> round(found.lambda_max, 4), round(found.eta_star, 4)
         (5.0, 0.4)
     """
+    given = {"loss_fn": loss_fn, "forward": forward, "optimizer": optimizer}
+    setup = gathered(model, **given)
+    batches = setup.batches if batches is None else batches
+    if batches is None:
+        raise ValueError("measure needs a batch: measure(model, loss_fn, (x, y)), or a Setup with batches.")
+    by_default, matrix = matrix is None, matrix or "ggn"
     check_choice("matrix", matrix, MATRICES)
     compared = (compare,) if isinstance(compare, str) else tuple(compare)
     for name in (stats, *compared):
@@ -88,7 +102,7 @@ def measure(
     asked = Asked(
         momentum=momentum,
         nesterov=nesterov,
-        optimizer=optimizer,
+        optimizer=setup.optimizer,
         matrix=matrix,
         stats=stats,
         compare=compared,
@@ -98,10 +112,12 @@ def measure(
         draws=draws,
         over=over,
         micro_batch=micro_batch,
+        n_batches=n_batches,
+        matrix_by_default=by_default,
         dtype=dtype,
         solver=Solver(tol, most, block, seed),
         start=start,
     )
-    inner, processes, convention = unwrapped(model)
+    inner, processes, convention = unwrapped(setup.model)
     # What fails in one process, be it in its batch alone, fails in all: none waits for it.
-    return processes.together(lambda: carry_out(asked, inner, loss_fn, batch, processes, convention))
+    return processes.together(lambda: carry_out(asked, inner, setup.objective, batches, processes, convention))

@@ -7,8 +7,8 @@ from torch import nn
 
 from normscope.curvature.fisher import distribution
 from normscope.curvature.look import Look
-from normscope.curvature.several import samples
 from normscope.curvature.statistics import over_the_batch
+from normscope.isolation.batches import samples
 
 
 def on_statistics(model: nn.Module, readings: Sequence[str]) -> list[str]:

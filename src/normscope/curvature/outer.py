@@ -72,7 +72,7 @@ class LossOfOutputs:
             )
 
     def read(self, outputs: Any) -> tuple[int, ...]:
-        """Numbers of the tensors among the outputs that the loss depends on; none for the predictions, or one tensor."""
+        """Numbers of the tensors among the outputs that the loss depends on; none for one tensor or the predictions."""
         if self.loss_fn is own_loss_of:
             main = main_output(outputs)
             if main is None or not main.requires_grad:

@@ -16,13 +16,15 @@ from normscope.curvature.limits import Limit, momentum_limit, optimizer_limit
 from normscope.curvature.look import Look, Solver
 from normscope.curvature.measurement import Measurement
 from normscope.curvature.notes import on_statistics, on_the_pass
+from normscope.curvature.outer import NoOutputs, own_loss_of
 from normscope.curvature.parameters import blocks, check_parameters, chosen_parameters, listed
-from normscope.curvature.several import as_batches, is_one_batch, samples
 from normscope.curvature.starting import kind_of_descent, measured_advice, start_rate
 from normscope.curvature.starts import KEPT
 from normscope.environment import environment
+from normscope.isolation.batches import read_batches, samples
 from normscope.isolation.processes import Processes
 from normscope.isolation.untouched import Lent, untouched
+from normscope.objective import Objective
 from normscope.observe.loss import check_devices
 from normscope.observe.update import check_optimizer, held
 from normscope.observe.verdict import loss_kind
@@ -44,25 +46,24 @@ class Asked:
     draws: int
     over: str
     micro_batch: int | None
+    n_batches: int | None
+    matrix_by_default: bool
     dtype: torch.dtype | None
     solver: Solver
     start: Measurement | None
 
 
 def carry_out(
-    asked: Asked,
-    model: nn.Module,
-    loss_fn: Callable[[Any, Any], Tensor],
-    batch: Any,
-    processes: Processes,
-    convention: str,
+    asked: Asked, model: nn.Module, objective: Objective, given: Any, processes: Processes, convention: str
 ) -> Measurement:
     stats, matrix = asked.stats, asked.matrix
     check_parameters(model)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    batches = as_batches(batch, asked.micro_batch, device)
-    check_devices(batches, device)
-    notes = [convention] if convention else []
+    read = read_batches(given, device=device, micro_batch=asked.micro_batch, most=asked.n_batches)
+    check_devices(read.batches, device)
+    batches = [objective.parts(batch) for batch in read.batches]
+    loss_fn = objective.loss_fn or own_loss_of
+    notes = [note for note in (convention, read.note) if note]
     if torch.is_autocast_enabled(device.type):
         notes.append(f"Autocast ({torch.get_autocast_dtype(device.type)}) was switched off for the products.")
     cast = working_dtype(model, asked.dtype)
@@ -75,6 +76,7 @@ def carry_out(
         notes += left_out
         over = "data" if asked.micro_batch is not None else asked.over
         options: dict[str, Any] = {"limit": limit, "solver": asked.solver, "processes": processes, "over": over}
+        options["call"] = objective.outputs
         look = Look(lent, model, loss_fn, batches, draws=asked.draws, dtype=cast, **options)
         if asked.start is not None and asked.start.vector.numel() != sum(lent.leaves[i].numel() for i in chosen):
             what = "has let go of its memory" if asked.start.memory is None else "was measured with other parameters"
@@ -82,9 +84,17 @@ def carry_out(
         loss, gradient, unused = look.first(stats, chosen, matrix)
         if len(unused) == len(chosen):
             raise ValueError("The loss does not depend on any trainable parameter, so it has no curvature by them.")
-        both_ends = asked.hessian and matrix == "hessian"
         warm = None if asked.start is None else asked.start.memory
-        found, error = look.top(stats, matrix, chosen, smallest=both_ends, warm=warm, gradient=gradient, keep=KEPT)
+        start: dict[str, Any] = {"warm": warm, "gradient": gradient, "keep": KEPT}
+        both_ends = asked.hessian and matrix == "hessian"
+        try:
+            found, error = look.top(stats, matrix, chosen, smallest=both_ends, **start)
+        except NoOutputs as problem:
+            if not asked.matrix_by_default:
+                raise
+            notes.append(f"The matrix is the Hessian. {problem}")
+            matrix, both_ends = "hessian", asked.hessian
+            found, error = look.top(stats, matrix, chosen, smallest=both_ends, **start)
         bent = found if both_ends else None
         if asked.hessian and bent is None:
             try:
@@ -128,7 +138,7 @@ def carry_out(
         optimizer=_optimizer_name(asked, settings),
         loss=loss,
         loss_kind=loss_kind(loss_fn),
-        loss_name=getattr(loss_fn, "__name__", type(loss_fn).__name__),
+        loss_name=objective.name,
         matrix=matrix,
         stats=stats,
         products=found.products,
@@ -150,7 +160,7 @@ def carry_out(
             "draws": asked.draws,
             "seed": asked.solver.seed,
             "samples": [samples(b) for b in batches],
-            "over": over if len(batches) > 1 or not is_one_batch(batch) else "one batch",
+            "over": "one batch" if read.one and len(batches) == 1 else over,
             "micro_batch": asked.micro_batch,
             "compare": list(asked.compare),
             "parameters": "all" if len(chosen) == len(lent.names) else [lent.names[i] for i in chosen],

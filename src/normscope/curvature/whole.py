@@ -18,9 +18,10 @@ from normscope.curvature.limits import momentum_limit
 from normscope.curvature.look import Look, Solver
 from normscope.curvature.network import MATRICES, Network
 from normscope.curvature.parameters import check_parameters, chosen_parameters
-from normscope.curvature.several import refuse_linear, samples
+from normscope.curvature.several import refuse_linear
 from normscope.curvature.statistics import STATISTICS
 from normscope.environment import environment
+from normscope.isolation.batches import samples
 from normscope.isolation.processes import Processes
 from normscope.isolation.untouched import untouched
 from normscope.losses import half_mse, pair
