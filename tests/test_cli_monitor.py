@@ -78,6 +78,9 @@ def one_sample():
 def another_model():
     return *setup()[:3], setup()[3]
 
+def at_rest():
+    return setup(lr=0.0)
+
 def no_batches():
     return setup(steps=0)
 
@@ -198,16 +201,17 @@ def test_ctrl_c_leaves_what_was_measured_and_says_so(folder):
         (["no.such.module:setup"], "There is no module no.such.module here or installed."),
         (
             ["work/train.py:nothing"],
-            "return (model, loss_fn, batches, optimizer) or a dict of these; got NoneType.",
+            "return an ns.Setup, a dict of its fields, or a tuple (model, loss_fn, batches, optimizer, eval_batches)",
         ),
-        (["work/train.py:three"], "got tuple of 3."),
+        (["work/train.py:three"], "model must be a torch.nn.Module; got int."),
         (["work/train.py:no_batches"], "The batches of work/train.py:no_batches are empty"),
         (["work/train.py:another_shape"], "another_shape failed at step 0: RuntimeError: mat1 and mat2"),
         (["work/train.py:one_sample"], "a batch of one sample at step 0, of which BatchNorm can take no statistics."),
-        (["work/train.py:no_labels"], "a batch is a pair (x, y); got Tensor."),
+        (["work/train.py:no_labels"], "a batch is a pair (x, y) or a mapping with labels; got a tensor of shape"),
         (["work/train.py:setup", "--out", "work/train.py"], "names a folder, and work/train.py is a file"),
         (["work/train.py:unknown_key"], "got 'lossfn'. Did you mean 'loss_fn'?"),
-        (["work/train.py:swapped"], "its optimizer is islice, not Optimizer."),
+        (["work/train.py:another_model"], "the optimizer: it was made for another model"),
+        (["work/train.py:swapped"], "optimizer must be a torch.optim.Optimizer; got islice."),
         (["work/train.py:setup", "--every", "often"], "every is a number of steps"),
         (
             ["work/train.py:setup", "--budget", "much"],
@@ -250,10 +254,10 @@ def test_a_run_that_diverges_before_its_first_look_is_no_success(folder, here):
 
 @pytest.mark.filterwarnings("ignore:normscope. nothing was measured")
 def test_a_run_of_which_nothing_was_measured_is_no_success(folder, here):
-    status, _, errors = here("work/train.py:another_model")
+    status, _, errors = here("work/train.py:at_rest", "--measure", "light")
     assert status == 1
     assert "nothing was measured; normscope-monitor/summary.md says why." in errors
-    assert "made for another model" in (folder / "normscope-monitor/summary.md").read_text()
+    assert "learning rate is 0" in (folder / "normscope-monitor/summary.md").read_text()
 
 
 @pytest.mark.slow

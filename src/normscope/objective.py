@@ -57,7 +57,14 @@ class Objective:
         if self.loss_fn is None:
             return batch, None
         inputs, targets = _split(batch)
-        return (batch if self.forward is not None else inputs), targets
+        if self.forward is not None:
+            return batch, targets
+        if isinstance(batch, Tensor) or (isinstance(batch, (tuple, list)) and len(batch) < 2):
+            raise ValueError(
+                f"With loss_fn a batch is a pair (x, y) or a mapping with labels; got {described(batch)}. Where x is "
+                "its own target, hand in forward=lambda model, x: loss_fn(model(x), x) in place of loss_fn."
+            )
+        return inputs, targets
 
     def outputs(self, model: nn.Module, inputs: Any) -> Any:
         """The outputs as loss_fn takes them: the predictions alone for a loss of torch's or ours."""
@@ -158,11 +165,9 @@ def _split(batch: Any) -> tuple[Any, Any]:
         if label is None:
             return batch, batch
         return {name: value for name, value in batch.items() if name != label}, batch[label]
-    if isinstance(batch, (tuple, list)) and batch:
+    if isinstance(batch, (tuple, list)) and len(batch) > 1:
         *inputs, targets = batch
-        if len(inputs) == 1:
-            return inputs[0], targets
-        return (tuple(inputs), targets) if inputs else (targets, targets)
+        return (inputs[0] if len(inputs) == 1 else tuple(inputs)), targets
     return batch, getattr(batch, "y", batch)
 
 

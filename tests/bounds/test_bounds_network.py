@@ -87,10 +87,10 @@ class _Casting(nn.Sequential):
 
 def test_bad_batches():
     model, (x, y) = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), _batch()
-    for batch, got in ((x, "Tensor"), ((x,), r"\(Tensor\)"), ((x.numpy(), y), r"\(ndarray, Tensor\)")):
-        with pytest.raises(ValueError, match=f"a pair of tensors, inputs and targets; got {got}"):
+    for batch, got in ((x, "got one tensor"), ([(x,)], "got a tuple of 1"), ((x.numpy(), y), "got NumPy arrays")):
+        with pytest.raises(ValueError, match=got):
             check_network(model, ns.losses.cross_entropy, batch)
-    with pytest.raises(ValueError, match=r"does not take x, float64 of shape \(12, 5\)"):
+    with pytest.raises(ValueError, match=r"does not take the batch, a tuple of 2"):
         check_network(model, ns.losses.cross_entropy, (x[:, :5], y))
     with pytest.raises(ValueError, match="take casts to other formats out of it"):
         check_network(_Casting(*model), ns.losses.cross_entropy, (x, y))
@@ -149,7 +149,9 @@ def test_command_line_bad_input(tmp_path):
     )
     found = _run(tmp_path, "net.py:broken", "--data", "digits")
     assert isinstance(found.exception, ValueError)
-    assert "was to build the model and raised RuntimeError: no such weights" in str(found.exception)
+    assert "was to build the model or set up a training and raised RuntimeError: no such weights" in str(
+        found.exception
+    )
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)])

@@ -113,7 +113,7 @@ def test_of_a_loader_as_many_batches_as_asked_for(folder, monkeypatch, capsys):
 
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    for more, samples, said in (((), [10, 10], "2 of the batches"), (("--batches", "1"), [10], "1 of the batches")):
+    for more, samples in (((), [10, 10]), (("--batches", "1"), [10])):
         arguments = ["net.py:plain", "--data", "net.py:batches", "--loss", "mse", "--json", *more]
         monkeypatch.setattr(sys, "argv", ["normscope", "measure", *arguments])
         with pytest.raises(SystemExit) as status:
@@ -121,8 +121,6 @@ def test_of_a_loader_as_many_batches_as_asked_for(folder, monkeypatch, capsys):
         out, err = capsys.readouterr()
         assert not status.value.code, err
         assert json.loads(out)["settings"]["samples"] == samples
-        assert said in err
-        assert ("--batches 1 is faster" in err) == (not more)
 
 
 def test_one_batch_has_no_number_of_batches(folder, monkeypatch, capsys):
@@ -150,7 +148,7 @@ def test_a_loader_that_does_not_know_its_length(folder, monkeypatch, capsys):
     out, err = capsys.readouterr()
     assert not status.value.code, err
     assert json.loads(out)["settings"]["samples"] == [10, 10]
-    assert "all of the batches" in err
+    assert "2 batches of the DataLoader were read" in out
 
 
 @pytest.mark.parametrize(
@@ -160,7 +158,7 @@ def test_a_loader_that_does_not_know_its_length(folder, monkeypatch, capsys):
         (["net.py:bild", "--data", "digits"], "Did you mean 'build'"),
         (["nothere.py:build", "--data", "digits"], "no file"),
         (["net.py:needs", "--data", "digits"], "without arguments"),
-        (["net.py:no_model", "--data", "digits"], "torch.nn.Module; got int"),
+        (["net.py:no_model", "--data", "digits"], "must return an ns.Setup, a dict of its fields, or a tuple"),
         (["net.py:plain", "--data", "digits"], "does not take this batch"),
         (["net.py:plain", "--data", "wrong.npz"], "arrays x and y; it has inputs"),
         (["net.py:plain", "--data", "nothere.npz"], "There is no file nothere.npz"),
@@ -168,7 +166,7 @@ def test_a_loader_that_does_not_know_its_length(folder, monkeypatch, capsys):
         (["net.py:plain", "--data", "net.py:triple"], "a pair of tensors or arrays (x, y)"),
         (["net.py:plain", "--data", "net.py:named"], "a pair of tensors or arrays (x, y)"),
         (["net.py:plain", "--data", "net.py:breaks"], "raised KeyError: 'missing'"),
-        (["net.py:breaks", "--data", "digits"], "was to build the model and raised KeyError"),
+        (["net.py:breaks", "--data", "digits"], "was to build the model or set up a training and raised KeyError"),
         (["net.py:build", "--data", "digits", "--lr", "nan"], "--lr is a positive number; got nan"),
         (["net.py:build", "--data", "digits", "--lr", "-1"], "--lr is a positive number; got -1"),
         (["net.py:build", "--data", "digits", "--loss", "msse"], "Did you mean 'mse'"),

@@ -92,7 +92,7 @@ class BreaksInOne:
         self._raise("before")
         probe.at.gradient()
         self._raise("between")
-        inner = probe.at.task.forward
+        inner = probe.at.task.loss
 
         def failing(model: nn.Module, batch: Any) -> Any:
             self._raise("forward")
@@ -100,12 +100,12 @@ class BreaksInOne:
             self._raise("loss")
             return loss
 
-        object.__setattr__(probe.at.task, "forward", failing)
+        object.__setattr__(probe.at.task, "loss", failing)
         try:
             probe.at.move_to(probe.theta, probe.descent, 2.0)
             probe.at.gradient()
         finally:
-            object.__setattr__(probe.at.task, "forward", inner)
+            object.__setattr__(probe.at.task, "loss", inner)
         self._raise("after")
         raise ValueError("planted in both")
 

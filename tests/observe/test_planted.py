@@ -85,9 +85,7 @@ def passes_are_made_in_eval_mode(patch: Patch) -> None:
     start = BatchLoss.__init__
 
     def evaluate(self: BatchLoss, task: Any, lent: Any, batch: Any) -> None:
-        start(
-            self, dataclasses.replace(task, forward=lambda model, batch: task.forward(model.eval(), batch)), lent, batch
-        )
+        start(self, dataclasses.replace(task, loss=lambda model, batch: task.loss(model.eval(), batch)), lent, batch)
 
     patch.setattr(BatchLoss, "__init__", evaluate)
 

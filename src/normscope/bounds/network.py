@@ -6,12 +6,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from normscope.bounds.layer import check
 from normscope.bounds.result import Bounds
 from normscope.bounds.units import is_batch_norm, is_linear, normalizes
+from normscope.isolation.batches import described, read_batches
 from normscope.isolation.calls import Answer, answering, units
 from normscope.isolation.untouched import untouched
+from normscope.objective import called
+from normscope.setup import Setup, gathered
 
 # The loss, with an answer of ours in the place of some layers.
 _Run = Callable[[Sequence[str], Answer], Tensor]
@@ -32,14 +36,15 @@ def pairs(model: nn.Module, x: Tensor) -> list[tuple[str, str]]:
         [('0', '1')]
     """
     with untouched(model), torch.no_grad():
-        return [(linear, norm) for linear, norm, _ in _found(model, x)]
+        return [(linear, norm) for linear, norm, _ in _found(model, lambda: called(model, x), described(x))]
 
 
 def check_network(
-    model: nn.Module,
-    loss: Callable[[Any, Any], Tensor],
-    batch: tuple[Tensor, Tensor],
+    model: nn.Module | Setup,
+    loss_fn: Callable[..., Any] | None = None,
+    batches: Any = None,
     *,
+    forward: Callable[[nn.Module, Any], Any] | None = None,
     w0: Mapping[str, Tensor] | None = None,
     lam: float | None = None,
     units: int = 8,
@@ -50,25 +55,35 @@ def check_network(
     goes elsewhere too (the stem of a pre-activation ResNet), that path is held constant, and a note says so.
 
     Args:
-        batch: inputs and targets.
+        model: any module, or an `ns.Setup`, which gives all that is not handed in here.
+        loss_fn: loss_fn(outputs, targets) is the scalar loss; None where the model or `forward` gives the loss.
+        batches: one batch, as (x, y), a mapping or what `forward` takes; or an iterable, of which the first is taken.
+        forward: forward(model, batch) gives the outputs, or without loss_fn the loss.
         w0: initial weights by the name of the linear layer ("stem" or "stem.weight"), for Lemma 4.5.
         units: how many of each layer to look at, spread evenly.
 
     Returns:
         A `Bounds` by the linear layer's name.
     """
-    if not isinstance(batch, (tuple, list)) or len(batch) != 2 or not all(isinstance(part, Tensor) for part in batch):
-        raise ValueError(f"batch is a pair of tensors, inputs and targets; got {_kind(batch)}.")
-    x, y = (part.double() if part.is_floating_point() else part for part in batch)
+    setup = gathered(model, loss_fn=loss_fn, forward=forward)
+    model, objective = setup.model, setup.objective
+    batches = setup.batches if batches is None else batches
+    if batches is None:
+        raise ValueError("The theorems need a batch: check_network(model, loss_fn, (x, y)), or a Setup with batches.")
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    batch = read_batches(batches, device=device, micro_batch=None, most=1).batches[0]
+    inputs, targets = objective.parts(
+        tree_map_only(Tensor, lambda t: t.double() if t.is_floating_point() else t, batch)
+    )
 
     def run(names: Sequence[str], answer: Answer) -> Tensor:
         lent.reset()  # the same dropout masks at every call
         with answering({name: modules[name] for name in names}, answer):
-            return loss(model(x), y)
+            return objective.loss(objective.outputs(model, inputs), targets)
 
     with untouched(model, dtype=torch.float64) as lent:
         with torch.no_grad():
-            found = _found(model, x)
+            found = _found(model, lambda: objective.outputs(model, inputs), described(batch))
         if not found:
             raise ValueError(
                 "No Linear or Conv2d of the model hands its output straight to a BatchNorm that runs once in a forward "
@@ -85,12 +100,6 @@ def check_network(
     return results
 
 
-def _kind(batch: Any) -> str:
-    if not isinstance(batch, (tuple, list)):
-        return type(batch).__name__
-    return f"({', '.join(type(part).__name__ for part in batch)})"
-
-
 def _initial(w0: Mapping[str, Tensor], modules: Mapping[str, nn.Module], found: list[str]) -> dict[str, Tensor]:
     """w0 by the names of `found`; those of other layers of the model are of no use here and do no harm."""
     initial = {name if name in modules else name.removesuffix(".weight"): weight for name, weight in w0.items()}
@@ -100,8 +109,8 @@ def _initial(w0: Mapping[str, Tensor], modules: Mapping[str, nn.Module], found: 
     return initial
 
 
-def _found(model: nn.Module, x: Tensor) -> list[tuple[str, str, Tensor]]:
-    """(linear, norm, input of linear)"""
+def _found(model: nn.Module, run: Callable[[], Any], given: str) -> list[tuple[str, str, Tensor]]:
+    """(linear, norm, input of linear); run: a forward pass. given: its batch, in words."""
     calls: dict[str, int] = {}
     made: dict[int, tuple[str, Tensor, Tensor, int]] = {}
     found: list[tuple[str, str, Tensor]] = []
@@ -123,11 +132,11 @@ def _found(model: nn.Module, x: Tensor) -> list[tuple[str, str, Tensor]]:
 
     try:
         with answering(units(model), see):
-            model(x)
+            run()
     except (RuntimeError, TypeError, IndexError) as error:
         raise ValueError(
-            f"The model does not take x, {str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}: {error}. It "
-            "runs in float64 here; take casts to other formats out of it."
+            f"The model does not take the batch, {given}: {error}. It runs in float64 here; take casts to other "
+            "formats out of it."
         ) from error
     return [pair for pair in found if calls[pair[0]] == calls[pair[1]] == 1]
 

@@ -1,23 +1,23 @@
 """`normscope bounds`: the theorems about BatchNorm on the layers of a network of yours."""
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from normscope.choices import check_choice
-from normscope.cli.inputs import data_of, model_of
+from normscope.cli.inputs import DATA_HELP, MODEL_HELP, data_of, model_or_setup
 
 
 def bounds(
-    model: Annotated[str, typer.Argument(help="path/to/file.py:name or package.module:name of a function.")],
-    data: Annotated[str, typer.Option(help="digits, gaussian, mnist, cifar10, a .npz with x and y, or module:name.")],
-    loss: Annotated[str, typer.Option(help="half_mse, half_sse or cross_entropy.")] = "cross_entropy",
-    batch_size: Annotated[int, typer.Option(min=2, help="Samples of the one batch.")] = 64,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
+    data: Annotated[str | None, typer.Option(help=DATA_HELP)] = None,
+    loss: Annotated[str, typer.Option(help="Loss of a model: half_mse, half_sse or cross_entropy.")] = "cross_entropy",
+    batch_size: Annotated[int, typer.Option(min=2, help="Samples in the batch, for a model.")] = 64,
     units: Annotated[int, typer.Option(min=1, help="Units of each layer to look at, spread evenly.")] = 4,
-    train: Annotated[int, typer.Option(min=0, help="Steps of plain SGD before the look; adds Lemma 4.5.")] = 0,
-    lr: Annotated[float, typer.Option(help="Of these steps.")] = 0.1,
-    seed: Annotated[int, typer.Option(min=0, help="Of the batches.")] = 0,
+    train: Annotated[int, typer.Option(min=0, help="Steps of plain SGD before the check; adds Lemma 4.5.")] = 0,
+    lr: Annotated[float, typer.Option(help="Learning rate of these steps.")] = 0.1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the batches, for a model.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Put numbers on Theorems 4.1, 4.2, 4.4, C.1 and Lemma 4.5 of "How Does Batch Normalization Help Optimization?".
@@ -26,27 +26,36 @@ def bounds(
 
     Exit status 1 where a corrected statement does not hold.
 
-    Example: normscope bounds net.py:build --data digits --train 100
+    Example: normscope bounds train.py:setup, or normscope bounds net.py:build --data digits --train 100
     """
     import torch
 
     from normscope.bounds import check_network
     from normscope.data import batches
+    from normscope.isolation.loaders import Stream
     from normscope.losses import LOSSES
+    from normscope.setup import Setup
     from normscope.training import train as train_model
 
     check_choice("loss", loss, LOSSES)
-    built = model_of(model, "cpu")
-    pair = data_of(data, built, seed)
-    if not isinstance(pair, tuple):
-        raise ValueError(f"bounds takes all samples at once: {data} must give a pair (x, y).")
-    weights = {name: m.weight.detach().clone() for name, m in built.named_modules() if hasattr(m, "weight")}
-    if train:
-        steps = batches(*pair, batch_size=batch_size, seed=seed, steps=train)
-        train_model(built, LOSSES[loss], steps, torch.optim.SGD(built.parameters(), lr=lr))
-    batch = next(iter(batches(*pair, batch_size=batch_size, seed=seed, steps=1)))
+    built = model_or_setup(model, data, "cpu")
+    if isinstance(built, Setup):
+        setup = built
+    else:
+        pair = data_of(str(data), built, seed)
+        if not isinstance(pair, tuple):
+            raise ValueError(f"bounds takes all samples at once: {data} must give a pair (x, y).")
+        setup = Setup(built, LOSSES[loss], batches(*pair, batch_size=batch_size, seed=seed, steps=train + 1))
+    weights = {name: m.weight.detach().clone() for name, m in setup.model.named_modules() if _has_weight(m)}
+    if setup.batches is None:
+        raise ValueError(f"{model} gives no batches, and the theorems need one. Hand them in as Setup(..., batches=).")
+    stream = Stream(setup.batches)
+    batch = stream.head(1)
     try:
-        found = check_network(built, LOSSES[loss], batch, w0=weights if train else None, units=units)
+        if train:
+            sgd = torch.optim.SGD(setup.model.parameters(), lr=lr)
+            train_model(setup.model, setup.loss_fn, stream, sgd, forward=setup.forward, steps=train)
+        found = check_network(setup, batches=batch, w0=weights if train else None, units=units)
     except (RuntimeError, IndexError, TypeError) as error:
         raise ValueError(f"The model or the loss does not take this batch: {error}") from error
     if as_json:
@@ -59,3 +68,9 @@ def bounds(
         typer.echo(f"NOT every corrected statement holds: {wrong}" if wrong else "Every corrected statement holds.")
     if wrong:
         raise typer.Exit(1)
+
+
+def _has_weight(module: Any) -> bool:
+    from torch import Tensor
+
+    return isinstance(getattr(module, "weight", None), Tensor)

@@ -9,17 +9,54 @@ from normscope.loading import load
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from normscope.setup import Setup
+
+MODEL_HELP = "Function that gives a setup or a model: path/to/file.py:name or package.module:name."
+SETUP_HELP = "Function that gives a setup: path/to/file.py:name or package.module:name."
+DATA_HELP = "Data for a model: digits, gaussian, mnist, cifar10, a .npz with x and y, or a function module:name."
 _SEEDED, _FROM_FILES = ("digits", "gaussian"), ("mnist", "cifar10")
 
 
 def model_of(reference: str, device: str) -> "nn.Module":
+    """The model that the user's function gives, on `device`."""
     from torch import nn
 
     built = _called(reference, "build the model")
     if not isinstance(built, nn.Module):
         raise ValueError(f"{reference} must return a torch.nn.Module; got {type(built).__name__}.")
+    return _moved(built, device)
+
+
+def setup_of(reference: str) -> "Setup":
+    """The `ns.Setup` that the user's function gives."""
+    from normscope.setup import as_setup
+
+    return as_setup(_called(reference, "set up a training"), reference)
+
+
+def model_or_setup(reference: str, data: str | None, device: str) -> "nn.Module | Setup":
+    """What the user's function gives: a model, which needs --data, or a setup, which brings its own batches."""
+    from torch import nn
+
+    from normscope.setup import as_setup
+
+    found = _called(reference, "build the model or set up a training")
+    if isinstance(found, nn.Module):
+        if data is None:
+            raise ValueError(
+                f"{reference} gives a model alone, so --data is needed: digits, gaussian, mnist, cifar10, a .npz or a "
+                "function. Or have it return an ns.Setup(model, loss_fn, batches)."
+            )
+        return _moved(found, device)
+    setup = as_setup(found, reference)
+    if data is not None:
+        raise ValueError(f"{reference} gives a setup with batches of its own; leave out --data.")
+    return setup
+
+
+def _moved(model: "nn.Module", device: str) -> "nn.Module":
     try:
-        return built.to(device)
+        return model.to(device)
     except (AssertionError, RuntimeError) as error:
         raise ValueError(f"--device {device} does not work here: {str(error).splitlines()[0]}") from error
 

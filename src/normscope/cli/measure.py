@@ -2,36 +2,38 @@
 
 import json
 import math
-from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from normscope.choices import check_choice
-from normscope.cli.inputs import batch_of, model_of, what_was_said
+from normscope.cli.inputs import DATA_HELP, MODEL_HELP, batch_of, model_or_setup, what_was_said
 
 
 def measure(
-    model: Annotated[str, typer.Argument(help="path/to/file.py:name or package.module:name of a function.")],
-    data: Annotated[str, typer.Option(help="digits, gaussian, mnist, cifar10, a .npz with x and y, or module:name.")],
-    lr: Annotated[float | None, typer.Option(help="Say what this learning rate means here.")] = None,
-    loss: Annotated[str, typer.Option(help="half_mse, half_sse, mse or cross_entropy.")] = "cross_entropy",
-    momentum: Annotated[float, typer.Option(help="Of gradient descent.")] = 0.0,
-    nesterov: Annotated[bool, typer.Option("--nesterov", help="Nesterov's momentum.")] = False,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples of the one batch.")] = 256,
-    batches: Annotated[int | None, typer.Option(min=1, help="Of a loader, at most so many; all if not given.")] = None,
-    stats: Annotated[str, typer.Option(help="batch (as trained), frozen or running.")] = "batch",
-    matrix: Annotated[str, typer.Option(help="ggn, hessian or fisher.")] = "ggn",
-    layers: Annotated[bool, typer.Option("--layers", help="A row for every layer's own block.")] = False,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    seed: Annotated[int, typer.Option(min=0, help="Of the batch and of the start vector.")] = 0,
+    model: Annotated[str, typer.Argument(metavar="SETUP", help=MODEL_HELP)],
+    data: Annotated[str | None, typer.Option(help=DATA_HELP)] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate to judge.")] = None,
+    loss: Annotated[
+        str, typer.Option(help="Loss of a model: half_mse, half_sse, mse or cross_entropy.")
+    ] = "cross_entropy",
+    momentum: Annotated[float, typer.Option(help="SGD momentum, where no optimizer is given.")] = 0.0,
+    nesterov: Annotated[bool, typer.Option("--nesterov", help="Nesterov momentum.")] = False,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples in the batch, for a model.")] = 256,
+    batches: Annotated[int | None, typer.Option(min=1, help="Batches to read of a loader; 4 by default.")] = None,
+    stats: Annotated[str, typer.Option(help="Batch statistics: batch (as trained), frozen or running.")] = "batch",
+    matrix: Annotated[str | None, typer.Option(help="Curvature matrix: ggn (default), hessian or fisher.")] = None,
+    hessian: Annotated[bool, typer.Option("--hessian", help="Both ends of the Hessian too; costs most.")] = False,
+    layers: Annotated[bool, typer.Option("--layers", help="Print a row for each layer's own block.")] = False,
+    device: Annotated[str, typer.Option(help="Device of a model: cpu or cuda.")] = "cpu",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the batch and of the start vector.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Measure the curvature of a network's loss as it is trained, and the learning rate it allows.
 
-    The function gives the model. Data from a function are a pair (x, y), or batches of such pairs, which are averaged.
+    The function gives an ns.Setup (or a tuple model, loss_fn, batches, optimizer), or a model, which needs --data.
 
-    Example: normscope measure net.py:build --data digits --lr 0.1 --momentum 0.9
+    Example: normscope measure train.py:setup --lr 0.1, or normscope measure net.py:build --data digits --lr 0.1
     """
     from rich.console import Console
     from rich.table import Table
@@ -40,33 +42,32 @@ def measure(
     from normscope.curvature import measure as measure_curvature
     from normscope.curvature.statistics import over_the_batch
     from normscope.losses import LOSSES, mse
+    from normscope.setup import Setup
 
     if lr is not None and not (math.isfinite(lr) and lr > 0):
         raise ValueError(f"--lr is a positive number; got {lr}.")
     known = LOSSES | {"mse": mse}
     check_choice("loss", loss, known)
     check_choice("stats", stats, STATISTICS)
-    built = model_of(model, device)
-    batch = batch_of(data, built, batch_size, seed)
-    if isinstance(batch, tuple):
-        if batches is not None:
-            raise ValueError(f"--batches counts those of a loader; {data} is one batch. Its size is --batch-size.")
-    else:
-        batch = batch if batches is None else list(islice(batch, batches))
-        many = batches is None and _count(batch) != "1"
-        faster = "; --batches 1 is faster" if many else ""
-        typer.echo(f"Measuring over {_count(batch)} of the batches of {data}{faster}.", err=True)
+    built = model_or_setup(model, data, device)
+    if not isinstance(built, Setup):
+        given = batch_of(str(data), built, batch_size, seed)
+        if isinstance(given, tuple):
+            if batches is not None:
+                raise ValueError(f"--batches counts those of a loader; {data} is one batch. Its size is --batch-size.")
+            given = [given]
+        built = Setup(built, known[loss], given)
     try:
         found = measure_curvature(
             built,
-            known[loss],
-            batch,
             momentum=momentum,
             nesterov=nesterov,
             matrix=matrix,
             stats=stats,
-            compare=STATISTICS if over_the_batch(built) else (),
+            compare=STATISTICS if over_the_batch(built.model) else (),
+            hessian=hessian,
             layers=layers,
+            n_batches=batches,
             seed=seed,
         )
     except (RuntimeError, IndexError, TypeError, KeyError, AttributeError) as error:
@@ -86,11 +87,3 @@ def measure(
         console.print(table)
     if verdict is not None:
         console.print(str(verdict), soft_wrap=True, highlight=False, markup=False)
-
-
-def _count(batches: Any) -> str:
-    """A loader of a data set without a length has a __len__ that raises."""
-    try:
-        return str(len(batches))
-    except TypeError:
-        return "all"

@@ -2,35 +2,34 @@
 
 import json
 import traceback
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from normscope.choices import check_choice
-from normscope.cli.inputs import what_was_said
-from normscope.loading import load
+from normscope.cli.inputs import SETUP_HELP, setup_of, what_was_said
 
-_PARTS = ("model", "loss_fn", "batches", "optimizer")
-_MORE = ("forward", "autocast")
+_TRAINING = ("forward", "scheduler", "accumulate", "clip", "scaler", "averaged_model", "training_step", "autocast")
 _PACKAGE = Path(__file__).parents[1]
 
 
 def monitor(
-    setup: Annotated[str, typer.Argument(help="path/to/file.py:name or package.module:name of a function.")],
-    steps: Annotated[int | None, typer.Option(min=1, help="At most so many; all batches if not given.")] = None,
-    every: Annotated[str, typer.Option(help="Look every so many steps, at 'log' spaced ones, or at 0,10,50.")] = "10",
-    measure: Annotated[str, typer.Option(help="light, standard or full.")] = "standard",
-    budget: Annotated[str, typer.Option(help="Share of the time that looking may take; 'none' for no limit.")] = "0.05",
-    out: Annotated[Path, typer.Option(help="New folder for looks, figures and summary.")] = Path("normscope-monitor"),
+    setup: Annotated[str, typer.Argument(metavar="SETUP", help=SETUP_HELP)],
+    steps: Annotated[int | None, typer.Option(min=1, help="Most steps to train; the setup's own by default.")] = None,
+    every: Annotated[
+        str, typer.Option(help="Steps between snapshots, 'log' for log-spaced steps, or a list: 0,10,50.")
+    ] = "10",
+    measure: Annotated[str, typer.Option(help="Set of probes: light, standard or full.")] = "standard",
+    budget: Annotated[
+        str, typer.Option(help="Share of the training time that snapshots may take; 'none' for no limit.")
+    ] = "0.05",
+    out: Annotated[Path, typer.Option(help="New folder for records, figures and summary.")] = Path("normscope-monitor"),
     as_json: Annotated[bool, typer.Option("--json", help="Print outcome and verdicts as JSON.")] = False,
 ) -> None:
-    """Train what your function sets up, measure on the way without a trace, and say what it means.
+    """Train what your function sets up, measure on the way without a trace, and print diagnoses.
 
-    The function returns (model, loss_fn, batches, optimizer), or a dict of these; in a dict forward(model, batch) may
-    give the loss, and autocast the dtype of mixed precision.
+    The function returns an ns.Setup, a dict of its fields, or a tuple (model, loss_fn, batches, optimizer).
 
     Example: normscope monitor train.py:setup --steps 200 --measure full --budget none
     """
@@ -47,15 +46,20 @@ def monitor(
     if lines.exists():
         raise ValueError(f"{out} holds a run already. Choose another --out.")
     options: dict[str, Any] = {"every": _steps(every), "measure": measure, "budget": _share(budget)}
-    parts = _parts(load(setup)(), setup)
-    watching = {name: parts[name] for name in ("loss_fn", "forward", "autocast") if name in parts}
+    described = setup_of(setup)
+    model, loss_fn, optimizer, batches = described.model, described.loss_fn, described.optimizer, described.batches
+    if optimizer is None or batches is None:
+        missing = "optimizer" if optimizer is None else "batches"
+        raise ValueError(f"{setup} gives no {missing}, and nothing trains without. Return Setup(..., {missing}=...).")
+    steps = steps or described.steps
+    training = {name: getattr(described, name) for name in _TRAINING}
     done, diverged_at, interrupted = 0, None, False
     try:
         with (
-            Monitor(parts["model"], sinks=[JSONL(lines)], **watching, **options) as monitor,
+            Monitor(described, sinks=[JSONL(lines)], **options) as monitor,
             Progress(console=Console(stderr=True), transient=True) as progress,
         ):
-            task = progress.add_task("training", total=steps or _length(parts["batches"]))
+            task = progress.add_task("training", total=steps or _length(batches))
 
             def on_step(step: int) -> None:
                 nonlocal done
@@ -63,7 +67,9 @@ def monitor(
                 progress.update(task, completed=done, description=f"training, {len(monitor.records)} looks")
 
             try:
-                trained = train(**parts, steps=steps, on_step=on_step, monitor=monitor)
+                trained = train(
+                    model, loss_fn, batches, optimizer, steps=steps, on_step=on_step, monitor=monitor, **training
+                )
                 diverged_at = trained.diverged_at
                 if not trained.losses:
                     raise ValueError(f"The batches of {setup} are empty, so nothing was trained.")
@@ -144,21 +150,3 @@ def _share(budget: str) -> float | None:
 
 def _length(batches: Any) -> int | None:
     return len(batches) if hasattr(batches, "__len__") else None
-
-
-def _parts(found: Any, setup: str) -> dict[str, Any]:
-    from torch import nn, optim
-
-    expected = f"{setup} must return (model, loss_fn, batches, optimizer) or a dict of these"
-    if isinstance(found, (tuple, list)) and len(found) == len(_PARTS):
-        found = dict(zip(_PARTS, found, strict=True))
-    if not isinstance(found, dict):
-        size = f" of {len(found)}" if isinstance(found, (tuple, list)) else ""
-        raise ValueError(f"{expected}; got {type(found).__name__}{size}.")
-    for name in found:
-        check_choice(f"a key of what {setup} returns", name, (*_PARTS, *_MORE))
-    found = {"loss_fn": None} | found
-    for name, kind in (("model", nn.Module), ("optimizer", optim.Optimizer), ("batches", Iterable)):
-        if not isinstance(found.get(name), kind):
-            raise ValueError(f"{expected}; its {name} is {type(found.get(name)).__name__}, not {kind.__name__}.")
-    return found

@@ -55,7 +55,7 @@ def first_batches(batches: Iterable[Any], count: int) -> tuple[list[Any], str]:
         return batches.head(count), ""
     if is_one_shot(batches):
         found = list(islice(batches, count))
-        return found, f"{len(found)} batches were read from a one-shot iterator and are gone from it."
+        return found, "They are gone from it: it can be iterated once."
     if isinstance(batches, (list, tuple)):
         return list(batches[:count]), ""
     generators = Generators(_owned(batches))
@@ -88,7 +88,7 @@ def _without_workers(loader: "DataLoader[Any]") -> "DataLoader[Any]":
 def _streamed(batches: Iterable[Any]) -> str:
     dataset = getattr(batches, "dataset", None)
     if isinstance(dataset, IterableDataset):
-        return "The dataset is a stream: if it cannot be iterated anew, the batches read are gone from it."
+        return "If its dataset cannot be iterated anew, they are gone from it."
     return ""
 
 

@@ -1,0 +1,117 @@
+"""What a verb was handed as batches: one batch, or an iterable of which a few are read."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from normscope.isolation.loaders import first_batches, to_device
+from normscope.isolation.untouched import INERT
+
+MOST_BATCHES = 1000
+# Batches read of a loader where their number is not asked for: enough for a range, at few passes each.
+FEW = 4
+
+
+@dataclass(frozen=True)
+class Read:
+    """The batches that were read; note: what reading them used up; one: whether one batch was handed in."""
+
+    batches: list[Any]
+    note: str
+    one: bool
+
+
+def read_batches(batches: Any, *, device: torch.device, micro_batch: int | None, most: int | None) -> Read:
+    """One batch, or at most `most` batches of an iterable (of one that is no list, FEW by default)."""
+    note = ""
+    if is_one_batch(batches):
+        found = [batches] if micro_batch is None else _parts(batches, micro_batch)
+    elif micro_batch is not None:
+        raise ValueError("micro_batch= cuts one batch; a loader has its batches already.")
+    else:
+        found, note = _from_iterable(batches, most)
+        found = [to_device(item, device) for item in found]
+    for item in found:
+        _check(item)
+    return Read(found, note, one=is_one_batch(batches))
+
+
+def _from_iterable(batches: Any, most: int | None) -> tuple[list[Any], str]:
+    if not isinstance(batches, Iterable) or isinstance(batches, (str, bytes)):
+        raise ValueError(f"Batches are an iterable of (x, y), mappings or others; got {type(batches).__name__}.")
+    if isinstance(batches, Tensor):
+        raise ValueError(
+            "Hand in a pair (x, y) or an iterable of such pairs; got one tensor. For a batch without y: [x]."
+        )
+    if most is not None and most < 1:
+        raise ValueError(f"n_batches= counts the batches to read, at least 1; got {most}.")
+    few = None if isinstance(batches, (list, tuple)) else FEW
+    found, note = first_batches(batches, most or few or MOST_BATCHES + 1)
+    if len(found) > MOST_BATCHES and most is None:
+        raise ValueError(f"There are more than {MOST_BATCHES} batches, and all are held. Hand in fewer: batches[:50].")
+    if few is not None:
+        read = f"{len(found)} batches of the {type(batches).__name__} were read; n_batches= asks for another number."
+        note = f"{read} {note}".rstrip()
+    if not found:
+        raise ValueError("The iterable gives no batch. Check the loader: is the dataset empty, or drop_last=True?")
+    return found, note
+
+
+def _check(item: Any) -> None:
+    leaves = tree_leaves(item)
+    if any(isinstance(leaf, np.ndarray) for leaf in leaves):
+        raise ValueError("A batch is of tensors; got NumPy arrays. Convert them: torch.from_numpy(x).")
+    plain = all(type(leaf) in INERT for leaf in leaves)
+    if plain:
+        raise ValueError(f"A batch holds tensors, as a pair (x, y) or a mapping; got {described(item)}.")
+    first = item[0] if isinstance(item, (tuple, list)) and item else item
+    if any(isinstance(leaf, Tensor) and leaf.ndim and not len(leaf) for leaf in tree_leaves(first)):
+        raise ValueError("The batch is empty: it has no sample to take a loss of. Hand in at least one.")
+
+
+def is_one_batch(batches: Any) -> bool:
+    """Whether it is a batch and no iterable of batches: a mapping, an object with .to, a tuple or a list with tensors.
+
+    A tuple of two is one batch (x, y), whatever x and y are.
+    """
+    if isinstance(batches, Mapping) or (hasattr(batches, "to") and not isinstance(batches, Tensor)):
+        return True
+    if not isinstance(batches, (tuple, list)):
+        return False
+    if isinstance(batches, tuple) and len(batches) == 2:
+        if all(isinstance(part, (tuple, list)) and len(part) == 2 for part in batches):
+            raise ValueError(
+                "A tuple of two pairs may be one batch or two. Hand in a list: [first, second] for two, [batch] for "
+                "one."
+            )
+        return True
+    return len(batches) > 1 and any(isinstance(part, Tensor) for part in batches)
+
+
+def samples(batch: Any) -> int:
+    """Length of the first tensor in the batch."""
+    return next((len(t) for t in tree_leaves(batch) if isinstance(t, Tensor) and t.ndim), 0)
+
+
+def _parts(batch: Any, size: int) -> list[tuple[Any, Any]]:
+    pair = isinstance(batch, (tuple, list)) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch)
+    if size < 1 or not pair:
+        raise ValueError(f"micro_batch= cuts tensors x and y into parts of at least one sample; got {size}.")
+    x, y = batch
+    return list(zip(x.split(size), y.split(size), strict=True))
+
+
+def described(value: Any) -> str:
+    """A value in a few words, for a message: its type, and the shapes or names of what it holds."""
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}, {str(value.dtype).removeprefix('torch.')}"
+    if isinstance(value, Mapping):
+        return f"{type(value).__name__} with {', '.join(list(map(str, value))[:6]) or 'nothing'}"
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)}"
+    return type(value).__name__ if type(value) not in INERT else repr(value)[:60]
