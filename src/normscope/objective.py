@@ -147,7 +147,15 @@ def called(model: nn.Module, inputs: Any) -> Any:
         return model(**inputs)
     # A list may be one argument of several images; it is spread only where the forward cannot take it whole.
     if isinstance(inputs, tuple) or (isinstance(inputs, list) and not _binds(model, (inputs,), {})):
-        return model(*inputs) if _binds(model, tuple(inputs), {}) else model(inputs)
+        if _binds(model, tuple(inputs), {}):
+            return model(*inputs)
+        try:
+            return model(inputs)
+        except TypeError as error:
+            raise ValueError(
+                f"The batch gives the model {described(inputs)} beside the target, and its forward does not take that "
+                f"({error}). Hand in forward=lambda model, batch: ... for batches of another form."
+            ) from error
     return model(inputs)
 
 

@@ -135,10 +135,13 @@ MISTAKES = {
     "tol": ({"tol": 0.0}, "tol= is a relative residual, more than 0; got 0.0"),
     "arrays": (_with((X.numpy(), Y.numpy())), "got NumPy arrays.*from_numpy"),
     "two batches": (_with(((X, Y), (X, Y))), r"tuple of two pairs.*\[first, second\]"),
-    "three parts": (_with((X, Y, Y)), r"A batch is a pair \(x, y\); got 3 parts"),
+    "three parts": (
+        _with((X, Y, Y)),
+        "gives the model a tuple of 2 beside the target, and its forward does not take that",
+    ),
     "empty": (_with((X[:0], Y[:0])), "The batch is empty"),
     "nan": (_with((X * math.nan, Y)), "The batch itself is not finite"),
-    "a string": (_with("digits"), "pair .* or an iterable of such pairs; got str"),
+    "a string": (_with("digits"), "an iterable of .x, y., mappings or others; got str"),
 }
 
 

@@ -233,7 +233,7 @@ class Network:
                 output, tangent = forward_ad.unpack_dual(joined(self._call(self._model, self._x.take()), read))
         return torch.zeros_like(output) if tangent is None else tangent.detach()
 
-    def _reverse_twice(self, read: tuple[int, ...]) -> Product:
+    def _reverse_twice(self, read: tuple[int, ...] = ()) -> Product:
         with self._reading():
             output = joined(self.output(), read)
             u = torch.zeros_like(output, requires_grad=True)
