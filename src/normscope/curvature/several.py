@@ -24,7 +24,6 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from normscope.curvature.lanczos import Product
 from normscope.curvature.network import Network
 
-OVER = ("batches", "data")
 MOST_BATCHES = 1000
 
 
