@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from normscope.curvature.derivatives import derivable
 from normscope.curvature.fisher import LOG_LABELS, distribution
+from normscope.curvature.functions import refuse_without_second_derivative
 from normscope.curvature.vectors import flat, split
 from normscope.isolation.copies import Copies, lending
 
@@ -71,7 +72,9 @@ class LossOfOutputs:
         """(J v, v) -> the second derivative along them, by the outputs and by the leaves (None without any)."""
         z = output.detach().requires_grad_()
         inputs = [z, *leaves]
-        slopes = torch.autograd.grad(self(z), inputs, create_graph=True, allow_unused=True)
+        loss = self(z)
+        refuse_without_second_derivative(loss.grad_fn, lambda _: self(z))
+        slopes = torch.autograd.grad(loss, inputs, create_graph=True, allow_unused=True)
         self.direct = any(slope is not None for slope in slopes[1:])
         curved = [i for i, slope in enumerate(slopes) if slope is not None and slope.requires_grad]
         grads = [slope for slope in slopes if slope is not None and slope.requires_grad]
