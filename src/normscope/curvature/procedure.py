@@ -12,10 +12,11 @@ from normscope.curvature.derivatives import working_dtype
 from normscope.curvature.descent import critical_step
 from normscope.curvature.double import Found, cast, looked_at_in_float64
 from normscope.curvature.further import further
-from normscope.curvature.limits import Limit, momentum_limit, optimizer_limit
+from normscope.curvature.limits import momentum_limit, optimizer_limit
 from normscope.curvature.look import Look, Solver
 from normscope.curvature.measurement import Measurement
-from normscope.curvature.notes import on_statistics, on_the_pass
+from normscope.curvature.moments import gathered
+from normscope.curvature.notes import on_statistics, on_the_limit, on_the_pass
 from normscope.curvature.parameters import blocks, check_parameters, chosen_parameters, listed
 from normscope.curvature.several import as_batches, is_one_batch, samples
 from normscope.curvature.starting import kind_of_descent, measured_advice, start_rate
@@ -74,8 +75,14 @@ def carry_out(
         notes.append(f"Products in {dtype}, to which parameters and inputs were converted.")
     notes += on_statistics(model, (stats, *asked.compare))
     with untouched(model, dtype=dtype) as lent:
-        chosen, limit, left_out = _chosen(asked, lent)
+        chosen, left_out = _chosen(asked, lent)
         notes += left_out
+        limit, moments = momentum_limit(asked.momentum, nesterov=asked.nesterov), None
+        if asked.optimizer is not None:
+            at: dict[str, Any] = {"processes": processes, "dtype": dtype}
+            moments = gathered(asked.optimizer, lent, model, loss_fn, batches, chosen, **at)
+            limit = optimizer_limit(asked.optimizer, lent.originals, chosen, moments)
+            notes += on_the_limit(moments, [lent.names[i] for i in chosen if i in limit.idle])
         over = "data" if asked.micro_batch is not None else asked.over
         searched, others_of = (batches[:1], batches[1:]) if over == "first" else (batches, [])
         options: dict[str, Any] = {"limit": limit, "solver": asked.solver, "processes": processes}
@@ -122,7 +129,7 @@ def carry_out(
         rest = []
         for pair in others_of:
             one = Look(lent, model, loss_fn, [pair], **options)
-            at: dict[str, Any] = {"stats": stats, "matrix": matrix, "vector": found.vectors[0], "guess": guess}
+            at = {"stats": stats, "matrix": matrix, "vector": found.vectors[0], "guess": guess}
             rest.append(further(one, lent, chosen, **at, optimizer=asked.optimizer))
         settings = _settings(asked, lent.originals[chosen[0]])
     notes += on_the_pass(look, unused, loss_fn, matrix, searched, over)
@@ -173,6 +180,7 @@ def carry_out(
             "micro_batch": asked.micro_batch,
             "compare": list(asked.compare),
             "parameters": "all" if len(chosen) == len(lent.names) else [lent.names[i] for i in chosen],
+            "moments_of_batches": 0 if moments is None else moments.batches,
             "dtype": str(found.vectors.dtype).removeprefix("torch."),
             "started_from": "an earlier result" if asked.start is not None else "gradient and random",
         },
@@ -187,24 +195,20 @@ def carry_out(
     )
 
 
-def _chosen(asked: Asked, lent: Lent) -> tuple[list[int], Limit, list[str]]:
-    """Numbers of the parameters to take curvature by, the optimizer's limit, and notes on those left out."""
+def _chosen(asked: Asked, lent: Lent) -> tuple[list[int], list[str]]:
+    """Numbers of the parameters to take curvature by, and a note on those that the optimizer does not hold."""
     chosen = chosen_parameters(lent, asked.parameters)
     if asked.optimizer is None:
-        return chosen, momentum_limit(asked.momentum, nesterov=asked.nesterov), []
+        return chosen, []
     rates = held(asked.optimizer)
     mine = [i for i in chosen if id(lent.originals[i]) in rates]
     if not mine:
         check_optimizer(rates, lent.originals)
         raise ValueError("The optimizer holds none of the parameters that parameters= chose. Choose some of its own.")
-    limit = optimizer_limit(asked.optimizer, lent.originals, mine)
-    notes = []
-    if len(mine) < len(chosen):
-        others = [lent.names[i] for i in chosen if i not in mine]
-        notes.append(f"Curvature by the optimizer's parameters alone; it does not hold {listed(others)}.")
-    if still := [lent.names[i] for i in mine if i in limit.idle]:
-        notes.append(f"The optimizer does not move {listed(still)}, which have no part in its limit.")
-    return mine, limit, notes
+    if len(mine) == len(chosen):
+        return mine, []
+    others = [lent.names[i] for i in chosen if i not in mine]
+    return mine, [f"Curvature by the optimizer's parameters alone; it does not hold {listed(others)}."]
 
 
 def _settings(asked: Asked, parameter: nn.Parameter) -> dict[str, Any]:
