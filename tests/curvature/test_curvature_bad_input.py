@@ -170,7 +170,11 @@ def test_one_pass_beside_the_products_and_one_of_few_samples(matrix):
         found = measure(model, losses.half_mse, (X, Y), stats=stats, matrix=matrix, hessian=False)
         # In eval mode J v too goes by the graph of that pass, else by a forward for each product.
         passes = 1 if matrix == "hessian" or stats == "running" else found.products + 1
-        assert sorted(calls) == [8] * (stats != "batch") + [len(X)] * passes
+        few = [count for count in calls if count != len(X)]
+        assert few == [8] * (stats != "batch")
+        # Besides, where the loss is as trained, the one here and at most eight steps for the critical rate.
+        beside = len(calls) - len(few) - passes
+        assert 1 < beside <= 9 if stats == "batch" else beside == 0
 
 
 def test_a_forward_that_takes_no_fewer_samples_is_looked_at_whole():
@@ -221,8 +225,8 @@ UNEVEN = {
 @pytest.mark.parametrize("name", UNEVEN)
 def test_parts_count_what_they_count_in_the_loss(name):
     loss_fn, y = UNEVEN[name]
-    whole = measure(net(nn.Tanh()), loss_fn, (X, y), tol=1e-9)
-    parts = measure(net(nn.Tanh()), loss_fn, (X, y), tol=1e-9, micro_batch=4)
+    whole = measure(net(nn.Tanh()), loss_fn, (X, y), tol=1e-9, hessian=True)
+    parts = measure(net(nn.Tanh()), loss_fn, (X, y), tol=1e-9, hessian=True, micro_batch=4)
     for field in ("lambda_max", "hessian_max", "hessian_min", "loss"):
         assert getattr(parts, field) == pytest.approx(getattr(whole, field), rel=1e-7), field
 
@@ -251,12 +255,12 @@ def test_targets_in_a_tuple_are_put_together():
 @pytest.mark.parametrize("matrix", ["ggn", "fisher"])
 def test_a_penalty_inside_the_loss_is_in_the_matrix(matrix):
     model = net(nn.Tanh())
-    plain = measure(model, losses.half_mse, (X, Y), tol=1e-9)
+    plain = measure(model, losses.half_mse, (X, Y), tol=1e-9, hessian=True)
 
     def penalized(f: Tensor, y: Tensor) -> Tensor:
         return losses.half_mse(f, y) + 10 * sum(p.square().sum() for p in model.parameters())
 
-    found = measure(model, penalized, (X, Y), matrix=matrix, tol=1e-9)
+    found = measure(model, penalized, (X, Y), matrix=matrix, tol=1e-9, hessian=True)
     assert found.lambda_max == pytest.approx(plain.lambda_max + 20, rel=1e-8)
     assert found.hessian_max == pytest.approx(plain.hessian_max + 20, rel=1e-8)
     assert any("reads parameters itself" in note for note in found.notes)
@@ -300,9 +304,9 @@ def halves(f: Tensor, y: Tensor) -> Tensor:
 
 def test_a_batch_that_is_written_into_is_left_as_it_is_and_read_right():
     inner = net(nn.Tanh())
-    expected = measure(inner, losses.half_mse, (0.5 * X, Y), tol=1e-9)
-    relu = measure(inner, losses.half_mse, (X.relu(), Y), tol=1e-9)
-    lower = measure(inner, losses.half_mse, (X, 0.5 * Y), tol=1e-9)
+    expected = measure(inner, losses.half_mse, (0.5 * X, Y), tol=1e-9, hessian=True)
+    relu = measure(inner, losses.half_mse, (X.relu(), Y), tol=1e-9, hessian=True)
+    lower = measure(inner, losses.half_mse, (X, 0.5 * Y), tol=1e-9, hessian=True)
     x, y = X.clone(), Y.clone()
     cases = (
         (nn.Sequential(Halves(), inner), losses.half_mse, expected),
@@ -310,7 +314,7 @@ def test_a_batch_that_is_written_into_is_left_as_it_is_and_read_right():
         (inner, halves, lower),
     )
     for model, loss_fn, right in cases:
-        found = measure(model, loss_fn, (x, y), tol=1e-9)
+        found = measure(model, loss_fn, (x, y), tol=1e-9, hessian=True)
         for field in ("loss", "lambda_max", "hessian_max", "hessian_min"):
             assert getattr(found, field) == pytest.approx(getattr(right, field), rel=1e-7), field
         assert torch.equal(x, X)
@@ -473,11 +477,11 @@ def test_a_loss_without_curvature_is_refused_whatever_the_optimizer_adds():
 
 def test_a_verdict_does_not_call_stable_what_bends_down():
     model = net(nn.Tanh())
-    down = measure(model, lambda f, y: -f.square().sum(), (X, Y))
+    down = measure(model, lambda f, y: -f.square().sum(), (X, Y), hessian=True)
     assert down.eta_star == math.inf or down.hessian_min < -down.hessian_max
     assert down.verdict(0.01).good is None
     assert "bends down" in down.verdict(0.01).text
-    usual = measure(model, losses.half_mse, (X, Y))
+    usual = measure(model, losses.half_mse, (X, Y), hessian=True)
     assert -usual.hessian_max < usual.hessian_min < 0
     assert usual.verdict(0.5 * usual.eta_star).good
     for lr in (math.nan, math.inf, -1.0, 0.0):

@@ -91,7 +91,8 @@ def test_a_warm_start_finds_what_has_overtaken_where_no_gradient_points_there(ah
 def test_one_mask_for_all_batches_is_said():
     model = net(nn.Dropout(0.5))
     batches = [(X[:6], Y[:6]), (X[6:], Y[6:])]
-    assert any("the same ones, for each batch too" in note for note in measure(model, losses.half_mse, batches).notes)
+    found = measure(model, losses.half_mse, batches, over="batches")
+    assert any("the same ones, for each batch too" in note for note in found.notes)
 
 
 def test_a_preconditioned_matrix_is_called_so():
@@ -103,7 +104,7 @@ def test_a_preconditioned_matrix_is_called_so():
         losses.half_mse(model(X), Y).backward()
         monitor.step(X, Y, opt)
         opt.step()
-    found = measure(model, losses.half_mse, (X, Y), optimizer=opt)
+    found = measure(model, losses.half_mse, (X, Y), optimizer=opt, hessian=True)
     assert found.preconditioned
     assert "preconditioned by the optimizer" in str(found)
     assert "Hessian, preconditioned, from" in str(found)

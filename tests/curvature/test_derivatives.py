@@ -67,9 +67,9 @@ def test_without_forward_mode_reverse_mode_twice_gives_the_same(matrix, stats):
 
 def test_the_fallback_is_said():
     torch.manual_seed(3)
-    plain = measure(_net(), F.cross_entropy, (X, Y))
+    plain = measure(_net(), F.cross_entropy, (X, Y), hessian=True)
     torch.manual_seed(3)
-    found = measure(_net(function=Sine.apply), F.cross_entropy, (X, Y))
+    found = measure(_net(function=Sine.apply), F.cross_entropy, (X, Y), hessian=True)
     assert any(SAYS_SO in note for note in found.notes)
     assert not any(SAYS_SO in note for note in plain.notes)
     assert found.lambda_max == pytest.approx(plain.lambda_max, rel=1e-9)
@@ -158,8 +158,8 @@ def test_models_in_half_precision_are_measured_in_float32(dtype):
     wide[0].bias.requires_grad_(False)
     x = X.to(dtype)
     before = {name: t.clone() for name, t in model.state_dict().items()}
-    found = measure(model, F.cross_entropy, (x, Y))
-    expected = measure(wide, F.cross_entropy, (x.float(), Y))
+    found = measure(model, F.cross_entropy, (x, Y), hessian=True)
+    expected = measure(wide, F.cross_entropy, (x.float(), Y), hessian=True)
     assert found.lambda_max == pytest.approx(expected.lambda_max, rel=1e-6)
     assert found.hessian_min == pytest.approx(expected.hessian_min, rel=1e-5)
     assert any("float32" in note for note in found.notes)

@@ -33,6 +33,15 @@ SECOND_MOMENT = {
     "adam, decoupled": (torch.optim.Adam, {"betas": (0.8, 0.99), "weight_decay": 1.5, "decoupled_weight_decay": True}),
     "adamw": (torch.optim.AdamW, {"betas": (0.9, 0.99), "weight_decay": 0.0}),
     "adamw, weight decay": (torch.optim.AdamW, {"betas": (0.9, 0.99), "weight_decay": 1.5}),
+    "nadam": (torch.optim.NAdam, {"betas": (0.9, 0.99)}),
+    "nadam, early schedule": (torch.optim.NAdam, {"betas": (0.9, 0.99), "momentum_decay": 0.0}),
+    "nadam, weight decay": (torch.optim.NAdam, {"betas": (0.8, 0.99), "weight_decay": 1.5}),
+    "nadam, decoupled": (
+        torch.optim.NAdam,
+        {"betas": (0.8, 0.99), "weight_decay": 1.5, "decoupled_weight_decay": True, "momentum_decay": 0.0},
+    ),
+    "adagrad": (torch.optim.Adagrad, {}),
+    "adagrad, weight decay": (torch.optim.Adagrad, {"weight_decay": 1.5, "eps": 0.3}),
     "rmsprop": (torch.optim.RMSprop, {"alpha": 0.9}),
     "rmsprop, momentum": (torch.optim.RMSprop, {"alpha": 0.9, "momentum": 0.7}),
     "rmsprop, centered": (torch.optim.RMSprop, {"alpha": 0.9, "momentum": 0.7, "centered": True}),
@@ -65,18 +74,20 @@ def _ends(model: Bowl, optimizer: torch.optim.Optimizer, lr: float) -> tuple[flo
     (group,) = optimizer.param_groups
     group["lr"] = lr
     state = optimizer.state[model.w]
-    moments = {key: state[key].clone() for key in ("exp_avg_sq", "max_exp_avg_sq") if key in state}
+    moments = {key: state[key].clone() for key in ("exp_avg_sq", "max_exp_avg_sq", "sum") if key in state}
     sizes = []
     for _ in range(STEPS):
         optimizer.zero_grad()
         losses.half_mse(model(BATCH[0]), BATCH[1]).backward()
         for key, value in moments.items():
-            coupled = 0.0 if group["decoupled_weight_decay"] else group["weight_decay"]
+            coupled = 0.0 if group.get("decoupled_weight_decay") else group["weight_decay"]
             gradient = model.w.grad + coupled * model.w.detach()
-            # What the step's own average turns into `value`.
-            average = key == "exp_avg_sq"
+            # What the step's own average, or sum, turns into `value`.
+            if key == "sum":
+                state[key].copy_(value - gradient**2)
+                continue
             beta = group["betas"][1]
-            state[key].copy_((value - (1 - beta) * gradient**2) / beta if average else value)
+            state[key].copy_((value - (1 - beta) * gradient**2) / beta if key == "exp_avg_sq" else value)
         optimizer.step()
         sizes.append(abs(float(model.w.detach())))
         if sizes[-1] > 1e6:
@@ -103,18 +114,23 @@ def test_adaptive_optimizers_turn_at_their_limit(name, share):
     for _ in range(30):
         _step(model, optimizer)
     state = optimizer.state[model.w]
+    if kind is torch.optim.NAdam:
+        # Its schedule, unlike the moments, is read off as it stands.
+        state["exp_avg_sq"] /= 1 - options["betas"][1] ** float(state["step"])
+        state["step"].fill_(1e6)
+        state["mu_product"].fill_(0.0)
     if options.get("centered"):
         state["grad_avg"].fill_(0.2)
         state["square_avg"].fill_(0.5)
     found = measure(model, losses.half_mse, BATCH, optimizer=optimizer)
-    if "betas" in options:
+    if kind in (torch.optim.Adam, torch.optim.AdamW):
         # Late, where the corrections of the moments' start are 1; the corrected second moment is what was measured.
         correction = 1 - options["betas"][1] ** float(state["step"])
         state["exp_avg_sq"] /= correction
         if "max_exp_avg_sq" in state:
             state["max_exp_avg_sq"] /= correction
         state["step"].fill_(1e6)
-    else:
+    elif kind is torch.optim.RMSprop:
         optimizer.param_groups[0]["alpha"] = 1.0
     early, late = _ends(model, optimizer, share * found.eta_star)
     assert late < 1e-2 * early if share < 1 else late > 1e2
@@ -209,21 +225,23 @@ def test_groups_that_differ_only_in_name_have_one():
     assert optimizer_limit(optimizer, [*a.parameters(), *b.parameters()]).factor == 3
 
 
-def test_an_unknown_optimizer_is_named():
+def test_an_unknown_optimizer_is_named_with_a_way_out():
     class Mine(torch.optim.SGD):
         pass
 
-    layer = nn.Linear(2, 2)
-    for optimizer in (torch.optim.Adagrad(layer.parameters()), Mine(layer.parameters(), lr=1.0)):
-        with pytest.raises(ValueError, match=f"for {type(optimizer).__name__}.*SGD, Adam, AdamW and RMSprop"):
-            optimizer_limit(optimizer, list(layer.parameters()))
+    layer = nn.Linear(2, 2, bias=False)
+    kinds = ("ASGD", "Adadelta", "Adafactor", "Adamax", "LBFGS", "Muon", "RAdam", "Rprop", "SparseAdam")
+    optimizers = [getattr(torch.optim, name)(layer.parameters()) for name in kinds]
+    for optimizer in (*optimizers, Mine(layer.parameters(), lr=1.0)):
+        with pytest.raises(ValueError, match=f"for {type(optimizer).__name__}; .*SGD.*Adagrad.*leave optimizer="):
+            measure(layer, losses.half_mse, (torch.eye(2), torch.eye(2)), optimizer=optimizer)
 
 
-@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop])
-def test_before_the_first_step_there_is_no_preconditioner(kind):
-    model, batch = _two_layers()
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.Adagrad, torch.optim.RMSprop])
+def test_read_off_alone_a_fresh_one_has_no_preconditioner(kind):
+    model, _ = _two_layers()
     with pytest.raises(ValueError, match=f"{kind.__name__} has no second moments yet.*after the first step"):
-        measure(model, losses.half_mse, batch, optimizer=kind(model.parameters()))
+        optimizer_limit(kind(model.parameters()), list(model.parameters()))
 
 
 def test_the_optimizer_is_left_as_it_is():

@@ -35,7 +35,7 @@ def test_the_operator_is_the_mean_of_the_batches_operators(matrix, stats):
     model(X)
     mean = sum(_dense(model, batch, matrix, stats) for batch in BATCHES) / 3
     expected = float(torch.linalg.eigvalsh((mean + mean.T) / 2)[-1])
-    found = measure(model, F.cross_entropy, BATCHES, matrix=matrix, stats=stats, tol=1e-7, hessian=False)
+    found = measure(model, F.cross_entropy, BATCHES, matrix=matrix, stats=stats, tol=1e-7, over="batches")
     assert found.lambda_max == pytest.approx(expected, rel=1e-7)
     assert found.converged
 
@@ -43,12 +43,13 @@ def test_the_operator_is_the_mean_of_the_batches_operators(matrix, stats):
 def test_a_loader_is_read_once_and_a_pair_from_it_is_one_batch():
     loader = DataLoader(TensorDataset(X, Y), batch_size=8)
     model = _net()
-    expected = measure(model, F.cross_entropy, BATCHES, hessian=False)
-    assert measure(model, F.cross_entropy, loader, hessian=False).lambda_max == expected.lambda_max
-    assert measure(model, F.cross_entropy, iter(BATCHES), hessian=False).lambda_max == expected.lambda_max
+    mean = {"over": "batches"}
+    expected = measure(model, F.cross_entropy, BATCHES, **mean)
+    assert measure(model, F.cross_entropy, loader, **mean).lambda_max == expected.lambda_max
+    assert measure(model, F.cross_entropy, iter(BATCHES), **mean).lambda_max == expected.lambda_max
     one = next(iter(loader))
     assert isinstance(one, list)
-    assert measure(model, F.cross_entropy, one, hessian=False).settings["samples"] == [8]
+    assert measure(model, F.cross_entropy, one).settings["samples"] == [8]
     assert expected.settings["samples"] == [8, 8, 8]
     assert expected.settings["over"] == "batches"
 
@@ -66,13 +67,13 @@ def test_a_few_batches_of_an_endless_iterator_are_read_and_said():
 @pytest.mark.parametrize(("norm", "stats"), [("batch", "running"), ("layer", "batch"), ("none", "batch")])
 def test_parts_add_up_where_no_statistics_go_over_the_batch(loss_fn, norm, stats):
     model = _net(norm)
-    whole = measure(model, loss_fn, (X, Y), stats=stats, tol=1e-8)
+    whole = measure(model, loss_fn, (X, Y), stats=stats, tol=1e-8, hessian=True)
     # Parts of 10, 10 and 4.
-    parts = measure(model, loss_fn, (X, Y), stats=stats, tol=1e-8, micro_batch=10)
+    parts = measure(model, loss_fn, (X, Y), stats=stats, tol=1e-8, hessian=True, micro_batch=10)
     assert parts.lambda_max == pytest.approx(whole.lambda_max, rel=1e-8)
     assert parts.hessian_min == pytest.approx(whole.hessian_min, rel=1e-6)
     assert parts.loss == pytest.approx(whole.loss, rel=1e-12)
-    data = measure(model, loss_fn, BATCHES, stats=stats, tol=1e-8, over="data", hessian=False)
+    data = measure(model, loss_fn, BATCHES, stats=stats, tol=1e-8, over="data")
     assert data.lambda_max == pytest.approx(whole.lambda_max, rel=1e-8)
 
 
@@ -110,4 +111,4 @@ def test_mistakes_are_named():
     with pytest.raises(ValueError, match="neither a mean nor a sum"):
         measure(model, lambda o, y: F.cross_entropy(o, y) ** 2, BATCHES, stats="running", over="data")
     uneven = [(X[:8], Y[:8]), (X[8:12], Y[8:12])]
-    assert any("differ in size" in note for note in measure(model, F.cross_entropy, uneven, hessian=False).notes)
+    assert any("differ in size" in note for note in measure(model, F.cross_entropy, uneven, over="batches").notes)

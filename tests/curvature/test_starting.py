@@ -51,14 +51,14 @@ def test_it_is_that_of_the_monitor_and_leaves_the_model_alone(task, kind):
     optimizer.param_groups[0]["lr"] = found.eta_star
     monitor = Monitor(model, losses.half_mse, every=1, measure=["critical"], budget=None)
     monitor.step(x, y, optimizer)
-    assert found.critical == pytest.approx(monitor.records[-1].results["critical"].eta, rel=1e-2)
+    assert found.critical == pytest.approx(monitor.records[-1].results["critical"].eta, rel=0.05)
     expected = 0.8 * found.critical
     assert found.start_rate == pytest.approx(min(expected, found.eta_star / 2) if kind == "momentum" else expected)
 
 
 def test_over_several_batches_it_is_that_of_their_mean_loss(task):
     model, (x, y) = task
-    twice = measure(model, losses.half_mse, [(x, y), (x, y)])
+    twice = measure(model, losses.half_mse, [(x, y), (x, y)], over="batches")
     assert twice.critical == pytest.approx(measure(model, losses.half_mse, (x, y)).critical, rel=1e-3)
 
 
@@ -94,7 +94,7 @@ def test_what_was_not_tried_gets_no_rate(task):
     assert math.isnan(other.start_rate)
     assert not other.advice
     assert kind_of_descent(torch.optim.RMSprop(model.parameters()), {"momentum": 0.9}) == ""
-    for options in ({"hessian": False}, {"stats": "frozen"}, {"dtype": torch.float64}):
+    for options in ({"stats": "frozen"}, {"dtype": torch.float64}):
         assert math.isnan(measure(model, losses.half_mse, (x, y), **options).start_rate)
 
 

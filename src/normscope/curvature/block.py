@@ -11,7 +11,7 @@ run out (an invariant space) leave the block. Knows no network. Source: Golub an
 import torch
 from torch import Tensor
 
-from normscope.curvature.lanczos import Product, Ritz, remembered, rounding
+from normscope.curvature.lanczos import Product, Ritz, remembered, rounding, scales
 
 
 def block_lanczos(
@@ -53,7 +53,7 @@ def block_lanczos(
         theta, s = torch.linalg.eigh(inside)
         scale = float(theta.abs().max()) or 1.0
         block, coupling = _orthonormal(images, rounding(start.dtype) * scale)
-        residuals = torch.linalg.vector_norm(coupling.double().cpu() @ s[before:], dim=0) / scale
+        residuals = torch.linalg.vector_norm(coupling.double().cpu() @ s[before:], dim=0) / scales(theta)
         wanted = residuals[-min(k, len(basis)) :].tolist() + (residuals[:1].tolist() if smallest else [])
         enough = len(basis) >= min(max(least, k), start.shape[1])
         converged = not len(block) or (max(wanted) <= tol and enough)

@@ -3,10 +3,12 @@ r"""Lanczos with full reorthogonalization: both ends of a symmetric operator's s
     A Q_j = Q_j T_j + beta_j q_{j+1} e_j^T,    T_j = S diag(theta) S^T tridiagonal
     Ritz pairs (theta_i, Q_j s_i),   residual ||A v - theta v|| = beta_j |s_{j,i}|
 
-The residual comes for free with every step; a pair counts as converged when residual <= tol * max |theta|. Then some
-eigenvalue lies within tol of theta: that it is the largest one cannot be proved from products alone, so the start mixes
-random directions into whatever is handed in, and at least `least` products are made. With C outputs the top C
-eigenvalues nearly coincide; a stop by the residual, unlike one by a small change of theta, resolves them.
+The residual comes for free with every step; a pair counts as converged when residual <= tol * scale. The scale of
+positive values is the largest of them, that of negative ones the largest |theta| (`scales`): an upper end beside a
+lower one of forty times its size is known as well as alone. Then some eigenvalue lies within tol * scale of theta: that
+it is the largest one cannot be proved from products alone, so the start mixes random directions into whatever is handed
+in, and at least `least` products are made. With C outputs the top C eigenvalues nearly coincide; a stop by the
+residual, unlike one by a small change of theta, resolves them.
 Knows no network: A is a function from a vector to a vector.
 """
 
@@ -18,6 +20,9 @@ import torch
 from torch import Tensor
 
 Product = Callable[[Tensor], Tensor]
+# An upper end that is smaller than this share of the lower one is known to a residual relative to this share: with
+# tol=1e-3 this is 1e-5 of the spectrum, which float32 still resolves.
+_LEAST_SHARE = 0.01
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Ritz:
-    """Eigenvalue estimates from both ends, each with its residual relative to the largest |theta|.
+    """Eigenvalue estimates from both ends, each with its residual relative to the scale of its end (`scales`).
 
     values: descending, all that the searched space has. vectors: of the `k` largest, one a row. memory: of the `keep`
     largest, converged or not.
@@ -46,6 +51,21 @@ class Ritz:
     converged: bool
     products: int
     memory: Memory
+
+
+def scales(theta: Tensor, size: float = 0.0) -> Tensor:
+    """What the residuals of `theta`, in ascending order, are relative to: each one's scale.
+
+    Of negative values it is the largest |theta|, or `size` where that is more; of the others the largest of them, and
+    no less than `_LEAST_SHARE` of that of the negative ones.
+
+    Example:
+        >>> scales(torch.tensor([-40.0, 0.5, 1.0])).tolist()
+        [40.0, 1.0, 1.0]
+    """
+    radius = max(float(theta.abs().max()), size) or 1.0
+    upper = max(float(theta[-1]), _LEAST_SHARE * radius)
+    return torch.where(theta < 0, radius, upper).to(theta)
 
 
 def rounding(dtype: torch.dtype) -> float:
@@ -91,7 +111,7 @@ class Krylov:
         self.alphas.append(unit * float(w @ q))
         # Twice is enough: what the first pass leaves is of the size of rounding.
         for _ in range(2):
-            w = w - self.basis.T @ (self.basis @ w)
+            w = torch.addmv(w, self.basis.T, self.basis @ w, alpha=-1)
         self.betas.append(unit * float(w.norm()))
         return w
 
@@ -144,11 +164,11 @@ def lanczos(
     for space in krylov(product, _mixed(start, mix), most=most):
         done = len(space.alphas)
         theta, s = torch.linalg.eigh(space.tridiagonal())
-        scale = float(theta.abs().max()) or 1.0
-        residuals = space.beta * s[-1].abs() / scale
+        lengths = space.beta * s[-1].abs()
+        residuals = lengths / scales(theta)
         wanted = residuals[-min(k, done) :].tolist() + (residuals[:1].tolist() if smallest else [])
         converged = max(wanted) <= tol and done >= min(max(least, k), start.numel())
-        if converged or max(residuals) <= rounding(start.dtype):
+        if converged or float(lengths.max()) <= rounding(start.dtype) * (float(theta.abs().max()) or 1.0):
             converged = True
             break
     chosen = s[:, -min(k, done) :].flip(1).to(start)

@@ -206,6 +206,25 @@ class Look:
         with torch.autocast(device.type, enabled=False), room(device):
             return self._top(stats, matrix, chosen, smallest, warm, gradient, keep)
 
+    def image(self, stats: str, matrix: str, chosen: Sequence[int] | None, v: Tensor) -> Tensor:
+        """One product with the operator whose ends `top` gives."""
+        with torch.autocast(v.device.type, enabled=False), room(v.device):
+            network = self._processes.each(lambda: self.network(stats, chosen))
+            return self._operator(network, matrix, chosen)[0](v)
+
+    def _operator(
+        self, network: Network | Several, matrix: str, chosen: Sequence[int] | None
+    ) -> tuple[Product, Tensor | None]:
+        """Preconditioned and averaged over processes, and the vector of P^-1/2."""
+        local = self._processes.each(lambda: network.product(matrix))
+
+        def averaged(v: Tensor) -> Tensor:
+            found = self._processes.mean(lambda: [local(v)])[0]
+            refuse_linear(network)
+            return found
+
+        return preconditioned(averaged, self._limit, chosen, network.leaves)
+
     def _top(
         self,
         stats: str,
@@ -220,17 +239,10 @@ class Look:
         if gradient is None:
             with enough_values():
                 gradient = self._processes.mean(lambda: [network.gradient(matrix)])[0]
-        local = self._processes.each(lambda: network.product(matrix))
-
-        def averaged(v: Tensor) -> Tensor:
-            found = self._processes.mean(lambda: [local(v)])[0]
-            refuse_linear(network)
-            return found
-
+        product, half = self._operator(network, matrix, chosen)
         if not gradient.any():
             # What has overtaken the last vector would be in the random part alone, which a fresh start has more of.
             warm = None
-        product, half = preconditioned(averaged, self._limit, chosen, network.leaves)
         solver = self._solver
         fresh = fresh_start(gradient, solver.block, solver.seed)
         start = fresh if warm is None else warm_start(warm, fresh)

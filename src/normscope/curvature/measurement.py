@@ -36,9 +36,11 @@ class Measurement(Reportable):
         dataclasses.replace lets go of it.
     preconditioned: whether the numbers are those of P^-1/2 (A + weight decay) P^-1/2, P the optimizer's diagonal.
     critical: the learning rate at which the loss along the coming update is back at its value here (`descent.py`).
+    critical_by_batch, lambda_by_batch: of each batch in turn, over="first"; of lambda_max the first is the searched
+        one and the others are lower bounds. One entry where the batches were put together.
     start_rate, advice: that to start training with, and in words with what is known of it (`starting.py`). All are
-        nan or empty unless hessian=True, stats="batch" and the model's own precision, and where the search failed, of
-        which a note then says why; these two also for losses and optimizers that were not tried.
+        nan or empty unless stats="batch" and the model's own precision, and where the search failed, of which a note
+        then says why; these two also for losses and optimizers that were not tried.
     """
 
     lambda_max: float
@@ -67,6 +69,8 @@ class Measurement(Reportable):
     environment: dict[str, str | int]
     preconditioned: bool = False
     critical: float = math.nan
+    critical_by_batch: tuple[float, ...] = ()
+    lambda_by_batch: tuple[float, ...] = ()
     start_rate: float = math.nan
     advice: str = ""
     memory: Memory | None = field(repr=False, compare=False, default=None)

@@ -13,7 +13,7 @@ or another derivative there than in reverse mode, J v is the derivative of u -> 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from normscope.curvature.around import around
 from normscope.curvature.convolutions import gradients_of_the_user
 from normscope.curvature.derivatives import derivable
 from normscope.curvature.fisher import FisherOfOutputs, fisher_of_outputs
+from normscope.curvature.functions import Calls, refuse_delayed, refuse_without_second_derivative
 from normscope.curvature.kept import Outputs
 from normscope.curvature.lanczos import Product
 from normscope.curvature.mixing import depends_on_others
@@ -91,12 +92,12 @@ class Network:
         with twice_derivable(), reading(self._model, self._stats), derivable(self._device):
             yield
 
-    def output(self, x: Any = None, kept: Outputs | None = None) -> Any:
-        """Of the batch, or of a copy `x` of its inputs; what its layers give goes into `kept`."""
+    def output(self, x: Any = None, around: AbstractContextManager[None] | None = None) -> Any:
+        """Of the batch, or of a copy `x` of its inputs; `around` is entered for the call of the model."""
         if self._fresh:
             self._lent.draws = True
         self._lent.reset()
-        with self._reading(), gradients_of_the_user(), nullcontext() if kept is None else kept.keeping():
+        with self._reading(), gradients_of_the_user(), around or nullcontext():
             found = self._call(self._model, self._x.take() if x is None else x)
         if self._fresh:
             self._lent.draws = self._lent.generators.moved()
@@ -125,7 +126,7 @@ class Network:
             loss, found = self._begun["hessian"] = self._derivable_gradients()
             return loss.detach(), [None if g is None else g.detach() for g in found]
         kept = Outputs(self._model) if matrix and not self._folds else None
-        output, along = self.output(kept=kept), None
+        output, along = self.output(around=None if kept is None else kept.keeping()), None
         loss = self.loss(output)
         found = [None] * len(self.leaves)
         slopes = None
@@ -161,8 +162,11 @@ class Network:
         loss = self.loss(self.output())
         if not loss.requires_grad:
             return loss, [None] * len(self.leaves)
+        self._refuse_first_order(loss)
         with self._reading():
-            return loss, torch.autograd.grad(loss, self.leaves, create_graph=True, allow_unused=True)
+            found = torch.autograd.grad(loss, self.leaves, create_graph=True, allow_unused=True)
+        refuse_delayed(found)
+        return loss, found
 
     def hessian(self) -> Product:
         _, found = self._begun.pop("hessian", None) or self._derivable_gradients()
@@ -191,7 +195,7 @@ class Network:
 
     def _kept_pass(self) -> tuple[Outputs, Any, None]:
         kept = Outputs(self._model)
-        return kept, self.output(kept=kept), None
+        return kept, self.output(around=kept.keeping()), None
 
     def fisher_error(self, v: Tensor) -> float:
         """Standard error of v^T F v by the draws; 0 where F is exact. After `fisher`."""
@@ -234,11 +238,19 @@ class Network:
         return torch.zeros_like(output) if tangent is None else tangent.detach()
 
     def _reverse_twice(self, read: tuple[int, ...] = ()) -> Product:
+        output = joined(self.output(), read)
+        self._refuse_first_order(output, slope_alone=True)
         with self._reading():
-            output = joined(self.output(), read)
             u = torch.zeros_like(output, requires_grad=True)
             found = torch.autograd.grad(output, self.leaves, u, create_graph=True, allow_unused=True)
+        refuse_delayed(found)
         return self._tangent(found, u)
+
+    def _refuse_first_order(self, end: Tensor, *, slope_alone: bool = False) -> None:
+        def run(calls: Calls) -> None:
+            self.loss(self.output(around=calls.within(self._model)))
+
+        refuse_without_second_derivative(end.grad_fn, run, slope_alone=slope_alone)
 
     def _tangent(self, gradients: Gradients, u: Tensor) -> Product:
         """v -> d<J^T u, v>/du = J v, by the graph of `gradients` = J^T u."""

@@ -6,7 +6,9 @@ from typing import Any
 from torch import nn
 
 from normscope.curvature.fisher import distribution
+from normscope.curvature.limits import Moments
 from normscope.curvature.look import Look
+from normscope.curvature.parameters import listed
 from normscope.curvature.statistics import over_the_batch
 from normscope.isolation.batches import samples
 
@@ -22,6 +24,19 @@ def on_statistics(model: nn.Module, readings: Sequence[str]) -> list[str]:
             notes.append(f"No running statistics in {', '.join(keep_none)}: with 'running' they take the batch's.")
     if readings[0] != "running" and normed and not over_the_batch(model):
         notes.append("The model's BatchNorm layers are in eval mode: their running statistics were used.")
+    return notes
+
+
+def on_the_limit(moments: Moments | None, still: Sequence[str]) -> list[str]:
+    """What the optimizer's limit stands on. still: parameters that the optimizer does not move."""
+    notes = []
+    if moments is not None:
+        notes.append(
+            "The optimizer has made no step: its second moments are the mean square of the gradients here, of "
+            + ("one batch." if moments.batches == 1 else f"{moments.batches} batches.")
+        )
+    if still:
+        notes.append(f"The optimizer does not move {listed(still)}, which have no part in its limit.")
     return notes
 
 

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from normscope.curvature.derivatives import derivable
 from normscope.curvature.fisher import LOG_LABELS, distribution
+from normscope.curvature.functions import refuse_delayed, refuse_without_second_derivative
 from normscope.curvature.vectors import flat, split
 from normscope.isolation.copies import Copies, lending
 from normscope.objective import main_output, own_loss
@@ -96,7 +97,9 @@ class LossOfOutputs:
             return self._bent_inside(outputs, read, leaves)
         z = joined(outputs, read).detach().requires_grad_()
         inputs = [z, *leaves]
-        slopes = torch.autograd.grad(self(rebuilt(outputs, read, z)), inputs, create_graph=True, allow_unused=True)
+        loss = self(rebuilt(outputs, read, z))
+        refuse_without_second_derivative(loss.grad_fn, lambda _: self(rebuilt(outputs, read, z)))
+        slopes = torch.autograd.grad(loss, inputs, create_graph=True, allow_unused=True)
         self.direct = any(slope is not None for slope in slopes[1:])
         curved = [i for i, slope in enumerate(slopes) if slope is not None and slope.requires_grad]
         grads = [slope for slope in slopes if slope is not None and slope.requires_grad]
@@ -123,6 +126,7 @@ class LossOfOutputs:
         (slope,) = torch.autograd.grad(loss, z, create_graph=True, allow_unused=True)
         if slope is None:
             raise NoOutputs
+        refuse_delayed([slope])
         whole = flat(torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True), leaves)
         through = torch.autograd.grad(z, leaves, slope.detach(), retain_graph=True, allow_unused=True)
         if (whole - flat(through, leaves)).norm() > _THROUGH * whole.norm():

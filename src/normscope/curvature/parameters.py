@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from torch import nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from normscope.isolation.untouched import Lent
 
@@ -34,6 +35,12 @@ def check_parameters(model: nn.Module) -> None:
             raise ValueError(
                 f"Curvature is by real parameters; {name} is {parameter.dtype}. Hold it as a real tensor with "
                 "torch.view_as_real, or freeze it."
+            )
+        if parameter.requires_grad and is_traceable_wrapper_subclass(parameter):
+            raise ValueError(
+                f"Curvature is by plain tensors; {name} is a {type(parameter).__name__}, which holds its values in "
+                "another form (quantized or spread over processes). Freeze it, as adapters on a quantized network have "
+                "it, or hold it as a plain tensor."
             )
     for name, module in model.named_modules():
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse and module.weight.requires_grad:

@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
+from torch import nn
 
 from normscope.curvature.derivatives import working_dtype
 from normscope.curvature.descent import critical_step
-from normscope.curvature.lanczos import Ritz
-from normscope.curvature.limits import Limit, momentum_limit, optimizer_limit
+from normscope.curvature.double import Found, cast, looked_at_in_float64
+from normscope.curvature.further import further
+from normscope.curvature.limits import momentum_limit, optimizer_limit
 from normscope.curvature.look import Look, Solver
 from normscope.curvature.measurement import Measurement
-from normscope.curvature.notes import on_statistics, on_the_pass
+from normscope.curvature.moments import gathered_moments
+from normscope.curvature.notes import on_statistics, on_the_limit, on_the_pass
 from normscope.curvature.outer import NoOutputs, own_loss_of
 from normscope.curvature.parameters import blocks, check_parameters, chosen_parameters, listed
 from normscope.curvature.starting import kind_of_descent, measured_advice, start_rate
@@ -28,6 +29,9 @@ from normscope.objective import Objective
 from normscope.observe.loss import check_devices
 from normscope.observe.update import check_optimizer, held
 from normscope.observe.verdict import loss_kind
+
+# The searches that every reader knows, as notes call them.
+_TOP, _HESSIAN = "lambda_max", "the Hessian"
 
 
 @dataclass(frozen=True)
@@ -66,18 +70,26 @@ def carry_out(
     notes = [note for note in (convention, read.note) if note]
     if torch.is_autocast_enabled(device.type):
         notes.append(f"Autocast ({torch.get_autocast_dtype(device.type)}) was switched off for the products.")
-    cast = working_dtype(model, asked.dtype)
-    if cast is not None:
-        batches = [tree_map_only(Tensor, lambda t: t.to(cast) if t.is_floating_point() else t, b) for b in batches]
-        notes.append(f"Products in {cast}, to which parameters and inputs were converted.")
+    dtype = working_dtype(model, asked.dtype)
+    if dtype is not None:
+        batches = cast(batches, dtype)
+        notes.append(f"Products in {dtype}, to which parameters and inputs were converted.")
     notes += on_statistics(model, (stats, *asked.compare))
-    with untouched(model, dtype=cast) as lent:
-        chosen, limit, left_out = _chosen(asked, lent)
+    with untouched(model, dtype=dtype) as lent:
+        chosen, left_out = _chosen(asked, lent)
         notes += left_out
+        limit, moments = momentum_limit(asked.momentum, nesterov=asked.nesterov), None
+        if asked.optimizer is not None:
+            at: dict[str, Any] = {"processes": processes, "dtype": dtype, "call": objective.outputs}
+            moments = gathered_moments(asked.optimizer, lent, model, loss_fn, batches, chosen, **at)
+            limit = optimizer_limit(asked.optimizer, lent.originals, chosen, moments)
+            notes += on_the_limit(moments, [lent.names[i] for i in chosen if i in limit.idle])
         over = "data" if asked.micro_batch is not None else asked.over
-        options: dict[str, Any] = {"limit": limit, "solver": asked.solver, "processes": processes, "over": over}
+        searched, others_of = (batches[:1], batches[1:]) if over == "first" else (batches, [])
+        options: dict[str, Any] = {"limit": limit, "solver": asked.solver, "processes": processes}
+        options |= {"over": "batches" if over == "first" else over, "draws": asked.draws, "dtype": dtype}
         options["call"] = objective.outputs
-        look = Look(lent, model, loss_fn, batches, draws=asked.draws, dtype=cast, **options)
+        look = Look(lent, model, loss_fn, searched, **options)
         if asked.start is not None and asked.start.vector.numel() != sum(lent.leaves[i].numel() for i in chosen):
             what = "has let go of its memory" if asked.start.memory is None else "was measured with other parameters"
             raise ValueError(f"start= {what}. Hand in a whole result of this network.")
@@ -88,50 +100,64 @@ def carry_out(
         start: dict[str, Any] = {"warm": warm, "gradient": gradient, "keep": KEPT}
         both_ends = asked.hessian and matrix == "hessian"
         try:
-            found, error = look.top(stats, matrix, chosen, smallest=both_ends, **start)
+            ritz, error = look.top(stats, matrix, chosen, smallest=both_ends, **start)
         except NoOutputs as problem:
             if not asked.matrix_by_default:
                 raise
             notes.append(f"The matrix is the Hessian. {problem}")
             matrix, both_ends = "hessian", asked.hessian
-            found, error = look.top(stats, matrix, chosen, smallest=both_ends, **start)
-        bent = found if both_ends else None
-        if asked.hessian and bent is None:
+            ritz, error = look.top(stats, matrix, chosen, smallest=both_ends, **start)
+        seen = {_TOP: Found(stats, matrix, chosen, both_ends, ritz, error)}
+        if asked.hessian and not both_ends:
             try:
-                bent, _ = look.top(stats, "hessian", chosen, smallest=True, gradient=gradient)
+                both, _ = look.top(stats, "hessian", chosen, smallest=True, gradient=gradient)
+                seen[_HESSIAN] = Found(stats, "hessian", chosen, True, both)
             except (NotImplementedError, RuntimeError) as problem:
                 notes.append(f"The Hessian was not measured: {str(problem).splitlines()[0]}")
-        others: dict[str, Ritz] = {}
         for name in asked.compare:
             if name != stats:
                 look.compared(name, chosen)
-                others[name] = look.top(name, matrix, chosen)[0]
+                seen[f"statistics {name!r}"] = Found(name, matrix, chosen, False, look.top(name, matrix, chosen)[0])
         own = blocks(lent, model, chosen) if asked.layers else {}
-        parts = {name: look.top(stats, matrix, numbers)[0] for name, numbers in own.items()}
+        for name, numbers in own.items():
+            seen[f"layer {name!r}"] = Found(stats, matrix, numbers, False, look.top(stats, matrix, numbers)[0])
+        if ritz.vectors.dtype == torch.float32 and not look.drew and not asked.draws:
+            sought: dict[str, Any] = {"tol": asked.solver.tol, "keep": KEPT, "options": options}
+            seen, said = looked_at_in_float64(seen, lent, model, loss_fn, searched, **sought)
+            notes += said
+        found = seen[_TOP].ritz
         top, critical = found.values[0], math.nan
         eta_star = limit.factor / top if top > 0 else math.inf
-        if asked.hessian and stats == "batch" and cast is None:
-            # The last that is done here: it moves the leaves. Models and losses may refuse to be where it looks.
+        if stats == "batch" and dtype is None:
+            # Models and losses may refuse to be where it looks.
             try:
                 losses = look.losses(stats, chosen)
                 critical = critical_step(lent, chosen, losses, gradient, asked.optimizer, guess=eta_star)
             except Exception as problem:
                 notes.append(f"The critical step was not measured: {(str(problem) or repr(problem)).splitlines()[0]}")
+        guess = eta_star if critical in (0.0, math.inf) else critical
+        rest = []
+        for pair in others_of:
+            one = Look(lent, model, loss_fn, [pair], **options)
+            at = {"stats": stats, "matrix": matrix, "vector": found.vectors[0], "guess": guess}
+            rest.append(further(one, lent, chosen, **at, optimizer=asked.optimizer))
         settings = _settings(asked, lent.originals[chosen[0]])
-    notes += on_the_pass(look, unused, loss_fn, matrix, batches, over)
-    measured = {"lambda_max": found, "the Hessian": bent} | {f"statistics {k!r}": v for k, v in others.items()}
-    measured |= {f"layer {k!r}": v for k, v in parts.items()}
+    notes += on_the_pass(look, unused, loss_fn, matrix, searched, over)
     notes += [
-        f"Not converged in {ritz.products} products: {what}."
-        for what, ritz in measured.items()
-        if ritz is not None and not ritz.converged
+        f"Not converged in {one.ritz.products} products: {what}. With most= a search goes on for longer."
+        for what, one in seen.items()
+        if not one.ritz.converged
     ]
+    ends = _TOP if both_ends else _HESSIAN
+    bent = seen[ends].ritz if ends in seen else None
+    others = {name: seen[f"statistics {name!r}"].ritz for name in asked.compare if name != stats}
+    parts = {name: seen[f"layer {name!r}"].ritz for name in own}
     tried = loss_kind(loss_fn), kind_of_descent(asked.optimizer, settings)
     return Measurement(
         lambda_max=top,
         residual=found.residuals[0],
         converged=found.converged,
-        stderr=error,
+        stderr=seen[_TOP].error,
         eta_star=eta_star,
         factor=limit.factor,
         rule=limit.rule,
@@ -164,36 +190,35 @@ def carry_out(
             "micro_batch": asked.micro_batch,
             "compare": list(asked.compare),
             "parameters": "all" if len(chosen) == len(lent.names) else [lent.names[i] for i in chosen],
+            "moments_of_batches": 0 if moments is None else moments.batches,
             "dtype": str(found.vectors.dtype).removeprefix("torch."),
             "started_from": "an earlier result" if asked.start is not None else "gradient and random",
         },
         environment=environment(device),
         preconditioned=limit.inverse is not None,
         critical=critical,
+        critical_by_batch=(critical, *(one.critical for one in rest)),
+        lambda_by_batch=(top, *(one.lambda_least for one in rest)),
         start_rate=start_rate(critical, eta_star, *tried),
         advice=measured_advice(critical, eta_star, *tried),
         memory=found.memory,
     )
 
 
-def _chosen(asked: Asked, lent: Lent) -> tuple[list[int], Limit, list[str]]:
-    """Numbers of the parameters to take curvature by, the optimizer's limit, and notes on those left out."""
+def _chosen(asked: Asked, lent: Lent) -> tuple[list[int], list[str]]:
+    """Numbers of the parameters to take curvature by, and a note on those that the optimizer does not hold."""
     chosen = chosen_parameters(lent, asked.parameters)
     if asked.optimizer is None:
-        return chosen, momentum_limit(asked.momentum, nesterov=asked.nesterov), []
+        return chosen, []
     rates = held(asked.optimizer)
     mine = [i for i in chosen if id(lent.originals[i]) in rates]
     if not mine:
         check_optimizer(rates, lent.originals)
         raise ValueError("The optimizer holds none of the parameters that parameters= chose. Choose some of its own.")
-    limit = optimizer_limit(asked.optimizer, lent.originals, mine)
-    notes = []
-    if len(mine) < len(chosen):
-        others = [lent.names[i] for i in chosen if i not in mine]
-        notes.append(f"Curvature by the optimizer's parameters alone; it does not hold {listed(others)}.")
-    if still := [lent.names[i] for i in mine if i in limit.idle]:
-        notes.append(f"The optimizer does not move {listed(still)}, which have no part in its limit.")
-    return mine, limit, notes
+    if len(mine) == len(chosen):
+        return mine, []
+    others = [lent.names[i] for i in chosen if i not in mine]
+    return mine, [f"Curvature by the optimizer's parameters alone; it does not hold {listed(others)}."]
 
 
 def _settings(asked: Asked, parameter: nn.Parameter) -> dict[str, Any]:

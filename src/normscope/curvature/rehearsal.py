@@ -24,7 +24,7 @@ _TOL = 5e-4
 # More than that, and it was no rounding: the model has another forward mode than backward (`around.py`).
 _MISLED = 0.1
 # Products set apart for the end, and how many a search must be allowed to spare them.
-_END, _LEAST = 4, 30
+_END, _LEAST = 4, 16
 
 
 def rehearsable(like: Tensor, tol: float, most: int) -> bool:
@@ -58,7 +58,7 @@ def rehearsed(
     wanted = (seen.vectors[0], seen.smallest_vector) if both else (seen.vectors[0],)
     top, *bottom = [end.basis.coordinates(v) for v in wanted]
     end.multiply(top, product)
-    error = math.hypot(float(end.theta[0]) - seen.values[0], float(end.residuals[0]) * end.size)
+    error = math.hypot(float(end.theta[0]) - seen.values[0], float(end.lengths[0]))
     if seen.converged and error > max(_MISLED, 2 * tol) * size:
         return exactly(seen.products + 1)
     for direction in bottom:

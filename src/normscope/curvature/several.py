@@ -19,8 +19,6 @@ from torch import Tensor
 from normscope.curvature.lanczos import Product
 from normscope.curvature.network import Network
 
-OVER = ("batches", "data")
-
 
 class Several:
     """Networks on several batches, with the products of a `Network`."""

@@ -7,11 +7,11 @@ which forward mode would make again for each product: in eval mode 16 ms for 29 
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from normscope.curvature.functions import functions_of
 from normscope.curvature.statistics import over_the_batch
 
 Gradients = Sequence[Tensor | None]
@@ -35,7 +35,7 @@ def gradients_by_slope(
     out of J v and of B J v alike, and <J v, B J v> = <v, J^T B J v> all the same. And where a hook of the user's takes
     no graph, as one in numpy; what else is wrong, the plain pass says.
     """
-    if not _torchs_or_ours(output):
+    if functions_of(output.grad_fn):
         return None
     seen: list[Tensor] = []
 
@@ -51,17 +51,3 @@ def gradients_by_slope(
     finally:
         handle.remove()
     return found, seen[0] if seen else None
-
-
-def _torchs_or_ours(output: Tensor) -> bool:
-    """Whether no autograd.Function of anybody else is in the graph of `output`."""
-    waiting, seen = [output.grad_fn], {None, output.grad_fn}
-    while waiting:
-        node: Any = waiting.pop()
-        written = getattr(type(node), "_forward_cls", None)
-        if written is not None and not written.__module__.startswith("normscope."):
-            return False
-        new = {following for following, _ in getattr(node, "next_functions", ())} - seen
-        waiting += new
-        seen |= new
-    return True

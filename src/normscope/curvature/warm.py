@@ -20,7 +20,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from normscope.curvature.lanczos import Memory, Product, Ritz, lanczos, remembered, unit_of
+from normscope.curvature.lanczos import Memory, Product, Ritz, lanczos, remembered, scales, unit_of
 
 LEAST, LEAST_WARM = 6, 3
 
@@ -65,7 +65,8 @@ class _Basis:
 class Search:
     """The vectors multiplied so far with their images, the Ritz pairs in their span, and B.
 
-    size: of A, as far as it is known; residuals are relative to it, or to the largest |theta| where that is more.
+    size: of A, as far as it is known; what residuals are relative to is no less than in a space that has shown it all
+    (`lanczos.scales`).
     """
 
     def __init__(self, memory: Memory, like: Tensor, size: float = 0.0) -> None:
@@ -89,7 +90,8 @@ class Search:
         self.ritz = s.T @ self.space
         self.size = max(float(self.theta.abs().max()), self._size) or 1.0
         self._left = s.T @ self._of - self.theta[:, None] * self.ritz
-        self.residuals = torch.linalg.vector_norm(self._left, dim=1) / self.size
+        self.lengths = torch.linalg.vector_norm(self._left, dim=1)
+        self.residuals = self.lengths / scales(self.theta, self.size)
 
     def scale(self) -> None:
         """What is remembered, so that its first value is what the first product found."""

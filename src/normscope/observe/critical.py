@@ -104,7 +104,7 @@ class CriticalProbe:
 
 
 class Search:
-    """The first s > 0 at which `rise(s)` turns positive, from `guess`, in at most `PASSES` calls.
+    """The first s > 0 at which `rise(s)` turns positive, from `guess`, in at most `most` calls.
 
     Example:
         >>> search = Search(lambda s: s * s - 3 * s, 1.0)
@@ -112,9 +112,10 @@ class Search:
         (3.0, 5)
     """
 
-    def __init__(self, rise: Callable[[float], float], guess: float) -> None:
+    def __init__(self, rise: Callable[[float], float], guess: float, most: int = PASSES) -> None:
         self._rise = rise
         self._guess = guess
+        self._most = most
         self.low, self.high = 0.0, math.inf
         self._at_low, self._at_high = math.nan, math.nan
         self.passes = 0
@@ -122,17 +123,17 @@ class Search:
     def run(self) -> float:
         """inf where no rise was found, 0 where the loss is higher at every step tried."""
         s = self._guess
-        while self.passes < PASSES and not self.low:
+        while self.passes < self._most and not self.low:
             if self._higher(s):
                 s /= 4
         grow = 2.0
-        while self.passes < PASSES and self.high == math.inf:
+        while self.passes < self._most and self.high == math.inf:
             self._higher(self.low * grow)
             grow *= 2
         if not self.low or self.high == math.inf:
             return math.inf if self.low else 0.0
         shrinks = True
-        while self.passes < PASSES and self.high > self.low * (1 + _TOLERANCE):
+        while self.passes < self._most and self.high > self.low * (1 + _TOLERANCE):
             s = self._crossing() if shrinks else math.sqrt(self.low * self.high)
             if not self.low < s < self.high:
                 break

@@ -1,0 +1,110 @@
+r"""Eigenvalues found in float32, looked at once more in float64: v'Av by one product for each pair.
+
+Behind inputs whose mean is many times their spread a normalizer takes the difference of large numbers. Its products are
+then those of another matrix, symmetric and with small residuals: with a mean of 1e4 standard deviations 90 times as
+large. No residual shows that, since it is made of the same products. Where v'Av of both differ by more than the
+tolerance, the search is made anew in float64.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from normscope.curvature.lanczos import Ritz, scales
+from normscope.curvature.look import Look
+from normscope.isolation.untouched import Lent, untouched
+
+# The least difference that is held against float32: rounding of v'Av alone makes up to 1e-5.
+_LEAST = 1e-4
+# Means of so many standard deviations are named.
+_FAR = 100.0
+
+
+@dataclass(frozen=True)
+class Found:
+    """The ends of one spectrum, and what was asked for. error: the standard error of a sampled matrix."""
+
+    stats: str
+    matrix: str
+    chosen: Sequence[int]
+    smallest: bool
+    ritz: Ritz
+    error: float = 0.0
+
+
+def cast(batches: Sequence[Any], dtype: torch.dtype) -> list[Any]:
+    """The batches with floating-point tensors of this dtype."""
+    return [tree_map_only(Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, b) for b in batches]
+
+
+def looked_at_in_float64(
+    found: Mapping[str, Found],
+    lent: Lent,
+    model: nn.Module,
+    loss_fn: Callable[[Any, Any], Tensor],
+    batches: Sequence[Any],
+    *,
+    tol: float,
+    keep: int,
+    options: Mapping[str, Any],
+) -> tuple[dict[str, Found], list[str]]:
+    """`found` with those searched anew that float32 had wrong, and what to say of it.
+
+    Args:
+        lent: what the model works with, in float32. tol: relative difference to bear. keep: pairs to remember.
+        options: of the `Look`.
+    """
+    for leaf in lent.leaves:
+        leaf.requires_grad_(True)
+    checked, notes = dict(found), []
+    with untouched(model, only=set(map(id, lent.leaves)), dtype=torch.float64) as wide:
+        look = Look(wide, model, loss_fn, cast(batches, torch.float64), **{**options, "dtype": torch.float64})
+        for name, one in found.items():
+            try:
+                exact = _quotients(look, one)
+                if all(abs(a - b) <= max(tol, _LEAST) * size for a, b, size in exact):
+                    continue
+                ritz, error = look.top(one.stats, one.matrix, one.chosen, smallest=one.smallest, keep=keep)
+            except Exception as problem:
+                said = (str(problem) or repr(problem)).splitlines()[0]
+                notes.append(f"Not checked in float64: {name} ({said}).")
+                continue
+            checked[name] = Found(one.stats, one.matrix, one.chosen, one.smallest, ritz, error)
+            notes.append(_wrong(name, one.ritz.values[0], ritz.values[0], batches))
+    return checked, notes
+
+
+def _quotients(look: Look, found: Found) -> list[tuple[float, float, float]]:
+    """For each end its value, v'Av in float64, and the size that differences are relative to."""
+    ritz = found.ritz
+    sizes = scales(torch.tensor(ritz.values, dtype=torch.float64).flip(0)).flip(0)
+    ends = [(ritz.values[0], ritz.vectors[0], float(sizes[0]))]
+    if found.smallest:
+        ends.append((ritz.values[-1], ritz.smallest_vector, float(sizes[-1])))
+    seen = []
+    for value, vector, size in ends:
+        v = vector.double() / vector.double().norm()
+        seen.append((value, float(v @ look.image(found.stats, found.matrix, found.chosen, v)), size))
+    return seen
+
+
+def _wrong(name: str, narrow: float, wide: float, batches: Sequence[Any]) -> str:
+    said = f"In float32 {name} came out as {narrow:.3g}; {wide:.3g} is of a search in float64."
+    far = max((_offset(t) for batch in batches for t in tree_leaves(batch[0]) if isinstance(t, Tensor)), default=0.0)
+    if far < _FAR:
+        return f"{said} Training in float32 has the same rounding errors."
+    size = "constant features far from zero" if far == float("inf") else f"a mean of {far:.2g} standard deviations"
+    return f"{said} The inputs have {size}: standardize them, training in float32 has the same rounding errors."
+
+
+def _offset(x: Tensor) -> float:
+    """The largest |mean| / standard deviation over the samples of one feature; inf for one that is constant."""
+    if not x.is_floating_point() or x.ndim < 2 or len(x) < 2:
+        return 0.0
+    rows = x.detach().double().flatten(1)
+    mean, std = rows.mean(0).abs(), rows.std(0)
+    return float(torch.where(mean > 0, mean / std, 0.0).max())
