@@ -29,6 +29,7 @@ from normscope.isolation.calls import Trace
 from normscope.isolation.copies import Copies
 from normscope.isolation.processes import Processes
 from normscope.isolation.untouched import Lent
+from normscope.loss_kinds import FLAT, Kind, kind_by_name, kind_of
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,23 @@ class Look:
 
         total, slope = self._processes.mean(local)
         return float(total), slope, [name for name in names if name in unused]
+
+    def kind(self, stats: str, chosen: Sequence[int]) -> Kind:
+        """The kind of the loss, by what it computes on the first batch that it reads anything of."""
+        if named := kind_by_name(self._loss_fn):
+            return Kind(named)
+
+        def local() -> Kind:
+            found = FLAT
+            for network in self._networks(stats, chosen):
+                with torch.no_grad():
+                    outputs = network.output()
+                found = kind_of(network.loss, outputs, None)
+                if found != FLAT:
+                    break
+            return found
+
+        return self._processes.each(local)
 
     def losses(self, stats: str, chosen: Sequence[int]) -> Callable[[], float]:
         """The loss of `first` wherever the leaves stand by then."""

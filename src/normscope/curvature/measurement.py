@@ -36,7 +36,9 @@ class Measurement(Reportable):
         dataclasses.replace lets go of it.
     preconditioned: whether the numbers are those of P^-1/2 (A + weight decay) P^-1/2, P the optimizer's diagonal.
     critical: the learning rate at which the loss along the coming update is back at its value here (`descent.py`).
-    start_rate, advice: that to start training with, and in words with what is known of it (`starting.py`). All are
+    critical_by_batch: that of each batch, where they were measured apart.
+    start_rate, advice: that to start training with, and in words with what is known of it (`starting.py`);
+    start_range: from the least to the largest of the batches. All are
         nan or empty unless hessian=True, stats="batch" and the model's own precision, and where the search failed, of
         which a note then says why; these two also for losses and optimizers that were not tried.
     """
@@ -67,7 +69,9 @@ class Measurement(Reportable):
     environment: dict[str, str | int]
     preconditioned: bool = False
     critical: float = math.nan
+    critical_by_batch: tuple[float, ...] = ()
     start_rate: float = math.nan
+    start_range: tuple[float, float] = (math.nan, math.nan)
     advice: str = ""
     memory: Memory | None = field(repr=False, compare=False, default=None)
 
@@ -92,7 +96,7 @@ class Measurement(Reportable):
             converged=self.converged,
             ends=(self.hessian_min, self.hessian_max),
         )
-        advice = starting_rate(self.start_rate) + beyond(self.start_rate, self.eta_star, self.loss_kind)
+        advice = starting_rate(*self.start_range) + beyond(self.start_rate, self.eta_star, self.loss_kind)
         return replace(found, text=found.text + advice)
 
     def frame(self) -> "pd.DataFrame":

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_map_only
 
 from normscope.curvature.derivatives import working_dtype
 from normscope.curvature.descent import critical_step
+from normscope.curvature.fitting import on_the_kind, refuse_flat, refuse_impossible
 from normscope.curvature.lanczos import Ritz
 from normscope.curvature.limits import Limit, momentum_limit, optimizer_limit
 from normscope.curvature.look import Look, Solver
@@ -18,14 +19,13 @@ from normscope.curvature.measurement import Measurement
 from normscope.curvature.notes import on_statistics, on_the_pass
 from normscope.curvature.parameters import blocks, check_parameters, chosen_parameters, listed
 from normscope.curvature.several import as_batches, is_one_batch, samples
-from normscope.curvature.starting import kind_of_descent, measured_advice, start_rate
+from normscope.curvature.starting import kind_of_descent, start
 from normscope.curvature.starts import KEPT
 from normscope.environment import environment
 from normscope.isolation.processes import Processes
 from normscope.isolation.untouched import Lent, untouched
 from normscope.observe.loss import check_devices
 from normscope.observe.update import check_optimizer, held
-from normscope.observe.verdict import loss_kind
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,8 @@ def carry_out(
         loss, gradient, unused = look.first(stats, chosen, matrix)
         if len(unused) == len(chosen):
             raise ValueError("The loss does not depend on any trainable parameter, so it has no curvature by them.")
+        kind = look.kind(stats, chosen)
+        refuse_flat(kind, matrix)
         both_ends = asked.hessian and matrix == "hessian"
         warm = None if asked.start is None else asked.start.memory
         found, error = look.top(stats, matrix, chosen, smallest=both_ends, warm=warm, gradient=gradient, keep=KEPT)
@@ -99,6 +101,7 @@ def carry_out(
         own = blocks(lent, model, chosen) if asked.layers else {}
         parts = {name: look.top(stats, matrix, numbers)[0] for name, numbers in own.items()}
         top, critical = found.values[0], math.nan
+        refuse_impossible(kind, matrix, top)
         eta_star = limit.factor / top if top > 0 else math.inf
         if asked.hessian and stats == "batch" and cast is None:
             # The last that is done here: it moves the leaves. Models and losses may refuse to be where it looks.
@@ -106,7 +109,7 @@ def carry_out(
                 losses = look.losses(stats, chosen)
                 critical = critical_step(lent, chosen, losses, gradient, asked.optimizer, guess=eta_star)
             except Exception as problem:
-                notes.append(f"The critical step was not measured: {(str(problem) or repr(problem)).splitlines()[0]}")
+                notes.append(f"The critical rate was not measured: {(str(problem) or repr(problem)).splitlines()[0]}")
         settings = _settings(asked, lent.originals[chosen[0]])
     notes += on_the_pass(look, unused, loss_fn, matrix, batches, over)
     measured = {"lambda_max": found, "the Hessian": bent} | {f"statistics {k!r}": v for k, v in others.items()}
@@ -116,7 +119,16 @@ def carry_out(
         for what, ritz in measured.items()
         if ritz is not None and not ritz.converged
     ]
-    tried = loss_kind(loss_fn), kind_of_descent(asked.optimizer, settings)
+    named = start(
+        critical,
+        (critical,),
+        eta_star,
+        kind,
+        kind_of_descent(asked.optimizer, settings),
+        optimizer=type(asked.optimizer).__name__,
+        unmeasured=_unmeasured(stats, cast),
+    )
+    notes += [*on_the_kind(kind), *named.notes]
     return Measurement(
         lambda_max=top,
         residual=found.residuals[0],
@@ -127,7 +139,7 @@ def carry_out(
         rule=limit.rule,
         optimizer=_optimizer_name(asked, settings),
         loss=loss,
-        loss_kind=loss_kind(loss_fn),
+        loss_kind=kind.name,
         loss_name=getattr(loss_fn, "__name__", type(loss_fn).__name__),
         matrix=matrix,
         stats=stats,
@@ -160,10 +172,19 @@ def carry_out(
         environment=environment(device),
         preconditioned=limit.inverse is not None,
         critical=critical,
-        start_rate=start_rate(critical, eta_star, *tried),
-        advice=measured_advice(critical, eta_star, *tried),
+        critical_by_batch=(critical,),
+        start_rate=named.rate,
+        start_range=named.over_batches,
+        advice=named.advice,
         memory=found.memory,
     )
+
+
+def _unmeasured(stats: str, cast: torch.dtype | None) -> str:
+    """Why the critical rate is not measured."""
+    if stats != "batch":
+        return f"the critical rate is measured with stats='batch', and not with stats={stats!r}"
+    return "" if cast is None else f"the critical rate is measured in the model's own precision, and not in {cast}"
 
 
 def _chosen(asked: Asked, lent: Lent) -> tuple[list[int], Limit, list[str]]:
