@@ -24,6 +24,8 @@ from normscope.loss_kinds.temperature import inverse_temperature
 
 # Relative to the change of a gradient; in half precision, products of a loss that autocast rounds.
 _TOLERANCE, _HALF_TOLERANCE = 1e-3, 2e-2
+# Rounding errors up to which a gradient has not changed.
+_NOISE = 8
 # How far chosen points lie apart: at the next where rounding hides the change of the gradient, as with large targets.
 _SPREADS = (1.0, 1e3, 1e6)
 _PROBABILITIES, _TINY = 1e-3, 1e-4
@@ -138,6 +140,12 @@ def _is_entropy(probed: Probed, layout: Layout, tolerance: float) -> bool:
     return found.chosen and found.real
 
 
+def _is_scaled_entropy(probed: Probed, layout: Layout, entry: int, tolerance: float) -> bool:
+    b = inverse_temperature(probed.gradient, probed.normal(0), entry, layout.classes)
+    scaled = Probed(probed.loss, probed.real * b, partial(torch.mul, other=1 / b))
+    return not math.isnan(b) and _is_entropy(scaled, layout, tolerance)
+
+
 def _at(probed: Probed, spread: float, tolerance: float) -> Kind | None:
     """The kind by points so far apart; None where the gradient does not change, or by less than rounding shows."""
     z = probed.place(spread * probed.normal(0))
@@ -147,8 +155,9 @@ def _at(probed: Probed, spread: float, tolerance: float) -> Kind | None:
         return FLAT
     moved = probed.normal(0).view(-1)
     moved[entry] += 2 + math.log(max(z.shape, default=1))
-    change = probed.gradient(probed.place(spread * moved.view(z.shape))) - slope
-    coupled = change.view(-1).nonzero().flatten()
+    other = probed.gradient(probed.place(spread * moved.view(z.shape)))
+    noise = _NOISE * torch.finfo(z.dtype).eps * torch.maximum(slope.abs(), other.abs())
+    coupled = ((other - slope).abs() > noise).view(-1).nonzero().flatten()
     if not len(coupled):
         return None
     convex, said = True, _UNLIKE
@@ -162,9 +171,7 @@ def _at(probed: Probed, spread: float, tolerance: float) -> Kind | None:
                 said = f"its gradient is that of {_NAMES[name]} at outputs of moderate size, and not at this batch's"
             if not found.resolved:
                 return None
-        b = inverse_temperature(probed.gradient, probed.normal(0), entry, layout.classes)
-        scaled = Probed(probed.loss, probed.real * b, partial(torch.mul, other=1 / b))
-        if not math.isnan(b) and _is_entropy(scaled, layout, tolerance):
+        if probed.anywhere and _is_scaled_entropy(probed, layout, entry, tolerance):
             return Kind(CROSS_ENTROPY)
         convex = convex and points.monotone()
     return Kind(OTHER, said, convex)

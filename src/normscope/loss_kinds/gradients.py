@@ -30,6 +30,11 @@ class Probed:
     link: Callable[[Tensor], Tensor] = torch.clone
     place: Callable[[Tensor], Tensor] = torch.clone
 
+    @property
+    def anywhere(self) -> bool:
+        """Whether t may be any number."""
+        return self.place is torch.clone
+
     def normal(self, seed: int) -> Tensor:
         """Standard normal numbers of the shape of t, from a generator of their own; they come again after `_DRAWN`."""
         generator = torch.Generator(self.real.device).manual_seed(seed)
@@ -40,6 +45,7 @@ class Probed:
         return found.view(self.real.shape)
 
     def gradient(self, t: Tensor) -> Tensor:
+        """The gradient at t; zeros where the loss does not depend on it."""
         with torch.enable_grad():
             t = t.detach().requires_grad_()
             value = self.loss(self.link(t))
