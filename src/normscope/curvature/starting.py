@@ -92,8 +92,8 @@ def start(
     Example:
         >>> start(0.5, (0.5,), 0.6, Kind(SQUARED), PLAIN, optimizer="SGD").rate
         0.4
-        >>> start(0.5, (0.5,), 0.6, Kind("other", "it is linear"), PLAIN, optimizer="SGD").notes[0][:53]
-        'No learning rate to start with is named: one is known'
+        >>> start(0.5, (0.5,), 0.6, Kind("other", "it is linear"), PLAIN, optimizer="SGD").notes[0][:47]
+        'No learning rate to start with is named: shares'
     """
     rate = start_rate(critical, eta_star, kind.name, descent)
     if math.isnan(rate):
@@ -121,9 +121,9 @@ def start(
 
 def _why_none(critical: float, kind: Kind, descent: str, optimizer: str, unmeasured: str) -> str:
     if kind.name not in OF_CRITICAL_RATE:
-        return f"one is known for cross-entropy and squared error, and this loss counts as neither: {kind.why}"
+        return "shares of the critical rate are known for cross-entropy and squared error, and this loss is neither"
     if not descent:
-        return f"one was tried for SGD, Adam and AdamW, and not for {optimizer}"
+        return f"shares of the critical rate are known for SGD, Adam and AdamW, and not for {optimizer}"
     if critical == 0:
         return "the loss rises at every step tried along the coming update, so there is no critical rate"
     if math.isinf(critical):

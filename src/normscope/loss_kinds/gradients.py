@@ -74,8 +74,9 @@ class Layout:
 
     def raised(self, t: Tensor, extreme: Tensor, by: float) -> Tensor:
         """A copy of t, one class of each row and column higher; extreme: their numbers."""
-        found = self.of(t).clone()
-        return found.scatter_add_(1, extreme, torch.full_like(found[:, :1], by)).reshape(t.shape)
+        found = self.of(t)
+        # Not scatter_add, which has no deterministic algorithm on a GPU.
+        return found.scatter(1, extreme, found.gather(1, extreme) + by).reshape(t.shape)
 
     def sample(self, t: Tensor, entry: int) -> Tensor:
         """The row of output number `entry` and others at even distances, at most `_ENTRIES` outputs in all."""
