@@ -477,7 +477,13 @@ def test_a_loss_without_curvature_is_refused_whatever_the_optimizer_adds():
 
 def test_a_verdict_does_not_call_stable_what_bends_down():
     model = net(nn.Tanh())
-    down = measure(model, lambda f, y: -f.square().sum(), (X, Y), hessian=True)
+
+    def negative(f, y):
+        return -f.square().sum()
+
+    with pytest.raises(ValueError, match=r"bends down in the outputs.*hand in its negative"):
+        measure(model, negative, (X, Y))
+    down = measure(model, negative, (X, Y), matrix="hessian", hessian=True)
     assert down.eta_star == math.inf or down.hessian_min < -down.hessian_max
     assert down.verdict(0.01).good is None
     assert "bends down" in down.verdict(0.01).text

@@ -81,7 +81,7 @@ class Refuses(Exception):
 
 @pytest.mark.parametrize("calls", range(1, 8))
 def test_nothing_is_touched_when_it_raises(calls):
-    """The loss raises at its first, second, ... call: before, between and inside the products."""
+    """The loss raises from its first, second, ... call on: before, between and inside the products."""
     model = _used()
     state = State(model)
     count = 0
@@ -89,7 +89,7 @@ def test_nothing_is_touched_when_it_raises(calls):
     def loss(f: Tensor, y: Tensor) -> Tensor:
         nonlocal count
         count += 1
-        if count == calls:
+        if count >= calls:
             raise Refuses
         return losses.half_mse(f, y)
 
@@ -146,7 +146,8 @@ def test_a_batchnorm_in_eval_mode_is_said():
     assert any("eval mode" in note for note in found.notes)
     running = measure(model, losses.half_mse, batch(), stats="running")
     assert found.lambda_max == running.lambda_max
-    assert all("those of initialization" in note for note in running.notes)
+    assert any("those of initialization" in note for note in running.notes)
+    assert not any("eval mode" in note for note in running.notes)
     assert measure(model.train(), losses.half_mse, batch()).notes == ()
 
 
@@ -233,7 +234,7 @@ def test_not_converged_is_a_result():
 
 def test_a_flat_loss_has_no_limit():
     flat = (nn.Linear(2, 1), lambda f, y: 0.0 * f.sum(), (torch.ones(3, 2), None))
-    with pytest.raises(ValueError, match="linear in the outputs"):
+    with pytest.raises(ValueError, match="does not change with the outputs"):
         measure(*flat)
     found = measure(*flat, matrix="hessian")
     assert found.lambda_max == 0

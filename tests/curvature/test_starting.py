@@ -1,4 +1,4 @@
-"""The critical step that `measure` gives, and the learning rate it names to start with."""
+"""The critical rate that `measure` gives, and the learning rate it names to start with."""
 
 import math
 import threading
@@ -10,9 +10,19 @@ from torch.nn import functional as F
 
 from normscope import data, losses, models
 from normscope.curvature import measure
-from normscope.curvature.starting import ADAM, COST, MOMENTUM, PLAIN, kind_of_descent, measured_advice, start_rate
+from normscope.curvature.starting import (
+    ADAM,
+    COST,
+    MOMENTUM,
+    PLAIN,
+    in_digits,
+    kind_of_descent,
+    measured_advice,
+    start,
+    start_rate,
+)
+from normscope.loss_kinds import CROSS_ENTROPY, SQUARED, Kind
 from normscope.observe import Monitor
-from normscope.observe.verdict import CROSS_ENTROPY, SQUARED
 from normscope.prediction import predict
 
 
@@ -83,7 +93,7 @@ def test_a_verdict_on_the_rate_to_start_with_says_what_being_beyond_eta_star_mea
     assert "unstable" in said
     assert said.endswith("without a normalizer may diverge there; start such a one below eta*.")
     steep = measure(model, losses.half_mse, (x, torch.tensor([[1.0], [0.0]], dtype=torch.float64)))
-    assert steep.verdict(0.1).text.endswith(f"To start training with: {steep.start_rate:.3g}.")
+    assert steep.verdict(0.1).text.endswith(f"To start training with: {in_digits(*steep.start_range)}.")
 
 
 def test_what_was_not_tried_gets_no_rate(task):
@@ -93,9 +103,82 @@ def test_what_was_not_tried_gets_no_rate(task):
     assert other.critical > 0
     assert math.isnan(other.start_rate)
     assert not other.advice
+    assert silent(other).endswith("known for cross-entropy and squared error, and this loss is neither.")
+    assert any("The loss counts as neither" in note and "it is linear in outputs" in note for note in other.notes)
     assert kind_of_descent(torch.optim.RMSprop(model.parameters()), {"momentum": 0.9}) == ""
-    for options in ({"stats": "frozen"}, {"dtype": torch.float64}):
-        assert math.isnan(measure(model, losses.half_mse, (x, y), **options).start_rate)
+    rmsprop = torch.optim.RMSprop(model.parameters())
+    losses.half_mse(model(x), y).backward()
+    rmsprop.step()
+    for options, why in (
+        ({"stats": "frozen"}, "the critical rate is measured with stats='batch', and not with stats='frozen'."),
+        (
+            {"dtype": torch.float64},
+            "the critical rate is measured in the model's own precision, and not in torch.float64.",
+        ),
+        ({"optimizer": rmsprop}, "shares of the critical rate are known for SGD, Adam and AdamW, and not for RMSprop."),
+    ):
+        found = measure(model, losses.half_mse, (x, y), **options)
+        assert math.isnan(found.start_rate)
+        assert silent(found) == why
+
+
+@pytest.mark.parametrize(
+    ("critical", "kind", "descent", "said"),
+    [
+        (0.0, Kind(SQUARED), PLAIN, "the loss rises at every step tried"),
+        (math.inf, Kind(SQUARED), PLAIN, "no rise of the loss was found"),
+        (math.nan, Kind(CROSS_ENTROPY), PLAIN, "the critical rate was not measured"),
+        (1.0, Kind("other", "it raised"), PLAIN, "this loss is neither"),
+        (1.0, Kind(CROSS_ENTROPY), "", "and not for LBFGS"),
+    ],
+)
+def test_where_no_rate_is_named_a_note_says_why(critical, kind, descent, said):
+    found = start(critical, (critical,), 0.1, kind, descent, optimizer="LBFGS")
+    assert math.isnan(found.rate)
+    (note,) = found.notes
+    assert note.startswith("No learning rate to start with is named: ")
+    assert said in note
+
+
+def test_a_rate_is_given_in_one_digit_and_over_batches_as_a_range():
+    one = start(0.543, (0.543,), 0.6, Kind(SQUARED), PLAIN, optimizer="SGD")
+    assert one.advice.startswith("To start training with: 0.4, 0.8 times the critical rate 0.54.")
+    assert not one.notes
+    several = start(0.543, (0.543, 0.11, 1.9), 0.6, Kind(SQUARED), PLAIN, optimizer="SGD")
+    assert several.rate == one.rate
+    assert several.over_batches == pytest.approx((0.088, 1.52))
+    assert several.advice.startswith("To start training with: 0.09 to 2, 0.8 times the critical rate of each batch.")
+    assert "varies over these 3 batches, from 0.11 to 1.9" in several.notes[0]
+    some = start(0.5, (0.5, math.inf, 0.4), 0.6, Kind(SQUARED), PLAIN, optimizer="SGD")
+    assert some.over_batches == pytest.approx((0.32, 0.4))
+    assert some.notes == ("1 of 3 batches has no critical rate.",)
+
+
+def test_a_rate_far_beyond_eta_star_is_noted():
+    assert not start(12.0, (12.0,), 1.0, Kind(SQUARED), PLAIN, optimizer="SGD").notes
+    (note,) = start(13.0, (13.0,), 1.0, Kind(SQUARED), PLAIN, optimizer="SGD").notes
+    assert "is 10 times eta* = 1" in note
+    x, y = torch.diag(torch.tensor([1.0, 9.0])), torch.tensor([[1.0], [0.0]])
+    model = nn.Linear(2, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    found = measure(model, losses.half_mse, (x, y))
+    assert found.start_rate > 10 * found.eta_star
+    assert any("times eta*" in note for note in found.notes)
+
+
+def test_a_cross_entropy_of_ones_own_gets_what_torch_s_gets(task):
+    model, (x, y) = task
+    known = measure(model, F.cross_entropy, (x, y))
+    own = measure(model, lambda z, t: F.cross_entropy(z, t, label_smoothing=0.0), (x, y))
+    assert own.loss_kind == CROSS_ENTROPY
+    assert own.advice == known.advice
+    assert own.notes == known.notes
+    assert "no limit of training" in own.verdict(1.0).text
+
+
+def silent(found):
+    (note,) = (note for note in found.notes if note.startswith("No learning rate"))
+    return note.removeprefix("No learning rate to start with is named: ")
 
 
 def test_results_say_it_with_what_it_has_cost(task):
@@ -106,12 +189,12 @@ def test_results_say_it_with_what_it_has_cost(task):
     assert f"{median:.1f} points" in found.advice
     assert f"{worst:.1f} at worst: try rates around it too." in found.advice
     assert found.advice in str(found)
-    assert found.verdict(0.1).text.endswith(f"To start training with: {found.start_rate:.3g}.")
+    assert found.verdict(0.1).text.endswith(f"To start training with: {in_digits(*found.start_range)}.")
     assert found.plain()["advice"] == found.advice
     predicted = predict(model, (64,), "half_mse", 64)
     assert predicted.start_rate == predicted.eta_star / 2
     assert predicted.advice in str(predicted)
-    assert f"To start training with: {predicted.start_rate:.3g}." in predicted.verdict(0.1).text
+    assert f"To start training with: {in_digits(*[predicted.start_rate] * 2)}." in predicted.verdict(0.1).text
     printed = predict(model, (64,), "half_mse", 64, theory="paper")
     assert "To start" not in str(printed) + printed.verdict(0.1).text
 
@@ -146,7 +229,7 @@ def test_where_it_cannot_be_measured_the_rest_is_and_a_note_says_why(task):
     found = measure(model, refusing, (x, target), matrix="hessian")
     assert found.lambda_max > 0
     assert math.isnan(found.critical)
-    assert "The critical step was not measured: The outputs are too far off." in found.notes
+    assert "The critical rate was not measured: The outputs are too far off." in found.notes
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     optimizer.lock = threading.Lock()
     found = measure(model, losses.half_mse, (x, y), optimizer=optimizer)

@@ -29,17 +29,33 @@ def test_what_is_no_schedule_is_said(every: Any) -> None:
 def test_the_budget_holds_at_every_step_after_the_first_look_is_paid_back(follows: bool) -> None:
     now = 0.0
     budget = Budget(0.1, clock=lambda: now)
-    budget.start()
     looks = 0
     paid_back = False
     for _ in range(2_000):
+        budget.step()
         if budget.allows():
             looks += 1
             for seconds, after in ((3.0, False), (0.5, True))[: 1 + follows]:
                 now += seconds
                 budget.pay(seconds, follows=after)
         now += 1.0
-        paid_back = paid_back or budget.used <= 0.1
+        paid_back = paid_back or 0 < budget.used <= 0.1
         assert not paid_back or budget.used <= 0.1 + 1e-9
     assert budget.used > 0.095
     assert looks > 50
+
+
+def test_the_share_is_of_the_training_and_stands_still_after_it() -> None:
+    now = 0.0
+    budget = Budget(0.1, clock=lambda: now)
+    for step in range(11):
+        budget.step()
+        if step in (0, 5):
+            now += 2.0
+            budget.pay(2.0)
+        now += 1.0
+    assert budget.training == pytest.approx(10.0)
+    assert budget.used == pytest.approx(0.4)
+    now += 1e4
+    assert budget.used == pytest.approx(0.4)
+    assert not budget.allows()

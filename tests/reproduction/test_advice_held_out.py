@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from normscope.curvature.starting import ADAM, COST, COST_OF_THEORY, MOMENTUM, PLAIN
+from normscope.loss_kinds import kind_by_name
 from normscope.losses import LOSSES
-from normscope.observe.verdict import loss_kind
 from normscope.reproduction import Store
 from normscope.reproduction.entries import advice, advice_held_out
 from normscope.reproduction.experiment import Place
@@ -61,7 +61,7 @@ def _costs(adviser):
         for task, settings in tasks.items():
             runs = store.runs(experiments[settings["data"]], task, "paper")
             cost = mean(regret(task, run.curves, adviser) for run in runs)
-            key = loss_kind(LOSSES[settings["loss"]]), names[settings["optimizer"]]
+            key = kind_by_name(LOSSES[settings["loss"]]), names[settings["optimizer"]]
             if not math.isnan(cost):
                 found.setdefault(key, []).append(cost)
     return found

@@ -17,6 +17,7 @@ from normscope.curvature.block import block_lanczos
 from normscope.curvature.lanczos import Memory, Product, Ritz, lanczos
 from normscope.curvature.limits import Limit, preconditioned
 from normscope.curvature.network import Network
+from normscope.curvature.outer import own_loss_of
 from normscope.curvature.rehearsal import rehearsable, rehearsed
 from normscope.curvature.room import room
 from normscope.curvature.several import Several, refuse_linear
@@ -29,7 +30,9 @@ from normscope.isolation.calls import Trace
 from normscope.isolation.copies import Copies
 from normscope.isolation.processes import Processes
 from normscope.isolation.untouched import Lent
-from normscope.objective import called
+from normscope.loss_kinds import FLAT, Kind, kind_by_name, kind_of
+from normscope.loss_kinds.inside import kind_inside
+from normscope.objective import called, main_output
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,26 @@ class Look:
 
         total, slope = self._processes.mean(local)
         return float(total), slope, [name for name in names if name in unused]
+
+    def kind(self, stats: str, chosen: Sequence[int]) -> Kind:
+        """The kind of the loss, by what it computes on the first batch that it reads anything of."""
+        if named := kind_by_name(self._loss_fn):
+            return Kind(named)
+
+        def local() -> Kind:
+            found = FLAT
+            for network in self._networks(stats, chosen):
+                if self._loss_fn is own_loss_of:
+                    outputs = network.output()
+                    return kind_inside(network.loss(outputs), main_output(outputs))
+                with torch.no_grad():
+                    outputs = network.output()
+                found = kind_of(network.loss, outputs, None)
+                if found != FLAT:
+                    break
+            return found
+
+        return self._processes.each(local)
 
     def losses(self, stats: str, chosen: Sequence[int]) -> Callable[[], float]:
         """The loss of `first` wherever the leaves stand by then."""

@@ -38,9 +38,10 @@ class Measurement(Reportable):
     critical: the learning rate at which the loss along the coming update is back at its value here (`descent.py`).
     critical_by_batch, lambda_by_batch: of each batch in turn, over="first"; of lambda_max the first is the searched
         one and the others are lower bounds. One entry where the batches were put together.
-    start_rate, advice: that to start training with, and in words with what is known of it (`starting.py`). All are
-        nan or empty unless stats="batch" and the model's own precision, and where the search failed, of which a note
-        then says why; these two also for losses and optimizers that were not tried.
+    start_rate, advice: that to start training with, and in words with what is known of it (`starting.py`);
+    start_range: from the least to the largest of the batches. All are nan or empty unless stats="batch" and the model's
+        own precision, and where the search failed, of which a note then says why; these too for losses and optimizers
+        that were not tried.
     """
 
     lambda_max: float
@@ -72,6 +73,7 @@ class Measurement(Reportable):
     critical_by_batch: tuple[float, ...] = ()
     lambda_by_batch: tuple[float, ...] = ()
     start_rate: float = math.nan
+    start_range: tuple[float, float] = (math.nan, math.nan)
     advice: str = ""
     memory: Memory | None = field(repr=False, compare=False, default=None)
 
@@ -96,7 +98,7 @@ class Measurement(Reportable):
             converged=self.converged,
             ends=(self.hessian_min, self.hessian_max),
         )
-        advice = starting_rate(self.start_rate) + beyond(self.start_rate, self.eta_star, self.loss_kind)
+        advice = starting_rate(*self.start_range) + beyond(self.start_rate, self.eta_star, self.loss_kind)
         return replace(found, text=found.text + advice)
 
     def frame(self) -> "pd.DataFrame":

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from normscope.curvature.derivatives import derivable
 from normscope.curvature.fisher import LOG_LABELS, distribution
+from normscope.curvature.fitting import check_outputs, explaining
 from normscope.curvature.functions import refuse_delayed, refuse_without_second_derivative
 from normscope.curvature.vectors import flat, split
 from normscope.isolation.copies import Copies, lending
@@ -53,8 +54,10 @@ class LossOfOutputs:
 
     def __call__(self, output: Any, targets: Any = None) -> Tensor:
         """The loss, at other targets if they are given."""
-        with derivable(self._device):
-            loss = self._lending(output, self.targets if targets is None else targets)
+        targets = self.targets if targets is None else targets
+        check_outputs(self.loss_fn, output, targets)
+        with derivable(self._device), explaining(targets):
+            loss = self._lending(output, targets)
         if not isinstance(loss, Tensor) or loss.ndim:
             got = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise ValueError(f"loss_fn must return a scalar; got {got}. Take its mean or its sum.")

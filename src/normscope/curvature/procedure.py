@@ -11,6 +11,7 @@ from torch import nn
 from normscope.curvature.derivatives import working_dtype
 from normscope.curvature.descent import critical_step
 from normscope.curvature.double import Found, cast, looked_at_in_float64
+from normscope.curvature.fitting import on_the_kind, refuse_flat, refuse_impossible
 from normscope.curvature.further import further
 from normscope.curvature.limits import momentum_limit, optimizer_limit
 from normscope.curvature.look import Look, Solver
@@ -19,7 +20,7 @@ from normscope.curvature.moments import gathered_moments
 from normscope.curvature.notes import on_statistics, on_the_limit, on_the_pass
 from normscope.curvature.outer import NoOutputs, own_loss_of
 from normscope.curvature.parameters import blocks, check_parameters, chosen_parameters, listed
-from normscope.curvature.starting import kind_of_descent, measured_advice, start_rate
+from normscope.curvature.starting import kind_of_descent, start
 from normscope.curvature.starts import KEPT
 from normscope.environment import environment
 from normscope.isolation.batches import read_batches, samples
@@ -28,7 +29,6 @@ from normscope.isolation.untouched import Lent, untouched
 from normscope.objective import Objective
 from normscope.observe.loss import check_devices
 from normscope.observe.update import check_optimizer, held
-from normscope.observe.verdict import loss_kind
 
 # The searches that every reader knows, as notes call them.
 _TOP, _HESSIAN = "lambda_max", "the Hessian"
@@ -96,17 +96,19 @@ def carry_out(
         loss, gradient, unused = look.first(stats, chosen, matrix)
         if len(unused) == len(chosen):
             raise ValueError("The loss does not depend on any trainable parameter, so it has no curvature by them.")
+        kind = look.kind(stats, chosen)
+        refuse_flat(kind, matrix)
         warm = None if asked.start is None else asked.start.memory
-        start: dict[str, Any] = {"warm": warm, "gradient": gradient, "keep": KEPT}
+        begin: dict[str, Any] = {"warm": warm, "gradient": gradient, "keep": KEPT}
         both_ends = asked.hessian and matrix == "hessian"
         try:
-            ritz, error = look.top(stats, matrix, chosen, smallest=both_ends, **start)
+            ritz, error = look.top(stats, matrix, chosen, smallest=both_ends, **begin)
         except NoOutputs as problem:
             if not asked.matrix_by_default:
                 raise
             notes.append(f"The matrix is the Hessian. {problem}")
             matrix, both_ends = "hessian", asked.hessian
-            ritz, error = look.top(stats, matrix, chosen, smallest=both_ends, **start)
+            ritz, error = look.top(stats, matrix, chosen, smallest=both_ends, **begin)
         seen = {_TOP: Found(stats, matrix, chosen, both_ends, ritz, error)}
         if asked.hessian and not both_ends:
             try:
@@ -127,6 +129,7 @@ def carry_out(
             notes += said
         found = seen[_TOP].ritz
         top, critical = found.values[0], math.nan
+        refuse_impossible(kind, matrix, top)
         eta_star = limit.factor / top if top > 0 else math.inf
         if stats == "batch" and dtype is None:
             # Models and losses may refuse to be where it looks.
@@ -134,7 +137,7 @@ def carry_out(
                 losses = look.losses(stats, chosen)
                 critical = critical_step(lent, chosen, losses, gradient, asked.optimizer, guess=eta_star)
             except Exception as problem:
-                notes.append(f"The critical step was not measured: {(str(problem) or repr(problem)).splitlines()[0]}")
+                notes.append(f"The critical rate was not measured: {(str(problem) or repr(problem)).splitlines()[0]}")
         guess = eta_star if critical in (0.0, math.inf) else critical
         rest = []
         for pair in others_of:
@@ -152,7 +155,18 @@ def carry_out(
     bent = seen[ends].ritz if ends in seen else None
     others = {name: seen[f"statistics {name!r}"].ritz for name in asked.compare if name != stats}
     parts = {name: seen[f"layer {name!r}"].ritz for name in own}
-    tried = loss_kind(loss_fn), kind_of_descent(asked.optimizer, settings)
+    rates = (critical, *(one.critical for one in rest))
+    descent = kind_of_descent(asked.optimizer, settings)
+    named = start(
+        critical,
+        rates,
+        eta_star,
+        kind,
+        descent,
+        optimizer=type(asked.optimizer).__name__,
+        unmeasured=_unmeasured(stats, dtype),
+    )
+    notes += [*on_the_kind(kind), *named.notes]
     return Measurement(
         lambda_max=top,
         residual=found.residuals[0],
@@ -163,7 +177,7 @@ def carry_out(
         rule=limit.rule,
         optimizer=_optimizer_name(asked, settings),
         loss=loss,
-        loss_kind=loss_kind(loss_fn),
+        loss_kind=kind.name,
         loss_name=objective.name,
         matrix=matrix,
         stats=stats,
@@ -197,12 +211,20 @@ def carry_out(
         environment=environment(device),
         preconditioned=limit.inverse is not None,
         critical=critical,
-        critical_by_batch=(critical, *(one.critical for one in rest)),
+        critical_by_batch=rates,
         lambda_by_batch=(top, *(one.lambda_least for one in rest)),
-        start_rate=start_rate(critical, eta_star, *tried),
-        advice=measured_advice(critical, eta_star, *tried),
+        start_rate=named.rate,
+        start_range=named.over_batches,
+        advice=named.advice,
         memory=found.memory,
     )
+
+
+def _unmeasured(stats: str, cast: torch.dtype | None) -> str:
+    """Why the critical rate is not measured."""
+    if stats != "batch":
+        return f"the critical rate is measured with stats='batch', and not with stats={stats!r}"
+    return "" if cast is None else f"the critical rate is measured in the model's own precision, and not in {cast}"
 
 
 def _chosen(asked: Asked, lent: Lent) -> tuple[list[int], list[str]]:

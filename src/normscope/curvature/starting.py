@@ -3,7 +3,7 @@ r"""The learning rate to start training with, from what is known of the initial 
     measured             0.8 s_c with squared error, with momentum no more than 0.5 eta*;  0.1 s_c with cross-entropy
     by theory alone      0.5 eta*, for gradient descent
 
-s_c is the critical step: the learning rate at which the loss along the coming update is back at its value here. The
+s_c is the critical rate: the learning rate at which the loss along the coming update is back at its value here. The
 shares are measured, not derived. With squared error training breaks off near s_c and not near eta*, which on real data
 often belongs to few samples or pixels: an MLP with BatchNorm was seen to train at 12 times eta* and to diverge at twice
 s_c. With cross-entropy nothing breaks off there, and what trains best is about a tenth.
@@ -21,14 +21,15 @@ the whole on five more; it fails on two. COST keeps what all with a normalizer s
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from normscope.observe.verdict import CROSS_ENTROPY, SQUARED
+from normscope.loss_kinds import CROSS_ENTROPY, SQUARED, Kind
 
-OF_CRITICAL_STEP = {SQUARED: 0.8, CROSS_ENTROPY: 0.1}
+OF_CRITICAL_RATE = {SQUARED: 0.8, CROSS_ENTROPY: 0.1}
 OF_ETA_STAR = 0.5
 PLAIN, MOMENTUM, ADAM = "gradient descent", "momentum", "Adam"
 # Tasks with a normalizer, and the points of test accuracy that they lost against the best of a grid, mean of seeds: in
@@ -44,6 +45,9 @@ COST = {
 COST_OF_THEORY = {SQUARED: (10, 3.0, 41.9), CROSS_ENTROPY: (8, 0.5, 48.5)}
 _BEARABLE = 2.0
 # Seen with an MLP with tanh and none: eta* 0.74, 0.8 s_c 1.9, and nan within 200 steps of gradient descent.
+_FAR = 10.0
+# Batches whose critical rates differ by more than this are worth a word.
+_APART = 2.0
 _BEYOND = " It is beyond eta*: a network without a normalizer may diverge there; start such a one below eta*."
 
 
@@ -56,8 +60,79 @@ def kind_of_descent(optimizer: torch.optim.Optimizer | None, settings: Mapping[s
     return MOMENTUM if settings["momentum"] else PLAIN
 
 
+@dataclass(frozen=True)
+class Start:
+    """The learning rate to start training with, its range over the batches, in words, and what is to be noted.
+
+    Where there is no rate, it is nan and a note says why.
+    """
+
+    rate: float
+    over_batches: tuple[float, float]
+    advice: str
+    notes: tuple[str, ...]
+
+
+def start(
+    critical: float,
+    by_batch: Sequence[float],
+    eta_star: float,
+    kind: Kind,
+    descent: str,
+    *,
+    optimizer: str,
+    unmeasured: str = "",
+) -> Start:
+    """What `measure` names to start with.
+
+    Args:
+        critical: the critical rate; by_batch: of each batch. descent: as `kind_of_descent` gives it.
+        optimizer: the name of its class. unmeasured: why the critical rate was not measured, where it was not.
+
+    Example:
+        >>> start(0.5, (0.5,), 0.6, Kind(SQUARED), PLAIN, optimizer="SGD").rate
+        0.4
+        >>> start(0.5, (0.5,), 0.6, Kind("other", "it is linear"), PLAIN, optimizer="SGD").notes[0][:47]
+        'No learning rate to start with is named: shares'
+    """
+    rate = start_rate(critical, eta_star, kind.name, descent)
+    if math.isnan(rate):
+        why = _why_none(critical, kind, descent, optimizer, unmeasured)
+        return Start(rate, (rate, rate), "", (f"No learning rate to start with is named: {why}.",))
+    rates = [start_rate(each, eta_star, kind.name, descent) for each in by_batch] or [rate]
+    known = [each for each in rates if math.isfinite(each)] or [rate]
+    span = min(known), max(known)
+    notes = []
+    if span[1] > _APART * span[0]:
+        finite = [each for each in by_batch if 0 < each < math.inf]
+        notes.append(
+            f"The critical rate varies over these {len(rates)} batches, from {min(finite):.2g} to "
+            f"{max(finite):.2g}, and with it the learning rate to start with: begin at the low end."
+        )
+    if missing := len(rates) - len(known):
+        notes.append(f"{missing} of {len(rates)} batches {'has' if missing == 1 else 'have'} no critical rate.")
+    if span[1] > _FAR * eta_star:
+        notes.append(
+            f"The learning rate to start with is {span[1] / eta_star:.0f} times eta* = {eta_star:.3g}: along the "
+            "coming update the loss bends far less than along the top eigenvector. Try rates between the two as well."
+        )
+    return Start(rate, span, measured_advice(critical, eta_star, kind.name, descent, span), tuple(notes))
+
+
+def _why_none(critical: float, kind: Kind, descent: str, optimizer: str, unmeasured: str) -> str:
+    if kind.name not in OF_CRITICAL_RATE:
+        return "shares of the critical rate are known for cross-entropy and squared error, and this loss is neither"
+    if not descent:
+        return f"shares of the critical rate are known for SGD, Adam and AdamW, and not for {optimizer}"
+    if critical == 0:
+        return "the loss rises at every step tried along the coming update, so there is no critical rate"
+    if math.isinf(critical):
+        return "no rise of the loss was found along the coming update, so there is no critical rate"
+    return unmeasured or "the critical rate was not measured"
+
+
 def start_rate(critical: float, eta_star: float, kind: str, descent: str) -> float:
-    """nan where no critical step was found, and for losses and optimizers that were not tried.
+    """The rate by itself; nan where there is no critical rate, and for losses and optimizers that were not tried.
 
     Example:
         >>> start_rate(0.5, 0.6, SQUARED, PLAIN), start_rate(0.5, 0.6, SQUARED, MOMENTUM)
@@ -65,18 +140,18 @@ def start_rate(critical: float, eta_star: float, kind: str, descent: str) -> flo
     """
     if (kind, descent) not in COST:
         return math.nan
-    rate = by_critical_step(critical, kind)
+    rate = by_critical_rate(critical, kind)
     return min(rate, OF_ETA_STAR * eta_star) if (kind, descent) == (SQUARED, MOMENTUM) else rate
 
 
-def by_critical_step(critical: float, kind: str) -> float:
-    """Its share; nan where no step was found or the loss is another.
+def by_critical_rate(critical: float, kind: str) -> float:
+    """A share of the critical rate; nan where there is none or the loss is another.
 
     Example:
-        >>> by_critical_step(0.5, SQUARED), by_critical_step(math.inf, SQUARED)
+        >>> by_critical_rate(0.5, SQUARED), by_critical_rate(math.inf, SQUARED)
         (0.4, nan)
     """
-    return _share(critical, OF_CRITICAL_STEP.get(kind, math.nan))
+    return _share(critical, OF_CRITICAL_RATE.get(kind, math.nan))
 
 
 def by_theory(eta_star: float) -> float:
@@ -84,17 +159,31 @@ def by_theory(eta_star: float) -> float:
     return _share(eta_star, OF_ETA_STAR)
 
 
-def measured_advice(critical: float, eta_star: float, kind: str, descent: str) -> str:
-    """`start_rate` in words; empty where there is none."""
+def measured_advice(
+    critical: float, eta_star: float, kind: str, descent: str, over_batches: tuple[float, float] | None = None
+) -> str:
+    """`start_rate` in words, as a range over the batches where it has one; empty where there is none."""
     rate = start_rate(critical, eta_star, kind, descent)
     if math.isnan(rate):
         return ""
-    if rate == by_critical_step(critical, kind):
-        what = f"{OF_CRITICAL_STEP[kind]:g} times the critical step {critical:.3g}"
-    else:
-        what = f"half of eta*, below the critical step {critical:.3g}"
+    low, high = over_batches or (rate, rate)
+    of = f"the critical rate {critical:.2g}" if low == high else "the critical rate of each batch"
+    half = rate != by_critical_rate(critical, kind)
+    what = f"half of eta*, below {of}" if half else f"{OF_CRITICAL_RATE[kind]:g} times {of}"
     tested = _tested(f"{_NAMES[kind]}, {descent}", *COST[kind, descent])
-    return f"To start training with: {rate:.3g}, {what}. {tested}{beyond(rate, eta_star, kind)}"
+    named = in_digits(low, high)
+    return f"To start training with: {named}, {what}. {tested}{beyond(rate, eta_star, kind)}"
+
+
+def in_digits(least: float, most: float) -> str:
+    """A learning rate, or a range of them, in the one digit that is known of it.
+
+    Example:
+        >>> in_digits(0.0432, 0.0432), in_digits(0.0432, 0.126), in_digits(31.0, 31.0)
+        ('0.04', '0.04 to 0.1', '30')
+    """
+    low, high = (f"{float(f'{rate:.0e}'):g}" for rate in (least, most))
+    return low if low == high else f"{low} to {high}"
 
 
 def beyond(rate: float, eta_star: float, kind: str) -> str:
@@ -112,7 +201,9 @@ def theory_advice(eta_star: float, kind: str) -> str:
     rate = by_theory(eta_star)
     if math.isnan(rate):
         return ""
-    return f"To start training with: {rate:.3g}, half of eta*. {_tested(_NAMES[kind], *COST_OF_THEORY[kind])}"
+    return (
+        f"To start training with: {in_digits(rate, rate)}, half of eta*. {_tested(_NAMES[kind], *COST_OF_THEORY[kind])}"
+    )
 
 
 def _tested(of: str, tasks: int, median: float, worst: float) -> str:
@@ -122,14 +213,14 @@ def _tested(of: str, tasks: int, median: float, worst: float) -> str:
     return told + ("." if worst <= _BEARABLE else ": try rates around it too.")
 
 
-def starting_rate(rate: float) -> str:
+def starting_rate(least: float, most: float | None = None) -> str:
     """The end of a verdict.
 
     Example:
-        >>> starting_rate(0.0432), starting_rate(math.nan)
-        (' To start training with: 0.0432.', '')
+        >>> starting_rate(0.0432), starting_rate(0.0432, 0.1), starting_rate(math.nan)
+        (' To start training with: 0.04.', ' To start training with: 0.04 to 0.1.', '')
     """
-    return "" if math.isnan(rate) else f" To start training with: {rate:.3g}."
+    return "" if math.isnan(least) else f" To start training with: {in_digits(least, least if most is None else most)}."
 
 
 _NAMES = {SQUARED: "squared error", CROSS_ENTROPY: "cross-entropy"}

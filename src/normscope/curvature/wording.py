@@ -2,7 +2,8 @@
 
 import math
 
-from normscope.observe.verdict import CROSS_ENTROPY, NOT_A_LIMIT, SQUARED, Verdict
+from normscope.loss_kinds import CROSS_ENTROPY, SQUARED
+from normscope.observe.verdict import NOT_A_LIMIT, Verdict
 
 
 def stability_verdict(

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 import torch
 
 from normscope.choices import check_choice
+from normscope.loss_kinds import CROSS_ENTROPY, SQUARED
 from normscope.observe.probe import UPDATES, Probe
-from normscope.observe.verdict import CROSS_ENTROPY, NOT_A_LIMIT, SQUARED, Verdict
+from normscope.observe.verdict import NOT_A_LIMIT, Verdict
 
 PASSES = 8
 _TOLERANCE = 1e-3
@@ -59,15 +60,18 @@ class CriticalStep:
             f"The coming {'update' if self.update == 'optimizer' else 'gradient step'} "
             f"{'does not raise' if lowers else 'raises'} this batch's loss; "
         )
-        text += (
-            f"no rise was found up to {self.low:.3g} times it."
-            if math.isinf(self.step)
-            else f"up to {self.step:.3g} times it{rate} the loss would be no worse than here."
-        )
+        if self.step == 0:
+            text += f"no step along this update lowers the loss, tried down to {self.high:.2g} times it."
+        elif math.isinf(self.step):
+            text += f"no rise was found up to {self.low:.3g} times it."
+        else:
+            text += f"up to {self.step:.3g} times it{rate} the loss would be no worse than here."
         good: bool | None = lowers
         if not lowers:
             text += {
-                SQUARED: " The learning rate is beyond what the curvature along the update allows.",
+                SQUARED: " The learning rate is beyond what the curvature along the update allows."
+                if self.step
+                else " It points uphill on this batch, or is far beyond what the curvature along it allows.",
                 CROSS_ENTROPY: " " + NOT_A_LIMIT,
             }.get(kind, " One such step says little; whether training survives many of them depends on the loss.")
             good = False if kind == SQUARED else None

@@ -23,6 +23,8 @@ from normscope.observe.probe import Probe, norm, real
 from normscope.observe.verdict import Verdict
 
 DEAD = 1e-3
+# A channel or two of a wide layer are no finding.
+DEAD_SHARE = 0.01
 MEAN_GAP, VARIANCE_RATIO = 1.0, 4.0
 EXPLODED = 1e3
 _SOURCE = 'the encyclopedia article "Batch normalization"'
@@ -98,12 +100,14 @@ class NormHealth:
         if not shares:
             return []
         layer = max(shares, key=shares.__getitem__)
-        text = (
-            f"{shares[layer]:.0%} of the scales of {layer} are dead: those channels carry nothing on."
-            if shares[layer]
-            else "No scale of a normalizer is dead."
-        )
-        return [Verdict("gamma", not shares[layer], text, f"|gamma| <= {DEAD:g} max |gamma|", _SOURCE + ", gamma")]
+        dead = shares[layer] >= DEAD_SHARE
+        if dead:
+            text = f"{shares[layer]:.0%} of the scales of {layer} are dead: those channels carry nothing on."
+        elif shares[layer]:
+            text = f"Less than {DEAD_SHARE:.0%} of the scales of any normalizer are dead."
+        else:
+            text = "No scale of a normalizer is dead."
+        return [Verdict("gamma", not dead, text, f"|gamma| <= {DEAD:g} max |gamma|", _SOURCE + ", gamma")]
 
     def _depth(self) -> list[Verdict]:
         if not math.isfinite(self.growth):

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from normscope.loss_kinds import CROSS_ENTROPY, SQUARED
 from normscope.observe.probe import Probe, flat, inner, length
-from normscope.observe.verdict import CROSS_ENTROPY, NOT_A_LIMIT, SQUARED, Verdict
+from normscope.observe.verdict import NOT_A_LIMIT, Verdict
 
 VGG_FACTORS = (0.5, 1.0, 2.0, 4.0)
 DLN_FACTORS = (0.01, 0.1, 1.0, 10.0, 30.0)

@@ -13,15 +13,17 @@ from torch import nn
 from normscope.choices import check_choice
 from normscope.environment import environment
 from normscope.invocation import command
+from normscope.loss_kinds import FLAT, Kind, kind_by_name
 from normscope.observe.loss import Task
 from normscope.observe.measurements import measurements
 from normscope.observe.model import loss_of, unwrapped
 from normscope.observe.probe import Probe, probing
+from normscope.observe.recognition import UNKNOWN, kind_here, noted
 from normscope.observe.record import Record, Result, frame_of, latest_verdicts, layers_of
 from normscope.observe.schedule import Budget, schedule
 from normscope.observe.sinks import Sink
 from normscope.observe.update import plain_optimizer
-from normscope.observe.verdict import Verdict, loss_kind
+from normscope.observe.verdict import Verdict
 from normscope.reporting import Reportable
 from normscope.setup import Setup, gathered
 
@@ -58,7 +60,8 @@ class Monitor(Reportable):
         measure: "light" (critical step: forward passes alone), "standard" (and landscape, health), "full" (and
             activations, covariate shift); or names, "curvature" among them, and measurement objects such as
             LandscapeProbe(DLN_FACTORS).
-        budget: share of the time that looking may take; looks are put off to keep it. None: no limit.
+        budget: time that looking may take, as a share of the training's own; looks are put off to keep it. None: no
+            limit.
         sinks: where records go besides memory: JSONL, TensorBoard, WandB or your own. Opened here, with `settings()`.
         on_error: "warn" says what failed and lets the run go on; "raise" is for tests.
         autocast: the dtype of mixed precision, where step is called outside its region.
@@ -85,7 +88,8 @@ class Monitor(Reportable):
         setup = gathered(model, loss_fn=loss_fn, forward=forward, autocast=autocast)
         inner, processes, convention = unwrapped(setup.model)
         self._task = Task(inner, loss_of(setup.objective), setup.autocast, processes, setup.objective)
-        self._kind = loss_kind(setup.loss_fn)
+        named = kind_by_name(setup.loss_fn)
+        self._kind = Kind(named) if named else UNKNOWN
         self._due = schedule(every)
         self._measurements = measurements(measure)
         self._budget = Budget(budget)
@@ -118,7 +122,7 @@ class Monitor(Reportable):
             lr: the learning rate of plain gradient steps, where there is no optimizer.
             scale: the present `.grad` is divided by it; GradScaler.get_scale() before unscale_.
         """
-        self._budget.start()
+        self._budget.step()
         number, self._next = self._next, self._next + 1
         follow, self._follow = self._follow, []
         chosen = self._measurements if self._now_looks(number) else follow
@@ -196,6 +200,9 @@ class Monitor(Reportable):
                 probe = together(enter)
                 loss = together(lambda: probe.loss)
                 notes += [_FIXED_DRAWS] if probe.drew else []
+                if self._kind in (UNKNOWN, FLAT):
+                    self._kind = together(lambda: kind_here(probe.at))
+                notes += noted(self._kind)
             except Exception as error:
                 errors["look"] = self._said("nothing was measured", number, error)
                 chosen = ()
@@ -207,7 +214,7 @@ class Monitor(Reportable):
         verdicts: list[Verdict] = []
         for name, result in results.items():
             try:
-                verdicts += result.verdicts(self._kind)
+                verdicts += result.verdicts(self._kind.name)
             except Exception as error:
                 errors[name] = self._said(f"{name} has no verdict", number, error)
         seconds = self._now() - started
@@ -247,15 +254,15 @@ class Monitor(Reportable):
         if self._put_off:
             notes[
                 f"budget={self._budget.share:g} put off {self._put_off} of the looks asked for; "
-                f"{self._budget.used:.1%} of the time went into looking. A larger budget, or none, looks more often."
+                f"looking took {self._budget.used:.1%} of the training's own time. A larger budget looks more often."
             ] = None
         return tuple(notes)
 
     def settings(self) -> dict[str, Any]:
-        """What is watched and where, for the head of a file."""
+        """What is watched and where, for the head of a file; the kind of an unnamed loss is known after a snapshot."""
         return {
             "model": type(self._task.model).__name__,
-            "loss": self._kind,
+            "loss": self._kind.name,
             "measure": [m.name for m in self._measurements],
             "budget": self._budget.share,
             "command": command(),

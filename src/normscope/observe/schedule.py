@@ -42,10 +42,11 @@ def _logarithmic(step: int) -> bool:
 
 
 class Budget:
-    """Keeps the time spent on looking at a share of all the time since the first step.
+    """Keeps the time spent on looking at a share of the training's own.
 
-    The first look is always allowed; it is paid back before the next. A look is allowed once the share, with a look
-    as long as the last one, would stay within the budget.
+    The training's time goes from its first step to its last, without what looking took of it. The first look is always
+    allowed; it is paid back before the next. A look is allowed once the share, with a look as long as the last one,
+    would stay within the budget.
     """
 
     def __init__(self, share: float | None, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -55,25 +56,25 @@ class Budget:
         self.spent = 0.0
         self._last = 0.0
         self._clock = clock
-        self._started: float | None = None
+        self._first: float | None = None
+        self.training = 0.0
 
-    def start(self) -> None:
-        if self._started is None:
-            self._started = self._clock()
-
-    @property
-    def elapsed(self) -> float:
-        return 0.0 if self._started is None else self._clock() - self._started
+    def step(self) -> None:
+        """Count the training's time up to this step; what follows the last step is not counted."""
+        now = self._clock()
+        if self._first is None:
+            self._first = now
+        self.training = now - self._first - self.spent
 
     @property
     def used(self) -> float:
-        """Share of the time since the first step that went into looking."""
-        return self.spent / self.elapsed if self.elapsed else 0.0
+        """The time spent on looking, as a share of the training's."""
+        return self.spent / self.training if self.training else 0.0
 
     def allows(self) -> bool:
         if self.share is None or not self.spent:
             return True
-        return self.spent + self._last <= self.share * (self.elapsed + self._last)
+        return self.spent + self._last <= self.share * self.training
 
     def pay(self, seconds: float, *, follows: bool = False) -> None:
         """follows: the look belongs to the one before, and the next will cost both."""

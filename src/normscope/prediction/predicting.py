@@ -19,8 +19,9 @@ from normscope.choices import check_choice
 from normscope.curvature.limits import momentum_limit
 from normscope.environment import environment
 from normscope.isolation.untouched import untouched
+from normscope.loss_kinds import CROSS_ENTROPY, SQUARED
 from normscope.observe.model import unwrapped
-from normscope.observe.verdict import CROSS_ENTROPY, NOT_A_LIMIT, SQUARED
+from normscope.observe.verdict import NOT_A_LIMIT
 from normscope.prediction.field import Field
 from normscope.prediction.graph import walk_through
 from normscope.prediction.inputs import input_field

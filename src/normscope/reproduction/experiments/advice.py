@@ -132,13 +132,13 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
 def named(settings: Mapping[str, Any], curves: Curves, adviser: str) -> float:
     """The rate to train at; nan where the adviser has none."""
     if adviser in ("start", "settled"):
-        from normscope.curvature.starting import ADAM, MOMENTUM, PLAIN, by_critical_step, start_rate
+        from normscope.curvature.starting import ADAM, MOMENTUM, PLAIN, by_critical_rate, start_rate
+        from normscope.loss_kinds import kind_by_name
         from normscope.losses import LOSSES
-        from normscope.observe.verdict import loss_kind
 
-        critical, kind = float(curves["critical"]), loss_kind(LOSSES[settings["loss"]])
+        critical, kind = float(curves["critical"]), kind_by_name(LOSSES[settings["loss"]])
         if adviser == "start":
-            return by_critical_step(critical, kind)
+            return by_critical_rate(critical, kind)
         descent = {"sgd": PLAIN, "momentum": MOMENTUM, "adam": ADAM}[settings["optimizer"]]
         return start_rate(critical, float(curves["measure"]), kind, descent)
     return SHARES[adviser].get(settings["optimizer"], math.nan) * float(curves[adviser])

@@ -1,0 +1,16 @@
+"""The kind of a loss: squared error, cross-entropy or another, found by what the loss computes."""
+
+from normscope.loss_kinds.finding import find_kind, kind_of, loss_kind
+from normscope.loss_kinds.kinds import CROSS_ENTROPY, FLAT, OTHER, SQUARED, Kind, kind_by_name
+
+__all__ = [
+    "CROSS_ENTROPY",
+    "FLAT",
+    "OTHER",
+    "SQUARED",
+    "Kind",
+    "find_kind",
+    "kind_by_name",
+    "kind_of",
+    "loss_kind",
+]

@@ -1,0 +1,194 @@
+r"""The kind of a loss: squared error, cross-entropy or another, found by what it computes and not by its name.
+
+Gradients by the outputs, at a few chosen points and at the batch's own outputs, are compared with w (phi(z) - q)
+(`fits.py`). So a loss is recognised whatever it is called and however it is reduced, weighted, smoothed, masked or
+reshaped. Outputs that are probabilities or log-probabilities are taken as functions of logits, and a temperature as a
+factor of them. A loss of logits
+takes 5 gradients by the outputs alone, one that is neither up to 40; none goes through the model.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from normscope.isolation.generators import Generators
+from normscope.loss_kinds.fits import Points, fit, itself, softmax
+from normscope.loss_kinds.gradients import Layout, Probed, Undecided, along, layouts
+from normscope.loss_kinds.kinds import CROSS_ENTROPY, FLAT, OTHER, SQUARED, Kind, kind_by_name
+from normscope.loss_kinds.temperature import inverse_temperature
+
+# Relative to the change of a gradient; in half precision, products of a loss that autocast rounds.
+_TOLERANCE, _HALF_TOLERANCE = 1e-3, 2e-2
+# Rounding errors up to which a gradient has not changed.
+_NOISE = 8
+# How far chosen points lie apart: at the next where rounding hides the change of the gradient, as with large targets.
+_SPREADS = (1.0, 1e3, 1e6)
+_PROBABILITIES, _TINY = 1e-3, 1e-4
+_UNLIKE = "its gradient by the outputs is neither that of cross-entropy nor that of squared error"
+
+
+def loss_kind(loss: Callable[[Tensor], Tensor], outputs: Tensor) -> str:
+    """Say whether `loss` is a squared error or a cross-entropy of the outputs: "squared", "cross_entropy" or "other".
+
+    Args:
+        loss: the scalar loss as a function of the outputs, the targets held fixed.
+        outputs: those of the batch.
+
+    Example:
+        >>> y = torch.tensor([0, 2])
+        >>> loss_kind(lambda z: -z.log_softmax(1)[[0, 1], y].mean(), torch.zeros(2, 3))
+        'cross_entropy'
+        >>> loss_kind(lambda z: (z - 1).square().sum(), torch.zeros(2, 3))
+        'squared'
+        >>> loss_kind(lambda z: (z - 1).abs().sum(), torch.zeros(2, 3))
+        'other'
+    """
+    return find_kind(loss, outputs).name
+
+
+def find_kind(loss: Callable[[Tensor], Any], outputs: Any) -> Kind:
+    """The kind of the loss at these outputs, with a reason where it is "other"; raises nothing."""
+    if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
+        got = f"a tensor of {outputs.dtype}" if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
+        return Kind(OTHER, f"the outputs are {got}, not one tensor of real numbers")
+    if not outputs.numel() or not outputs.isfinite().all():
+        return Kind(OTHER, "the outputs are " + ("not finite" if outputs.numel() else "empty"))
+    generators = Generators()
+    generators.save()
+    try:
+        return _find(loss, outputs.detach())
+    except Undecided as reason:
+        return Kind(OTHER, str(reason))
+    except Exception as error:
+        said = (str(error) or repr(error)).splitlines()[0]
+        return Kind(OTHER, f"at outputs of moderate size it raised {type(error).__name__}: {said}")
+    finally:
+        generators.restore()
+
+
+def kind_of(loss_fn: Callable[..., Any], outputs: Any, targets: Any) -> Kind:
+    """The kind of loss_fn(outputs, targets), by the one tensor in the outputs that the loss reads.
+
+    Args:
+        outputs: a tensor, or a tuple, list or dict with tensors.
+    """
+    named = kind_by_name(loss_fn)
+    if named:
+        return Kind(named)
+    leaves, form = tree_flatten(outputs)
+
+    def loss(number: int, z: Tensor) -> Any:
+        return loss_fn(tree_unflatten([*leaves[:number], z, *leaves[number + 1 :]], form), targets)
+
+    tensors = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    if len(tensors) == 1:
+        return find_kind(partial(loss, tensors[0]), leaves[tensors[0]])
+    kinds = [find_kind(partial(loss, i), leaves[i]) for i in tensors]
+    read = [kind for kind in kinds if kind != FLAT]
+    return read[0] if len(read) == 1 else Kind(OTHER, f"it reads {len(read)} tensors of the outputs")
+
+
+def _find(loss: Callable[[Tensor], Any], outputs: Tensor) -> Kind:
+    narrow = outputs.dtype.itemsize < 4
+    half = narrow or torch.is_autocast_enabled(outputs.device.type)
+    tolerance = _HALF_TOLERANCE if half else _TOLERANCE
+    z = (outputs.float() if narrow else outputs).clone(memory_format=torch.contiguous_format)
+    for probed, layout in _of_probabilities(loss, z):
+        if _is_entropy(probed, layout, tolerance):
+            return Kind(CROSS_ENTROPY)
+    if _between_0_and_1(z):
+        # Beyond [0, 1] losses of probabilities raise, and on a GPU make the device unusable. A loss that is quadratic,
+        # a softmax cross-entropy or linear inside is none of them.
+        kind = _at(Probed(loss, z, place=torch.sigmoid), 1.0, tolerance)
+        if kind is not None and kind.name == OTHER:
+            return kind
+    wide = Probed(loss, z)
+    for spread in _SPREADS:
+        kind = _at(wide, spread, tolerance)
+        if kind is not None:
+            return kind
+    return Kind(OTHER, "it is linear in outputs, or in some regions of them, and these are no log-probabilities")
+
+
+def _of_probabilities(loss: Callable[[Tensor], Any], z: Tensor) -> Iterator[tuple[Probed, Layout]]:
+    """The loss by logits, where z are probabilities or log-probabilities along an axis, or each between 0 and 1."""
+    inside = _between_0_and_1(z)
+    for axis in range(z.ndim):
+        if z.shape[axis] < 2:
+            continue
+        layout = along(z.shape, axis)
+        if ((z.logsumexp(axis)).abs() < _PROBABILITIES).all():
+            yield Probed(loss, z, partial(torch.log_softmax, dim=axis)), layout
+        if inside and ((z.sum(axis) - 1).abs() < _PROBABILITIES).all():
+            yield Probed(loss, z.clamp_min(_TINY).log(), partial(torch.softmax, dim=axis)), layout
+    if inside:
+        yield Probed(loss, z.logit(_TINY), torch.sigmoid), Layout(z.numel(), 1, 1)
+
+
+def _between_0_and_1(z: Tensor) -> bool:
+    return bool((z >= 0).all() and (z <= 1).all())
+
+
+def _is_entropy(probed: Probed, layout: Layout, tolerance: float) -> bool:
+    z = probed.normal(0)
+    found = fit(_points(probed, layout, z, probed.gradient(z), 1.0, tolerance), softmax)
+    return found.chosen and found.real
+
+
+def _is_scaled_entropy(probed: Probed, layout: Layout, entry: int, tolerance: float) -> bool:
+    b = inverse_temperature(probed.gradient, probed.normal(0), entry, layout.classes)
+    scaled = Probed(probed.loss, probed.real * b, partial(torch.mul, other=1 / b))
+    return not math.isnan(b) and _is_entropy(scaled, layout, tolerance)
+
+
+def _at(probed: Probed, spread: float, tolerance: float) -> Kind | None:
+    """The kind by points so far apart; None where the gradient does not change, or by less than rounding shows."""
+    z = probed.place(spread * probed.normal(0))
+    slope = probed.gradient(z)
+    entry = int(slope.abs().argmax())
+    if not slope.view(-1)[entry]:
+        return FLAT
+    moved = probed.normal(0).view(-1)
+    moved[entry] += 2 + math.log(max(z.shape, default=1))
+    other = probed.gradient(probed.place(spread * moved.view(z.shape)))
+    noise = _NOISE * torch.finfo(z.dtype).eps * torch.maximum(slope.abs(), other.abs())
+    coupled = ((other - slope).abs() > noise).view(-1).nonzero().flatten()
+    if not len(coupled):
+        return None
+    convex, said = True, _UNLIKE
+    for layout in layouts(z.shape, coupled):
+        points = _points(probed, layout, z, slope, spread, tolerance)
+        for name, phi in ((CROSS_ENTROPY, softmax), (SQUARED, itself))[: 1 + (layout.classes == 1)]:
+            found = fit(points, phi)
+            if found.chosen and found.real and found.resolved:
+                return Kind(name)
+            if found.chosen and found.resolved:
+                said = f"its gradient is that of {_NAMES[name]} at outputs of moderate size, and not at this batch's"
+            if not found.resolved:
+                return None
+        if probed.anywhere and _is_scaled_entropy(probed, layout, entry, tolerance):
+            return Kind(CROSS_ENTROPY)
+        convex = convex and points.monotone()
+    return Kind(OTHER, said, convex)
+
+
+def _points(probed: Probed, layout: Layout, z: Tensor, slope: Tensor, spread: float, tolerance: float) -> Points:
+    """z, where the gradient is `slope`; two points at which the likely target of each softmax, or another class, is
+    raised; and the batch's own outputs."""
+    classes = layout.of(slope)
+    higher = spread * (1 + math.log(layout.classes))
+    at = [z]
+    for seed, extreme in ((1, classes.argmin(1, keepdim=True)), (2, classes.argmax(1, keepdim=True))):
+        at.append(probed.place(layout.raised(spread * probed.normal(seed), extreme, higher)))
+    at.append(probed.real)
+    slopes = [slope, *(probed.gradient(t) for t in at[1:])]
+    entry = int(slope.abs().argmax())
+    return Points([layout.sample(t, entry) for t in at], [layout.sample(g, entry) for g in slopes], tolerance)
+
+
+_NAMES = {SQUARED: "squared error", CROSS_ENTROPY: "cross-entropy"}

@@ -1,0 +1,45 @@
+r"""The inverse temperature b of a cross-entropy of b z, read off one entry of its gradient.
+
+    g_i(z + t e_i) = w b (sigmoid(b t + c) - q)       in t, at t_0, t_0 + h, t_0 + 2 h, t_0 + 3 h
+
+is a Moebius map of r^0, r^1, r^2, r^3 with r = exp(b h), whatever w, c and q are; such maps keep the cross-ratio
+
+    (g_0 - g_2)(g_1 - g_3) / ((g_0 - g_3)(g_1 - g_2)) = (1 + r)^2 / (1 + r + r^2) =: 1 + k,   2 cosh(b h) = 1/k - 1
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+# b h between these is read off well: below, the sigmoid is straight to rounding, above it is flat.
+_LEAST, _MOST = 0.3, 6.0
+_STEPS = (1.0, 1 / 8, 8.0)
+
+
+def inverse_temperature(gradient: Callable[[Tensor], Tensor], z: Tensor, entry: int, classes: int) -> float:
+    """b, from 4 gradients for each step tried and 4 to refine it; nan where there is none.
+
+    Args:
+        z: outputs of moderate size. entry: number of one of them that the loss reads. classes: that compete with it.
+    """
+    for h in _STEPS:
+        b = _read(gradient, torch.zeros_like(z), entry, 0.0, h)
+        if _LEAST <= b * h <= _MOST:
+            # Around equal odds.
+            return _read(gradient, z / b, entry, (math.log(max(classes - 1, 1)) - 2.0) / b, 1.5 / b)
+    return math.nan
+
+
+def _read(gradient: Callable[[Tensor], Tensor], z: Tensor, entry: int, start: float, h: float) -> float:
+    slopes = []
+    for k in range(4):
+        moved = z.clone()
+        moved.view(-1)[entry] += start + k * h
+        slopes.append(float(gradient(moved).view(-1)[entry]))
+    a, b, c, d = slopes
+    below = (a - d) * (b - c)
+    excess = (a - c) * (b - d) / below - 1 if below else math.nan
+    cosh = (1 / excess - 1) / 2 if excess else math.nan
+    return math.acosh(cosh) / h if cosh > 1 else math.nan
