@@ -162,6 +162,8 @@ OTHERS = {
     "poly-1": (Z, lambda z: F.cross_entropy(z, Y) + (1 - z.softmax(1).gather(1, Y[:, None])).mean()),
     "entropy penalty": (Z, confident),
     "penalty on the logits": (Z, lambda z: F.cross_entropy(z, Y) + 0.01 * z.square().mean()),
+    "a target pushed away": (Z, lambda z: 2 * F.cross_entropy(z, Y) - F.cross_entropy(z, (Y + 1) % C)),
+    "plus a linear term": (Z, lambda z: F.cross_entropy(z, Y) + 0.1 * z.mean()),
     "reverse KL": (Z, lambda z: F.kl_div(SOFT.log().to(z), z.softmax(1), reduction="batchmean")),
     "squared error of softmax": (Z, lambda z: F.mse_loss(z.softmax(1), SOFT.to(z))),
     "squared error of sigmoid": (Z, lambda z: F.mse_loss(z.sigmoid(), SOFT.to(z))),
