@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from normscope.choices import check_choice
 from normscope.norms._inputs import check_input, per_channel, traced, wide
 from normscope.norms.batch import BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormNd
-from normscope.norms.lp import LpNorm1d, LpNorm2d, LpNorm3d, LpNormNd
+from normscope.norms.lp import LpNorm1d, LpNorm2d, LpNorm3d, LpNormNd, _LpLayer
 from normscope.norms.noisy import (
     CovariateNoise,
     NoisyBatchNorm1d,
@@ -71,6 +71,17 @@ class RMSNorm(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.num_features}, eps={self.eps}"
+
+
+NORM_LAYERS = (
+    nn.modules.batchnorm._NormBase,
+    _LpLayer,
+    CovariateNoise,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.RMSNorm,
+    RMSNorm,
+)
 
 
 class InstanceNorm(nn.GroupNorm):

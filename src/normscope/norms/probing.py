@@ -1,0 +1,128 @@
+"""Probes of a layer: a copy is asked what it computes, on inputs of several scales; the layer is not touched."""
+
+import contextlib
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normscope.isolation.generators import Generators
+
+# Large, where eps is nothing, to small, where it decides: a variance of 1e-6 tells 1e-5 from 1e-6.
+SCALES = (100.0, 1.0, 0.1, 1e-2, 1e-3)
+# Layers may compute in float32 whatever they are given: some hundred values summed there, in two ways.
+TOLERANCE = 2e-5
+_HOOKS = tuple(name for name in vars(nn.Module()) if name.endswith(("_hooks", "_hooks_with_kwargs")))
+
+
+class NoCopy(Exception):
+    """A layer that cannot be copied; the message says why."""
+
+
+def copies(*layers: nn.Module) -> tuple[nn.Module, ...]:
+    """Copies on the CPU, in float32 or float64 and without hooks; what `layers` share as parameters, they share.
+
+    Parameters get random values, so that no two of them, and no scale of one, look alike.
+    """
+    try:
+        with torch.device("cpu"):
+            copied = copy.deepcopy(tuple(map(_unhooked, layers)))
+            wide = any(p.dtype == torch.float64 for layer in copied for p in layer.parameters())
+            for layer in copied:
+                layer.to(device="cpu", dtype=torch.float64 if wide else torch.float32)
+    except Exception as error:
+        raise NoCopy(f"it cannot be copied for a probe ({type(error).__name__}: {_first_line(error)})") from error
+    draws = torch.Generator("cpu").manual_seed(11)
+    for parameter in dict.fromkeys(p for layer in copied for p in layer.parameters()):
+        parameter.copy_(torch.rand(parameter.shape, generator=draws, device="cpu") + 0.5)
+    for layer in copied:
+        for module in layer.modules():
+            for name, buffer in module._buffers.items():
+                module._buffers[name] = None if buffer is None else buffer.clone()
+    return copied
+
+
+def _unhooked(module: nn.Module) -> nn.Module:
+    """The same attributes in a module without hooks: a hook may hold on to everything, and writes where it likes."""
+    bare: nn.Module = object.__new__(type(module))
+    attributes = dict(vars(module)) | {name: type(vars(module)[name])() for name in _HOOKS if name in vars(module)}
+    children = module._modules.items()
+    attributes["_modules"] = {name: None if child is None else _unhooked(child) for name, child in children}
+    vars(bare).update(attributes)
+    return bare
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Inside, nothing is recorded for gradients, autocast is off, and generators are put back afterwards."""
+    generators = Generators()
+    generators.save()
+    try:
+        with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
+            yield
+    finally:
+        generators.restore()
+
+
+def shapes(channels: int, *, last: bool) -> list[tuple[int, ...]]:
+    """Inputs with the channels last or second, whose other sizes are not those of the channels."""
+    a, b, c = [size for size in (5, 7, 3, 11) if size != channels][:3]
+    if last:
+        return [(2, a, channels), (2, a, b, channels), (a, channels), (2, a, b, c, channels)]
+    return [(c, channels, a, b), (c, channels, a * b), (2, channels, c, a, b), (c, channels)]
+
+
+def draw(shape: Sequence[int], scale: float, like: nn.Module) -> Tensor:
+    """Values of this scale, with a mean and a spread of their own along each dimension but the first."""
+    dtype = next((p.dtype for p in like.parameters()), torch.float32)
+    draws = torch.Generator("cpu").manual_seed(5)
+    x = torch.randn(tuple(shape), generator=draws, dtype=dtype, device="cpu")
+    for dim, size in enumerate(shape[1:], 1):
+        sizes = [size if other == dim else 1 for other in range(len(shape))]
+        ramp = torch.rand(sizes, generator=draws, dtype=dtype, device="cpu")
+        x = x * (0.5 + ramp) + ramp
+    return scale * x
+
+
+def output(layer: nn.Module, x: Tensor) -> Tensor | Exception:
+    """What `layer` gives for `x`, or the exception; two calls draw the same random numbers."""
+    torch.default_generator.manual_seed(0)
+    try:
+        y: Any = layer(x.clone())
+    except Exception as error:
+        return error
+    if not isinstance(y, Tensor) or y.shape != x.shape:
+        return ValueError(f"it returns {tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__}")
+    return y
+
+
+def agree(layer: nn.Module, other: nn.Module, channels: int, *, last: bool) -> bool:
+    """Whether two layers compute the same, in train mode and then in eval mode, on all inputs that the first takes."""
+    first, second = copies(layer, other)
+    compared = False
+    for training in (True, False):
+        first.train(training)
+        second.train(training)
+        if first.training != training:
+            return False
+        for shape in shapes(channels, last=last):
+            for scale in SCALES:
+                expected = output(first, draw(shape, scale, first))
+                if isinstance(expected, Exception):
+                    break
+                got = output(second, draw(shape, scale, first))
+                if isinstance(got, Exception) or not _close(got, expected):
+                    return False
+                compared = True
+    return compared
+
+
+def _close(got: Tensor, expected: Tensor) -> bool:
+    error = (got.double() - expected.double()).abs().max()
+    return bool(error <= TOLERANCE * expected.double().abs().max())

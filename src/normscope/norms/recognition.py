@@ -1,0 +1,223 @@
+"""What a foreign layer computes: a twin made of layers of ours that holds its parameters and gives what it gives.
+
+A class of torch or of ours is known. A subclass with a forward of its own (LayerNorm2d, BatchNormAct2d), and a module
+that is none of ours at all (RMSNorm, by hand), are asked on a probe; where no twin agrees there is a reason instead.
+"""
+
+import inspect
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+from normscope.norms import probing
+from normscope.norms.fitting import Formula, fit
+from normscope.norms.kinds import NORM_LAYERS, InstanceNorm, RMSNorm
+from normscope.norms.wrappers import EachPosition, Followed, LastDim, OwnScale, Wrapper
+
+_NAMED_NORM = re.compile(r"[Nn]orm(?!al(?!i[sz]))|NORM")
+
+
+@dataclass(frozen=True)
+class Recognized:
+    """A layer taken for its `twin`, or left for a `reason`; `formula`: what it was found to compute, in words."""
+
+    twin: nn.Module | None
+    formula: str = ""
+    reason: str = ""
+
+
+def known(layer: nn.Module) -> bool:
+    """Whether `layer` is a normalizer whose class says what it computes."""
+    if isinstance(layer, Wrapper):
+        return True
+    if not isinstance(layer, NORM_LAYERS) or parametrize.is_parametrized(layer):
+        return False
+    base = _base(type(layer))
+    same = all(getattr(type(layer), name) is getattr(base, name) for name in ("forward", "train", "__call__"))
+    return same and "forward" not in vars(layer)
+
+
+def _base(kind: type[nn.Module]) -> type[nn.Module]:
+    """The class of torch or of ours that it is or comes from."""
+    return next(cls for cls in kind.__mro__ if cls.__module__.startswith(("torch.nn.", "normscope.")))
+
+
+def named_like_a_norm(layer: nn.Module) -> bool:
+    """Whether the class is called one; what normalizes weights (torch's weight_norm) is none."""
+    return bool(_NAMED_NORM.search(type(layer).__name__)) and not type(layer).__module__.startswith("torch.nn.utils.")
+
+
+def could_be_one(layer: nn.Module) -> bool:
+    """Whether a layer of another class holds what a normalizer holds: vectors of one size, no layers with weights."""
+    if type(layer).__module__.startswith(("torch.nn.", "normscope.")):
+        return False
+    sizes = {p.numel() for p in layer.parameters(recurse=False) if p is not None}
+    flat = all(p.numel() == max(p.shape, default=1) for p in layer.parameters(recurse=False))
+    bare = next((p for child in layer.children() for p in child.parameters()), None) is None
+    return flat and bare and len(sizes - {1}) <= 1 and (bool(sizes) or named_like_a_norm(layer))
+
+
+def recognize(layer: nn.Module) -> Recognized | None:
+    """The twin of a foreign layer or why there is none; None where nothing says that it is a normalizer."""
+    subclass = isinstance(layer, NORM_LAYERS)
+    suspected = subclass or named_like_a_norm(layer)
+    if reason := _closed(layer):
+        return Recognized(None, reason=reason) if suspected else None
+    try:
+        with probing.quiet():
+            found = _of_subclass(layer) if subclass else None
+            found = found or _by_fit(layer)
+    except probing.NoCopy as error:
+        return Recognized(None, reason=str(error)) if suspected else None
+    if found is None and suspected:
+        said = f"not what {_base(type(layer)).__name__} gives" if subclass else "no normalization that is known here"
+        return Recognized(
+            None, reason=f"its class {type(layer).__name__} has a forward of its own, which computes {said}"
+        )
+    return found
+
+
+def _closed(layer: nn.Module) -> str:
+    """Why a layer cannot be asked by giving it one tensor."""
+    if "Lazy" in type(layer).__name__ and not any(True for _ in layer.parameters()):
+        return "it does not know its channels yet; run one batch first"
+    if any(parametrize.is_parametrized(module) for module in layer.modules()):
+        return "its parameters are computed from others (a parametrization)"
+    try:
+        arguments = [*inspect.signature(layer.forward).parameters]
+    except (TypeError, ValueError):
+        return "the arguments of its forward are not known"
+    if len(arguments) != 1:
+        return f"its forward takes {', '.join(map(repr, arguments[1:])) or 'nothing'} besides its input"
+    return ""
+
+
+def _of_subclass(layer: nn.Module) -> Recognized | None:
+    """What its base computes, over the last dimension or at each position, alone or followed by its children."""
+    after = dict(layer.named_children())
+    for plain, channels, last in _bases(layer):
+        for twin in [plain] if not after else [plain, Followed(plain, after)]:
+            if "norm" not in after and probing.agree(layer, twin, channels, last=last):
+                return Recognized(
+                    twin, " then ".join([type(plain).__name__, *after][: 1 + len(after) * (twin != plain)])
+                )
+    return None
+
+
+def _bases(layer: nn.Module) -> Iterator[tuple[nn.Module, int, bool]]:
+    base = _base(type(layer))
+    plain = _as(base, layer)
+    if not isinstance(layer, (nn.LayerNorm, nn.RMSNorm)):
+        channels = layer.num_channels if isinstance(layer, nn.GroupNorm) else layer.num_features
+        assert isinstance(channels, int)
+        yield plain, channels, False
+    elif len(layer.normalized_shape) == 1:
+        yield plain, layer.normalized_shape[0], True
+        yield _at_each_position(layer), layer.normalized_shape[0], False
+
+
+def _as(base: type[nn.Module], layer: nn.Module) -> nn.Module:
+    """A layer of class `base` with the attributes and tensors of `layer`."""
+    plain: nn.Module = object.__new__(base)
+    vars(plain).update(vars(nn.Module()))
+    vars(plain).update(
+        (name, value)
+        for name, value in vars(layer).items()
+        if name not in vars(nn.Module()) or name in ("training", "_parameters", "_buffers")
+    )
+    plain._parameters, plain._buffers = dict(layer._parameters), dict(layer._buffers)
+    return plain
+
+
+def _at_each_position(layer: nn.LayerNorm | nn.RMSNorm) -> nn.Module:
+    (channels,) = layer.normalized_shape
+    norm: nn.Module
+    if isinstance(layer, nn.LayerNorm):
+        norm = nn.GroupNorm(1, channels, layer.eps, layer.weight is not None)
+        norm.register_parameter("bias", layer.bias)
+    else:
+        # torch's default is that of the dtype it meets.
+        like = torch.float32 if layer.weight is None else layer.weight.dtype
+        eps = torch.finfo(like).eps if layer.eps is None else layer.eps
+        norm = RMSNorm(channels, eps, layer.weight is not None)
+    norm.register_parameter("weight", layer.weight)
+    return EachPosition(norm)
+
+
+def _by_fit(layer: nn.Module) -> Recognized | None:
+    """The twin by the formula that fits, for each number of channels that the layer could have."""
+    for channels in _channels(layer):
+        for last in (False, True):
+            (copied,) = probing.copies(layer)
+            formula = fit(copied, channels, last=last)
+            if formula is None:
+                continue
+            if formula.missed:
+                return Recognized(None, reason=formula.missed)
+            twin = _twin(layer, channels, formula)
+            if not probing.agree(layer, twin, channels, last=last):
+                why = f"it computes {formula} of large values only: its eps is not added to the variance"
+                return Recognized(None, reason=why)
+            if not _tied_to(layer, channels, last):
+                return Recognized(
+                    None, reason=f"it computes {formula} of any number of channels, and holds no weight to say how many"
+                )
+            return Recognized(twin, f"{formula}, eps={formula.eps:g}" + ", times 1 + weight" * bool(formula.offset))
+    return None
+
+
+def _channels(layer: nn.Module) -> list[int]:
+    """Numbers of channels that the parameters have, or those that attributes without parameters may stand for."""
+    sizes = {tensor.numel() for tensor in (*layer.parameters(), *layer.buffers())} - {1}
+    if sizes:
+        return [*sizes]
+    numbers: list[int] = []
+    for name, value in vars(layer).items():
+        if name.startswith("_") or isinstance(value, bool):
+            continue
+        if isinstance(value, (tuple, list)) and len(value) == 1:
+            (value,) = value
+        if isinstance(value, float) and math.isfinite(value) and math.isclose(value**2, round(value**2), rel_tol=1e-6):
+            value = round(value**2)
+        if isinstance(value, int) and 1 < value <= 2**16:
+            numbers.append(value)
+    return [*dict.fromkeys(numbers)]
+
+
+def _tied_to(layer: nn.Module, channels: int, last: bool) -> bool:
+    """Whether the layer is for this number of channels only; one with vectors is."""
+    if any(p.numel() == channels for p in layer.parameters()):
+        return True
+    (copied,) = probing.copies(layer)
+    formula = fit(copied, channels + 6, last=last)
+    return formula is None or bool(formula.missed)
+
+
+def _twin(layer: nn.Module, channels: int, formula: Formula) -> nn.Module:
+    own = dict(layer.named_parameters())
+    weight, bias = (None if name is None else (name, own[name]) for name in (formula.weight, formula.bias))
+    rms = formula.kind.startswith("RMS")
+    plain = not formula.offset and not (rms and bias) and (weight is not None or bias is None)
+    inside = plain and all(given is None or given[1].shape == (channels,) for given in (weight, bias))
+    affine = inside and weight is not None
+    norm: nn.Module
+    if rms:
+        norm = RMSNorm(channels, formula.eps, affine)
+    elif formula.kind.startswith("Instance"):
+        norm = InstanceNorm(channels, formula.eps, affine)
+    else:
+        norm = nn.GroupNorm(formula.groups, channels, formula.eps, affine)
+    if affine:
+        for name, given in (("weight", weight), ("bias", bias)):
+            if not (rms and name == "bias"):
+                norm.register_parameter(name, None if given is None else given[1])
+    elif weight or bias:
+        norm = OwnScale(norm, weight, bias, formula.offset)
+    if formula.last:
+        return LastDim(norm)
+    return EachPosition(norm) if formula.kind.endswith("position") else norm
