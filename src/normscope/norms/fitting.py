@@ -36,6 +36,11 @@ class Formula:
     eps: float = 0.0
     missed: str = ""
 
+    @property
+    def fixed(self) -> bool:
+        """Whether nothing is normalized: the layer scales each channel by a constant, as LayerScale does."""
+        return self.kind == "a fixed scale"
+
     def __str__(self) -> str:
         over = {
             "position": "over the channels of each position",
@@ -51,9 +56,9 @@ def fit(layer: nn.Module, channels: int, *, last: bool) -> Formula | None:
     """The formula of a copied layer for inputs with channels last or second; None where it is none of these."""
     layer.eval()
     found = _fit_mode(layer, channels, last)
-    if found is None and not last:
+    if (found is None or found.fixed) and not last:
         layer.train()
-        found = _fit_batch(layer, channels)
+        found = _fit_batch(layer, channels) or found
     return found
 
 
@@ -76,14 +81,16 @@ def _fit_mode(layer: nn.Module, channels: int, last: bool) -> Formula | None:
 
 
 def _fit_batch(layer: nn.Module, channels: int) -> Formula | None:
+    """BatchNorm in train mode: of inputs 10 times as large it gives the same, which a fixed scale does not."""
+    missed = (
+        "it computes a BatchNorm with code of its own, whose running statistics are not known here; use torch's "
+        "BatchNorm in its place"
+    )
     for shape in probing.shapes(channels, last=False):
-        x = probing.draw(shape, 100.0, layer)
-        y = probing.output(layer, x)
-        if isinstance(y, Tensor) and _affine(_standard(x, [0, *range(2, x.ndim)], 0.0), y) is not None:
-            missed = (
-                "it computes a BatchNorm with code of its own, whose running statistics are not known here; use "
-                "torch's BatchNorm in its place"
-            )
+        inputs = [probing.draw(shape, scale, layer) for scale in (100.0, 10.0)]
+        outputs = [y for x in inputs if isinstance(y := probing.output(layer, x), Tensor)]
+        fits = [_affine(_standard(x, [0, *range(2, x.ndim)], 0.0), y) for x, y in zip(inputs, outputs, strict=False)]
+        if len(fits) == 2 and fits[0] is not None and fits[1] is not None and _near(fits[0][0], fits[1][0]):
             return Formula("BatchNorm by batch", last=False, missed=missed)
     return None
 
@@ -99,7 +106,8 @@ def _hypotheses(channels: int, last: bool) -> list[tuple[str, int]]:
 
 def _second(x: Tensor, last: bool) -> Tensor:
     """(N, C, everything else)."""
-    return (x.movedim(-1, 1) if last else x).flatten(2)
+    x = x.movedim(-1, 1) if last else x
+    return x.reshape(*x.shape[:2], -1)
 
 
 def _normalized(x: Tensor, kind: str, groups: int, eps: float) -> Tensor:
@@ -124,7 +132,8 @@ def _affine(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
     a = (z0 * y0).sum(1) / z0.square().sum(1)
     b = y.mean(1) - a * z.mean(1)
     error = (y - a[:, None] * z - b[:, None]).abs().max()
-    return (a, b) if bool(error <= _FITS * y.abs().max()) and bool(y.abs().max() > 0) else None
+    size = y.abs().max()
+    return (a, b) if bool(error <= _FITS * size) and bool(y0.abs().max() > 10 * _FITS * size) else None
 
 
 def _formula(
@@ -143,10 +152,10 @@ def _formula(
     spare = [name for name, _ in layer.named_parameters() if name not in (weight, bias)]
     if spare:
         return _missed(found, f"it computes {found} and has the parameter {spare[0]!r} besides scale and shift")
-    tiny = probing.draw(shape, _TINY, layer)
-    y = probing.output(layer, tiny)
-    assert isinstance(y, Tensor)
-    return Formula(kind, last, groups, weight, bias, offset, _eps(layer, tiny, y, found, a, b))
+    if bias is not None:
+        # What tiny inputs give would be lost beside it.
+        layer.get_parameter(bias).zero_()
+    return Formula(kind, last, groups, weight, bias, offset, _eps(layer, probing.draw(shape, _TINY, layer), found, a))
 
 
 def _missed(found: Formula, why: str) -> Formula:
@@ -170,15 +179,17 @@ def _constant(values: Tensor) -> bool:
     return bool(values.std(correction=0) <= _FITS * values.mean().abs())
 
 
-def _eps(layer: nn.Module, x: Tensor, y: Tensor, found: Formula, a: Tensor, b: Tensor) -> float:
+def _eps(layer: nn.Module, x: Tensor, found: Formula, a: Tensor) -> float:
     """1 / sqrt(v + eps) = r, found as the slope of y over (x - m); of tiny inputs, whose v is nothing beside eps."""
-    zero = probing.output(layer, 0 * x)
+    y, zero = probing.output(layer, x), probing.output(layer, 0 * x)
+    assert isinstance(y, Tensor)
     x, y = _second(x, found.last).double(), _second(y, found.last).double()
     # z sqrt(v): what stands over the denominator.
     over = _normalized(x, found.kind, found.groups, 1.0) * a[:, None]
-    r = float((over * (y - b[:, None])).sum() / over.square().sum())
+    r = float((over * y).sum() / over.square().sum())
     if r * _TINY > 0.1:
-        return _GUARD if isinstance(zero, Exception) or bool(zero.isfinite().all()) else 0.0
-    known = [value for value in vars(layer).values() if isinstance(value, float)]
+        return _GUARD if isinstance(zero, Tensor) and bool(zero.isfinite().all()) else 0.0
     eps = 1 / r**2
-    return next((value for value in known if abs(value - eps) <= 1e-3 * eps), float(f"{eps:.6g}"))
+    own = [value for value in vars(layer).values() if isinstance(value, float)]
+    likely = [*own, torch.finfo(torch.float32).eps, *(float(f"{eps:.{digits}g}") for digits in (1, 2, 3))]
+    return next((value for value in likely if abs(value - eps) <= 1e-3 * eps), eps)

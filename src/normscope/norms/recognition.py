@@ -59,21 +59,25 @@ def could_be_one(layer: nn.Module) -> bool:
     sizes = {p.numel() for p in layer.parameters(recurse=False) if p is not None}
     flat = all(p.numel() == max(p.shape, default=1) for p in layer.parameters(recurse=False))
     bare = next((p for child in layer.children() for p in child.parameters()), None) is None
-    return flat and bare and len(sizes - {1}) <= 1 and (bool(sizes) or named_like_a_norm(layer))
+    alone = next(layer.children(), None) is None
+    return flat and bare and len(sizes - {1}) <= 1 and (bool(sizes) or alone or named_like_a_norm(layer))
 
 
 def recognize(layer: nn.Module) -> Recognized | None:
     """The twin of a foreign layer or why there is none; None where nothing says that it is a normalizer."""
     subclass = isinstance(layer, NORM_LAYERS)
     suspected = subclass or named_like_a_norm(layer)
-    if reason := _closed(layer):
-        return Recognized(None, reason=reason) if suspected else None
+    closed = _closed(layer)
+    if closed and suspected:
+        return Recognized(None, reason=closed)
     try:
         with probing.quiet():
             found = _of_subclass(layer) if subclass else None
-            found = found or _by_fit(layer)
+            found = found or _by_fit(layer, suspected)
     except probing.NoCopy as error:
         return Recognized(None, reason=str(error)) if suspected else None
+    if found is not None and closed:
+        return Recognized(None, reason=closed)
     if found is None and suspected:
         said = f"not what {_base(type(layer)).__name__} gives" if subclass else "no normalization that is known here"
         return Recognized(
@@ -149,13 +153,13 @@ def _at_each_position(layer: nn.LayerNorm | nn.RMSNorm) -> nn.Module:
     return EachPosition(norm)
 
 
-def _by_fit(layer: nn.Module) -> Recognized | None:
+def _by_fit(layer: nn.Module, suspected: bool) -> Recognized | None:
     """The twin by the formula that fits, for each number of channels that the layer could have."""
     for channels in _channels(layer):
         for last in (False, True):
             (copied,) = probing.copies(layer)
             formula = fit(copied, channels, last=last)
-            if formula is None:
+            if formula is None or (formula.fixed and not suspected):
                 continue
             if formula.missed:
                 return Recognized(None, reason=formula.missed)
@@ -182,8 +186,10 @@ def _channels(layer: nn.Module) -> list[int]:
             continue
         if isinstance(value, (tuple, list)) and len(value) == 1:
             (value,) = value
-        if isinstance(value, float) and math.isfinite(value) and math.isclose(value**2, round(value**2), rel_tol=1e-6):
-            value = round(value**2)
+        if isinstance(value, float) and math.isfinite(value) and value > 0:
+            # The square root of their number, or one over it.
+            square = value**2 if value > 1 else value**-2
+            value = round(square) if math.isclose(square, round(square), rel_tol=1e-6) else 0
         if isinstance(value, int) and 1 < value <= 2**16:
             numbers.append(value)
     return [*dict.fromkeys(numbers)]
