@@ -56,7 +56,8 @@ def fit(layer: nn.Module, channels: int, *, last: bool) -> Formula | None:
     """The formula of a copied layer for inputs with channels last or second; None where it is none of these."""
     layer.eval()
     found = _fit_mode(layer, channels, last)
-    if (found is None or found.fixed) and not last:
+    holds = any(True for _ in (*layer.parameters(), *layer.buffers()))
+    if holds and (found is None or found.fixed) and not last:
         layer.train()
         found = _fit_batch(layer, channels) or found
     return found
@@ -64,20 +65,25 @@ def fit(layer: nn.Module, channels: int, *, last: bool) -> Formula | None:
 
 def _fit_mode(layer: nn.Module, channels: int, last: bool) -> Formula | None:
     for shape in probing.shapes(channels, last=last):
-        x = probing.draw(shape, 100.0, layer)
-        y = probing.output(layer, x)
-        if isinstance(y, Exception) or (len(shape) == 2 and not last):
+        x, smaller = (probing.draw(shape, scale, layer) for scale in (100.0, 10.0))
+        y, same = probing.output(layer, x), probing.output(layer, smaller)
+        if isinstance(y, Exception) or isinstance(same, Exception) or (len(shape) == 2 and not last):
             continue
+        invariant = (y - same).abs().max() <= 10 * _FITS * y.abs().max()
         x, y = _second(x, last), _second(y, last)
+        if not invariant:
+            return _fixed(last) if _affine(x, y) is not None else None
         for kind, groups in _hypotheses(channels, last):
             affine = _affine(_normalized(x, kind, groups, 0.0), y)
             if affine is not None:
                 return _formula(layer, shape, kind, groups, last, *affine)
-        if _affine(x, y) is not None:
-            missed = "it scales and shifts each channel by constants, whatever its input (a frozen BatchNorm does)"
-            return Formula("a fixed scale", last, missed=missed)
         return None
     return None
+
+
+def _fixed(last: bool) -> Formula:
+    missed = "it scales and shifts each channel by constants, whatever its input (a frozen BatchNorm does)"
+    return Formula("a fixed scale", last, missed=missed)
 
 
 def _fit_batch(layer: nn.Module, channels: int) -> Formula | None:

@@ -73,10 +73,10 @@ def quiet() -> Iterator[None]:
 
 def shapes(channels: int, *, last: bool) -> list[tuple[int, ...]]:
     """Inputs with the channels last or second, whose other sizes are not those of the channels."""
-    a, b, c = [size for size in (5, 7, 3, 11) if size != channels][:3]
+    a, b, c, d = [size for size in (3, 4, 2, 5, 7) if size != channels][:4]
     if last:
-        return [(2, a, channels), (2, a, b, channels), (a, channels), (2, a, b, c, channels)]
-    return [(c, channels, a, b), (c, channels, a * b), (2, channels, c, a, b), (c, channels)]
+        return [(c, a, channels), (c, a, b, channels), (a, channels), (c, d, a, b, channels)]
+    return [(c, channels, a, b), (c, channels, d), (c, channels, d, a, b), (a, channels)]
 
 
 def draw(shape: tuple[int, ...], scale: float, like: nn.Module) -> Tensor:
@@ -120,11 +120,26 @@ def agree(layer: nn.Module, other: nn.Module, channels: int, *, last: bool) -> b
         if not _set_mode(training, first, second):
             return False
         for shape in taken:
-            for scale in SCALES:
+            for scale in SCALES[::2] if training else SCALES:
                 expected, got = (output(part, draw(shape, scale, first)) for part in (first, second))
                 if isinstance(expected, Exception) or isinstance(got, Exception) or not _close(got, expected):
                     return False
     return bool(taken)
+
+
+def takes_both(layer: nn.Module, channels: int) -> bool:
+    """Whether a layer takes its channels last in inputs of some rank, and second in those of another."""
+    (copied,) = copies(layer)
+    copied.eval()
+    ways = [
+        any(
+            isinstance(output(copied, draw(shape, 1.0, copied)), Tensor)
+            for shape in shapes(channels, last=last)
+            if len(shape) > 2
+        )
+        for last in (True, False)
+    ]
+    return all(ways)
 
 
 def _set_mode(training: bool, *layers: nn.Module) -> bool:

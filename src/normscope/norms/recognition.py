@@ -74,6 +74,9 @@ def recognize(layer: nn.Module) -> Recognized | None:
         with probing.quiet():
             found = _of_subclass(layer) if subclass else None
             found = found or _by_fit(layer, suspected)
+            if found is not None and found.twin is not None and _takes_both(layer):
+                both = "it takes channels last in inputs of some rank and second in others, and no layer here does both"
+                return Recognized(None, reason=both)
     except probing.NoCopy as error:
         return Recognized(None, reason=str(error)) if suspected else None
     if found is not None and closed:
@@ -84,6 +87,13 @@ def recognize(layer: nn.Module) -> Recognized | None:
             None, reason=f"its class {type(layer).__name__} has a forward of its own, which computes {said}"
         )
     return found
+
+
+def _takes_both(layer: nn.Module) -> bool:
+    """Asked of a layer over channels alone, by its vectors; one without takes inputs of any size."""
+    over_channels = not isinstance(layer, (nn.modules.batchnorm._NormBase, nn.GroupNorm))
+    vectors = {tensor.numel() for tensor in (*layer.parameters(), *layer.buffers())} - {1}
+    return over_channels and any(probing.takes_both(layer, channels) for channels in vectors)
 
 
 def _closed(layer: nn.Module) -> str:

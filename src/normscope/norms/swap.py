@@ -102,10 +102,8 @@ def swap_norms(model: nn.Module, to: str, **options: Any) -> Swaps:
     for old, (new, _) in replacements.items():
         replace(model, old, new)
     if left:
-        listed = "; ".join(f"{name} ({why})" for name, why in left.items())
-        warnings.warn(
-            f"swap_norms left {len(left)} of {len(left) + len(names)} layers as they were: {listed}.", stacklevel=2
-        )
+        total = len(left) + len(names)
+        warnings.warn(f"swap_norms left {len(left)} of {total} layers as they were: {_listed(left)}.", stacklevel=2)
     return Swaps(
         (
             Swap(
@@ -120,11 +118,18 @@ def swap_norms(model: nn.Module, to: str, **options: Any) -> Swaps:
 def _nothing_to_swap(model: nn.Module, left: dict[str, str]) -> str:
     said = f"{type(model).__name__} has no normalizer to swap"
     if left:
-        return f"{said}. Looked at and left: {'; '.join(f'{name} ({why})' for name, why in left.items())}."
+        return f"{said}. Looked at and left: {_listed(left)}."
     return (
         f"{said}: no module in it is a normalization layer, by its class or by what it computes. A normalization that "
         "a forward computes without a module is not seen; make it a module."
     )
+
+
+def _listed(left: dict[str, str]) -> str:
+    """Each reason once, with the first layer that it holds for."""
+    names = {why: [name for name, other in left.items() if other == why] for why in left.values()}
+    more = {why: f" and {len(found) - 1} more" * (len(found) > 1) for why, found in names.items()}
+    return "; ".join(f"{found[0]}{more[why]} ({why})" for why, found in names.items())
 
 
 def _seeds(seed: int, n: int) -> list[int]:

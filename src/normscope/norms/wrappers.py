@@ -1,6 +1,7 @@
 """Layers of ours in places made for other layers: channels elsewhere, a scale of another form, an activation inside."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -18,7 +19,14 @@ class Wrapper(nn.Module):
         self.norm = norm
 
 
-class LastDim(Wrapper):
+class Placed(Wrapper):
+    """A wrapper whose weight and bias are those of its normalizer, for forwards that ask a layer for its dtype."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.norm, name) if name in ("weight", "bias") else super().__getattr__(name)
+
+
+class LastDim(Placed):
     """A channel-second normalizer for inputs (..., C) with channels last, every position a sample."""
 
     eps = Identity.eps
@@ -28,7 +36,7 @@ class LastDim(Wrapper):
         return y.view(x.shape)
 
 
-class EachPosition(Wrapper):
+class EachPosition(Placed):
     """A normalizer for inputs (N, C, *space), every position of space a sample: LayerNorm as ConvNeXt applies it."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -79,7 +87,7 @@ class OwnScale(Wrapper):
         return f"offset={self.offset:g}" if self.offset else ""
 
 
-class Followed(Wrapper):
+class Followed(Placed):
     """A normalizer, then the children of the layer it replaces: dropout and activation of BatchNormAct2d.
 
     They may work in place, which must not reach what came in.
