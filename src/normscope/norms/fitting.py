@@ -64,6 +64,7 @@ def fit(layer: nn.Module, channels: int, *, last: bool) -> Formula | None:
 
 
 def _fit_mode(layer: nn.Module, channels: int, last: bool) -> Formula | None:
+    fixed = None
     for shape in probing.shapes(channels, last=last):
         x, smaller = (probing.draw(shape, scale, layer) for scale in (100.0, 10.0))
         y, same = probing.output(layer, x), probing.output(layer, smaller)
@@ -72,13 +73,16 @@ def _fit_mode(layer: nn.Module, channels: int, last: bool) -> Formula | None:
         invariant = (y - same).abs().max() <= 10 * _FITS * y.abs().max()
         x, y = _second(x, last), _second(y, last)
         if not invariant:
-            return _fixed(last) if _affine(x, y) is not None else None
+            if _affine(x, y) is None:
+                return None
+            fixed = _fixed(last)
+            continue
         for kind, groups in _hypotheses(channels, last):
             affine = _affine(_normalized(x, kind, groups, 0.0), y)
             if affine is not None:
                 return _formula(layer, shape, kind, groups, last, *affine)
         return None
-    return None
+    return fixed
 
 
 def _fixed(last: bool) -> Formula:

@@ -107,7 +107,9 @@ def output(layer: nn.Module, x: Tensor) -> Tensor | Exception:
     return y
 
 
-def agree(layer: nn.Module, other: nn.Module, channels: int, *, last: bool) -> bool:
+def agree(
+    layer: nn.Module, other: nn.Module, channels: int, *, last: bool, modes: tuple[bool, ...] = (True, False)
+) -> bool:
     """Whether two layers compute the same, in train mode and then in eval mode, on all inputs that both take."""
     first, second = copies(layer, other)
     _set_mode(False, first, second)
@@ -116,7 +118,7 @@ def agree(layer: nn.Module, other: nn.Module, channels: int, *, last: bool) -> b
         for shape in shapes(channels, last=last)
         if not any(isinstance(output(part, draw(shape, 1.0, first)), Exception) for part in (first, second))
     ]
-    for training in (True, False):
+    for training in modes:
         if not _set_mode(training, first, second):
             return False
         for shape in taken:

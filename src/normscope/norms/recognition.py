@@ -4,6 +4,7 @@ A class of torch or of ours is known. A subclass with a forward of its own (Laye
 that is none of ours at all (RMSNorm, by hand), are asked on a probe; where no twin agrees there is a reason instead.
 """
 
+import contextlib
 import inspect
 import math
 import re
@@ -11,15 +12,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from normscope.norms import probing
 from normscope.norms.fitting import Formula, fit
 from normscope.norms.kinds import NORM_LAYERS, InstanceNorm, RMSNorm
-from normscope.norms.wrappers import EachPosition, Followed, LastDim, OwnScale, Wrapper
+from normscope.norms.wrappers import EachPosition, Followed, LastDim, OwnScale, Wrapper, core
 
-_NAMED_NORM = re.compile(r"[Nn]orm(?!al(?!i[sz]))|NORM")
+_NAMED_NORM = re.compile(r"[Nn]orm(?!al(?!i[sz])|Free)|NORM")
+_NAMED_NONE = re.compile(r"No([A-Z][a-z]+)?Norm")
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,9 @@ def _base(kind: type[nn.Module]) -> type[nn.Module]:
 
 def named_like_a_norm(layer: nn.Module) -> bool:
     """Whether the class is called one; what normalizes weights (torch's weight_norm) is none."""
-    return bool(_NAMED_NORM.search(type(layer).__name__)) and not type(layer).__module__.startswith("torch.nn.utils.")
+    name = type(layer).__name__
+    called = bool(_NAMED_NORM.search(name)) and not _NAMED_NONE.search(name)
+    return called and not type(layer).__module__.startswith("torch.nn.utils.")
 
 
 def could_be_one(layer: nn.Module) -> bool:
@@ -63,8 +67,11 @@ def could_be_one(layer: nn.Module) -> bool:
     return flat and bare and len(sizes - {1}) <= 1 and (bool(sizes) or alone or named_like_a_norm(layer))
 
 
-def recognize(layer: nn.Module) -> Recognized | None:
-    """The twin of a foreign layer or why there is none; None where nothing says that it is a normalizer."""
+def recognize(layer: nn.Module, modes: tuple[bool, ...] = (True, False)) -> Recognized | None:
+    """The twin of a foreign layer or why there is none; None where nothing says that it is a normalizer.
+
+    modes: in which it has to agree with a subclass, train (True) and eval (False).
+    """
     subclass = isinstance(layer, NORM_LAYERS)
     suspected = subclass or named_like_a_norm(layer)
     closed = _closed(layer)
@@ -72,21 +79,48 @@ def recognize(layer: nn.Module) -> Recognized | None:
         return Recognized(None, reason=closed)
     try:
         with probing.quiet():
-            found = _of_subclass(layer) if subclass else None
-            found = found or _by_fit(layer, suspected)
+            found = _of_subclass(layer, modes) if subclass else None
+            if not isinstance(layer, nn.modules.batchnorm._NormBase):
+                found = found or _by_fit(layer, suspected)
             if found is not None and found.twin is not None and _takes_both(layer):
                 both = "it takes channels last in inputs of some rank and second in others, and no layer here does both"
                 return Recognized(None, reason=both)
     except probing.NoCopy as error:
-        return Recognized(None, reason=str(error)) if suspected else None
+        holds = any(True for _ in layer.parameters())
+        return Recognized(None, reason=str(error)) if suspected or holds else None
     if found is not None and closed:
         return Recognized(None, reason=closed)
     if found is None and suspected:
-        said = f"not what {_base(type(layer)).__name__} gives" if subclass else "no normalization that is known here"
-        return Recognized(
-            None, reason=f"its class {type(layer).__name__} has a forward of its own, which computes {said}"
-        )
+        said = f"is not what {_base(type(layer)).__name__} computes" if subclass else "is no normalization known here"
+        return Recognized(None, reason=f"what its class {type(layer).__name__} computes {said}")
     return found
+
+
+def has_frozen_statistics(layer: nn.Module) -> bool:
+    """Whether a layer that is no BatchNorm holds the buffers of one, as a frozen BatchNorm does."""
+    if isinstance(layer, NORM_LAYERS):
+        return False
+    return all(isinstance(layer._buffers.get(name), Tensor) for name in ("running_mean", "running_var"))
+
+
+def recognize_in_eval(layer: nn.Module) -> Recognized | None:
+    """The BatchNorm that a frozen one is, alone or followed by its children, whatever mode it is in."""
+    mean = layer.running_mean
+    assert isinstance(mean, Tensor)
+    eps, affine = getattr(layer, "eps", 1e-5), [getattr(layer, name, None) for name in ("weight", "bias")]
+    plain = nn.BatchNorm2d(mean.numel(), eps, affine=False, device=mean.device, dtype=mean.dtype).eval()
+    plain.running_mean, plain.running_var = mean.flatten(), layer.running_var.flatten()  # type: ignore[operator]
+    for name, tensor in zip(("weight", "bias"), affine, strict=True):
+        if isinstance(tensor, Tensor) and tensor.numel() == mean.numel():
+            # As buffers: a probe gives parameters other values, and the frozen layer's are buffers.
+            del plain._parameters[name]
+            plain.register_buffer(name, tensor.detach().flatten())
+    after = dict(layer.named_children())
+    with contextlib.suppress(probing.NoCopy), probing.quiet():
+        for twin in _alone_or_followed(plain, after):
+            if probing.agree(layer, twin, mean.numel(), last=False, modes=(False,)):
+                return Recognized(twin)
+    return None
 
 
 def _takes_both(layer: nn.Module) -> bool:
@@ -111,16 +145,21 @@ def _closed(layer: nn.Module) -> str:
     return ""
 
 
-def _of_subclass(layer: nn.Module) -> Recognized | None:
+def _of_subclass(layer: nn.Module, modes: tuple[bool, ...]) -> Recognized | None:
     """What its base computes, over the last dimension or at each position, alone or followed by its children."""
     after = dict(layer.named_children())
     for plain, channels, last in _bases(layer):
-        for twin in [plain] if not after else [plain, Followed(plain, after)]:
-            if "norm" not in after and probing.agree(layer, twin, channels, last=last):
-                return Recognized(
-                    twin, " then ".join([type(plain).__name__, *after][: 1 + len(after) * (twin != plain)])
-                )
+        for twin in _alone_or_followed(plain, after):
+            if probing.agree(layer, twin, channels, last=last, modes=modes):
+                parts = [core(twin), *(after.values() if isinstance(twin, Followed) else ())]
+                where = " at each position" * isinstance(plain, EachPosition)
+                return Recognized(twin, ", then ".join(type(part).__name__ for part in parts) + where)
     return None
+
+
+def _alone_or_followed(plain: nn.Module, after: dict[str, nn.Module]) -> list[nn.Module]:
+    fits = after and after.keys().isdisjoint(("norm", "after"))
+    return [plain, Followed(plain, after)] if fits else [plain]
 
 
 def _bases(layer: nn.Module) -> Iterator[tuple[nn.Module, int, bool]]:
@@ -219,7 +258,8 @@ def _twin(layer: nn.Module, channels: int, formula: Formula) -> nn.Module:
     weight, bias = (None if name is None else (name, own[name]) for name in (formula.weight, formula.bias))
     rms = formula.kind.startswith("RMS")
     plain = not formula.offset and not (rms and bias) and (weight is not None or bias is None)
-    inside = plain and all(given is None or given[1].shape == (channels,) for given in (weight, bias))
+    given = ((weight, "weight"), (bias, "bias"))
+    inside = plain and all(p is None or (p[0] == name and p[1].shape == (channels,)) for p, name in given)
     affine = inside and weight is not None
     norm: nn.Module
     if rms:
@@ -229,9 +269,8 @@ def _twin(layer: nn.Module, channels: int, formula: Formula) -> nn.Module:
     else:
         norm = nn.GroupNorm(formula.groups, channels, formula.eps, affine)
     if affine:
-        for name, given in (("weight", weight), ("bias", bias)):
-            if not (rms and name == "bias"):
-                norm.register_parameter(name, None if given is None else given[1])
+        for parameter, name in given[: 1 if rms else 2]:
+            norm.register_parameter(name, None if parameter is None else parameter[1])
     elif weight or bias:
         norm = OwnScale(norm, weight, bias, formula.offset)
     if formula.last:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from normscope.choices import check_choice
 from normscope.norms._places import also_held_by, replace
 from normscope.norms.finding import find_norms
-from normscope.norms.kinds import NORM_NAMES, make_norm
+from normscope.norms.kinds import NORM_NAMES, Identity, RMSNorm, make_norm
 from normscope.norms.lp import _LpLayer
 from normscope.norms.noisy import CovariateNoise
 from normscope.norms.recognition import known
@@ -169,7 +169,8 @@ def _replacement(
         )
     new, kept = _scaled(model, name, old, to, options)
     new.train(old.training)
-    if to == "none":
+    if isinstance(new, Identity):
+        new.stand_in(getattr(source, "weight", None))
         return new, kept
     if last_dim:
         return _like(old, LastDim(new)), kept
@@ -205,7 +206,8 @@ def _scaled(
         new.register_parameter("bias", None)
     if own is not None and to not in ("none", "noise"):
         weight, bias = own.named_affine
-        new = OwnScale(new, weight, None if to == "rms" else bias, own.offset)
+        # "rms" has no bias, but one that had one is still the same kind.
+        new = OwnScale(new, weight, bias if to != "rms" or isinstance(source, RMSNorm) else None, own.offset)
         kept = tuple(new._parameters)
     return new, kept
 
