@@ -171,6 +171,14 @@ def test_what_is_left_is_named_with_the_reason(name):
     assert "1: BatchNorm2d -> GroupNorm, keeps weight, bias" in str(swaps)
 
 
+def test_a_normalizer_of_another_name_that_cannot_be_taken_is_named_too():
+    class Gate(foreign.GatedRMSNorm):
+        pass
+
+    with pytest.raises(ValueError, match="0 .Gate: its forward takes 'gate' besides its input"):
+        swap_norms(nn.Sequential(Gate(C)), "batch")
+
+
 def test_where_all_are_left_the_error_says_why_and_not_how_to_build_a_model():
     model = nn.Sequential(foreign.GatedRMSNorm(C), foreign.GatedRMSNorm(C), nn.Linear(C, C))
     with pytest.raises(ValueError, match="Looked at and left: 0 and 1 more .*its forward takes 'gate'"):

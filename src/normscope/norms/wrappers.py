@@ -90,7 +90,7 @@ class OwnScale(Wrapper):
 class Followed(Placed):
     """A normalizer, then the children of the layer it replaces: dropout and activation of BatchNormAct2d.
 
-    They may work in place, which must not reach what came in.
+    They may work in place: what takes the place of `norm` gives a new tensor.
     """
 
     def __init__(self, norm: nn.Module, after: Mapping[str, nn.Module]) -> None:
@@ -105,8 +105,6 @@ class Followed(Placed):
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.norm(x)
-        if y is x:
-            y = x.clone()
         for child in self.children_after.values():
             y = child(y)
         return y
