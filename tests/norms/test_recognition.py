@@ -148,6 +148,28 @@ def test_a_taken_out_layer_gives_a_new_tensor_as_it_did(to):
     assert torch.equal(x, before)
 
 
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", ["llama", "gemma", "convnext", "rms 2d", "batch and act"])
+def test_new_layers_are_in_the_mode_of_the_old_and_children_in_their_own(name, training):
+    model = nn.Sequential(TAKEN[name][0](C)).train()
+    model[0].train(training)
+    modes = dict.fromkeys(model[0].children(), not training)
+    for child, mode in modes.items():
+        child.train(mode)
+    swap_norms(model, "batch")
+    assert all(module.training == modes.get(module, training) for module in model[0].modules())
+
+
+def test_a_guard_against_zero_is_no_eps_for_a_batch():
+    model = nn.Sequential(foreign.UnitLengthNorm(C))
+    x = inputs(LAST)
+    swap_norms(model, "rms")
+    assert core(model[0]).eps < 1e-20
+    assert torch.equal(model(0 * x), 0 * x)
+    swap_norms(model, "batch")
+    assert core(model[0]).eps == 1e-5
+
+
 @pytest.mark.parametrize("to", ["batch", "layer", "none"])
 def test_a_forward_can_still_ask_for_the_dtype_of_the_weight(to):
     model = nn.Sequential(foreign.LlamaRMSNorm(C)).bfloat16()

@@ -8,17 +8,16 @@ import contextlib
 import inspect
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from normscope.norms import probing
-from normscope.norms.fitting import Formula, fit
-from normscope.norms.kinds import NORM_LAYERS, InstanceNorm, RMSNorm
-from normscope.norms.wrappers import EachPosition, Followed, LastDim, OwnScale, Wrapper, core
+from normscope.norms.fitting import fit
+from normscope.norms.kinds import NORM_LAYERS
+from normscope.norms.twins import alone_or_followed, base_of, of_bases, of_formula, set_mode
+from normscope.norms.wrappers import EachPosition, Followed, Wrapper, core
 
 _NAMED_NORM = re.compile(r"[Nn]orm(?!al(?!i[sz])|Free)|NORM")
 _NAMED_NONE = re.compile(r"No([A-Z][a-z]+)?Norm")
@@ -39,14 +38,9 @@ def known(layer: nn.Module) -> bool:
         return True
     if not isinstance(layer, NORM_LAYERS) or parametrize.is_parametrized(layer):
         return False
-    base = _base(type(layer))
+    base = base_of(type(layer))
     same = all(getattr(type(layer), name) is getattr(base, name) for name in ("forward", "train", "__call__"))
     return same and "forward" not in vars(layer)
-
-
-def _base(kind: type[nn.Module]) -> type[nn.Module]:
-    """The class of torch or of ours that it is or comes from."""
-    return next(cls for cls in kind.__mro__ if cls.__module__.startswith(("torch.nn.", "normscope.")))
 
 
 def named_like_a_norm(layer: nn.Module) -> bool:
@@ -91,7 +85,7 @@ def recognize(layer: nn.Module, modes: tuple[bool, ...] = (True, False)) -> Reco
     if found is not None and closed:
         return Recognized(None, reason=closed)
     if found is None and suspected:
-        said = f"is not what {_base(type(layer)).__name__} computes" if subclass else "is no normalization known here"
+        said = f"is not what {base_of(type(layer)).__name__} computes" if subclass else "is no normalization known here"
         return Recognized(None, reason=f"what its class {type(layer).__name__} computes {said}")
     return found
 
@@ -117,7 +111,7 @@ def recognize_in_eval(layer: nn.Module) -> Recognized | None:
             plain.register_buffer(name, tensor.detach().flatten())
     after = dict(layer.named_children())
     with contextlib.suppress(probing.NoCopy), probing.quiet():
-        for twin in _alone_or_followed(plain, after):
+        for twin in alone_or_followed(plain, after):
             if probing.agree(layer, twin, mean.numel(), last=False, modes=(False,)):
                 return Recognized(twin)
     return None
@@ -128,6 +122,20 @@ def _takes_both(layer: nn.Module) -> bool:
     over_channels = not isinstance(layer, (nn.modules.batchnorm._NormBase, nn.GroupNorm))
     vectors = {tensor.numel() for tensor in (*layer.parameters(), *layer.buffers())} - {1}
     return over_channels and any(probing.takes_both(layer, channels) for channels in vectors)
+
+
+def _of_subclass(layer: nn.Module, modes: tuple[bool, ...]) -> Recognized | None:
+    """What its base computes, over the last dimension or at each position, alone or followed by its children."""
+    after = dict(layer.named_children())
+    for plain, channels, last in of_bases(layer):
+        for twin in alone_or_followed(plain, after):
+            if probing.agree(layer, twin, channels, last=last, modes=modes):
+                parts = [core(twin), *(after.values() if isinstance(twin, Followed) else ())]
+                where = " at each position" * isinstance(plain, EachPosition)
+                return Recognized(
+                    set_mode(twin, layer.training), ", then ".join(type(part).__name__ for part in parts) + where
+                )
+    return None
 
 
 def _closed(layer: nn.Module) -> str:
@@ -145,63 +153,6 @@ def _closed(layer: nn.Module) -> str:
     return ""
 
 
-def _of_subclass(layer: nn.Module, modes: tuple[bool, ...]) -> Recognized | None:
-    """What its base computes, over the last dimension or at each position, alone or followed by its children."""
-    after = dict(layer.named_children())
-    for plain, channels, last in _bases(layer):
-        for twin in _alone_or_followed(plain, after):
-            if probing.agree(layer, twin, channels, last=last, modes=modes):
-                parts = [core(twin), *(after.values() if isinstance(twin, Followed) else ())]
-                where = " at each position" * isinstance(plain, EachPosition)
-                return Recognized(twin, ", then ".join(type(part).__name__ for part in parts) + where)
-    return None
-
-
-def _alone_or_followed(plain: nn.Module, after: dict[str, nn.Module]) -> list[nn.Module]:
-    fits = after and after.keys().isdisjoint(("norm", "after"))
-    return [plain, Followed(plain, after)] if fits else [plain]
-
-
-def _bases(layer: nn.Module) -> Iterator[tuple[nn.Module, int, bool]]:
-    base = _base(type(layer))
-    plain = _as(base, layer)
-    if not isinstance(layer, (nn.LayerNorm, nn.RMSNorm)):
-        channels = layer.num_channels if isinstance(layer, nn.GroupNorm) else layer.num_features
-        assert isinstance(channels, int)
-        yield plain, channels, False
-    elif len(layer.normalized_shape) == 1:
-        yield plain, layer.normalized_shape[0], True
-        yield _at_each_position(layer), layer.normalized_shape[0], False
-
-
-def _as(base: type[nn.Module], layer: nn.Module) -> nn.Module:
-    """A layer of class `base` with the attributes and tensors of `layer`."""
-    plain: nn.Module = object.__new__(base)
-    vars(plain).update(vars(nn.Module()))
-    vars(plain).update(
-        (name, value)
-        for name, value in vars(layer).items()
-        if name not in vars(nn.Module()) or name in ("training", "_parameters", "_buffers")
-    )
-    plain._parameters, plain._buffers = dict(layer._parameters), dict(layer._buffers)
-    return plain
-
-
-def _at_each_position(layer: nn.LayerNorm | nn.RMSNorm) -> nn.Module:
-    (channels,) = layer.normalized_shape
-    norm: nn.Module
-    if isinstance(layer, nn.LayerNorm):
-        norm = nn.GroupNorm(1, channels, layer.eps, layer.weight is not None)
-        norm.register_parameter("bias", layer.bias)
-    else:
-        # torch's default is that of the dtype it meets.
-        like = torch.float32 if layer.weight is None else layer.weight.dtype
-        eps = torch.finfo(like).eps if layer.eps is None else layer.eps
-        norm = RMSNorm(channels, eps, layer.weight is not None)
-    norm.register_parameter("weight", layer.weight)
-    return EachPosition(norm)
-
-
 def _by_fit(layer: nn.Module, suspected: bool) -> Recognized | None:
     """The twin by the formula that fits, for each number of channels that the layer could have."""
     for channels in _channels(layer):
@@ -212,7 +163,7 @@ def _by_fit(layer: nn.Module, suspected: bool) -> Recognized | None:
                 continue
             if formula.missed:
                 return Recognized(None, reason=formula.missed)
-            twin = _twin(layer, channels, formula)
+            twin = of_formula(layer, channels, formula)
             if not probing.agree(layer, twin, channels, last=last):
                 why = f"it computes {formula} of large values only: its eps is not added to the variance"
                 return Recognized(None, reason=why)
@@ -220,7 +171,8 @@ def _by_fit(layer: nn.Module, suspected: bool) -> Recognized | None:
                 return Recognized(
                     None, reason=f"it computes {formula} of any number of channels, and holds no weight to say how many"
                 )
-            return Recognized(twin, f"{formula}, eps={formula.eps:g}" + ", times 1 + weight" * bool(formula.offset))
+            said = f"{formula}, eps={formula.eps:g}" + ", times 1 + weight" * bool(formula.offset)
+            return Recognized(set_mode(twin, layer.training), said)
     return None
 
 
@@ -251,28 +203,3 @@ def _tied_to(layer: nn.Module, channels: int, last: bool) -> bool:
     (copied,) = probing.copies(layer)
     formula = fit(copied, channels + 6, last=last)
     return formula is None or bool(formula.missed)
-
-
-def _twin(layer: nn.Module, channels: int, formula: Formula) -> nn.Module:
-    own = dict(layer.named_parameters())
-    weight, bias = (None if name is None else (name, own[name]) for name in (formula.weight, formula.bias))
-    rms = formula.kind.startswith("RMS")
-    plain = not formula.offset and not (rms and bias) and (weight is not None or bias is None)
-    given = ((weight, "weight"), (bias, "bias"))
-    inside = plain and all(p is None or (p[0] == name and p[1].shape == (channels,)) for p, name in given)
-    affine = inside and weight is not None
-    norm: nn.Module
-    if rms:
-        norm = RMSNorm(channels, formula.eps, affine)
-    elif formula.kind.startswith("Instance"):
-        norm = InstanceNorm(channels, formula.eps, affine)
-    else:
-        norm = nn.GroupNorm(formula.groups, channels, formula.eps, affine)
-    if affine:
-        for parameter, name in given[: 1 if rms else 2]:
-            norm.register_parameter(name, None if parameter is None else parameter[1])
-    elif weight or bias:
-        norm = OwnScale(norm, weight, bias, formula.offset)
-    if formula.last:
-        return LastDim(norm)
-    return EachPosition(norm) if formula.kind.endswith("position") else norm
