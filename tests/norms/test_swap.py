@@ -22,7 +22,7 @@ from normscope.norms import (
     make_norm,
     swap_norms,
 )
-from normscope.norms.swap import LastDim
+from normscope.norms.wrappers import LastDim, core
 
 C, BATCH_EPS = 6, 1e-3
 SPACE = {1: (4, C, 5), 2: (3, C, 2, 4), 3: (2, C, 2, 1, 3)}
@@ -131,11 +131,13 @@ def test_every_source_to_every_target_is_that_normalizer(source, to):
     # eps is added to a variance in every kind but l_p; torch's RMSNorm has none to give. Groups stay those there were.
     eps = 1e-5 if isinstance(old, LpNorm2d) else getattr(old, "eps", None) or 1e-5
     groups = 2 if type(old) is nn.GroupNorm else C // 2
-    rows = x.reshape(-1, C) if source in LAST else x
-    expected = formula(to, rows.numpy(), w, b, eps, groups).reshape(shape)
+    each = source == "LayerNorm2d" and to in ("layer", "group", "rms")
+    rows = x.movedim(1, -1).reshape(-1, C) if each else x.reshape(-1, C) if source in LAST else x
+    expected = formula(to, rows.numpy(), w, b, eps, groups)
+    expected = np.moveaxis(expected.reshape(3, 2, C, C), -1, 1) if each else expected.reshape(shape)
     np.testing.assert_allclose(model(x).detach().numpy(), expected, **CLOSE)
 
-    new = model[0].norm if isinstance(model[0], LastDim) else model[0]
+    new = core(model[0])
     affine = {"none": (), "noise": (), "rms": ("weight",)}.get(to, ("weight", "bias"))
     for key in affine:
         if getattr(old, key, None) is not None:
@@ -144,9 +146,10 @@ def test_every_source_to_every_target_is_that_normalizer(source, to):
     if weight is None or bias is None:
         assert getattr(new, "bias", None) is None
     assert {name for name, _ in new.named_parameters()} <= {name for name, _ in old.named_parameters()}
-    wrapped = source in LAST and to != "none"
     name = type(new).__name__
-    assert (swap.name, swap.old, swap.new) == ("0", type(old).__name__, f"LastDim({name})" if wrapped else name)
+    if source in LAST and to != "none":
+        name = f"LastDim({name})"
+    assert (swap.name, swap.old, swap.new) == ("0", type(old).__name__, f"EachPosition({name})" if each else name)
 
 
 def test_running_statistics_stay_between_batch_and_noisy_and_only_there():

@@ -12,7 +12,7 @@ from normscope.norms.noisy import (
     covariate_noise,
 )
 from normscope.norms.population import use_population_statistics
-from normscope.norms.swap import Swap, swap_norms
+from normscope.norms.swap import Swap, Swaps, swap_norms
 
 __all__ = [
     "NORM_NAMES",
@@ -30,6 +30,7 @@ __all__ = [
     "NoisyBatchNorm3d",
     "RMSNorm",
     "Swap",
+    "Swaps",
     "batch_norm",
     "covariate_noise",
     "fold_norms",

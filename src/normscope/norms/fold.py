@@ -9,8 +9,7 @@ here the first is left alone with a reason, the second raises when such an input
 """
 
 import copy
-import functools
-from collections import Counter
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,22 +19,24 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from normscope.norms._inputs import traced
 from normscope.norms._places import also_held_by, replace
-from normscope.norms.batch import BatchNormNd
-from normscope.norms.noisy import NoisyBatchNormNd
+from normscope.norms.graphs import CONVS, TRANSPOSED, attribute, graph_of
+from normscope.norms.recognition import has_frozen_statistics, known, recognize, recognize_in_eval
+from normscope.norms.wrappers import Followed, core
 
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
-_FORWARDS = (_BATCH_NORM.forward, nn.SyncBatchNorm.forward, BatchNormNd.forward, NoisyBatchNormNd.forward)
-_CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 @dataclass(frozen=True)
 class Folded:
-    """A copy of the model with its BatchNorms folded; `left` names those that were not, with the reason."""
+    """A copy of the model with its BatchNorms folded; `left` names those that were not, with the reason.
+
+    read_by: torch.fx, or torch.export, whose graph is that of inputs like the example.
+    """
 
     model: nn.Module = field(repr=False)
     folded: tuple[str, ...]
     left: dict[str, str]
+    read_by: str = "torch.fx"
 
 
 class Batched(nn.Module):
@@ -60,77 +61,80 @@ class Batched(nn.Module):
         return x
 
 
-def fold_norms(model: nn.Module) -> Folded:
+def fold_norms(model: nn.Module, example: Any = None) -> Folded:
     """Folds every eval-mode BatchNorm into the Linear or convolution before it, in a copy.
 
     A BatchNorm is left as it is, and named in `left`, where folding would change the result: a layer used
-    twice or also held in a plain list, another reader of the un-normalized value, no running statistics, a subclass
-    with a forward of its own, no linear map before it.
+    twice or also held in a plain list, another reader of the un-normalized value, no running statistics, no linear map
+    before it. A subclass with a forward of its own is folded where a probe shows that it is a BatchNorm followed by
+    its children, as timm's BatchNormAct2d; those stay. A frozen BatchNorm is folded likewise. Others are left.
 
     Args:
-        model: in eval mode; its forward must be traceable by `torch.fx`.
+        model: in eval mode.
+        example: what the model is called with: a tensor, a tuple of arguments, or a dict of named ones. It is asked
+            for where torch.fx cannot trace the forward; torch.export then reads the graph of such inputs.
 
     Example:
         >>> result = fold_norms(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU()).eval())
         >>> result.folded, result.left
         (('1',), {})
     """
-    training = [name for name, layer in _batch_norms(model).items() if layer.training]
+    norms = _batch_norms(model).items()
+    training = [name for name, layer in norms if layer.training and isinstance(layer, _BATCH_NORM)]
     if training:
         raise ValueError(
             "fold_norms folds running statistics, which a BatchNorm uses in eval mode only; in train mode are "
             f"{', '.join(map(repr, training))}. Call model.eval() first."
         )
+    graph, read_by = graph_of(copy.deepcopy(model), example)
     model = copy.deepcopy(model)
-    graph = _trace(model)
     folded: list[str] = []
     left: dict[str, str] = {}
     seen: set[str] = set()
     for node in list(graph.nodes):
-        if node.op != "call_module" or not isinstance(norm := model.get_submodule(node.target), _BATCH_NORM):
+        if node.op != "call_module" or not _is_batch_norm(norm := model.get_submodule(node.target)):
             continue
         seen.add(node.target)
-        reason = _obstacle(model, graph, node, norm)
-        if reason:
+        plain, reason = _plain(norm)
+        if reason := reason or _obstacle(model, graph, node, norm, core(plain)):
             left[node.target] = reason
         else:
-            _fold(model, node.args[0].target, node.target)
+            _fold(model, node.args[0].target, norm, plain)
             folded.append(node.target)
     for name in _batch_norms(model):
         if name not in seen:
             left[name] = "it does not appear in the traced graph"
-    return Folded(model, tuple(folded), left)
+    return Folded(model, tuple(folded), left, read_by)
+
+
+def _is_batch_norm(layer: nn.Module) -> bool:
+    return isinstance(layer, _BATCH_NORM) or has_frozen_statistics(layer)
 
 
 def _batch_norms(model: nn.Module) -> dict[str, nn.Module]:
-    return {name: layer for name, layer in model.named_modules() if isinstance(layer, _BATCH_NORM)}
+    return {name: layer for name, layer in model.named_modules() if _is_batch_norm(layer)}
 
 
-class _Tracer(fx.Tracer):
-    """Takes every BatchNorm as a leaf, a user's subclass too."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, _BATCH_NORM) or super().is_leaf_module(m, module_qualified_name)
-
-
-def _trace(model: nn.Module) -> fx.Graph:
-    try:
-        return _Tracer().trace(model)
-    except Exception as error:
-        raise ValueError(
-            "fold_norms reads the order of the layers with torch.fx, which cannot trace "
-            f"{type(model).__name__}: {error}. Fold the traceable parts of the model one by one."
-        ) from error
+def _plain(norm: nn.Module) -> tuple[nn.Module, str]:
+    """The BatchNorm that a layer is, maybe followed by its children; or why it must stay."""
+    if known(norm):
+        return norm, ""
+    frozen = not isinstance(norm, _BATCH_NORM)
+    recognized = recognize_in_eval(norm) if frozen else recognize(norm, modes=(False,))
+    if recognized is not None and recognized.twin is not None:
+        return recognized.twin, ""
+    why = recognized.reason if recognized else "what it computes is no BatchNorm by its buffers"
+    return norm, f"its class {type(norm).__name__} has a forward of its own: {why}"
 
 
-def _obstacle(model: nn.Module, graph: fx.Graph, node: fx.Node, norm: nn.Module) -> str:
-    """Why this BatchNorm must stay; empty where folding is exact."""
+def _obstacle(model: nn.Module, graph: fx.Graph, node: fx.Node, norm: nn.Module, plain: nn.Module) -> str:
+    """Why this BatchNorm must stay; empty where folding is exact. plain: the layer of torch's or ours that it is."""
     before = node.args[0] if node.args else None
     if not isinstance(before, fx.Node) or before.op != "call_module":
         return "no linear or convolutional layer stands directly before it"
     source = str(before.target)
     linear = model.get_submodule(source)
-    if not isinstance(linear, (nn.Linear, *_CONVS, *_TRANSPOSED)):
+    if not isinstance(linear, (nn.Linear, *CONVS, *TRANSPOSED)):
         return f"{source!r} before it is a {type(linear).__name__}, no linear or convolutional layer"
     calls = Counter(id(model.get_submodule(str(n.target))) for n in graph.nodes if n.op == "call_module")
     if calls[id(linear)] > 1:
@@ -140,26 +144,25 @@ def _obstacle(model: nn.Module, graph: fx.Graph, node: fx.Node, norm: nn.Module)
     if len(before.users) > 1:
         readers = sorted(user.name for user in before.users if user is not node)
         return f"the un-normalized output of {source!r} is also read by {', '.join(readers)}"
-    read = [functools.reduce(getattr, str(n.target).split("."), model) for n in graph.nodes if n.op == "get_attr"]
+    read = [attribute(model, str(n.target)) for n in graph.nodes if n.op == "get_attr"]
     if any(tensor is own for tensor in read for layer in (linear, norm) for own in _tensors(layer)):
         return f"the parameters of {source!r} or of the layer itself are also read directly"
-    if type(norm).forward not in _FORWARDS:
-        return f"its class {type(norm).__name__} has a forward of its own"
     for layer in (linear, norm):
         if holder := also_held_by(model, layer):
             return f"{holder!r} holds {source!r} or the layer itself in a plain container"
-    if norm.running_mean is None:
+    assert isinstance(plain, _BATCH_NORM)
+    if plain.running_mean is None:
         return "it keeps no running statistics"
-    if isinstance(linear, nn.Linear) and isinstance(norm, (nn.BatchNorm2d, nn.BatchNorm3d)):
+    if isinstance(linear, nn.Linear) and isinstance(plain, (nn.BatchNorm2d, nn.BatchNorm3d)):
         return f"it normalizes dimension 1, and {source!r} maps the last one"
     outputs = linear.out_features if isinstance(linear, nn.Linear) else linear.out_channels
-    if norm.num_features != outputs:
-        return f"it normalizes {norm.num_features} channels, and {source!r} has {outputs} outputs in another dimension"
+    if plain.num_features != outputs:
+        return f"it normalizes {plain.num_features} channels, and {source!r} has {outputs} outputs in another dimension"
     if hasattr(linear, "parametrizations"):
         return f"the weight of {source!r} is parametrized"
     if _hooked(linear) or _hooked(norm):
         return f"{source!r} or the layer itself carries forward hooks"
-    if isinstance(linear, _TRANSPOSED) and linear.groups > 1:
+    if isinstance(linear, TRANSPOSED) and linear.groups > 1:
         return f"{source!r} is a grouped transposed convolution"
     return ""
 
@@ -172,15 +175,19 @@ def _hooked(layer: nn.Module) -> bool:
     return bool(layer._forward_hooks or layer._forward_pre_hooks)
 
 
-def _fold(model: nn.Module, linear_name: str, norm_name: str) -> None:
+def _fold(model: nn.Module, linear_name: str, norm: nn.Module, plain: nn.Module) -> None:
     linear: Any = model.get_submodule(linear_name)
-    norm: Any = model.get_submodule(norm_name)
-    statistics = (norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias)
+    held: Any = core(plain)
+    statistics = (held.running_mean, held.running_var, held.eps, held.weight, held.bias)
     with torch.no_grad():
         # A Linear's weight is a convolution's without space; torch's own fuse_linear_bn_weights needs affine=True.
         linear.weight, linear.bias = fuse_conv_bn_weights(
-            linear.weight, linear.bias, *statistics, transpose=isinstance(linear, _TRANSPOSED)
+            linear.weight, linear.bias, *statistics, transpose=isinstance(linear, TRANSPOSED)
         )
-    one_shape = isinstance(norm, (nn.BatchNorm2d, nn.BatchNorm3d))
-    stand_in = nn.Identity() if one_shape else Batched(linear.weight.ndim)
-    replace(model, norm, stand_in.eval())
+    one_shape = isinstance(held, (nn.BatchNorm2d, nn.BatchNorm3d))
+    stand_in: nn.Module = nn.Identity() if one_shape else Batched(linear.weight.ndim)
+    stand_in.eval()
+    if isinstance(plain, Followed):
+        stand_in = nn.Sequential(OrderedDict(folded=stand_in, **plain.children_after))
+        stand_in.training = norm.training
+    replace(model, norm, stand_in)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from normscope.choices import check_choice
 from normscope.norms._inputs import check_input, per_channel, traced, wide
 from normscope.norms.batch import BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormNd
-from normscope.norms.lp import LpNorm1d, LpNorm2d, LpNorm3d, LpNormNd
+from normscope.norms.lp import LpNorm1d, LpNorm2d, LpNorm3d, LpNormNd, _LpLayer
 from normscope.norms.noisy import (
     CovariateNoise,
     NoisyBatchNorm1d,
@@ -32,6 +32,19 @@ class Identity(nn.Identity):
     """
 
     eps = math.nan
+    copies = False
+
+    def stand_in(self, weight: Tensor | None) -> None:
+        """Takes the place of a layer that gave a new tensor, which what follows may write into, and had this weight.
+
+        Some forwards ask a normalizer's weight for its dtype or device: an empty one answers.
+        """
+        self.copies = True
+        if weight is not None:
+            self.register_buffer("weight", weight.detach().new_empty(0), persistent=False)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return input.clone() if self.copies else input
 
 
 class RMSNorm(nn.Module):
@@ -71,6 +84,17 @@ class RMSNorm(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.num_features}, eps={self.eps}"
+
+
+NORM_LAYERS = (
+    nn.modules.batchnorm._NormBase,
+    _LpLayer,
+    CovariateNoise,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.RMSNorm,
+    RMSNorm,
+)
 
 
 class InstanceNorm(nn.GroupNorm):

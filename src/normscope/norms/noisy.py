@@ -145,7 +145,8 @@ class CovariateNoise(nn.Module):
             return node  # type: ignore[return-value]
         check_input(input, "CovariateNoise", self.num_features, (2, 3, 4, 5), batch_stats=False)
         if not self.training or input.numel() == 0:
-            return input
+            # A new tensor, as in training: what follows may write into it.
+            return input.clone()
         if _recomputing():
             last = self.noise_state - torch.tensor([0, 1], device=input.device)
             return covariate_noise(input, last, **self.constants)
@@ -187,8 +188,8 @@ class _NoisyLayer(_BatchNormLayer):
         node = traced(self, input)
         if node is not None:
             return node  # type: ignore[return-value]
-        noisy: Tensor = self.noise(super().forward(input))
-        return noisy
+        y: Tensor = super().forward(input)
+        return self.noise(y) if self.noise.training else y
 
 
 class NoisyBatchNorm1d(_NoisyLayer, BatchNorm1d):

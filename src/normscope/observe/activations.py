@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.norms._inputs import wide
-from normscope.norms.kinds import Identity
-from normscope.norms.swap import NORM_LAYERS
+from normscope.norms.kinds import NORM_LAYERS, Identity
 from normscope.observe.probe import Probe
 from normscope.observe.verdict import Verdict
 

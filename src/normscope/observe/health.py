@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from normscope.norms._inputs import stat_dims
+from normscope.norms.kinds import NORM_LAYERS
 from normscope.norms.lp import _LpLayer, lp_statistics
-from normscope.norms.swap import NORM_LAYERS
 from normscope.observe.probe import Probe, norm, real
 from normscope.observe.verdict import Verdict
 

@@ -1,0 +1,62 @@
+"""All normalizers of a model by name: those of known classes, those recognized by a probe, and those that must stay."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from normscope.norms.kinds import NORM_LAYERS
+from normscope.norms.recognition import Recognized, could_be_one, known, named_like_a_norm, recognize
+
+
+@dataclass
+class Found:
+    """Layers by name; twins and formulas of those that are none of torch's or ours; `left`: names with the reason."""
+
+    layers: dict[str, nn.Module] = field(default_factory=dict)
+    twins: dict[nn.Module, nn.Module] = field(default_factory=dict)
+    formulas: dict[nn.Module, str] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+
+
+def find_norms(model: nn.Module) -> Found:
+    """The outermost normalizers: the noise inside a noisy BatchNorm is a part of it, and what a wrapper holds of it."""
+    found = Found()
+    asked: dict[nn.Module, Recognized | None] = {}
+    named: dict[str, nn.Module] = {}
+    outer = None
+    for name, module in model.named_modules(remove_duplicate=False):
+        if outer is not None and name.startswith(outer):
+            continue
+        if known(module):
+            found.layers[name] = module
+        elif isinstance(module, NORM_LAYERS) or (could_be_one(module) and not any(_within(module))):
+            if module not in asked:
+                asked[module] = recognize(module)
+            _sort(found, name, module, asked[module])
+        elif named_like_a_norm(module) and type(module).forward is not nn.Sequential.forward:
+            named[name] = module
+        if name in found.layers or name in found.left:
+            outer = f"{name}." if name else ""
+    known_names = [*found.layers, *found.left]
+    for name, module in named.items():
+        if not any(other.startswith(f"{name}." if name else "") for other in known_names):
+            found.left[name] = (
+                f"its class {type(module).__name__} is called a normalizer, and it is none that is known here"
+            )
+    return found
+
+
+def _within(module: nn.Module) -> Iterator[bool]:
+    return (isinstance(inner, NORM_LAYERS) or known(inner) for inner in module.modules() if inner is not module)
+
+
+def _sort(found: Found, name: str, module: nn.Module, recognized: Recognized | None) -> None:
+    if recognized is None:
+        return
+    if recognized.twin is None:
+        found.left[name] = recognized.reason
+    else:
+        found.layers[name] = module
+        found.twins[module] = recognized.twin
+        found.formulas[module] = recognized.formula

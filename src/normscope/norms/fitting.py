@@ -1,0 +1,205 @@
+r"""A layer's formula found from what it gives: which statistics it takes, its scale and shift, and its eps.
+
+    y = A_c z + B_c        z = (x - m) / sqrt(v + eps)  or  x / sqrt(mean x^2 + eps)
+
+On large inputs eps is nothing: A and B come from least squares for each channel, and have to be parameters (or 1 + a
+parameter, 1, 0). On tiny inputs v is nothing: sqrt(eps) is what is left of the denominator.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from normscope.norms import probing
+
+# On inputs of size 100 an eps of 1e-3 changes z by 5e-8; float32 sums err by 1e-6.
+_FITS = 1e-4
+_TINY = 1e-8
+# F.normalize divides by a norm of at least 1e-12: 0 stays 0.
+_GUARD = 1e-24
+
+
+@dataclass(frozen=True)
+class Formula:
+    """Statistics of each position (over channels) or of each sample (in groups); names of parameters, or None.
+
+    missed: why no layer here computes this, or "".
+    """
+
+    kind: str
+    last: bool
+    groups: int = 1
+    weight: str | None = None
+    bias: str | None = None
+    offset: float = 0.0
+    eps: float = 0.0
+    missed: str = ""
+
+    @property
+    def fixed(self) -> bool:
+        """Whether nothing is normalized: the layer scales each channel by a constant, as LayerScale does."""
+        return self.kind == "a fixed scale"
+
+    def __str__(self) -> str:
+        over = {
+            "position": "over the channels of each position",
+            "sample": "over each sample",
+            "batch": "over the batch",
+        }
+        name, _, place = self.kind.partition(" by ")
+        where = "the last dimension" if self.last and place == "position" else ""
+        return f"{name} {'over ' + where if where else over.get(place, '')}".strip()
+
+
+def fit(layer: nn.Module, channels: int, *, last: bool) -> Formula | None:
+    """The formula of a copied layer for inputs with channels last or second; None where it is none of these."""
+    layer.eval()
+    found = _fit_mode(layer, channels, last)
+    holds = any(True for _ in (*layer.parameters(), *layer.buffers()))
+    if holds and (found is None or found.fixed) and not last:
+        layer.train()
+        found = _fit_batch(layer, channels) or found
+    return found
+
+
+def _fit_mode(layer: nn.Module, channels: int, last: bool) -> Formula | None:
+    fixed = None
+    for shape in probing.shapes(channels, last=last):
+        x, smaller = (probing.draw(shape, scale, layer) for scale in (100.0, 10.0))
+        y, same = probing.output(layer, x), probing.output(layer, smaller)
+        if isinstance(y, Exception) or isinstance(same, Exception) or (len(shape) == 2 and not last):
+            continue
+        invariant = (y - same).abs().max() <= 10 * _FITS * y.abs().max()
+        x, y = _second(x, last), _second(y, last)
+        if not invariant:
+            if _affine(x, y) is None:
+                return None
+            fixed = _fixed(last)
+            continue
+        for kind, groups in _hypotheses(channels, last):
+            affine = _affine(_normalized(x, kind, groups, 0.0), y)
+            if affine is not None:
+                return _formula(layer, shape, kind, groups, last, *affine)
+        return None
+    return fixed
+
+
+def _fixed(last: bool) -> Formula:
+    missed = "it scales and shifts each channel by constants, whatever its input (a frozen BatchNorm does)"
+    return Formula("a fixed scale", last, missed=missed)
+
+
+def _fit_batch(layer: nn.Module, channels: int) -> Formula | None:
+    """BatchNorm in train mode: of inputs 10 times as large it gives the same, which a fixed scale does not."""
+    missed = (
+        "it computes a BatchNorm with code of its own, whose running statistics are not known here; use torch's "
+        "BatchNorm in its place"
+    )
+    for shape in probing.shapes(channels, last=False):
+        inputs = [probing.draw(shape, scale, layer) for scale in (100.0, 10.0)]
+        outputs = [y for x in inputs if isinstance(y := probing.output(layer, x), Tensor)]
+        fits = [_affine(_standard(x, [0, *range(2, x.ndim)], 0.0), y) for x, y in zip(inputs, outputs, strict=False)]
+        if len(fits) == 2 and fits[0] is not None and fits[1] is not None and _near(fits[0][0], fits[1][0]):
+            return Formula("BatchNorm by batch", last=False, missed=missed)
+    return None
+
+
+def _hypotheses(channels: int, last: bool) -> list[tuple[str, int]]:
+    each = [("LayerNorm by position", 1), ("RMSNorm by position", 1)]
+    if last:
+        return each
+    groups = [g for g in range(2, channels) if channels % g == 0]
+    whole = [("LayerNorm by sample", 1), ("RMSNorm by sample", 1), ("InstanceNorm by sample", channels)]
+    return each + whole + [("GroupNorm by sample", g) for g in groups]
+
+
+def _second(x: Tensor, last: bool) -> Tensor:
+    """(N, C, everything else)."""
+    x = x.movedim(-1, 1) if last else x
+    return x.reshape(*x.shape[:2], -1)
+
+
+def _normalized(x: Tensor, kind: str, groups: int, eps: float) -> Tensor:
+    """z of (N, C, S)."""
+    if kind.endswith("position"):
+        return x * (x.square().mean(1, keepdim=True) + eps).rsqrt() if kind[0] == "R" else _standard(x, [1], eps)
+    if kind[0] == "R":
+        return x * (x.square().mean([1, 2], keepdim=True) + eps).rsqrt()
+    split = x.unflatten(1, (groups, -1))
+    return _standard(split, [2, 3], eps).flatten(1, 2)
+
+
+def _standard(x: Tensor, dims: list[int], eps: float) -> Tensor:
+    var, mean = torch.var_mean(x, dims, correction=0, keepdim=True)
+    return (x - mean) * (var + eps).rsqrt()
+
+
+def _affine(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
+    """A and B of y = A z + B for each channel in dimension 1, if that is what y is."""
+    z, y = (t.double().transpose(0, 1).flatten(1) for t in (z, y))
+    z0, y0 = z - z.mean(1, keepdim=True), y - y.mean(1, keepdim=True)
+    a = (z0 * y0).sum(1) / z0.square().sum(1)
+    b = y.mean(1) - a * z.mean(1)
+    error = (y - a[:, None] * z - b[:, None]).abs().max()
+    size = y.abs().max()
+    return (a, b) if bool(error <= _FITS * size) and bool(y0.abs().max() > 10 * _FITS * size) else None
+
+
+def _formula(
+    layer: nn.Module, shape: tuple[int, ...], kind: str, groups: int, last: bool, a: Tensor, b: Tensor
+) -> Formula:
+    own = {name: p.double().flatten() for name, p in layer.named_parameters(recurse=False)}
+    weight, offset = _named(a, own, (0.0, 1.0))
+    bias, _ = _named(b, own, (0.0,))
+    found = Formula(kind, last, groups, weight, bias, offset)
+    if weight is None and not _near(a, torch.ones_like(a)):
+        scale = a / next((p for p in own.values() if _constant(a / p)), torch.ones_like(a))
+        times = f"{float(scale.mean()):.4g}" if _constant(scale) else "numbers that are none of its parameters"
+        return _missed(found, f"it computes {found} times {times}, which no layer here does")
+    if bias is None and not _near(b, torch.zeros_like(b)):
+        return _missed(found, f"it computes {found} and adds what is none of its parameters")
+    spare = [name for name, _ in layer.named_parameters() if name not in (weight, bias)]
+    if spare:
+        return _missed(found, f"it computes {found} and has the parameter {spare[0]!r} besides scale and shift")
+    if bias is not None:
+        # What tiny inputs give would be lost beside it.
+        layer.get_parameter(bias).zero_()
+    return Formula(kind, last, groups, weight, bias, offset, _eps(layer, probing.draw(shape, _TINY, layer), found, a))
+
+
+def _missed(found: Formula, why: str) -> Formula:
+    return Formula(found.kind, found.last, found.groups, missed=why)
+
+
+def _named(values: Tensor, own: dict[str, Tensor], offsets: tuple[float, ...]) -> tuple[str | None, float]:
+    """The parameter that gives these values for the channels, with what is added to it."""
+    for name, parameter in own.items():
+        for offset in offsets:
+            if parameter.numel() in (1, values.numel()) and _near(values, parameter + offset):
+                return name, offset
+    return None, 0.0
+
+
+def _near(a: Tensor, b: Tensor) -> bool:
+    return bool((a - b).abs().max() <= _FITS)
+
+
+def _constant(values: Tensor) -> bool:
+    return bool(values.std(correction=0) <= _FITS * values.mean().abs())
+
+
+def _eps(layer: nn.Module, x: Tensor, found: Formula, a: Tensor) -> float:
+    """1 / sqrt(v + eps) = r, found as the slope of y over (x - m); of tiny inputs, whose v is nothing beside eps."""
+    y, zero = probing.output(layer, x), probing.output(layer, 0 * x)
+    assert isinstance(y, Tensor)
+    x, y = _second(x, found.last).double(), _second(y, found.last).double()
+    # z sqrt(v): what stands over the denominator.
+    over = _normalized(x, found.kind, found.groups, 1.0) * a[:, None]
+    r = float((over * y).sum() / over.square().sum())
+    if r * _TINY > 0.1:
+        return _GUARD if isinstance(zero, Tensor) and bool(zero.isfinite().all()) else 0.0
+    eps = 1 / r**2
+    own = [value for value in vars(layer).values() if isinstance(value, float)]
+    likely = [*own, torch.finfo(torch.float32).eps, *(float(f"{eps:.{digits}g}") for digits in (1, 2, 3))]
+    return next((value for value in likely if abs(value - eps) <= 1e-3 * eps), eps)

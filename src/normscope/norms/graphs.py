@@ -1,0 +1,158 @@
+"""The order in which a model calls its layers, as a torch.fx graph of calls of modules: by torch.fx, or torch.export.
+
+Convolutions and linear maps that a forward computes with the weight and bias of a module of that kind (aten operations
+in torch.export's graph; a user's Conv2d that pads first) are shown as calls of that module.
+"""
+
+import contextlib
+import copy
+import functools
+import io
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional as F
+
+from normscope.norms.recognition import has_frozen_statistics
+
+_BATCH_NORM = nn.modules.batchnorm._BatchNorm
+LINEAR = (nn.Linear,)
+CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_FUNCTIONS = {
+    getattr(F, name): kind
+    for name, kind in {
+        "conv1d": nn.Conv1d, "conv2d": nn.Conv2d, "conv3d": nn.Conv3d, "linear": nn.Linear,
+        "conv_transpose1d": nn.ConvTranspose1d, "conv_transpose2d": nn.ConvTranspose2d,
+        "conv_transpose3d": nn.ConvTranspose3d,
+    }.items()
+}  # fmt: skip
+_ATEN = {
+    "aten::conv1d": nn.Conv1d, "aten::conv2d": nn.Conv2d, "aten::conv3d": nn.Conv3d, "aten::linear": nn.Linear,
+    "aten::conv_transpose1d": nn.ConvTranspose1d, "aten::conv_transpose2d": nn.ConvTranspose2d,
+    "aten::conv_transpose3d": nn.ConvTranspose3d,
+}  # fmt: skip
+
+
+class NoGraph(ValueError):
+    """Neither torch.fx nor torch.export could read the model; the message says why and what to do."""
+
+
+class _Tracer(fx.Tracer):
+    """Takes every BatchNorm as a leaf, a user's subclass and a frozen one too."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        norm = isinstance(m, _BATCH_NORM) or has_frozen_statistics(m)
+        return norm or super().is_leaf_module(m, module_qualified_name)
+
+
+def graph_of(model: nn.Module, example: Any) -> tuple[fx.Graph, str]:
+    """The graph, and which of the two read it. The model may be changed by that: pass a copy.
+
+    example: what the model is called with (a tensor, a tuple of positional or a dict of named arguments), or None.
+    """
+    for layer in model.modules():
+        if isinstance(layer, (*LINEAR, *CONVS, *TRANSPOSED)) and layer.bias is None:
+            # A bias that folding adds has to be read by the forward: here it shows whether it is.
+            outputs = layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
+            layer.bias = nn.Parameter(layer.weight.new_zeros(outputs))
+    spare = copy.deepcopy(model)
+    try:
+        graph, reader = _Tracer().trace(model), "torch.fx"
+    except Exception as error:
+        if example is None:
+            raise NoGraph(
+                f"fold_norms reads the order of the layers with torch.fx, which cannot trace {type(model).__name__}: "
+                f"{_first_line(error)}. Pass example=, what the model is called with: torch.export then reads it."
+            ) from error
+        graph, reader = _exported(spare, example, error), "torch.export"
+    for node in graph.nodes:
+        _show_module(model, node)
+    for node in list(graph.nodes):
+        if node.op == "get_attr" and not node.users:
+            graph.erase_node(node)
+    return graph, reader
+
+
+def _exported(model: nn.Module, example: Any, first: Exception) -> fx.Graph:
+    """torch.export's graph, its parameters and buffers as attributes of the model."""
+    arguments = example if isinstance(example, tuple) else () if isinstance(example, dict) else (example,)
+    named = example if isinstance(example, dict) else {}
+    quiet = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(quiet), contextlib.redirect_stdout(quiet), torch.no_grad():
+            program = torch.export.export(model, arguments, named)
+    except Exception as error:
+        raise NoGraph(
+            f"fold_norms could not read the order of the layers of {type(model).__name__}: torch.fx says "
+            f"{_first_line(first)!r}, torch.export says {_first_line(error)!r}. Fold parts of the model one by one."
+        ) from error
+    signature = program.graph_signature
+    paths: dict[str, Any] = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    for node in program.graph.nodes:
+        if node.op == "placeholder" and node.name in paths:
+            node.op, node.target = "get_attr", paths[node.name]
+    return program.graph
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def attribute(model: nn.Module, path: str) -> Any:
+    """The tensor or module at a dotted path."""
+    return functools.reduce(getattr, path.split("."), model)
+
+
+def _show_module(model: nn.Module, node: fx.Node) -> None:
+    """Makes of an operation on the weights of a module a call of that module."""
+    if node.op != "call_function":
+        return
+    name = node.target._schema.name if isinstance(node.target, torch._ops.OpOverload) else ""
+    kind = _ATEN.get(name) or _FUNCTIONS.get(node.target)
+    find: Callable[[str], Any] = lambda key: _argument(node, key)  # noqa: E731
+    if kind is not None:
+        owner = _owner(model, {"weight": find("weight"), "bias": find("bias")})
+        shown = owner and isinstance(model.get_submodule(owner), kind)
+    elif name == "aten::batch_norm":
+        owner = _owner(model, {key: find(key) for key in ("running_mean", "running_var", "weight", "bias")})
+        shown = owner and isinstance(model.get_submodule(owner), _BATCH_NORM) and _called_by(model, node, owner)
+    else:
+        return
+    if shown and isinstance(source := find("input"), fx.Node):
+        node.op, node.target, node.args, node.kwargs = "call_module", owner, (source,), {}
+
+
+_ORDER = ("input", "weight", "bias", "running_mean", "running_var")
+
+
+def _argument(node: fx.Node, key: str) -> Any:
+    place = _ORDER.index(key)
+    return node.kwargs[key] if key in node.kwargs else node.args[place] if len(node.args) > place else None
+
+
+def _owner(model: nn.Module, given: dict[str, Any]) -> str:
+    """The module whose tensors these all are, each under its name; "" if there is none."""
+    first = next(iter(given.values()))
+    if not isinstance(first, fx.Node) or first.op != "get_attr":
+        return ""
+    path = str(first.target).rpartition(".")[0]
+    layer = model.get_submodule(path)
+    for key, node in given.items():
+        own = getattr(layer, key, None)
+        read = attribute(model, str(node.target)) if isinstance(node, fx.Node) and node.op == "get_attr" else node
+        if read is not own or (own is not None and not isinstance(own, Tensor)):
+            return ""
+    return path
+
+
+def _called_by(model: nn.Module, node: fx.Node, owner: str) -> bool:
+    """Whether the module itself makes the call, and no other code with its tensors."""
+    stack = [*(node.meta.get("nn_module_stack") or {}).values()]
+    caller = str(stack[-1][0]).split("@")[0] if stack else ""
+    try:
+        return model.get_submodule(caller) is model.get_submodule(owner)
+    except AttributeError:
+        return False
