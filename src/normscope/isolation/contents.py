@@ -70,7 +70,7 @@ class Contents:
         self.owned: list[Any] = []
         self._seen: set[int] = set()
         self._modules: list[tuple[str, Any, dict[str, Any]]] = []
-        self._handlers = dict.fromkeys(_INERT, _nothing_to_do)
+        self._handlers: dict[type, Callable[[Contents, Place], None]] = dict.fromkeys(_INERT, _nothing_to_do)
         self._slotted: dict[type, list[Any]] = {}
         self._add("", model)
         registered = len(self._modules)
@@ -97,9 +97,13 @@ class Contents:
                 self.parameters.append((f"{name}.{key}" if name else key, parameter, registered))
         handlers = self._handlers
         for key, value in attributes.items():
-            handle = handlers.get(type(value)) or self._handler(type(value))
-            if handle is not _nothing_to_do:
-                handle(self, Place(DICT.put, attributes, key, value, (name, key)))
+            kind = type(value)
+            if kind in _INERT:
+                continue
+            if kind in _EXACT and not value:
+                self.empty.append(value)
+            else:
+                (handlers.get(kind) or self._handler(kind))(self, Place(DICT.put, attributes, key, value, (name, key)))
         for member in self._members(type(module)):
             self.slots.append((module, member, (name, member.__name__)))
             self._value(Place(put_slot, module, member, read_slot(module, member), (name, member.__name__)))
@@ -128,9 +132,11 @@ class Contents:
             self.empty.append(value)
             return
         self.containers.append((base, value, place.where))
-        for key, held in _entries(base, value):
-            if type(held) not in _INERT:
-                self._value(Place(base.put, value, key, held, place.where))
+        handlers, where = self._handlers, place.where
+        for key, held in dict.items(value) if base is DICT else _entries(base, value):
+            kind = type(held)
+            if kind not in _INERT:
+                (handlers.get(kind) or self._handler(kind))(self, Place(base.put, value, key, held, where))
 
     def tensor(self, place: Place) -> None:
         if place.put is not SET.put:

@@ -78,7 +78,7 @@ class Lent:
 
     def _instead(self, place: Place, lent: dict[int, Tensor]) -> Place | None:
         copy = self._copy(place.value, place.where, lent)
-        return None if copy is None else place._replace(value=copy)
+        return None if copy is None else Place(place.put, place.holder, place.key, copy, place.where)
 
     def _tuple(self, place: Place, lent: dict[int, Tensor]) -> Place:
         def member(held: Any) -> Any:
