@@ -25,6 +25,8 @@ from normscope.isolation.checkpointing import without_reentrant_checkpoints
 from normscope.isolation.containers import Kept
 from normscope.isolation.contents import Contents, Place, called, lent_iterator, put_slot, read_slot
 from normscope.isolation.generators import Generators
+from normscope.isolation.signals import deliver, steady
+from normscope.isolation.turns import turn
 
 
 class Lent:
@@ -111,6 +113,11 @@ class Lent:
 
         Once a forward has shown that it draws nothing, set `draws` to False: the generators need no care until the end.
         """
+        deliver()
+        self._reset()
+
+    @steady
+    def _reset(self) -> None:
         raise_first(self._in_use.put_back())
         self._copies.refresh()
         for copy, array in self._arrays:
@@ -118,6 +125,7 @@ class Lent:
         if self.draws:
             self.generators.restore()
 
+    @steady
     def close(self) -> None:
         """Puts everything back, each thing whatever happens to the others, and raises what went wrong at the end."""
         raise_first(self._kept.put_back() + self.generators.put_back())
@@ -146,6 +154,9 @@ class _State:
 
 def raise_first(failed: Sequence[tuple[str, BaseException]]) -> None:
     """One error for all that could not be put back; everything else is back by now."""
+    for _, error in failed:
+        if not isinstance(error, Exception):
+            raise error
     if failed:
         what = "; ".join(f"{name} ({type(error).__name__}: {error})" for name, error in failed)
         raise RuntimeError(f"Everything but this was put back after a measurement: {what}.") from failed[0][1]
@@ -216,7 +227,7 @@ def untouched(
         >>> int(model[1].num_batches_tracked), model[0].weight.grad is None
         (0, True)
     """
-    with ExitStack() as stack:
+    with turn, ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         if "torch._dynamo" in sys.modules:
