@@ -50,7 +50,7 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, Processes, str]:
         convention = "Several processes: losses and gradients are averaged over them, with " + (
             "batch statistics synchronized." if synced else "each process's own batch statistics."
         )
-    return model, Processes(group, synced=synced), convention
+    return model, Processes(group), convention
 
 
 def loss_of(
