@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import is_parametrized
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from normscope.isolation.generators import Generators
@@ -36,7 +35,8 @@ def units(model: nn.Module) -> dict[str, nn.Module]:
         if module in inside:
             continue
         library = str(type(module).forward.__module__).startswith(("torch.nn.", "normscope.norms."))
-        owns = is_parametrized(module) or any(True for _ in module.parameters(False))
+        # Asked of `_modules`, not of the module: its `__getattr__` may raise.
+        owns = "parametrizations" in vars(module).get("_modules", {}) or any(True for _ in module.parameters(False))
         if (library and owns) or not any(True for _ in module.children()):
             found[name] = module
             inside.update(module.modules())

@@ -34,6 +34,11 @@ def _fill_dict(container: dict[Any, Any], held: dict[Any, Any]) -> None:
     dict.update(container, held)
 
 
+def _read_dict(container: dict[Any, Any]) -> dict[Any, Any]:
+    # Of a class with an `__iter__` of its own, `dict.copy` would ask for its keys.
+    return dict.copy(container) if type(container) is dict else dict(dict.items(container))
+
+
 def _read_ordered(container: OrderedDict[Any, Any]) -> dict[Any, Any]:
     return dict(zip(OrderedDict.__iter__(container), OrderedDict.values(container), strict=True))
 
@@ -75,7 +80,7 @@ _put: Any = operator.attrgetter("__setitem__")
 DICT = Base(
     dict,
     dict.__len__,
-    dict.copy,
+    _read_dict,
     ((dict.__iter__, dict.__iter__), (dict.values, dict.values)),
     _fill_dict,
     _put(dict),

@@ -2,7 +2,7 @@
 
 Attributes are read from `__dict__` and from slots, containers through their base classes (`containers.py`), at any
 depth; modules are found wherever they are held, in a plain list or behind a weak reference too. Of an object of another
-class only its attributes and the containers among them are found, so that they can be put back, and nothing deeper.
+class its attributes and the containers in them are found, so that they can be put back; no tensor, and no object in it.
 """
 
 import copy
@@ -199,14 +199,21 @@ class Contents:
         self.containers.append((DICT, attributes, place.where))
         wrapped = issubclass(type(value), (UserDict, UserList))
         for key, held in attributes.items():
-            base = base_of(type(held))
-            if base is None or base.size(held) > MOST:
-                continue
             if wrapped and key == "data":
                 self._value(Place(DICT.put, attributes, key, held, place.where))
-            elif id(held) not in self._seen:
-                self._seen.add(id(held))
-                self.containers.append((base, held, place.where))
+            else:
+                self._inside(held, place.where)
+
+    def _inside(self, held: Any, where: tuple[str, Any]) -> None:
+        """A container in an object, and those in it; nothing is lent in their places."""
+        base = base_of(type(held))
+        if base is None or base.size(held) > MOST or id(held) in self._seen:
+            return
+        self._seen.add(id(held))
+        self.containers.append((base, held, where))
+        for _, value in _entries(base, held):
+            if type(value) not in _INERT:
+                self._inside(value, where)
 
 
 def base_of(kind: type) -> Base | None:
