@@ -116,10 +116,9 @@ class BreaksInOne:
 
 def one_raises(rank: int, cell: Cell, sync: bool) -> Any:
     """The run with broken measurements among good ones, and what the good ones found without them."""
-    places = ("before", "between", "loss", "after") if sync else ("before", "between", "loss", "after", "forward")
+    places = ("before", "between", "loss", "after", "forward")
     good = ["critical", "landscape", "health", "activations", "shift"]
-    broken = [m for m, where in zip(good, places, strict=False) for m in (m, BreaksInOne(rank, where))]
-    broken += good[len(places) :]
+    broken = [m for m, where in zip(good, places, strict=True) for m in (m, BreaksInOne(rank, where))]
 
     def model() -> nn.Module:
         return synced(cell.norm, cell) if sync else Watched(cell)

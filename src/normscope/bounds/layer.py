@@ -13,12 +13,14 @@ from normscope.bounds.statements import lemma_rows, unit_rows
 from normscope.bounds.units import Layer
 from normscope.environment import environment
 from normscope.isolation.generators import Generators
+from normscope.isolation.turns import in_turn
 from normscope.isolation.untouched import untouched
 
 # Above this many values a unit, Hessians are looked at through products alone.
 FULL = 256
 
 
+@in_turn
 def check(
     linear: nn.Module,
     norm: nn.Module,

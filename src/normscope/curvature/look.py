@@ -129,7 +129,8 @@ class Look:
             for network, share, batch in zip(networks, weights, self._batches, strict=True):
                 loss, found = self._value(network, stats, matrix if alone else "")
                 if not loss.isfinite():
-                    where = self._first_bad(batch, stats)
+                    # A pass of one process alone would wait for the others where it exchanges statistics.
+                    where = self._first_bad(batch, stats) if self._processes.size == 1 else "Look at its batch."
                     raise ValueError(f"The loss is {float(loss)} here, so it has no curvature. {where}")
                 for name, gradient in zip(names, found, strict=True):
                     if gradient is not None and not gradient.isfinite().all():

@@ -70,7 +70,7 @@ def reading(model: nn.Module, statistics: str) -> Iterator[None]:
             yield
         finally:
             for module in training:
-                module.training = True
+                vars(module)["training"] = True
     elif statistics == "frozen":
         with statistics_held(), _held_in_torch(), answering(_synced(model), _over_processes):
             yield

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import is_parametrized
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from normscope.isolation.generators import Generators
+from normscope.isolation.signals import deliver
 
 Watcher = Callable[[str, nn.Module, tuple[Any, ...], Any], None]
 Answer = Callable[[str, nn.Module, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
@@ -35,7 +35,8 @@ def units(model: nn.Module) -> dict[str, nn.Module]:
         if module in inside:
             continue
         library = str(type(module).forward.__module__).startswith(("torch.nn.", "normscope.norms."))
-        owns = is_parametrized(module) or any(True for _ in module.parameters(False))
+        # Asked of `_modules`, not of the module: its `__getattr__` may raise.
+        owns = "parametrizations" in vars(module).get("_modules", {}) or any(True for _ in module.parameters(False))
         if (library and owns) or not any(True for _ in module.children()):
             found[name] = module
             inside.update(module.modules())
@@ -46,21 +47,23 @@ def units(model: nn.Module) -> dict[str, nn.Module]:
 def answering(modules: dict[str, nn.Module], answer: Answer) -> Iterator[None]:
     """Inside, a call of one of `modules` is `answer(name, module, forward, args, kwargs)`."""
     # Accelerate and others put a forward of their own on the module itself.
-    own = {module: vars(module)["forward"] for module in modules.values() if "forward" in vars(module)}
+    places = [(name, module, object.__getattribute__(module, "__dict__")) for name, module in modules.items()]
+    own = {id(attributes): attributes["forward"] for _, _, attributes in places if "forward" in attributes}
     try:
-        for name, module in modules.items():
-            vars(module)["forward"] = _wrapped(name, module, module.forward, answer)
+        for name, module, attributes in places:
+            attributes["forward"] = _wrapped(name, module, module.forward, answer)
         yield
     finally:
-        for module in modules.values():
-            if module in own:
-                vars(module)["forward"] = own[module]
+        for _, _, attributes in places:
+            if id(attributes) in own:
+                attributes["forward"] = own[id(attributes)]
             else:
-                vars(module).pop("forward", None)
+                attributes.pop("forward", None)
 
 
 def _wrapped(name: str, module: nn.Module, forward: Callable[..., Any], answer: Answer) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
+        deliver()
         return answer(name, module, forward, args, kwargs)
 
     vars(call)["__wrapped__"] = forward  # the signature stays the forward's own

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from normscope.isolation.untouched import INERT, untouched
+from normscope.isolation.untouched import untouched
+
+_INERT = frozenset({bool, int, float, str, type(None)})
 
 
 class Copies:
@@ -45,7 +47,7 @@ class Copies:
 def _copy(part: Any) -> Any:
     """Of a tensor, or of an object that holds some, such as a batch of graphs."""
     if not isinstance(part, Tensor):
-        return part if type(part) in INERT else copy.deepcopy(part)
+        return part if type(part) in _INERT else copy.deepcopy(part)
     return part.detach().clone().requires_grad_(part.requires_grad)
 
 

@@ -36,6 +36,16 @@ class Generators:
         for (_, write), state in zip(self._pairs, states or self._states, strict=True):
             write(state)
 
+    def put_back(self) -> list[tuple[str, BaseException]]:
+        """As `restore`, each whatever happens to the others; gives what could not be, with what was raised."""
+        failed: list[tuple[str, BaseException]] = []
+        for (_, write), state in zip(self._pairs, self._states, strict=True):
+            try:
+                write(state)
+            except BaseException as error:
+                failed.append(("a random generator", error))
+        return failed
+
     def moved(self) -> bool:
         return any(not _same(a, b) for a, b in zip(self.states(), self._states, strict=True))
 
@@ -44,16 +54,18 @@ def _of_cuda(index: int) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
     return lambda: torch.cuda.get_rng_state(index), lambda state: torch.cuda.set_rng_state(state, index)
 
 
-def _of_owned(value: object) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
+def _of_owned(value: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
+    """Through the base classes' methods: those of a subclass may do anything."""
     if isinstance(value, torch.Generator):
-        return value.get_state, value.set_state
+        return lambda: torch.Generator.get_state(value), lambda state: torch.Generator.set_state(value, state)
     if isinstance(value, np.random.Generator):
-        bits = value.bit_generator
+        bits: Any = np.random.Generator.bit_generator.__get__(value)  # type: ignore[attr-defined]
         return lambda: bits.state, lambda state: setattr(bits, "state", state)
     if isinstance(value, np.random.RandomState):
-        return lambda: value.get_state(legacy=False), value.set_state
-    if isinstance(value, random.Random):
-        return value.getstate, value.setstate
+        seeded = np.random.RandomState
+        return lambda: seeded.get_state(value, legacy=False), lambda state: seeded.set_state(value, state)
+    if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
+        return lambda: random.Random.getstate(value), lambda state: random.Random.setstate(value, state)
     return None
 
 

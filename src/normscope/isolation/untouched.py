@@ -11,12 +11,10 @@ forward writes (a hook of yours that appends to a global list), and what lies de
 a module, in a tuple or in an object of a class of yours.
 """
 
-import operator
 import sys
-from collections import deque
+import weakref
 from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -24,118 +22,144 @@ import torch
 from torch import Tensor, nn
 
 from normscope.isolation.checkpointing import without_reentrant_checkpoints
+from normscope.isolation.containers import Kept
+from normscope.isolation.contents import Contents, Place, called, lent_iterator, put_slot, read_slot
 from normscope.isolation.generators import Generators
-
-Array = np.ndarray[Any, Any]
-_CONTAINERS = (list, dict, set, deque)
-INERT = frozenset({bool, int, float, str, tuple, type(None)})
-_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
+from normscope.isolation.signals import deliver, steady
+from normscope.isolation.turns import turn
 
 
 class Lent:
     """What the model works with inside `untouched`: leaves for its trainable parameters, clones of its buffers."""
 
     def __init__(self, model: nn.Module, only: Container[int] | None, dtype: torch.dtype | None) -> None:
+        contents = Contents(model)
         self.names: list[str] = []
         self.originals: list[nn.Parameter] = []
         self.leaves: list[nn.Parameter] = []
-        self._places: list[tuple[Any, Any, Any]] = []
         self._copies = _Copies(dtype)
-        self._arrays: list[tuple[Array, Array]] = []
-        self._empty: list[Any] = []
-        self._holders: list[Any] = []
-        kept: list[Any] = []
-        owned: list[object] = []
-        lent = self._leaves(model, only, dtype)
-        for module in model.modules():
-            attributes = vars(module)
-            self._holders += [attributes, module._buffers]
-            for name, value in attributes.items():
-                if type(value) in INERT:
-                    continue
-                if isinstance(value, _CONTAINERS):
-                    (kept if value else self._empty).append(value)
-                    if name not in _MODULE_ATTRIBUTES:
-                        self._holders.append(value)
-                        self._lend(value, lent)
-                elif isinstance(value, np.ndarray):
-                    self._arrays.append((value.copy(), value))
-                    self._places.append((attributes, name, self._arrays[-1][0]))
-                else:
-                    owned.append(value)
-            kept.append(attributes)
-            for holder in (module._parameters, module._buffers, attributes):
-                self._lend(holder, lent)
-        self._kept = _Kept(kept)
-        self.generators = Generators(owned)
+        self._contents = contents
+        lent = self._leaves(contents, only, dtype)
+        self._places = [place for found in contents.tensors if (place := self._instead(found, lent)) is not None]
+        self._places += [self._tuple(place, lent) for place in contents.tuples]
+        tied = [place for place in contents.references if id(place.value) in lent]
+        self._places += [place._replace(value=weakref.ref(lent[id(place.value)])) for place in tied]
+        self._places += [place._replace(value=lent_iterator(place)) for place in contents.iterators]
+        arrays = {id(place.value): place.value.copy() for place in contents.arrays}
+        self._arrays = [(arrays[id(place.value)], place.value) for place in contents.arrays]
+        self._places += [place._replace(value=arrays[id(place.value)]) for place in contents.arrays]
+        self._kept = self._in_use = _State(contents)
+        self.generators = Generators(contents.owned)
         self.draws = True
         self._copies.refresh()
 
-    def _leaves(self, model: nn.Module, only: Container[int] | None, dtype: torch.dtype | None) -> dict[int, Tensor]:
+    def _leaves(self, contents: Contents, only: Container[int] | None, dtype: torch.dtype | None) -> dict[int, Tensor]:
         copies = _Copies(dtype)
         more_move = 0
-        for name, parameter in model.named_parameters():
-            moves = parameter.requires_grad and (only is None or id(parameter) in only)
+        for name, parameter, registered in contents.parameters:
+            moves = parameter.requires_grad and (registered if only is None else id(parameter) in only)
             more_move += parameter.numel() if moves else -parameter.numel()
             if moves:
                 self.names.append(name)
                 self.originals.append(parameter)
-                self.leaves.append(_like(parameter, copies.of(parameter)))
+                self.leaves.append(_like(parameter, copies.of(parameter, name)))
         self._copy_frozen = more_move >= 0
         copies.refresh()
         return dict(zip(map(id, self.originals), self.leaves, strict=True))
 
-    def _lend(self, holder: Any, lent: dict[int, Tensor]) -> None:
-        """Copies for the tensors of `holder`; not for results of the last forward, nor for a large frozen network."""
-        if isinstance(holder, set):
-            return
-        for key, held in holder.items() if isinstance(holder, dict) else enumerate(holder):
-            if type(held) in INERT or not isinstance(held, Tensor):
-                continue
-            if id(held) not in lent:
-                parameter = isinstance(held, nn.Parameter)
-                wanted = self._copies.casts(held) or (self._copy_frozen and type(held) is nn.Parameter)
-                if held.grad_fn is not None or (parameter and not wanted):
-                    continue
-                copy = self._copies.of(held)
-                lent[id(held)] = _like(held, copy) if isinstance(held, nn.Parameter) else copy
-            self._places.append((holder, key, lent[id(held)]))
+    def _copy(self, held: Tensor, where: tuple[str, Any], lent: dict[int, Tensor]) -> Tensor | None:
+        """A copy to lend; none of results of the last forward, nor of a large frozen network."""
+        if id(held) not in lent:
+            parameter = isinstance(held, nn.Parameter)
+            wanted = self._copies.casts(held) or (self._copy_frozen and type(held) is nn.Parameter)
+            if held.grad_fn is not None or (parameter and not wanted):
+                return None
+            copy = self._copies.of(held, called(where))
+            lent[id(held)] = _like(held, copy) if isinstance(held, nn.Parameter) else copy
+        return lent[id(held)]
+
+    def _instead(self, place: Place, lent: dict[int, Tensor]) -> Place | None:
+        copy = self._copy(place.value, place.where, lent)
+        return None if copy is None else Place(place.put, place.holder, place.key, copy, place.where)
+
+    def _tuple(self, place: Place, lent: dict[int, Tensor]) -> Place:
+        def member(held: Any) -> Any:
+            copy = self._copy(held, place.where, lent) if issubclass(type(held), Tensor) else None
+            return held if copy is None else copy
+
+        members = [*map(member, tuple.__iter__(place.value))]
+        return place._replace(value=tuple.__new__(type(place.value), members))
 
     def place(self) -> None:
-        for holder, key, tensor in self._places:
-            holder[key] = tensor
-        self._in_use = _Kept(self._holders)
+        for put, holder, key, lent, _ in self._places:
+            put(holder, key, lent)
+        self._in_use = _State(self._contents)
 
     @contextmanager
     def holding(self, leaves: Sequence[Tensor], others: Sequence[Tensor]) -> Iterator[None]:
         """Inside, the model has `others` in the places of some of its leaves."""
         instead = {id(leaf): other for leaf, other in zip(leaves, others, strict=True)}
-        places = [place for place in self._places if id(place[2]) in instead]
+        places = [place for place in self._places if id(place.value) in instead]
         try:
-            for holder, key, leaf in places:
-                holder[key] = instead[id(leaf)]
+            for put, holder, key, leaf, _ in places:
+                put(holder, key, instead[id(leaf)])
             yield
         finally:
-            for holder, key, leaf in places:
-                holder[key] = leaf
+            for put, holder, key, leaf, _ in places:
+                put(holder, key, leaf)
 
     def reset(self) -> None:
         """The state of the first moment for another forward: buffers, attributes, generators; the leaves stay.
 
         Once a forward has shown that it draws nothing, set `draws` to False: the generators need no care until the end.
         """
-        self._in_use.put_back()
+        deliver()
+        self._reset()
+
+    @steady
+    def _reset(self) -> None:
+        raise_first(self._in_use.put_back())
         self._copies.refresh()
         for copy, array in self._arrays:
             np.copyto(copy, array)
         if self.draws:
             self.generators.restore()
 
+    @steady
     def close(self) -> None:
-        self._kept.put_back()
-        for container in self._empty:
-            container.clear()
-        self.generators.restore()
+        """Puts everything back, each thing whatever happens to the others, and raises what went wrong at the end."""
+        raise_first(self._kept.put_back() + self.generators.put_back())
+
+
+class _State:
+    """What the containers and slots of a model hold now."""
+
+    def __init__(self, contents: Contents) -> None:
+        self._kept = Kept(contents.containers)
+        self._empty = contents.empty
+        self._slots = [(module, member, read_slot(module, member), where) for module, member, where in contents.slots]
+
+    def put_back(self) -> list[tuple[str, BaseException]]:
+        """Names of those that could not be, with what was raised."""
+        failed = [] if self._kept.same() else [(called(name), error) for name, error in self._kept.put_back()]
+        # Plain ones, so that asking for their truth runs nothing of the user's.
+        if any(self._empty):
+            for container in self._empty:
+                container.clear()
+        for module, member, value, where in self._slots:
+            if read_slot(module, member) is not value:
+                put_slot(module, member, value)
+        return failed
+
+
+def raise_first(failed: Sequence[tuple[str, BaseException]]) -> None:
+    """One error for all that could not be put back; everything else is back by now."""
+    for _, error in failed:
+        if not isinstance(error, Exception):
+            raise error
+    if failed:
+        what = "; ".join(f"{name} ({type(error).__name__}: {error})" for name, error in failed)
+        raise RuntimeError(f"Everything but this was put back after a measurement: {what}.") from failed[0][1]
 
 
 def _like(parameter: nn.Parameter, copy: Tensor) -> nn.Parameter:
@@ -158,11 +182,17 @@ class _Copies:
     def casts(self, source: Tensor) -> bool:
         return self._dtype is not None and source.is_floating_point() and source.dtype != self._dtype
 
-    def of(self, source: Tensor) -> Tensor:
+    def of(self, source: Tensor, name: str) -> Tensor:
         """A copy of `source`, without its values until `refresh`."""
         dtype = self._dtype if self.casts(source) else source.dtype
         strided = source.layout == torch.strided
-        copy = torch.empty_like(source, dtype=dtype) if strided else source.detach().clone()
+        try:
+            copy = torch.empty_like(source, dtype=dtype) if strided else source.detach().clone()
+        except Exception as error:
+            raise TypeError(
+                f"{name} is a {type(source).__name__} that cannot be copied ({error}), so the model cannot be measured "
+                "without a trace. Take it out of the model, or give its class a copy."
+            ) from error
         copies, sources = self._groups.setdefault((source.dtype, source.device), ([], []))
         # By `.data`, so that filling it again does not count as a change of what a kept graph has saved.
         copies.append(copy.data)
@@ -173,33 +203,6 @@ class _Copies:
     def refresh(self) -> None:
         for copies, sources in self._groups.values():
             torch._foreach_copy_(copies, sources)
-
-
-class _Kept:
-    """Containers and what they held; by identity, since values may be tensors, which have no plain equality."""
-
-    def __init__(self, containers: Sequence[Any]) -> None:
-        self._containers = containers
-        self._held = [container.copy() for container in containers]
-
-    def put_back(self) -> None:
-        if _same(self._containers, self._held):
-            return
-        for container, held in zip(self._containers, self._held, strict=True):
-            # The attributes of a module share their keys with others of its class for as long as none is taken out.
-            if not isinstance(container, dict) or container.keys() != held.keys():
-                container.clear()
-            (container.extend if isinstance(container, (list, deque)) else container.update)(held)
-
-
-def _same(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Whether they hold the very same objects; one comparison for all, since it is made before each pass."""
-    return [*map(len, some)] == [*map(len, others)] and all(map(operator.is_, _contents(some), _contents(others)))
-
-
-def _contents(containers: Sequence[Any]) -> Iterator[Any]:
-    values = [container.values() for container in containers if isinstance(container, dict)]
-    return chain(chain.from_iterable(containers), chain.from_iterable(values))
 
 
 @contextmanager
@@ -224,7 +227,7 @@ def untouched(
         >>> int(model[1].num_batches_tracked), model[0].weight.grad is None
         (0, True)
     """
-    with ExitStack() as stack:
+    with turn, ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         if "torch._dynamo" in sys.modules:

@@ -82,7 +82,6 @@ class BatchLoss:
             with self._pass(inside) as loss:
                 if wrt is not None and not loss.requires_grad:
                     return [loss, *map(torch.zeros_like, leaves)]
-                self.task.processes.meet()
                 return [loss.detach(), *self._backward(loss, leaves)]
 
         loss, *grads = self.task.processes.mean(local)

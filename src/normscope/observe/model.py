@@ -21,7 +21,7 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, Processes, str]:
         if isinstance(model, DistributedDataParallel):
             group = model.process_group
             model = model.module
-        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+        elif isinstance(inner := vars(model).get("_modules", {}).get("_orig_mod"), nn.Module):
             model = inner
         else:
             break
@@ -40,7 +40,7 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, Processes, str]:
     if any(isinstance(module, torch.jit.ScriptModule) for module in modules):
         raise TypeError("TorchScript modules cannot be looked into. Hand in the module they were made from.")
     convention = ""
-    layers = [m for m in modules if isinstance(m, nn.SyncBatchNorm) or getattr(m, "sync", False)]
+    layers = [m for m in modules if isinstance(m, nn.SyncBatchNorm) or vars(m).get("sync", False)]
     synced = bool(layers)
     if group is None and several_processes() and any(layer.training for layer in layers):
         # Their forward goes over all processes of the default group, and so must what is taken of it.
@@ -49,7 +49,7 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, Processes, str]:
         convention = "Several processes: losses and gradients are averaged over them, with " + (
             "batch statistics synchronized." if synced else "each process's own batch statistics."
         )
-    return model, Processes(group, synced=synced), convention
+    return model, Processes(group), convention
 
 
 def loss_of(objective: Objective) -> Callable[[nn.Module, Any], Tensor]:

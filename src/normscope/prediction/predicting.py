@@ -10,7 +10,6 @@ import gc
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import RLock
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from normscope.choices import check_choice
 from normscope.curvature.limits import momentum_limit
 from normscope.environment import environment
+from normscope.isolation.turns import in_turn
 from normscope.isolation.untouched import untouched
 from normscope.loss_kinds import CROSS_ENTROPY, SQUARED
 from normscope.observe.model import unwrapped
@@ -41,26 +41,21 @@ READINGS = ("batch", "frozen")
 _SATURATED = 2.5
 
 
-_ONE = RLock()
-
-
 @contextmanager
-def _alone() -> Iterator[None]:
-    """One thread at a time: while fx reads a graph the class of all modules is patched, and the collector is off.
-
-    Cycles of garbage wait: the walk holds all that it makes, and looking through that frees nothing.
-    """
-    with _ONE:
-        enabled = gc.isenabled()
-        gc.disable()
-        try:
-            yield
-        finally:
-            if enabled:
-                gc.enable()
+def _without_collecting() -> Iterator[None]:
+    """Cycles of garbage wait: the walk holds all that it makes, and looking through that frees nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
-@_alone()
+# While fx reads a graph the class of all modules is patched.
+@in_turn
+@_without_collecting()
 def predict(
     model: nn.Module,
     input_shape: tuple[int, ...],

@@ -1,0 +1,296 @@
+"""Everything that the modules of a network hold, found without running code of theirs.
+
+Attributes are read from `__dict__` and from slots, containers through their base classes (`containers.py`), at any
+depth; modules are found wherever they are held, in a plain list or behind a weak reference too. Of an object of another
+class its attributes and the containers in them are found, so that they can be put back; no tensor, and no object in it.
+"""
+
+import copy
+import io
+import itertools
+import random
+import sys
+import weakref
+from collections import UserDict, UserList
+from collections.abc import Callable, Iterator
+from types import MemberDescriptorType, SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from normscope.isolation.containers import BASES, DICT, SET, Base
+
+# Larger containers of objects that are no modules are left alone: to compare them before each pass would cost too much.
+MOST = 10_000
+_NOTHING: Any = object()
+_INERT = frozenset({bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, type})
+_EXACT = frozenset(base.kind for base in BASES)
+_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+_OURS = {"torch", "numpy", "normscope", "lightning", "pytorch_lightning", "accelerate"}
+_COPYABLE = frozenset(
+    type(made)
+    for made in (
+        iter([]), iter(()), iter(range(0)), iter(""), iter({}), iter({}.values()), iter({}.items()), iter(set()),
+        reversed([]), itertools.count(),
+    )
+)  # fmt: skip
+_FACTORIES = (UserDict, UserList, SimpleNamespace)
+
+
+class Place(NamedTuple):
+    """An entry that can be replaced: put(holder, key, other); where: its name in parts."""
+
+    put: Callable[[Any, Any, Any], None]
+    holder: Any
+    key: Any
+    value: Any
+    where: tuple[str, Any]
+
+
+class Contents:
+    """What was found, each thing once.
+
+    parameters: name, parameter, whether a registered module has it. containers: with base and name; `empty` are the
+    plain ones that hold nothing. tensors, arrays, iterators, tuples, references: places to lend something in. owned:
+    random generators. slots: with their module and value.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.parameters: list[tuple[str, nn.Parameter, bool]] = []
+        self.containers: list[tuple[Base, Any, Any]] = []
+        self.empty: list[Any] = []
+        self.tensors: list[Place] = []
+        self.arrays: list[Place] = []
+        self.iterators: list[Place] = []
+        self.tuples: list[Place] = []
+        self.references: list[Place] = []
+        self.slots: list[tuple[Any, Any, tuple[str, Any]]] = []
+        self.owned: list[Any] = []
+        self._seen: set[int] = set()
+        self._modules: list[tuple[str, Any, dict[str, Any]]] = []
+        self._handlers: dict[type, Callable[[Contents, Place], None]] = dict.fromkeys(_INERT, _nothing_to_do)
+        self._slotted: dict[type, list[Any]] = {}
+        self._add("", model)
+        registered = len(self._modules)
+        # The list grows while it is gone through, by the modules that are registered nowhere.
+        for number, (name, module, attributes) in enumerate(self._modules):
+            self._module(name, module, attributes, number < registered)
+
+    def _add(self, name: str, module: nn.Module) -> None:
+        """The module and those registered in it, in torch's order."""
+        if id(module) in self._seen:
+            return
+        self._seen.add(id(module))
+        attributes = object.__getattribute__(module, "__dict__")
+        self._modules.append((name, module, attributes))
+        for key, child in dict.items(attributes.get("_modules", {})):
+            if isinstance(child, nn.Module):
+                self._add(f"{name}.{key}" if name else key, child)
+
+    def _module(self, name: str, module: Any, attributes: dict[str, Any], registered: bool) -> None:
+        self.containers.append((DICT, attributes, (name, "__dict__")))
+        for key, parameter in dict.items(attributes.get("_parameters", {})):
+            if parameter is not None and id(parameter) not in self._seen:
+                self._seen.add(id(parameter))
+                self.parameters.append((f"{name}.{key}" if name else key, parameter, registered))
+        handlers = self._handlers
+        for key, value in attributes.items():
+            kind = type(value)
+            if kind in _INERT:
+                continue
+            if kind in _EXACT and not value:
+                self.empty.append(value)
+            else:
+                (handlers.get(kind) or self._handler(kind))(self, Place(DICT.put, attributes, key, value, (name, key)))
+        for member in self._members(type(module)):
+            self.slots.append((module, member, (name, member.__name__)))
+            self._value(Place(put_slot, module, member, read_slot(module, member), (name, member.__name__)))
+
+    def _members(self, kind: type) -> list[Any]:
+        if kind not in self._slotted:
+            homes = [vars(cls) for cls in kind.__mro__ if "__slots__" in vars(cls)]
+            members = [m for home in homes for m in home.values() if type(m) is MemberDescriptorType]
+            self._slotted[kind] = members
+        return self._slotted[kind]
+
+    def _value(self, place: Place) -> None:
+        kind = type(place.value)
+        (self._handlers.get(kind) or self._handler(kind))(self, place)
+
+    def _handler(self, kind: type) -> Callable[["Contents", Place], None]:
+        found = self._handlers[kind] = _handler_of(kind)
+        return found
+
+    def container(self, place: Place, base: Base) -> None:
+        value = place.value
+        if id(value) in self._seen:
+            return
+        self._seen.add(id(value))
+        if type(value) in _EXACT and not value:
+            self.empty.append(value)
+            return
+        self.containers.append((base, value, place.where))
+        handlers, where = self._handlers, place.where
+        for key, held in dict.items(value) if base is DICT else _entries(base, value):
+            kind = type(held)
+            if kind not in _INERT:
+                (handlers.get(kind) or self._handler(kind))(self, Place(base.put, value, key, held, where))
+
+    def tensor(self, place: Place) -> None:
+        if place.put is not SET.put:
+            _check_key(place)
+            self.tensors.append(place)
+
+    def array(self, place: Place) -> None:
+        if place.put is not SET.put:
+            _check_key(place)
+            self.arrays.append(place)
+
+    def iterator(self, place: Place) -> None:
+        if type(place.value) not in _COPYABLE or place.put is SET.put:
+            raise TypeError(
+                f"{called(place.where)} holds an iterator ({type(place.value).__name__}), which a forward may advance "
+                "and nobody can turn back. Keep it outside of the model, or set it to None while the model is measured."
+            )
+        self.iterators.append(place)
+
+    def in_a_tuple(self, place: Place) -> None:
+        plain = tuple if issubclass(type(place.value), tuple) else frozenset
+        members = [*plain.__iter__(place.value)]
+        kinds = {*map(type, members)}
+        if kinds <= _INERT:
+            return
+        if plain is tuple and place.put is not SET.put and any(issubclass(kind, Tensor) for kind in kinds):
+            self.tuples.append(place)
+        for held in members:
+            if not issubclass(type(held), (Tensor, np.ndarray)):
+                self._value(place._replace(put=SET.put, value=held))
+
+    def module(self, place: Place) -> None:
+        name, key = place.where
+        self._add(f"{name}.{key}" if name else str(key), place.value)
+
+    def generator(self, place: Place) -> None:
+        if id(place.value) not in self._seen:
+            self._seen.add(id(place.value))
+            self.owned.append(place.value)
+
+    def reference(self, place: Place) -> None:
+        target = weakref.ref.__call__(place.value)
+        if issubclass(type(target), nn.Module):
+            self.module(place._replace(value=target))
+        elif issubclass(type(target), Tensor) and type(place.value) is weakref.ref and place.put is not SET.put:
+            self.references.append(place._replace(value=target))
+
+    def thing(self, place: Place) -> None:
+        """An object of another class: its attributes, and the containers among them."""
+        value = place.value
+        if id(value) in self._seen:
+            return
+        self._seen.add(id(value))
+        try:
+            attributes = object.__getattribute__(value, "__dict__")
+        except AttributeError:
+            return
+        if type(attributes) is not dict:
+            return
+        self.containers.append((DICT, attributes, place.where))
+        wrapped = issubclass(type(value), (UserDict, UserList))
+        for key, held in attributes.items():
+            if wrapped and key == "data":
+                self._value(Place(DICT.put, attributes, key, held, place.where))
+            else:
+                self._inside(held, place.where)
+
+    def _inside(self, held: Any, where: tuple[str, Any]) -> None:
+        """A container in an object, and those in it; nothing is lent in their places."""
+        base = base_of(type(held))
+        if base is None or base.size(held) > MOST or id(held) in self._seen:
+            return
+        self._seen.add(id(held))
+        self.containers.append((base, held, where))
+        for _, value in _entries(base, held):
+            if type(value) not in _INERT:
+                self._inside(value, where)
+
+
+def base_of(kind: type) -> Base | None:
+    return next((base for base in BASES if base.kind in kind.__mro__), None)
+
+
+def called(where: tuple[str, Any]) -> str:
+    return f"{where[0] or 'The model'}.{where[1]}"
+
+
+def put_slot(module: Any, member: Any, value: Any) -> None:
+    """Into a slot, past `__setattr__`; the slot is emptied where it was."""
+    if value is _NOTHING:
+        try:
+            member.__delete__(module)
+        except AttributeError:
+            return
+    else:
+        member.__set__(module, value)
+
+
+def read_slot(module: Any, member: Any) -> Any:
+    try:
+        return member.__get__(module)
+    except AttributeError:
+        return _NOTHING
+
+
+def lent_iterator(place: Place) -> Any:
+    return copy.copy(place.value)
+
+
+def _nothing_to_do(contents: Contents, place: Place) -> None:
+    """Of a kind that nothing can happen to."""
+
+
+def _handler_of(kind: type) -> Callable[[Contents, Place], None]:
+    """By the class alone: `isinstance` would ask the object, which may answer as it likes."""
+    base = base_of(kind)
+    if base is not None:
+        return lambda contents, place: contents.container(place, base)
+    if kind is object or issubclass(kind, type):
+        return _nothing_to_do
+    for kinds, handler in _HANDLERS:
+        if issubclass(kind, kinds):
+            return handler
+    if any("__next__" in vars(cls) for cls in kind.__mro__) and not issubclass(kind, io.IOBase):
+        return Contents.iterator
+    home = str(kind.__module__).partition(".")[0]
+    outside = home in sys.stdlib_module_names or home in _OURS
+    return _nothing_to_do if outside and not issubclass(kind, _FACTORIES) else Contents.thing
+
+
+_HANDLERS: tuple[tuple[Any, Callable[[Contents, Place], None]], ...] = (
+    (Tensor, Contents.tensor),
+    (nn.Module, Contents.module),
+    ((tuple, frozenset), Contents.in_a_tuple),
+    (np.ndarray, Contents.array),
+    (_GENERATORS, Contents.generator),
+    (weakref.ref, Contents.reference),
+    (torch.optim.Optimizer, _nothing_to_do),
+)
+
+
+def _entries(base: Base, container: Any) -> Iterator[tuple[Any, Any]]:
+    *keys, values = (there for there, _ in base.parts)
+    return zip(keys[0](container) if keys else itertools.count(), values(container), strict=False)
+
+
+def _check_key(place: Place) -> None:
+    """Asked before anything moves: putting a copy in a dict's place asks the key for its hash."""
+    if type(place.key) in (str, int):
+        return
+    try:
+        hash(place.key)
+    except Exception as error:
+        raise TypeError(
+            f"{called(place.where)} holds a tensor under a key that cannot be hashed ({error!r}), so no copy can take "
+            "its place. Keep it under a plain key."
+        ) from error
