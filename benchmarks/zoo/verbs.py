@@ -1,0 +1,299 @@
+"""Each verb of normscope on one entry, as a user would call it; what came of it as plain JSON."""
+
+import copy
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import older
+import torch
+from entries import Entry
+from older import OLD
+from references import affine, far, kind_of, normalized, rayleigh
+from refusals import outcome_of
+from state import Kept, detached, differing, first, seed
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+from training import batches, loss_of, made, optimizer_of, outputs, train
+
+import normscope as ns
+
+Found = dict[str, Any]
+SEED = 7
+# Seconds of an independent power iteration.
+WITNESS = 2.0
+
+
+def attempted(model: nn.Module | None, call: Callable[[], Found]) -> Found:
+    """What `call` gives, or its exception by kind; and what it changed of the model."""
+    kept = None if model is None else Kept(model)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = {"outcome": "answered"} | call()
+    except Exception as error:
+        found = outcome_of(error)
+    if kept is not None:
+        found["changed"] = kept.differences()
+    return found
+
+
+def predicted(entry: Entry, package: str) -> Found:
+    model, batch = made(entry), batches(entry)[0]
+    first = next(one for one in tree_leaves(batch) if isinstance(one, Tensor))
+    loss = "cross_entropy" if entry.loss_fn is torch.nn.functional.cross_entropy else "half_mse"
+
+    def call() -> Found:
+        found = ns.predict(model, tuple(first.shape[1:]), loss, len(first))
+        return {
+            "lambda_max": found.lambda_max,
+            "range": list(getattr(found, "calibrated_range", getattr(found, "seen", ()))),
+            "loss": loss,
+        }
+
+    return attempted(model, call)
+
+
+def measured(entry: Entry, package: str) -> Found:
+    """The default call on a new model; then two witnesses, and training that must not have noticed."""
+    model, batch = made(entry), batches(entry)[0]
+    optimizer = optimizer_of(package, model)
+    options: dict[str, Any] = {} if entry.forward is None else {"forward": entry.forward}
+    vectors: list[Tensor] = []
+
+    def call() -> Found:
+        seed(SEED)
+        if OLD:
+            found = older.measure(entry, model, batch)
+        else:
+            found = ns.measure(model, entry.loss_fn, [batch] if isinstance(batch, Tensor) else batch, **options)
+        vectors.append(found.vector)
+        names = ("lambda_max", "residual", "converged", "eta_star", "critical", "start_rate", "products", "matrix")
+        return {name: getattr(found, name) for name in names} | {"notes": list(found.notes), "loss": found.loss_kind}
+
+    # Generators stand where `call` puts them, and must stand there after it.
+    seed(SEED)
+    found = attempted(model, call)
+    trained = twins(entry, package, model, optimizer)
+    if found["outcome"] == "answered":
+        found["witness"] = attempted(None, lambda: _witnessed(entry, batch, found, vectors[0]))
+    return found | {"then_trains_alike": trained}
+
+
+def _witnessed(entry: Entry, batch: Any, found: Found, vector: Tensor) -> Found:
+    model = made(entry)
+    if found["matrix"] == "ggn":
+        with torch.no_grad():
+            if entry.loss_fn is None or not isinstance(outputs(entry, copy.deepcopy(model), batch), Tensor):
+                return {"outcome": "none", "why": "the outputs are not one tensor"}
+    own, most = rayleigh(entry, model, batch, SEED, found["matrix"], vector, seconds=WITNESS)
+    return {"at_its_vector": own / found["lambda_max"], "power_iteration": most / found["lambda_max"]}
+
+
+def twins(entry: Entry, package: str, model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
+    """Names in which `model`, trained a few steps, differs from one that normscope never saw; or the error."""
+    other = made(entry)
+    alone = optimizer_of(package, other)
+    try:
+        train(entry, model, optimizer)
+        train(entry, other, alone)
+    except Exception as error:
+        return [f"{type(error).__name__}: {error}"[:300]]
+    return first(detached(model, optimizer) + differing((model, other), (optimizer, alone)))
+
+
+def watched(entry: Entry, package: str) -> Found:
+    """A Monitor in a training of few steps, with a look at the first and the last; against an unwatched twin."""
+    other = made(entry)
+    alone = optimizer_of(package, other)
+    plain = train(entry, other, alone)
+    model = made(entry)
+    optimizer = optimizer_of(package, model)
+    found = attempted(None, lambda: _watch(entry, model, optimizer, "warn"))
+    found["detached"] = first(detached(model, optimizer))
+    found["differing"] = first(differing((model, other), (optimizer, alone)))
+    found["bit_exact"] = not found["differing"] and not found["detached"] and found.pop("losses", None) == plain
+    if found.get("errors"):
+        # Once more with the errors themselves, to see where they come from.
+        again = made(entry)
+        raised = attempted(None, lambda: _watch(entry, again, optimizer_of(package, again), "raise"))
+        found["raised"] = raised
+        if not found["measured"] or raised["outcome"] == "crash":
+            found |= raised
+    return found
+
+
+def _watch(entry: Entry, model: nn.Module, optimizer: torch.optim.Optimizer, on_error: str) -> Found:
+    options: dict[str, Any] = {"every": [0, 3], "budget": None, "measure": "full", "on_error": on_error}
+    if OLD:
+        monitor = older.monitor(entry, model, batches(entry)[0], **options)
+    else:
+        monitor = ns.Monitor(model, entry.loss_fn, forward=entry.forward, **options)
+
+    def look(batch: Any, optimizer: torch.optim.Optimizer) -> None:
+        monitor.step(batch, optimizer=optimizer)
+
+    def look_at_pair(batch: Any, optimizer: torch.optim.Optimizer) -> None:
+        monitor.step(*batch, optimizer)
+
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        losses = train(entry, model, optimizer, look_at_pair if OLD and older.pair(entry, batches(entry)[0]) else look)
+    records = monitor.records
+    return {
+        "looks": len(records),
+        "measured": sorted({name for record in records for name in record.results}),
+        "errors": {name: text[:1000] for record in records for name, text in record.errors.items()},
+        "verdicts": [verdict.text for verdict in monitor.verdicts],
+        "losses": losses,
+    }
+
+
+def swapped(entry: Entry, package: str) -> Found:
+    """Swaps to the model's own kind of normalizer, to RMSNorm and to BatchNorm, each layer against a reference."""
+    batch = batches(entry)[0]
+    seen = _normalizers(entry, batch)
+    kinds = [kind for kind, _, _ in seen.values()]
+    own = max(dict.fromkeys(kinds), key=kinds.count) if kinds else "layer"
+    tried = {
+        to: attempted(None, lambda to=to: _swap(entry, batch, seen, to)) for to in dict.fromkeys((own, "rms", "batch"))
+    }
+    return {"outcome": tried[own]["outcome"], "normalizers": len(seen), "own": own, "to": tried}
+
+
+def _normalizers(entry: Entry, batch: Any) -> dict[str, tuple[str, int, Tensor]]:
+    """Layers of a new model that compute a normalizer, by name: its kind, the dimension of its channels, its input."""
+    model = made(entry)
+    calls: dict[str, tuple[nn.Module, Tensor, Tensor]] = {}
+
+    def keep(name: str, layer: nn.Module) -> Callable[..., None]:
+        def hook(_: Any, args: Any, kwargs: Any, out: Any) -> None:
+            given = [one for one in (*args, *kwargs.values()) if isinstance(one, Tensor)]
+            if name in inputs and isinstance(out, Tensor) and len(given) == 1:
+                calls.setdefault(name, (layer, inputs[name], out.detach().clone()))
+
+        return hook
+
+    inputs: dict[str, Tensor] = {}
+
+    def before(name: str) -> Callable[..., None]:
+        def hook(_: Any, args: Any, kwargs: Any) -> None:
+            given = [one for one in (*args, *kwargs.values()) if isinstance(one, Tensor)]
+            if len(given) == 1:
+                inputs.setdefault(name, given[0].detach().clone())
+
+        return hook
+
+    for name, layer in model.named_modules():
+        own = list(layer.parameters())
+        if name and len(own) <= 2 and all(p.ndim == 1 for p in own):
+            layer.register_forward_pre_hook(before(name), with_kwargs=True)
+            layer.register_forward_hook(keep(name, layer), with_kwargs=True)
+    seed(SEED)
+    with torch.no_grad():
+        loss_of(entry, model, batch)
+    found: dict[str, tuple[str, int, Tensor]] = {}
+    for name, (layer, x, out) in calls.items():
+        kind = kind_of(layer, x, out)
+        # The layer inside a wrapper that does nothing else is the one to exchange.
+        if kind is not None:
+            found[name] = (*kind, x)
+    return {name: one for name, one in found.items() if not any(other.startswith(f"{name}.") for other in found)}
+
+
+def _swap(entry: Entry, batch: Any, seen: dict[str, tuple[str, int, Tensor]], to: str) -> Found:
+    model = made(entry)
+    seed(SEED)
+    before = tree_leaves(outputs(entry, copy.deepcopy(model), batch))
+    result = ns.swap_norms(model, to)
+    changed = {one.name for one in result}
+    left = dict(getattr(result, "left", {}) or {})
+    wrong = {}
+    for name, (kind, dim, x) in seen.items():
+        if name not in changed:
+            continue
+        off = _layer_off(model.get_submodule(name), x, to, dim, kind)
+        if off > 2e-3:
+            wrong[name] = off
+    told = set(left) | changed
+    silent = [name for name in seen if not any(name == one or name.startswith(f"{one}.") for one in told)]
+    found: Found = {
+        "swapped": len(changed),
+        "left": left,
+        "wrong": wrong,
+        "skipped_in_silence": silent,
+        "not_known_to_the_reference": sorted(changed - set(seen)),
+    }
+    seed(SEED)
+    try:
+        after = tree_leaves(outputs(entry, model, batch))
+    except Exception as error:
+        return found | {"forward": f"{type(error).__name__}: {error}"[:600]}
+    off = _apart(before, after)
+    alike = all(kind == to for name, (kind, _, _) in seen.items() if name in changed)
+    return found | {"forward": "", "outputs_off": off, "same_kind": alike, "equal": off < 1e-4}
+
+
+def _layer_off(new: nn.Module, x: Tensor, to: str, dim: int, kind: str) -> float:
+    """How far the new layer is from the reference's formula for it."""
+    inner = getattr(new, "norm", new)
+    eps = next((e for e in (getattr(inner, name, None) for name in ("eps", "epsilon")) if isinstance(e, float)), 1e-5)
+    groups = getattr(inner, "num_groups", 1)
+    try:
+        with torch.no_grad():
+            out = new(x.clone())
+    except Exception:
+        # The whole forward below says what is wrong.
+        return math.inf
+    expected = affine(inner, normalized(to, x, dim, eps, groups), dim)
+    return far(out, expected)
+
+
+def folded(entry: Entry, package: str) -> Found:
+    """In eval mode, with running statistics, scales and shifts that are not those of a new layer."""
+    model, batch = made(entry), batches(entry)[0]
+    with torch.no_grad():
+        for _ in range(2):
+            loss_of(entry, model, batch)
+    seed(3)
+    for layer in model.modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            layer.running_mean += 0.1 * torch.randn_like(layer.running_mean)
+            if layer.weight is not None:
+                layer.weight.data.uniform_(0.5, 1.5)
+                layer.bias.data.normal_(0, 0.1)
+    model.eval()
+    norms = sum(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
+
+    results: list[Any] = []
+
+    def call() -> Found:
+        results.append(ns.fold_norms(model))
+        return {"folded": len(results[0].folded), "left": dict(results[0].left)}
+
+    found = attempted(model, call) | {"batch_norms": norms}
+    if results:
+        before, after = (_eval(entry, one, batch) for one in (model, results[0].model))
+        found["outputs_off"] = off = _apart(before, after)
+        found["equal"] = off <= 1e-5
+    return found
+
+
+def _apart(before: list[Any], after: list[Any]) -> float:
+    """The largest relative difference between outputs."""
+    pairs = zip(before, after, strict=True)
+    return max((far(b, a) for a, b in pairs if isinstance(a, Tensor) and a.is_floating_point()), default=0.0)
+
+
+def _eval(entry: Entry, model: nn.Module, batch: Any) -> list[Any]:
+    seed(SEED)
+    with torch.no_grad():
+        found = outputs(entry, model, batch)
+    # In eval mode some give caches too.
+    return tree_leaves(
+        [one for one in found.values() if isinstance(one, Tensor)] if isinstance(found, Mapping) else found
+    )
+
+
+VERBS = {"predict": predicted, "measure": measured, "monitor": watched, "swap": swapped, "fold": folded}
