@@ -15,7 +15,11 @@ _CLOSE = 2e-3
 
 
 def normalized(kind: str, x: Tensor, dim: int, eps: float, groups: int = 1) -> Tensor:
-    """`x` normalized over what belongs to one statistic of `kind`, channels in `dim`."""
+    """`x` normalized over what belongs to one statistic of `kind`, channels in `dim`.
+
+    "whole" and "whole rms" are over channels and space together, as normscope's own "layer" and "rms" are where
+    channels come second.
+    """
     x = x.double()
     if kind == "group":
         if x.shape[1] % groups:
@@ -23,12 +27,15 @@ def normalized(kind: str, x: Tensor, dim: int, eps: float, groups: int = 1) -> T
         y: Tensor = nn.functional.group_norm(x, groups, eps=eps)
         return y
     others = tuple(d for d in range(x.ndim) if d != dim)
-    over = {"layer": (dim,), "rms": (dim,), "batch": others, "instance": tuple(d for d in others if d)}[kind]
-    if not over:
+    inside = tuple(d for d in others if d)
+    over = {"layer": (dim,), "rms": (dim,), "batch": others, "instance": inside, "whole": (*inside, dim)}
+    if kind == "whole rms":
+        return normalized("rms", x.flatten(1), 1, eps).reshape(x.shape)
+    if not over[kind]:
         raise ValueError("nothing to normalize over")
     if kind == "rms":
-        return x / (x.square().mean(over, keepdim=True) + eps).sqrt()
-    return (x - x.mean(over, keepdim=True)) / (x.var(over, correction=0, keepdim=True) + eps).sqrt()
+        return x / (x.square().mean(dim, keepdim=True) + eps).sqrt()
+    return (x - x.mean(over[kind], keepdim=True)) / (x.var(over[kind], correction=0, keepdim=True) + eps).sqrt()
 
 
 def far(some: Tensor, other: Tensor) -> float:
@@ -61,10 +68,10 @@ def kind_of(layer: nn.Module, x: Tensor, out: Tensor) -> tuple[str, int] | None:
     if float(x.std()) < 1e-6 or float(out.std()) < 1e-6:
         return None
     own = [p.numel() for p in layer.parameters(recurse=False)]
-    for dim in dict.fromkeys((1, x.ndim - 1)):
-        if any(n != x.shape[dim] for n in own):
-            continue
-        for kind in KINDS:
+    fitting = [dim for dim in dict.fromkeys((1, x.ndim - 1)) if all(n == x.shape[dim] for n in own)]
+    # Without a weight LayerNorm over (N, L, C) and InstanceNorm of (N, C, L) are one; the first is the likelier.
+    for kind in KINDS:
+        for dim in fitting:
             if (kind == "group") != isinstance(groups, int) or (kind == "instance" and x.ndim < 3):
                 continue
             plain = normalized(kind, x, dim, eps, groups if isinstance(groups, int) else 1)
@@ -79,7 +86,7 @@ def kind_of(layer: nn.Module, x: Tensor, out: Tensor) -> tuple[str, int] | None:
 def rayleigh(
     entry: Entry, model: nn.Module, batch: Any, number: int, matrix: str, vector: Tensor, *, seconds: float
 ) -> tuple[float, float]:
-    """v'Av / v'v, and the largest |v'Av| that a power iteration from a random start has reached after so long.
+    """v'Av / v'v, and the largest such quotient that a power iteration from a random start has met after so long.
 
     A is the Hessian, or J'HJ by two backward passes through the outputs, which must be one tensor.
     """
@@ -123,7 +130,7 @@ def rayleigh(
     most, started, steps = 0.0, time.perf_counter(), 0
     while steps < 200 and time.perf_counter() - started < seconds:
         value, v = quotient(v)
-        most, steps = max(most, abs(value)), steps + 1
+        most, steps = max(most, value), steps + 1
         norm = math.sqrt(sum(float(a.square().sum()) for a in v))
         if not norm:
             break

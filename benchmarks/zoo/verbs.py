@@ -6,10 +6,8 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import older
 import torch
 from entries import Entry
-from older import OLD
 from references import affine, far, kind_of, normalized, rayleigh
 from refusals import outcome_of
 from state import Kept, detached, differing, first, seed
@@ -59,15 +57,12 @@ def measured(entry: Entry, package: str) -> Found:
     """The default call on a new model; then two witnesses, and training that must not have noticed."""
     model, batch = made(entry), batches(entry)[0]
     optimizer = optimizer_of(package, model)
-    options: dict[str, Any] = {} if entry.forward is None else {"forward": entry.forward}
     vectors: list[Tensor] = []
 
     def call() -> Found:
         seed(SEED)
-        if OLD:
-            found = older.measure(entry, model, batch)
-        else:
-            found = ns.measure(model, entry.loss_fn, [batch] if isinstance(batch, Tensor) else batch, **options)
+        # A tensor alone could be an iterable of batches.
+        found = ns.measure(model, entry.loss_fn, [batch] if isinstance(batch, Tensor) else batch, forward=entry.forward)
         vectors.append(found.vector)
         names = ("lambda_max", "residual", "converged", "eta_star", "critical", "start_rate", "products", "matrix")
         return {name: getattr(found, name) for name in names} | {"notes": list(found.notes), "loss": found.loss_kind}
@@ -126,26 +121,19 @@ def watched(entry: Entry, package: str) -> Found:
 
 def _watch(entry: Entry, model: nn.Module, optimizer: torch.optim.Optimizer, on_error: str) -> Found:
     options: dict[str, Any] = {"every": [0, 3], "budget": None, "measure": "full", "on_error": on_error}
-    if OLD:
-        monitor = older.monitor(entry, model, batches(entry)[0], **options)
-    else:
-        monitor = ns.Monitor(model, entry.loss_fn, forward=entry.forward, **options)
+    monitor = ns.Monitor(model, entry.loss_fn, forward=entry.forward, **options)
 
     def look(batch: Any, optimizer: torch.optim.Optimizer) -> None:
         monitor.step(batch, optimizer=optimizer)
 
-    def look_at_pair(batch: Any, optimizer: torch.optim.Optimizer) -> None:
-        monitor.step(*batch, optimizer)
-
     with warnings.catch_warnings(record=True):
         warnings.simplefilter("always")
-        losses = train(entry, model, optimizer, look_at_pair if OLD and older.pair(entry, batches(entry)[0]) else look)
+        losses = train(entry, model, optimizer, look)
     records = monitor.records
     return {
         "looks": len(records),
         "measured": sorted({name for record in records for name in record.results}),
         "errors": {name: text[:1000] for record in records for name, text in record.errors.items()},
-        "verdicts": [verdict.text for verdict in monitor.verdicts],
         "losses": losses,
     }
 
@@ -159,7 +147,10 @@ def swapped(entry: Entry, package: str) -> Found:
     tried = {
         to: attempted(None, lambda to=to: _swap(entry, batch, seen, to)) for to in dict.fromkeys((own, "rms", "batch"))
     }
-    return {"outcome": tried[own]["outcome"], "normalizers": len(seen), "own": own, "to": tried}
+    said = {key: tried[own][key] for key in ("outcome", "type", "message", "where", "ours") if key in tried[own]}
+    if "message" in said:
+        said["named"] = any(name in said["message"] for name in seen)
+    return said | {"normalizers": len(seen), "own": own, "to": tried}
 
 
 def _normalizers(entry: Entry, batch: Any) -> dict[str, tuple[str, int, Tensor]]:
@@ -246,8 +237,10 @@ def _layer_off(new: nn.Module, x: Tensor, to: str, dim: int, kind: str) -> float
     except Exception:
         # The whole forward below says what is wrong.
         return math.inf
-    expected = affine(inner, normalized(to, x, dim, eps, groups), dim)
-    return far(out, expected)
+    meant = [to]
+    if kind != to and dim == 1 and x.ndim > 2:
+        meant += {"layer": ["whole"], "rms": ["whole rms"]}.get(to, [])
+    return min(far(out, affine(inner, normalized(one, x, dim, eps, groups), dim)) for one in meant)
 
 
 def folded(entry: Entry, package: str) -> Found:
