@@ -66,7 +66,7 @@ def _failures(row: Row) -> Iterator[str]:
         yield f"swap_norms refuses and names none of {swap['normalizers']} normalizers: {_short(swap['message'])}"
     fold = verbs.get("fold", {})
     if fold.get("equal") is False:
-        yield f"fold_norms: outputs differ by {fold['outputs_off']:.1e}"
+        yield f"fold_norms: outputs differ by {float(fold['outputs_off']):.1e}"
 
 
 def _training(measure: Row, monitor: Row) -> Iterator[str]:
@@ -77,10 +77,10 @@ def _training(measure: Row, monitor: Row) -> Iterator[str]:
     if monitor.get("bit_exact") is False:
         yield "the watched run is not the unwatched one bit for bit"
     witness = measure.get("witness", {})
-    if "at_its_vector" in witness and abs(witness["at_its_vector"] - 1) > 1e-3:
-        yield f"measure: v'Av is {witness['at_its_vector']:.4f} times lambda_max"
-    if "power_iteration" in witness and witness["power_iteration"] > 1.01:
-        yield f"measure: a power iteration reached {witness['power_iteration']:.3f} times lambda_max"
+    if "at_its_vector" in witness and not abs(float(witness["at_its_vector"]) - 1) < 1e-3:
+        yield f"measure: v'Av is {float(witness['at_its_vector']):.4f} times lambda_max"
+    if "power_iteration" in witness and float(witness["power_iteration"]) > 1.01:
+        yield f"measure: a power iteration reached {float(witness['power_iteration']):.3f} times lambda_max"
 
 
 def _swap(to: str, found: Row) -> Iterator[str]:
@@ -95,7 +95,7 @@ def _swap(to: str, found: Row) -> Iterator[str]:
     if found.get("forward"):
         yield f"swap_norms to {to}: then the forward fails: {_short(found['forward'])}"
     if found.get("same_kind") and not found.get("equal", True):
-        yield f"swap_norms to {to}, the model's own kind: outputs differ by {found['outputs_off']:.1e}"
+        yield f"swap_norms to {to}, the model's own kind: outputs differ by {float(found['outputs_off']):.1e}"
 
 
 def _short(message: str) -> str:
@@ -139,7 +139,7 @@ def _swapped(found: Row) -> str:
 def _folded(found: Row) -> str:
     if not found["batch_norms"]:
         return "no BatchNorm"
-    off = f", off by {found['outputs_off']:.0e}" if found["folded"] else ""
+    off = f", off by {float(found['outputs_off']):.0e}" if found["folded"] else ""
     return f"{found['folded']} of {found['batch_norms']}{off}"
 
 

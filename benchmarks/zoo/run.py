@@ -11,7 +11,6 @@ import argparse
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ VERBS = ("predict", "measure", "monitor", "swap", "fold")
 def one(model: dict[str, Any], limit: float, verbs: str) -> dict[str, Any]:
     """The row of a model, from the lines that its process printed."""
     command = [sys.executable, str(HERE / "one.py"), model["package"], model["name"], model["size"], "--verbs", verbs]
-    started = time.perf_counter()
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=limit)
         printed, said = ran.stdout, ran.stderr
@@ -47,7 +45,7 @@ def one(model: dict[str, Any], limit: float, verbs: str) -> dict[str, Any]:
         row["said"] = said.splitlines()[-3:]
         if begun:
             row["verbs"][begun] = {"outcome": "crash", "type": "", "message": ended, "where": "", "ours": ""}
-    return row | {"seconds": time.perf_counter() - started}
+    return row
 
 
 def short(row: dict[str, Any]) -> str:
@@ -79,7 +77,7 @@ def main() -> None:
         if key in rows and len(args.verbs.split(",")) < len(VERBS):
             row["verbs"] = rows[key]["verbs"] | row["verbs"]
         rows[key] = row
-        print(f"{number}/{len(drawn['models'])} {'/'.join(key)} {row['seconds']:.0f}s {short(row)}", flush=True)
+        print(f"{number}/{len(drawn['models'])} {'/'.join(key)} {row.get('seconds', 0):.0f}s {short(row)}", flush=True)
         ordered = [rows[k] for k in ((m["package"], m["name"]) for m in drawn["models"]) if k in rows]
         found = {"schema": 1, "environment": environment("cpu"), "versions": drawn["versions"], "models": ordered}
         beside = args.out.with_suffix(".tmp")
