@@ -111,7 +111,20 @@ def _cell(row: Row, verb: str, notes: Notes) -> str:
         return f"**{found['type'] or 'ended'}**"
     if refused(found):
         return f"refused [{notes.number(verb, row['name'], found['message'])}]"
-    return _ANSWERED[verb](found)
+    said = _ANSWERED[verb](found)
+    if verb == "predict" and (times := measured_times(row)):
+        said += f"; here {times:.2g}"
+    return said
+
+
+def measured_times(row: Row) -> float:
+    """The measured lambda_max over the predicted one, both for cross-entropy; 0 where one is missing."""
+    predicted, measured = (row["verbs"].get(verb, {}) for verb in ("predict", "measure"))
+    if predicted.get("loss") != "cross_entropy" or measured.get("loss") != "cross_entropy":
+        return 0.0
+    if measured.get("matrix") != "ggn" or not float(predicted["lambda_max"]) > 0:
+        return 0.0
+    return float(measured["lambda_max"]) / float(predicted["lambda_max"])
 
 
 def _predict(found: Row) -> str:
@@ -156,7 +169,7 @@ def _totals(rows: list[Row]) -> list[str]:
 
 
 _LEGEND = """\
-- predict: lambda_max, and which multiples of such predictions were measured.
+- predict: lambda_max; which multiples of such predictions are measured; which one was here, for the same loss.
 - measure: lambda_max of the generalized Gauss-Newton matrix, or of the Hessian where it says so.
 - Monitor: whether the watched run equals the unwatched one bit for bit, and what could not be measured.
 - swap_norms: layers exchanged for a new one of the kind that most of them are.

@@ -30,10 +30,11 @@ def _pmlp(width: int, depth: int) -> Entry:
     def batch() -> Any:
         return torch.randn(NODES, FEATURES), _edges(), torch.randint(3, (NODES,))
 
-    # In training it takes no edges: a multilayer perceptron, whose BatchNorm it calls itself.
-    return Entry(
-        lambda: PMLP(FEATURES, width, 3, num_layers=depth), batch, forward=lambda model, batch: model(batch[0])
-    )
+    # A multilayer perceptron in training, which takes edges in eval mode alone.
+    def forward(model: nn.Module, batch: Any) -> Any:
+        return model(batch[0], None if model.training else batch[1])
+
+    return Entry(lambda: PMLP(FEATURES, width, 3, num_layers=depth), batch, forward=forward)
 
 
 def _adversarial(width: int, depth: int) -> Entry:
