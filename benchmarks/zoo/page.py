@@ -55,6 +55,8 @@ def _failures(row: Row) -> Iterator[str]:
             yield f"{TITLES[verb]}: {found['type']}: {_short(found['message'])}"
         if found["outcome"] == "silent":
             yield f"{TITLES[verb]} refuses and names no way on: {_short(found['message'])}"
+        if found["outcome"] == "answered" and found.get("raised", {}).get("outcome") == "silent":
+            yield f"{TITLES[verb]} leaves out a part and names no way on: {_short(found['raised']['message'])}"
         if found.get("changed"):
             yield f"{TITLES[verb]} changed the model: {found['changed'][0]}"
     verbs = row["verbs"]
@@ -120,7 +122,7 @@ def _cell(row: Row, verb: str, notes: Notes) -> str:
 def measured_times(row: Row) -> float:
     """The measured lambda_max over the predicted one, both for cross-entropy; 0 where one is missing."""
     predicted, measured = (row["verbs"].get(verb, {}) for verb in ("predict", "measure"))
-    if predicted.get("loss") != "cross_entropy" or measured.get("loss") != "cross_entropy":
+    if predicted.get("loss") != "cross_entropy" or measured.get("loss_kind") != "cross_entropy":
         return 0.0
     if measured.get("matrix") != "ggn" or not float(predicted["lambda_max"]) > 0:
         return 0.0
@@ -152,7 +154,8 @@ def _swapped(found: Row) -> str:
 def _folded(found: Row) -> str:
     if not found["batch_norms"]:
         return "no BatchNorm"
-    off = f", off by {float(found['outputs_off']):.0e}" if found["folded"] else ""
+    off = f", off by {float(found.get('in_float64', found['outputs_off'])):.0e}" if found["folded"] else ""
+    off += " in float64" if "in_float64" in found else ""
     return f"{found['folded']} of {found['batch_norms']}{off}"
 
 

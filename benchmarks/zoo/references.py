@@ -64,8 +64,8 @@ def kind_of(layer: nn.Module, x: Tensor, out: Tensor) -> tuple[str, int] | None:
     eps = next((e for e in (getattr(layer, name, None) for name in names) if isinstance(e, float)), 1e-5)
     groups = getattr(layer, "num_groups", None)
     after = getattr(layer, "act", None)
-    # Where every value is alike nothing can be told apart.
-    if float(x.std()) < 1e-6 or float(out.std()) < 1e-6:
+    # Where every value is alike nothing can be told apart; and what gives back a normalized input is none.
+    if float(x.std()) < 1e-6 or float(out.std()) < 1e-6 or far(out, x) < _CLOSE:
         return None
     own = [p.numel() for p in layer.parameters(recurse=False)]
     fitting = [dim for dim in dict.fromkeys((1, x.ndim - 1)) if all(n == x.shape[dim] for n in own)]
@@ -92,6 +92,7 @@ def rayleigh(
     """
     seed(number)
     parameters = [p for p in model.parameters() if p.requires_grad]
+    vector = vector.to(parameters[0].dtype)
     if matrix == "hessian":
         grads = torch.autograd.grad(loss_of(entry, model, batch), parameters, create_graph=True, allow_unused=True)
         linked = [(g, p) for g, p in zip(grads, parameters, strict=True) if g is not None and g.requires_grad]

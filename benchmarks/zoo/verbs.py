@@ -1,9 +1,9 @@
 """Each verb of normscope on one entry, as a user would call it; what came of it as plain JSON."""
 
-import copy
 import math
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from references import affine, far, kind_of, normalized, rayleigh
 from refusals import outcome_of
 from state import Kept, detached, differing, first, seed
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 from training import batches, loss_of, made, optimizer_of, outputs, train
 
 import normscope as ns
@@ -65,7 +65,8 @@ def measured(entry: Entry, package: str) -> Found:
         found = ns.measure(model, entry.loss_fn, [batch] if isinstance(batch, Tensor) else batch, forward=entry.forward)
         vectors.append(found.vector)
         names = ("lambda_max", "residual", "converged", "eta_star", "critical", "start_rate", "products", "matrix")
-        return {name: getattr(found, name) for name in names} | {"notes": list(found.notes), "loss": found.loss_kind}
+        told = {"notes": list(found.notes), "loss": found.loss, "loss_kind": found.loss_kind}
+        return {name: getattr(found, name) for name in names} | told
 
     # Generators stand where `call` puts them, and must stand there after it.
     seed(SEED)
@@ -77,13 +78,29 @@ def measured(entry: Entry, package: str) -> Found:
 
 
 def _witnessed(entry: Entry, batch: Any, found: Found, vector: Tensor) -> Found:
-    model = made(entry)
+    """In float64 where the loss is the measured one there too: some draw other random numbers, some cannot."""
     if found["matrix"] == "ggn":
         with torch.no_grad():
-            if entry.loss_fn is None or not isinstance(outputs(entry, copy.deepcopy(model), batch), Tensor):
+            if entry.loss_fn is None or not isinstance(outputs(entry, made(entry), batch), Tensor):
                 return {"outcome": "none", "why": "the outputs are not one tensor"}
-    own, most = rayleigh(entry, model, batch, SEED, found["matrix"], vector, seconds=WITNESS)
-    return {"at_its_vector": own / found["lambda_max"], "power_iteration": most / found["lambda_max"]}
+    model, given = made(entry).double(), wide(batch)
+    try:
+        seed(SEED)
+        with torch.no_grad():
+            alike = math.isclose(float(loss_of(entry, model, given)), found["loss"], rel_tol=1e-3)
+    except Exception:
+        alike = False
+    # New again: a forward moves running statistics, and some models change in the first one.
+    model = made(entry).double() if alike else made(entry)
+    given, dtype = (given, "float64") if alike else (batch, "float32")
+    own, most = rayleigh(entry, model, given, SEED, found["matrix"], vector, seconds=WITNESS)
+    top = found["lambda_max"]
+    return {"at_its_vector": own / top, "power_iteration": most / top, "dtype": dtype}
+
+
+def wide(batch: Any) -> Any:
+    """The batch with its floating-point tensors in float64."""
+    return tree_map_only(Tensor, lambda t: t.double() if t.is_floating_point() else t, batch)
 
 
 def twins(entry: Entry, package: str, model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
@@ -142,7 +159,7 @@ def swapped(entry: Entry, package: str) -> Found:
     """Swaps to the model's own kind of normalizer, to RMSNorm and to BatchNorm, each layer against a reference."""
     batch = batches(entry)[0]
     seen = _normalizers(entry, batch)
-    kinds = [kind for kind, _, _ in seen.values()]
+    kinds = [one.kind for one in seen.values()]
     own = max(dict.fromkeys(kinds), key=kinds.count) if kinds else "layer"
     tried = {
         to: attempted(None, lambda to=to: _swap(entry, batch, seen, to)) for to in dict.fromkeys((own, "rms", "batch"))
@@ -153,8 +170,18 @@ def swapped(entry: Entry, package: str) -> Found:
     return said | {"normalizers": len(seen), "own": own, "to": tried}
 
 
-def _normalizers(entry: Entry, batch: Any) -> dict[str, tuple[str, int, Tensor]]:
-    """Layers of a new model that compute a normalizer, by name: its kind, the dimension of its channels, its input."""
+@dataclass(frozen=True)
+class Seen:
+    """A layer that computes a normalizer: its kind, the dimension of its channels, one input and its output."""
+
+    kind: str
+    dim: int
+    x: Tensor
+    out: Tensor
+
+
+def _normalizers(entry: Entry, batch: Any) -> dict[str, Seen]:
+    """Layers of a new model that compute a normalizer, by name."""
     model = made(entry)
     calls: dict[str, tuple[nn.Module, Tensor, Tensor]] = {}
 
@@ -184,27 +211,27 @@ def _normalizers(entry: Entry, batch: Any) -> dict[str, tuple[str, int, Tensor]]
     seed(SEED)
     with torch.no_grad():
         loss_of(entry, model, batch)
-    found: dict[str, tuple[str, int, Tensor]] = {}
+    found: dict[str, Seen] = {}
     for name, (layer, x, out) in calls.items():
         kind = kind_of(layer, x, out)
         # The layer inside a wrapper that does nothing else is the one to exchange.
         if kind is not None:
-            found[name] = (*kind, x)
+            found[name] = Seen(*kind, x, out)
     return {name: one for name, one in found.items() if not any(other.startswith(f"{name}.") for other in found)}
 
 
-def _swap(entry: Entry, batch: Any, seen: dict[str, tuple[str, int, Tensor]], to: str) -> Found:
-    model = made(entry)
+def _swap(entry: Entry, batch: Any, seen: dict[str, Seen], to: str) -> Found:
+    model, untouched = made(entry), made(entry)
     seed(SEED)
-    before = tree_leaves(outputs(entry, copy.deepcopy(model), batch))
+    before = tree_leaves(outputs(entry, untouched, batch))
     result = ns.swap_norms(model, to)
     changed = {one.name for one in result}
     left = dict(getattr(result, "left", {}) or {})
     wrong = {}
-    for name, (kind, dim, x) in seen.items():
+    for name, one in seen.items():
         if name not in changed:
             continue
-        off = _layer_off(model.get_submodule(name), x, to, dim, kind)
+        off = _layer_off(model.get_submodule(name), one, to)
         if off > 2e-3:
             wrong[name] = off
     told = set(left) | changed
@@ -222,25 +249,31 @@ def _swap(entry: Entry, batch: Any, seen: dict[str, tuple[str, int, Tensor]], to
     except Exception as error:
         return found | {"forward": f"{type(error).__name__}: {error}"[:600]}
     off = _apart(before, after)
-    alike = all(kind == to for name, (kind, _, _) in seen.items() if name in changed)
+    alike = bool(changed) and all(name in seen and seen[name].kind == to for name in changed)
     return found | {"forward": "", "outputs_off": off, "same_kind": alike, "equal": off < 1e-4}
 
 
-def _layer_off(new: nn.Module, x: Tensor, to: str, dim: int, kind: str) -> float:
-    """How far the new layer is from the reference's formula for it."""
+def _layer_off(new: nn.Module, old: Seen, to: str) -> float:
+    """How far the new layer is from the old one's output if that is of its kind, else from its kind's formula."""
     inner = getattr(new, "norm", new)
     eps = next((e for e in (getattr(inner, name, None) for name in ("eps", "epsilon")) if isinstance(e, float)), 1e-5)
     groups = getattr(inner, "num_groups", 1)
     try:
         with torch.no_grad():
-            out = new(x.clone())
+            out = new(old.x.clone())
     except Exception:
-        # The whole forward below says what is wrong.
+        # The whole forward says what is wrong.
         return math.inf
+    if old.kind == to:
+        return far(out, old.out)
     meant = [to]
-    if kind != to and dim == 1 and x.ndim > 2:
+    if old.dim == 1 and old.x.ndim > 2:
         meant += {"layer": ["whole"], "rms": ["whole rms"]}.get(to, [])
-    return min(far(out, affine(inner, normalized(one, x, dim, eps, groups), dim)) for one in meant)
+    expected = [affine(inner, normalized(one, old.x, old.dim, eps, groups), old.dim) for one in meant]
+    after = getattr(new, "act", None)
+    if isinstance(after, nn.Module):
+        expected = [after(one.to(old.x.dtype)) for one in expected]
+    return min(far(out, one) for one in expected)
 
 
 def folded(entry: Entry, package: str) -> Found:
@@ -266,9 +299,20 @@ def folded(entry: Entry, package: str) -> Found:
         return {"folded": len(results[0].folded), "left": dict(results[0].left)}
 
     found = attempted(model, call) | {"batch_norms": norms}
-    if results:
-        before, after = (_eval(entry, one, batch) for one in (model, results[0].model))
-        found["outputs_off"] = off = _apart(before, after)
+    if not results:
+        return found
+    before, after = (_eval(entry, one, batch) for one in (model, results[0].model))
+    found["outputs_off"] = off = _apart(before, after)
+    found["equal"] = off <= 1e-5
+    if not found["equal"]:
+        # Rounding of a deep network, or another function: float64 tells.
+        double = model.double()
+        try:
+            before = _eval(entry, double, wide(batch))
+            after = _eval(entry, ns.fold_norms(double).model, wide(batch))
+        except Exception as error:
+            return found | {"in_float64": f"{type(error).__name__}: {error}"[:300]}
+        found["in_float64"] = off = _apart(before, after)
         found["equal"] = off <= 1e-5
     return found
 
