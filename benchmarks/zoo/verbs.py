@@ -285,7 +285,8 @@ def folded(entry: Entry, package: str) -> Found:
     seed(3)
     for layer in model.modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-            layer.running_mean += 0.1 * torch.randn_like(layer.running_mean)
+            if layer.running_mean is not None:
+                layer.running_mean += 0.1 * torch.randn_like(layer.running_mean)
             if layer.weight is not None:
                 layer.weight.data.uniform_(0.5, 1.5)
                 layer.bias.data.normal_(0, 0.1)
