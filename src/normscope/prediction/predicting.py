@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from normscope.choices import check_choice
 from normscope.curvature.limits import momentum_limit
 from normscope.environment import environment
-from normscope.isolation.untouched import untouched
 from normscope.observe.model import unwrapped
 from normscope.observe.verdict import CROSS_ENTROPY, NOT_A_LIMIT, SQUARED
 from normscope.prediction.field import Field
@@ -27,9 +26,10 @@ from normscope.prediction.inputs import input_field
 from normscope.prediction.outcome import Prediction
 from normscope.prediction.paper import as_printed
 from normscope.prediction.pooling import reshape
-from normscope.prediction.refusal import check_model
+from normscope.prediction.refusal import check_model, check_wrapper
 from normscope.prediction.remarks import common, explosion, lengths
 from normscope.prediction.spectrum import Spectrum, spectrum
+from normscope.prediction.undoing import undone
 from normscope.prediction.walk import Walk
 from normscope.theory.softmax import curvatures
 
@@ -102,19 +102,21 @@ def predict(
     if isinstance(momentum, bool) or not isinstance(momentum, (int, float)):
         raise ValueError(f"momentum is a number; got {momentum!r}.")
     limit = momentum_limit(momentum, nesterov=nesterov)
+    check_wrapper(model)
     inner, _, convention = unwrapped(model)
     check_model(inner)
     shape = _shape(input_shape)
-    # Reading the graph calls the model's forward: its buffers, attributes and the generators are put back.
-    with untouched(inner, only=frozenset()):
-        named = list(inner.named_parameters())
-        x, images = input_field(shape, batch_size, batch, sum(p.ndim > 1 for _, p in named))
-        chosen = {id(p) for name, p in named if p.requires_grad and (not parameters or parameters(name, p))}
+    named = list(inner.named_parameters())
+    trained = {name for name, p in named if p.requires_grad and (not parameters or parameters(name, p))}
+    if not trained:
+        raise ValueError("The model has no trainable parameters, or parameters= leaves none; lambda is by those.")
+    x, images = input_field(shape, batch_size, batch, sum(p.ndim > 1 for _, p in named))
+    # Reading the graph calls the model's forward, on copies: they are what is walked through too.
+    with undone(inner):
+        chosen = {id(p) for name, p in inner.named_parameters() if name in trained}
         walk = Walk(x.sites.batch, stats == "batch", lambda tensor: tensor is not None and id(tensor) in chosen)
         if convention:
             walk.note(convention)
-        if not chosen:
-            raise ValueError("The model has no trainable parameters, or parameters= leaves none; lambda is by those.")
         out = walk_through(inner, x, walk, images if theory == "corrected" else None)
         out = reshape(walk, out, (1,)) if not out.shape else out
         _check_output(walk, out)
