@@ -36,11 +36,11 @@ def test_sparse_activations():
 
 def test_a_warning_says_by_how_much():
     """As multiples of the answer, in the result and in its words."""
-    plain, sparse = ns.predict(mlp(), (50,)), ns.predict(mlp(beta=-1.0), (50,))
+    plain, sparse = ns.predict(mlp(), (50,), "half_mse"), ns.predict(mlp(beta=-1.0), (50,), "half_mse")
     assert plain.seen == (0.9, 1.2)
     assert sparse.seen == (0.9, 4.0)
     assert "had 0.9 to 4 times this lambda_max, measured over seeds" in str(sparse)
-    assert ns.predict(mlp(act=nn.Tanh), (50,), batch_size=16).seen[0] < 0.7
+    assert ns.predict(mlp(act=nn.Tanh), (50,), "half_mse", batch_size=16).seen[0] < 0.7
     assert ns.predict(mlp(), (50,), "cross_entropy").seen[1] > 1.25
     assert json.loads(sparse.to_json())["seen"] == [0.9, 4.0]
 
@@ -90,7 +90,7 @@ def test_batch_norm_after_an_activation_with_samples_of_unequal_length():
 @pytest.mark.parametrize(("m", "high"), [(3, 2e5), (4, 30.0)])
 def test_three_samples(m, high):
     """Five layers of width 300 were measured at 1,300 and 3 times the answer."""
-    assert ns.predict(mlp(), (50,), batch_size=m).seen[1] == high
+    assert ns.predict(mlp(), (50,), "half_mse", batch_size=m).seen[1] == high
 
 
 def test_samples_that_are_alike_and_no_eps():
@@ -127,7 +127,7 @@ def test_as_many_outputs_as_channels():
 def test_many_more_outputs_than_channels(outputs, most):
     """Width 64, 1000 outputs, two seeds: 2.1 to 2.4 times the answer with and without BatchNorm."""
     net = nn.Sequential(*[layer for _ in range(2) for layer in (nn.Linear(64, 64), nn.ReLU())], nn.Linear(64, outputs))
-    assert ns.predict(net, (64,), batch_size=64).seen == (0.9, most)
+    assert ns.predict(net, (64,), "half_mse", batch_size=64).seen == (0.9, most)
 
 
 @pytest.mark.parametrize("outputs", [10, 100, 101, 300])
@@ -227,7 +227,7 @@ def test_groups_of_few_channels(shape, channels, warned):
     """Places of an image do not make up for channels: four of 8x8 were at 0.73 times the answer after four layers."""
     norm = [nn.GroupNorm(64 // channels, 64), nn.ReLU()]
     layers = {1: [nn.Linear(3, 64), *norm], 3: [nn.Conv2d(3, 64, 3), *norm, nn.AdaptiveAvgPool2d(1), nn.Flatten()]}
-    found = ns.predict(nn.Sequential(*layers[len(shape)], nn.Linear(64, 10)), shape)
+    found = ns.predict(nn.Sequential(*layers[len(shape)], nn.Linear(64, 10)), shape, "half_mse")
     assert any(f"groups of {channels} channels" in warning for warning in found.warnings) == warned
     assert (found.seen != (0.9, 1.2)) == warned
 
@@ -247,7 +247,7 @@ def test_gammas_that_leave_few_channels(large, most):
     net = ns.models.MLP(20, 10, width=80, norm="batch")
     with torch.no_grad():
         net[2].weight[large:] = 0
-    found = ns.predict(net, (20,))
+    found = ns.predict(net, (20,), "half_mse")
     assert found.seen[1] == most
     assert any(f"80 of them count as {large}.0" in warning for warning in found.warnings) == (large < 30)
 
@@ -267,7 +267,9 @@ def test_cross_entropy_of_large_outputs(times, most):
 def test_depth_beside_width(layers, reach):
     """Thirty layers of 80, without normalizer, five seeds: 5.2 times the answer."""
     found = ns.predict(
-        nn.Sequential(*[k for _ in range(layers) for k in (nn.Linear(80, 80), nn.ReLU())], nn.Linear(80, 10)), (80,)
+        nn.Sequential(*[k for _ in range(layers) for k in (nn.Linear(80, 80), nn.ReLU())], nn.Linear(80, 10)),
+        (80,),
+        "half_mse",
     )
     assert (found.seen[1] > reach) == (layers == 30)
     assert any("whose inverses have a sum of 0.38" in warning for warning in found.warnings) == (layers == 30)

@@ -63,7 +63,7 @@ def _alone() -> Iterator[None]:
 def predict(
     model: nn.Module,
     input_shape: tuple[int, ...],
-    loss: str = "half_mse",
+    loss: str = "cross_entropy",
     batch_size: int = 128,
     *,
     momentum: float = 0.0,
@@ -82,8 +82,9 @@ def predict(
     Args:
         model: in the modes it trains in; its forward takes one tensor of samples and gives (N, outputs), or (N,).
         input_shape: of one sample, without the batch dimension; inputs are taken as independent standard values.
-        loss: "half_mse" (1/2 sum over outputs, mean over samples), "half_sse", "mse" (torch.nn.MSELoss) or
-            "cross_entropy", with which eta* is the limit of the local quadratic at initialization and not of training.
+        loss: "cross_entropy", with which eta* is the limit of the local quadratic at initialization and not of
+            training; or squared error: "half_mse" (1/2 sum over outputs, mean over samples), "half_sse" or "mse"
+            (torch.nn.MSELoss).
         batch_size: m; the data modes and BatchNorm's statistics depend on it.
         momentum, nesterov: of gradient descent.
         theory: "corrected", or "paper" for the formulas as printed (MLPs and CNNs of their form).
@@ -92,7 +93,7 @@ def predict(
         parameters: (name, parameter) -> whether it is trained; all that require gradients by default.
 
     Example: one linear layer on d independent inputs has lambda = (1 + sqrt(d / m))^2 up to its last digits.
-        >>> found = predict(nn.Linear(50, 1, bias=False), (50,), batch_size=200)
+        >>> found = predict(nn.Linear(50, 1, bias=False), (50,), "half_mse", batch_size=200)
         >>> round(found.lambda_max, 2), found.mode
         (2.25, 'data')
     """
@@ -210,7 +211,10 @@ def _loss_factor(walk: Walk, loss: str, out: Field, batch: int) -> float:
     if loss != "cross_entropy":
         return {"half_mse": 1.0, "half_sse": float(batch), "mse": 2.0 / outputs}[loss]
     if outputs == 1:
-        raise ValueError("Cross-entropy needs at least two outputs; the model has one. Take another loss.")
+        raise ValueError(
+            'Cross-entropy needs at least two outputs; the model has one. For a regression take loss="half_mse" '
+            '(--loss half_mse) or "mse".'
+        )
     found = curvatures(outputs, *_moments(out))
     walk.heights = found / found[0]
     return float(found[0])
