@@ -14,7 +14,14 @@ from normscope.prediction.field import Field
 from normscope.prediction.inputs import vectors
 from normscope.prediction.mutation import check_writes
 from normscope.prediction.reading import Reading, read
-from normscope.prediction.refusal import WAY_OUT, UnknownOperation, check_gradients_on, integer_input, more_inputs
+from normscope.prediction.refusal import (
+    WAY_OUT,
+    UnknownOperation,
+    check_gradients_on,
+    integer_input,
+    more_inputs,
+    place,
+)
 from normscope.prediction.walk import Walk
 
 # What may give (N, everything else) of an input, and what only asks for its sizes.
@@ -87,7 +94,9 @@ def _returned(reading: Reading, out: Any) -> Field:
         out = tree_unflatten(list(out), reading.returns)
     if isinstance(out, Field):
         return out
-    said = type(out).__name__
+    said = "tensor that its input has no part in" if isinstance(out, Tensor) else type(out).__name__
+    # torch.fx keeps what a forward returns in lists and dicts of its own.
+    said = said.removeprefix("immutable_")
     said += f" of {len(out)}" if isinstance(out, (tuple, list)) else ""
     said += f" with the keys {', '.join(map(str, out))}" if isinstance(out, dict) else ""
     raise UnknownOperation(
@@ -102,7 +111,7 @@ def _live(graph: fx.Graph) -> set[fx.Node]:
     for node in reversed(graph.nodes):
         if "set_grad_enabled" in str(getattr(node.target, "__name__", node.target)) and node.args[:1] == (False,):
             with torch.no_grad():
-                check_gradients_on(node.name)
+                check_gradients_on(node.name, place(node))
         if node.op in ("output", "placeholder") or any(user in live for user in node.users):
             live.add(node)
     return live
@@ -113,7 +122,8 @@ def _call(node: fx.Node, args: Any, kwargs: Any, walk: Walk, submodule: Callable
     called = _called(node, layer)
     computed = not _has_field((args, kwargs))
     if "embedding" in called.lower() and not computed:
-        raise UnknownOperation(integer_input(_weight_name(node) or str(node.target), called))
+        path = str(node.target) if layer is not None else _weight_name(node)
+        raise UnknownOperation(integer_input(repr(path) if path else place(node), called))
     try:
         if computed:
             return _computed(node, layer, args, kwargs)
@@ -139,15 +149,25 @@ def _call(node: fx.Node, args: Any, kwargs: Any, walk: Walk, submodule: Callable
 def _called(node: fx.Node, layer: nn.Module | None) -> str:
     if layer is not None:
         return type(layer).__name__
+    if isinstance(node.target, torch._ops.OpOverload):
+        return _aten(node.target)
     return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+
+
+def _aten(operation: torch._ops.OpOverload) -> str:
+    """The name without its overload."""
+    return operation._schema.name.removeprefix("aten::")
 
 
 def _named(node: fx.Node, called: str) -> str:
     """The operation as messages name it: its path or node, what it is, and in which module's forward."""
     if node.op == "call_module":
         return f"{str(node.target)!r} ({called})"
-    where = f"in {_where(node)!r}" if _where(node) else "in the model's forward"
-    return f"{_weight_name(node)!r} ({called} {where})" if _weight_name(node) else f"{called!r} ({where})"
+    return (
+        f"{_weight_name(node)!r} ({called} in {place(node)})"
+        if _weight_name(node)
+        else f"{called!r} (in {place(node)})"
+    )
 
 
 def _kind(value: Any) -> str:
@@ -180,7 +200,7 @@ def _rule(node: fx.Node, layer: nn.Module | None) -> Callable[..., Any]:
     if node.op == "call_method":
         found = functions.METHODS.get(str(node.target))
     elif isinstance(node.target, torch._ops.OpOverload):
-        found = functions.ATEN.get(node.target._schema.name.removeprefix("aten::"))
+        found = functions.ATEN.get(_aten(node.target))
     else:
         found = functions.FUNCTIONS.get(node.target)
     if found is None:
@@ -209,13 +229,6 @@ def _has_field(value: Any) -> bool:
     if isinstance(value, dict):
         return any(map(_has_field, value.values()))
     return isinstance(value, Field)
-
-
-def _where(node: fx.Node) -> str:
-    """The module whose forward makes the call."""
-    stack = node.meta.get("nn_module_stack") or {}
-    names = [entry[0] for entry in stack.values() if entry[0]]
-    return names[-1] if names else ""
 
 
 def _weight_name(node: fx.Node) -> str:

@@ -91,7 +91,7 @@ class _Tracer(fx.Tracer):
     def create_node(self, kind: str, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         if kind not in ("placeholder", "get_attr", "output"):
             where = next((path for path, _ in reversed(self.module_stack.values())), "")
-            check_gradients_on(str(getattr(target, "__name__", target)), where)
+            check_gradients_on(str(getattr(target, "__name__", target)), repr(where) if where else "")
         return super().create_node(kind, target, *args, **kwargs)
 
 

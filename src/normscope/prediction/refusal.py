@@ -3,7 +3,7 @@
 import inspect
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.nn.utils import parametrize
 
 from normscope.prediction.field import INPUTS, Field
@@ -101,9 +101,16 @@ def more_inputs(*names: str) -> str:
 def integer_input(path: str, kind: str) -> str:
     """Of a token model."""
     return (
-        f"predict needs one float input; this model's first input is an integer index ({path!r}, {kind}). Measure it "
+        f"predict needs one float input; this model's first input is an integer index ({path}, {kind}). Measure it "
         "on one batch instead: ns.measure(model, loss_fn, batch)."
     )
+
+
+def place(node: fx.Node) -> str:
+    """The module whose forward makes the call."""
+    stack = node.meta.get("nn_module_stack") or {}
+    names = [entry[0] for entry in stack.values() if entry[0]]
+    return repr(names[-1]) if names else "the model's forward"
 
 
 def misfit(x: Field, takes: int, what: str) -> ValueError:
@@ -127,8 +134,9 @@ def check_gradients_on(name: str, where: str = "") -> None:
     """Inside a forward: gradients are on outside of it, so off means that the forward turned them off."""
     if not torch.is_grad_enabled():
         raise UnknownOperation(
-            f"{name!r}{f' in {where!r}' if where else ''} is called where the forward has turned gradients off "
-            "(torch.no_grad), so that its weights are not trained, nor what lies before it. Freeze those with "
+            f"{name!r}{f' in {where}' if where else ''} is called where the forward has turned gradients off "
+            "(torch.no_grad; an autograd function of your own is such a place too), so that its weights are not "
+            "trained, nor what lies before it. Freeze those with "
             "requires_grad_(False) or parameters= and take the block away, or measure this network instead "
             "(ns.measure)."
         )

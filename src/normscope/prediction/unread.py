@@ -32,7 +32,7 @@ def unread(model: nn.Module, by_fx: Exception, by_export: Exception) -> UnknownO
         found = [(path, module) for path, module in model.named_modules() if isinstance(module, kinds)]
     if found:
         path, module = found[-1]
-        return UnknownOperation(integer_input(path, type(module).__name__))
+        return UnknownOperation(integer_input(repr(path), type(module).__name__))
     where = ""
     if places:
         *_, last = places
