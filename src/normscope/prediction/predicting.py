@@ -26,6 +26,7 @@ from normscope.prediction.inputs import input_field
 from normscope.prediction.outcome import Prediction
 from normscope.prediction.paper import as_printed
 from normscope.prediction.pooling import reshape
+from normscope.prediction.reach import calibrated
 from normscope.prediction.refusal import check_model, check_wrapper
 from normscope.prediction.remarks import common, explosion, lengths
 from normscope.prediction.spectrum import Spectrum, spectrum
@@ -38,7 +39,8 @@ THEORIES = ("corrected", "paper")
 READINGS = ("batch", "frozen")
 # Mean square of what is a sample's own of the outputs, from which on softmax was seen to differ much between samples.
 _SATURATED = 2.5
-
+# Measured over predicted lambda with cross-entropy, and from which mean square of a sample's own outputs on it is more.
+_ENTROPY_SEEN, _UNEQUAL, _UNEQUAL_SEEN = (0.85, 1.5), 0.4, (0.85, 2.2)
 
 _ONE = RLock()
 
@@ -130,6 +132,9 @@ def predict(
         lengths(walk, x.parts[0].length)
     if theory == "corrected":
         explosion(walk)
+        calibrated(walk, found)
+    if theory == "paper":
+        walk.note("The formulas as printed name no learning rate to start training with.")
     if loss == "cross_entropy":
         _say_cross_entropy(walk, out, scale)
     top = scale * max(found.mean, found.data)
@@ -233,7 +238,7 @@ def _say_cross_entropy(walk: Walk, out: Field, factor: float) -> None:
         f"Cross-entropy: its curvature is {factor:.3g} of half_mse's here, where outputs have a mean square of "
         f"{q:.3g}" + f". {NOT_A_LIMIT}"
     )
-    walk.doubt((0.9, 1.5))
+    walk.doubt(_ENTROPY_SEEN if q - q_xy < _UNEQUAL else _UNEQUAL_SEEN)
     if q - q_xy > _SATURATED:
         walk.warn(
             f"Outputs differ between samples by a mean square of {q - q_xy:.2g}, so that softmax is flat for some and "
