@@ -118,3 +118,19 @@ def test_the_printed_theory_of_the_papers_network():
             "half_mse",
             theory="paper",
         )
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        ("nn.DataParallel(nn.Linear(20, 5))", "DataParallel cuts each batch"),
+        ("torch.jit.script(nn.Linear(20, 5))", "TorchScript"),
+        ("nn.Sequential(nn.Embedding(9, 5), nn.Flatten(), nn.Linear(100, 3))", "integer index"),
+    ],
+)
+def test_models_that_cannot_be_read_are_one_message(tmp_path, made, words):
+    (tmp_path / "wrapped_net.py").write_text(f"import torch\nfrom torch import nn\n\ndef build():\n    return {made}\n")
+    found = run(f"{tmp_path / 'wrapped_net.py'}:build", "--input", "20")
+    assert isinstance(found.exception, ValueError)
+    assert words in str(found.exception)
