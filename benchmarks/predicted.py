@@ -100,7 +100,7 @@ def compare(case: dict[str, Any], device: str, known: dict[str, Any] | None) -> 
     seeds = case["n"] if known is None else known["n"]
     for seed in range(seeds):
         net, m, shape = case["make"](seed), case["m"], case["shape"]
-        theory = ns.predict(net, shape, batch_size=m, stats=case["stats"])
+        theory = ns.predict(net, shape, "half_mse", batch_size=m, stats=case["stats"])
         if known is None:
             generator = torch.Generator().manual_seed(100 + seed)
             x, y = torch.randn(m, *shape, generator=generator), torch.randint(10, (m,), generator=generator)

@@ -49,8 +49,8 @@ def resnet50(rounds: int) -> dict[str, float]:
     net = ResNet50()
     image = torch.randn(2, 3, 224, 224)
     predict = ns.predict
-    first = seconds(lambda: predict(net, (3, 224, 224)))
-    later = [seconds(lambda: predict(net, (3, 224, 224))) for _ in range(rounds)]
+    first = seconds(lambda: predict(net, (3, 224, 224), "half_mse"))
+    later = [seconds(lambda: predict(net, (3, 224, 224), "half_mse")) for _ in range(rounds)]
     with torch.no_grad():
         passes = [seconds(lambda: net(image))[0] / 2 for _ in range(3)]
     return {
@@ -67,7 +67,7 @@ def depth(rounds: int) -> dict[str, object]:
     found = {}
     for layers in DEPTHS:
         net = ns.models.MLP(30, 5, width=30, depth=layers, norm="layer")
-        found[layers] = min(seconds(lambda net=net: ns.predict(net, (30,)))[1] for _ in range(rounds))
+        found[layers] = min(seconds(lambda net=net: ns.predict(net, (30,), "half_mse"))[1] for _ in range(rounds))
     deep = [layers for layers in DEPTHS if layers >= 20]
     slope = statistics.linear_regression([math.log(n) for n in deep], [math.log(found[n]) for n in deep]).slope
     return {"seconds": {str(n): value for n, value in found.items()}, "slope": slope}
@@ -85,7 +85,7 @@ def main() -> None:
         "load": load,
         "resnet50": resnet50(args.rounds),
         "depth": depth(1),
-        "export": seconds(lambda: ns.predict(Asserting(), (20,)))[0],
+        "export": seconds(lambda: ns.predict(Asserting(), (20,), "half_mse"))[0],
     }
     print(json.dumps(result, indent=1))
     if args.out:

@@ -40,7 +40,9 @@ def curves(
     )
     for norm, stats, name in readings:
         values = [
-            ns.predict(model, shape, batch_size=batch_size, stats=stats, parameters=_weights).lambda_infinite
+            ns.predict(
+                model, shape, "half_mse", batch_size=batch_size, stats=stats, parameters=_weights
+            ).lambda_infinite
             for model in networks[norm]
         ]
         found.append(_curve(norm, name, values * (len(GAMMAS) // len(values))))

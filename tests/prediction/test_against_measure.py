@@ -78,10 +78,10 @@ def test_clustered_data_show_their_modes():
     x = (centres - centres.mean(0))[torch.arange(128) % 10] + 0.1 * torch.randn(128, 200, generator=generator)
     x = x / x.square().mean().sqrt()
     net = ns.models.MLP(200, 10, width=500, norm="batch")
-    found = ns.predict(net, (200,), batch=x)
+    found = ns.predict(net, (200,), "half_mse", batch=x)
     measured = ns.measure(net, ns.losses.half_mse, (x, torch.arange(128) % 10), hessian=False).lambda_max
     assert found.mode == "data"
-    assert found.lambda_max > 2 * ns.predict(net, (200,)).lambda_max
+    assert found.lambda_max > 2 * ns.predict(net, (200,), "half_mse").lambda_max
     assert found.lambda_max == pytest.approx(measured, rel=0.2)
 
 
@@ -93,7 +93,7 @@ def test_batches_with_one_large_direction(shape, stats):
     x = torch.randn(128, *shape, generator=generator)
     x = x + 0.8 * torch.randn(128, *[1 for _ in shape], generator=generator)
     net = nn.Sequential(nn.Flatten(), *ns.models.MLP(75, 10, width=300, depth=3, norm="batch"))
-    found = ns.predict(net, shape, batch=x, stats=stats).lambda_max
+    found = ns.predict(net, shape, "half_mse", batch=x, stats=stats).lambda_max
     y = torch.zeros(128, dtype=torch.long)
     assert found == pytest.approx(
         ns.measure(net, ns.losses.half_mse, (x, y), hessian=False, stats=stats).lambda_max, rel=0.1

@@ -50,9 +50,9 @@ def test_one_output_without_its_axis_read_by_export():
     for end in (lambda h: h.squeeze(-1), lambda h: h[:, 0], lambda h: h.view(-1), lambda h: h.squeeze(1).unsqueeze(1)):
         net = Branching(end)
         plain = nn.Sequential(net.a, nn.ReLU(), net.b)
-        found = ns.predict(net, (20,), batch_size=32)
+        found = ns.predict(net, (20,), "half_mse", 32)
         assert any("torch.export" in note for note in found.notes)
-        assert found.lambda_max == lam(plain, (20,))
+        assert found.lambda_max == lam(plain, (20,), loss="half_mse")
 
 
 @pytest.mark.parametrize(

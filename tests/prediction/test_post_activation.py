@@ -121,7 +121,7 @@ def test_branches_that_start_at_zero():
         generator = torch.Generator().manual_seed(seed)
         batch = torch.randn(64, 200, generator=generator), torch.randint(3, (64,), generator=generator)
         lam = ns.measure(net, ns.losses.half_mse, batch, hessian=False).lambda_max
-        found.append(ns.predict(net, (200,), batch_size=64).lambda_max / lam)
+        found.append(ns.predict(net, (200,), "half_mse", batch_size=64).lambda_max / lam)
     assert statistics.mean(found) == pytest.approx(1, abs=0.1)
 
 

@@ -193,7 +193,7 @@ def test_weights_of_zero(act, bias):
     net = nn.Sequential(nn.Linear(20, N, bias=bias), act, nn.Linear(N, 5, bias=bias))
     for p in net.parameters():
         nn.init.zeros_(p)
-    found = ns.predict(net, (20,))
+    found = ns.predict(net, (20,), "half_mse")
     assert math.isfinite(found.data_mode)
     assert found.lambda_max == pytest.approx(1.0 if bias else 0.0, abs=1e-12)
     assert bias or found.lambda_max == 0

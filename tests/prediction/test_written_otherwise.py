@@ -10,7 +10,7 @@ import normscope as ns
 
 
 def lam(model: nn.Module, shape: tuple[int, ...], **options: object) -> float:
-    return ns.predict(model, shape, batch_size=32, **options).lambda_max
+    return ns.predict(model, shape, "half_mse", 32, **options).lambda_max
 
 
 @pytest.mark.parametrize("kind", [nn.SiLU, nn.Hardswish, nn.ELU, nn.ReLU6, nn.SELU, nn.CELU, nn.Mish, nn.Hardtanh])
@@ -116,12 +116,12 @@ def test_trained_numbers_are_refused_and_frozen_ones_are_constants():
         lambda net, x: net.b(F.relu(net.a(x))) * net.alpha, a=nn.Linear(20, 60), alpha=alpha, b=nn.Linear(60, 5)
     )
     with pytest.raises(ValueError, match="trained number.*parameters="):
-        ns.predict(net, (20,))
-    frozen = ns.predict(net, (20,), parameters=lambda name, p: name != "alpha").lambda_max
+        ns.predict(net, (20,), "half_mse")
+    frozen = ns.predict(net, (20,), "half_mse", parameters=lambda name, p: name != "alpha").lambda_max
     assert frozen == pytest.approx(0.05**2 * lam(nn.Sequential(net.a, nn.ReLU(), net.b), (20,)), rel=0.1)
     net = Forward(lambda net, x: F.linear(x, net.w * 2), w=nn.Parameter(torch.randn(5, 20)))
     with pytest.raises(ValueError, match="computed from parameters"):
-        ns.predict(net, (20,))
+        ns.predict(net, (20,), "half_mse")
 
 
 def _calibrated(layers: int, steps: int, momentum: float | None, seed: int) -> nn.Module:

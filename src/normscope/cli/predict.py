@@ -15,7 +15,7 @@ def predict(
     model: Annotated[str, typer.Argument(help="path/to/file.py:name or package.module:name of a function.")],
     input: Annotated[str, typer.Option(help="Shape of one sample: 784, or 3,32,32 (3x32x32).")],
     lr: Annotated[float | None, typer.Option(help="Say what this learning rate means here.")] = None,
-    loss: Annotated[str, typer.Option(help="half_mse, half_sse, mse or cross_entropy.")] = "half_mse",
+    loss: Annotated[str, typer.Option(help="half_mse, half_sse, mse or cross_entropy.")] = "cross_entropy",
     batch_size: Annotated[int, typer.Option(min=1, help="Samples of a batch.")] = 128,
     momentum: Annotated[float, typer.Option(help="Of gradient descent.")] = 0.0,
     nesterov: Annotated[bool, typer.Option("--nesterov", help="Nesterov's momentum.")] = False,

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from normscope.isolation.loaders import first_batches, to_device
-from normscope.isolation.untouched import INERT
 
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
 MOST_BATCHES = 1000
 # Batches read of a loader where their number is not asked for: enough for a range, at few passes each.
 FEW = 4
@@ -66,8 +66,7 @@ def _check(item: Any) -> None:
     leaves = tree_leaves(item)
     if any(isinstance(leaf, np.ndarray) for leaf in leaves):
         raise ValueError("A batch is of tensors; got NumPy arrays. Convert them: torch.from_numpy(x).")
-    plain = all(type(leaf) in INERT for leaf in leaves)
-    if plain:
+    if all(isinstance(leaf, _PLAIN) for leaf in leaves):
         raise ValueError(f"A batch holds tensors, as a pair (x, y) or a mapping; got {described(item)}.")
     first = item[0] if isinstance(item, (tuple, list)) and item else item
     if any(isinstance(leaf, Tensor) and leaf.ndim and not len(leaf) for leaf in tree_leaves(first)):
@@ -114,4 +113,4 @@ def described(value: Any) -> str:
         return f"{type(value).__name__} with {', '.join(list(map(str, value))[:6]) or 'nothing'}"
     if isinstance(value, (tuple, list)):
         return f"a {type(value).__name__} of {len(value)}"
-    return type(value).__name__ if type(value) not in INERT else repr(value)[:60]
+    return repr(value)[:60] if isinstance(value, _PLAIN) else type(value).__name__

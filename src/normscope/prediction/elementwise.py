@@ -34,6 +34,7 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
     if x.pooled is not None and phi.monotone:
         place, window, before = x.pooled
         return max_pool(walk, place, activation(walk, name, before, phi), window)
+    walk.curved |= phi.line is None
     known = phi.line is not None and all(part.marginal is not None for part in x.parts)
     if not x.gaussian and not known:
         text = (

@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 
 from normscope.prediction.functions import FUNCTIONS
-from normscope.prediction.refusal import WAY_OUT, UnknownOperation
+from normscope.prediction.refusal import WAY_OUT, UnknownOperation, place
 
 _VIEWS = frozenset({
     "view", "reshape", "flatten", "squeeze", "unsqueeze", "contiguous", "transpose", "permute", "t", "expand",
@@ -23,6 +23,7 @@ _WRITING_OPERATORS = {
     name: getattr(operator, name)
     for name in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul", "iand", "ior", "ixor")
 }
+_WRITING_METHODS = {"__setitem__", "__delitem__"} | {f"__{name}__" for name in _WRITING_OPERATORS}
 
 
 def _writer(function: Any) -> Callable[[fx.Proxy, Any], fx.Proxy]:
@@ -65,15 +66,15 @@ def check_writes(graph: fx.Graph, submodule: Callable[[str], nn.Module], buffers
 def _check(node: fx.Node, tensor: fx.Node, others: list[fx.Node], order: dict[fx.Node, int]) -> None:
     if not node.users:
         raise UnknownOperation(
-            f"{node.name!r} changes a tensor in place without using the result, which a graph of values does not show. "
-            f"Write it as an assignment. {WAY_OUT}"
+            f"{node.name!r} in {place(node)} changes a tensor in place without using the result, which a graph of "
+            f"values does not show. Write it as an assignment. {WAY_OUT}"
         )
     late = [user for other in others for user in other.users if order[user] > order[node]]
     if late or any(other.op == "get_attr" for other in others):
         seen = f", and {late[0].name!r} reads it afterwards" if late else ", a parameter"
         raise UnknownOperation(
-            f"{node.name!r} changes {tensor.name!r} in place{seen}, which a graph of values does not show. Use the "
-            f"form that is not in place. {WAY_OUT}"
+            f"{node.name!r} in {place(node)} changes {tensor.name!r} in place{seen}, which a graph of values "
+            f"does not show. Use the form that is not in place. {WAY_OUT}"
         )
 
 
@@ -111,8 +112,8 @@ def _number(node: fx.Node) -> bool:
 
 
 def _marked(name: str) -> bool:
-    """torch ends the names of operations in place with one underscore."""
-    return name.endswith("_") and not name.endswith("__")
+    """torch ends the names of operations in place with one underscore; Python has its own."""
+    return (name.endswith("_") and not name.endswith("__")) or name in _WRITING_METHODS
 
 
 def _inplace(target: Any, node: fx.Node) -> bool:

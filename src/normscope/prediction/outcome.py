@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from normscope.curvature.starting import by_theory, starting_rate, theory_advice
 from normscope.curvature.wording import stability_verdict
 from normscope.observe.verdict import Verdict
+from normscope.prediction.reach import USABLE
 from normscope.reporting import Reportable
 from normscope.results import plain
 
@@ -27,7 +28,8 @@ class Prediction(Reportable):
     lambda_max: with the correction for finite width; lambda_infinite: without it. eta_star: the learning rate at which
         the local quadratic turns unstable, for `optimizer` and `loss`.
     seen: between which multiples of lambda_max networks like this one were measured, on average over seeds; wider where
-        a warning says why. Single networks lie further apart (docs/theory.md).
+        a warning says why. Single networks lie further apart (docs/theory.md). Where it is wider than a factor of 3
+        `refusal` says so, and no learning rate to start with is named.
     mode: "mean" where the eigenvector is constant over samples, "data" where it is not; mean_mode, data_mode: the
         largest eigenvalue of either kind.
     layers: one row a layer. sigma_w2, sigma_b2, gamma2: as they stand in the model. qh, qh_xy: second moments of what
@@ -82,19 +84,37 @@ class Prediction(Reportable):
         return replace(found, good=None, text=f"{found.text} {doubt}does not tell: measure to be sure.{advice}")
 
     @property
+    def refusal(self) -> str:
+        """Why the theory names no learning rate for this network, and what does; empty where it names one.
+
+        The numbers stay, for what they say of the layers: between which multiples of lambda_max such networks were
+        measured is known, and is too wide.
+        """
+        low, high = self.seen
+        if self.theory != "corrected" or high <= USABLE * low:
+            return ""
+        return (
+            f"No learning rate can be named from theory: networks like this one were measured at {low:.2g} to "
+            f"{high:,.3g} times this lambda_max, a range of more than a factor of {USABLE:g}. Measure this one on one "
+            "batch instead (ns.measure; normscope measure)."
+        )
+
+    @property
     def start_rate(self) -> float:
         """The learning rate to start training with; nan where there is none, and for the theory as printed."""
-        return by_theory(self.eta_star) if self.theory == "corrected" else math.nan
+        return math.nan if self.theory != "corrected" or self.refusal else by_theory(self.eta_star)
 
     @property
     def advice(self) -> str:
-        """`start_rate` in words with what is known of it."""
-        return theory_advice(self.eta_star, self.loss_kind) if self.theory == "corrected" else ""
+        """`start_rate` in words with what is known of it, or why there is none."""
+        if self.theory != "corrected":
+            return ""
+        return self.refusal or theory_advice(self.eta_star, self.loss_kind)
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
         return {"kind": "prediction", "schema": SCHEMA} | plain(
-            asdict(self) | {"start_rate": self.start_rate, "advice": self.advice}
+            asdict(self) | {"start_rate": self.start_rate, "advice": self.advice, "refusal": self.refusal}
         )
 
     def to_json(self) -> str:
@@ -110,7 +130,7 @@ class Prediction(Reportable):
         return [prediction_section("Prediction", self.plain())]
 
     def summary(self) -> str:
-        """The answer, its modes, and every warning and note."""
+        """The answer or why there is none, the modes, and every warning and note."""
         other = "data" if self.mode == "mean" else "mean"
         beside = {"mean": self.mean_mode, "data": self.data_mode}[other]
         lines = [
@@ -120,17 +140,18 @@ class Prediction(Reportable):
         ]
         if self.theory == "corrected":
             low, high = self.seen
-            lines += [self.advice] if self.advice else []
-            lines.append(
-                f"networks like this one had {low:.2g} to {high:.3g} times this lambda_max, measured over seeds"
-            )
+            lines += [self.advice] if self.advice and not self.refusal else []
+            if not self.refusal:
+                lines.append(
+                    f"networks like this one had {low:.2g} to {high:.3g} times this lambda_max, measured over seeds"
+                )
         if math.isfinite(beside):
             lines.append(
                 f"{self.mode} mode: a direction in which samples {_MODES[self.mode]}; the largest in which they "
                 f"{_MODES[other]} ({other} mode) has {beside:.4g}"
             )
-        lines += [f"! {warning}" for warning in self.warnings]
-        return "\n".join(lines + [f"- {note}" for note in self.notes])
+        lines += [f"! {warning}" for warning in self.warnings] + [f"- {note}" for note in self.notes]
+        return "\n".join([self.refusal, *lines] if self.refusal else lines)
 
     def __str__(self) -> str:
         return self.summary()

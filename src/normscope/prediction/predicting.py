@@ -18,7 +18,6 @@ from normscope.choices import check_choice
 from normscope.curvature.limits import momentum_limit
 from normscope.environment import environment
 from normscope.isolation.turns import in_turn
-from normscope.isolation.untouched import untouched
 from normscope.loss_kinds import CROSS_ENTROPY, SQUARED
 from normscope.observe.model import unwrapped
 from normscope.observe.verdict import NOT_A_LIMIT
@@ -28,9 +27,11 @@ from normscope.prediction.inputs import input_field
 from normscope.prediction.outcome import Prediction
 from normscope.prediction.paper import as_printed
 from normscope.prediction.pooling import reshape
-from normscope.prediction.refusal import check_model
+from normscope.prediction.reach import calibrated
+from normscope.prediction.refusal import check_model, check_wrapper
 from normscope.prediction.remarks import common, explosion, lengths
 from normscope.prediction.spectrum import Spectrum, spectrum
+from normscope.prediction.undoing import undone
 from normscope.prediction.walk import Walk
 from normscope.theory.softmax import curvatures
 
@@ -39,6 +40,8 @@ THEORIES = ("corrected", "paper")
 READINGS = ("batch", "frozen")
 # Mean square of what is a sample's own of the outputs, from which on softmax was seen to differ much between samples.
 _SATURATED = 2.5
+# Measured over predicted lambda with cross-entropy, and from which mean square of a sample's own outputs on it is more.
+_ENTROPY_SEEN, _UNEQUAL, _UNEQUAL_SEEN = (0.85, 1.5), 0.4, (0.85, 2.2)
 
 
 @contextmanager
@@ -59,7 +62,7 @@ def _without_collecting() -> Iterator[None]:
 def predict(
     model: nn.Module,
     input_shape: tuple[int, ...],
-    loss: str = "half_mse",
+    loss: str = "cross_entropy",
     batch_size: int = 128,
     *,
     momentum: float = 0.0,
@@ -78,8 +81,9 @@ def predict(
     Args:
         model: in the modes it trains in; its forward takes one tensor of samples and gives (N, outputs), or (N,).
         input_shape: of one sample, without the batch dimension; inputs are taken as independent standard values.
-        loss: "half_mse" (1/2 sum over outputs, mean over samples), "half_sse", "mse" (torch.nn.MSELoss) or
-            "cross_entropy", with which eta* is the limit of the local quadratic at initialization and not of training.
+        loss: "cross_entropy", with which eta* is the limit of the local quadratic at initialization and not of
+            training; or squared error: "half_mse" (1/2 sum over outputs, mean over samples), "half_sse" or "mse"
+            (torch.nn.MSELoss).
         batch_size: m; the data modes and BatchNorm's statistics depend on it.
         momentum, nesterov: of gradient descent.
         theory: "corrected", or "paper" for the formulas as printed (MLPs and CNNs of their form).
@@ -88,7 +92,7 @@ def predict(
         parameters: (name, parameter) -> whether it is trained; all that require gradients by default.
 
     Example: one linear layer on d independent inputs has lambda = (1 + sqrt(d / m))^2 up to its last digits.
-        >>> found = predict(nn.Linear(50, 1, bias=False), (50,), batch_size=200)
+        >>> found = predict(nn.Linear(50, 1, bias=False), (50,), "half_mse", batch_size=200)
         >>> round(found.lambda_max, 2), found.mode
         (2.25, 'data')
     """
@@ -98,19 +102,21 @@ def predict(
     if isinstance(momentum, bool) or not isinstance(momentum, (int, float)):
         raise ValueError(f"momentum is a number; got {momentum!r}.")
     limit = momentum_limit(momentum, nesterov=nesterov)
+    check_wrapper(model)
     inner, _, convention = unwrapped(model)
     check_model(inner)
     shape = _shape(input_shape)
-    # Reading the graph calls the model's forward: its buffers, attributes and the generators are put back.
-    with untouched(inner, only=frozenset()):
-        named = list(inner.named_parameters())
-        x, images = input_field(shape, batch_size, batch, sum(p.ndim > 1 for _, p in named))
-        chosen = {id(p) for name, p in named if p.requires_grad and (not parameters or parameters(name, p))}
+    named = list(inner.named_parameters())
+    trained = {name for name, p in named if p.requires_grad and (not parameters or parameters(name, p))}
+    if not trained:
+        raise ValueError("The model has no trainable parameters, or parameters= leaves none; lambda is by those.")
+    x, images = input_field(shape, batch_size, batch, sum(p.ndim > 1 for _, p in named))
+    # Reading the graph calls the model's forward, on copies: they are what is walked through too.
+    with undone(inner):
+        chosen = {id(p) for name, p in inner.named_parameters() if name in trained}
         walk = Walk(x.sites.batch, stats == "batch", lambda tensor: tensor is not None and id(tensor) in chosen)
         if convention:
             walk.note(convention)
-        if not chosen:
-            raise ValueError("The model has no trainable parameters, or parameters= leaves none; lambda is by those.")
         out = walk_through(inner, x, walk, images if theory == "corrected" else None)
         out = reshape(walk, out, (1,)) if not out.shape else out
         _check_output(walk, out)
@@ -123,6 +129,9 @@ def predict(
         lengths(walk, x.parts[0].length)
     if theory == "corrected":
         explosion(walk)
+        calibrated(walk, found)
+    if theory == "paper":
+        walk.note("The formulas as printed name no learning rate to start training with.")
     if loss == "cross_entropy":
         _say_cross_entropy(walk, out, scale)
     top = scale * max(found.mean, found.data)
@@ -204,7 +213,10 @@ def _loss_factor(walk: Walk, loss: str, out: Field, batch: int) -> float:
     if loss != "cross_entropy":
         return {"half_mse": 1.0, "half_sse": float(batch), "mse": 2.0 / outputs}[loss]
     if outputs == 1:
-        raise ValueError("Cross-entropy needs at least two outputs; the model has one. Take another loss.")
+        raise ValueError(
+            'Cross-entropy needs at least two outputs; the model has one. For a regression take loss="half_mse" '
+            '(--loss half_mse) or "mse".'
+        )
     found = curvatures(outputs, *_moments(out))
     walk.heights = found / found[0]
     return float(found[0])
@@ -223,7 +235,7 @@ def _say_cross_entropy(walk: Walk, out: Field, factor: float) -> None:
         f"Cross-entropy: its curvature is {factor:.3g} of half_mse's here, where outputs have a mean square of "
         f"{q:.3g}" + f". {NOT_A_LIMIT}"
     )
-    walk.doubt((0.9, 1.5))
+    walk.doubt(_ENTROPY_SEEN if q - q_xy < _UNEQUAL else _UNEQUAL_SEEN)
     if q - q_xy > _SATURATED:
         walk.warn(
             f"Outputs differ between samples by a mean square of {q - q_xy:.2g}, so that softmax is flat for some and "

@@ -1,7 +1,9 @@
 """What predict cannot answer, said by name with the way out; and networks that are refused before they are read."""
 
+import inspect
+
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.nn.utils import parametrize
 
 from normscope.prediction.field import INPUTS, Field
@@ -19,7 +21,8 @@ class UnknownOperation(ValueError):
 def check_model(model: nn.Module) -> None:
     """Refuses what a graph of the model's operations would not show."""
     for name, module in model.named_modules():
-        said = f"{name!r} ({type(module).__name__})" if name else f"The model ({type(module).__name__})"
+        kind = type(module)
+        said = f"{name!r} ({kind.__name__})" if name else f"The model ({kind.__name__})"
         if parametrize.is_parametrized(module):
             raise UnknownOperation(
                 f"{said} computes its weights from other parameters (a parametrization, such as weight_norm), which "
@@ -32,12 +35,82 @@ def check_model(model: nn.Module) -> None:
                 "weight_norm and spectral_norm are hooks too). Remove them while predicting, or measure this network "
                 "instead (ns.measure)."
             )
+        if kind.__module__.startswith(("torch.ao.", "torchao.", "bitsandbytes.")):
+            raise UnknownOperation(_quantized(said, kind))
+    _check_inputs(model)
     for name, tensor in model.named_parameters():
         if tensor.device.type == "meta":
             raise ValueError(
                 f"{name!r} is on the meta device and has no values to read variances off. Materialize the model with "
                 "model.to_empty(device=...) and initialize it first."
             )
+        if tensor.is_complex():
+            raise UnknownOperation(
+                f"{name!r} holds complex values; predict knows real ones. Measure this network instead (ns.measure)."
+            )
+        if type(tensor) is not nn.Parameter:
+            raise UnknownOperation(_quantized(repr(name), type(tensor)))
+
+
+def check_wrapper(model: nn.Module) -> None:
+    """Refuses what has no graph of modules, or not the whole network's parameters, before it is looked into."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is a torch.nn.Module; got {type(model).__name__}.")
+    for name, module in model.named_modules():
+        where = f" at {name!r}" if name else ""
+        if isinstance(module, nn.DataParallel):
+            raise UnknownOperation(
+                f"DataParallel{where} cuts each batch into parts, whose own statistics BatchNorm takes. Predict the "
+                "network inside it, ns.predict(model.module, ...), with batch_size= the samples of one part."
+            )
+        if isinstance(module, torch.jit.ScriptModule):
+            raise UnknownOperation(
+                f"TorchScript{where} ({type(module).__name__}) cannot be looked into. Predict the module that it was "
+                "made from."
+            )
+
+
+def _quantized(said: str, kind: type) -> str:
+    return (
+        f"{said} is of {kind.__module__}.{kind.__name__}: its values are quantized, sharded or otherwise not those of "
+        "a plain parameter. Predict the network before it is converted, or measure this network instead (ns.measure)."
+    )
+
+
+def _check_inputs(model: nn.Module) -> None:
+    try:
+        given = list(inspect.signature(type(model).forward).parameters.values())[1:]
+    except (TypeError, ValueError):
+        return
+    named = [p for p in given if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    needed = [p.name for p in named if p.default is p.empty]
+    if len(needed) > 1:
+        raise UnknownOperation(more_inputs(*needed[1:]))
+    if not given:
+        raise UnknownOperation(f"The forward of {type(model).__name__} takes no input; predict needs one. {WAY_OUT}")
+
+
+def more_inputs(*names: str) -> str:
+    """Of a forward that takes others beside its first."""
+    return (
+        f"The network takes more than one input ({', '.join(map(repr, names))} beside the first); predict knows one "
+        "tensor of samples. Give the others defaults, or measure this network on one batch instead (ns.measure)."
+    )
+
+
+def integer_input(path: str, kind: str) -> str:
+    """Of a token model."""
+    return (
+        f"predict needs one float input; this model's first input is an integer index ({path}, {kind}). Measure it "
+        "on one batch instead: ns.measure(model, loss_fn, batch)."
+    )
+
+
+def place(node: fx.Node) -> str:
+    """The module whose forward makes the call."""
+    stack = node.meta.get("nn_module_stack") or {}
+    names = [entry[0] for entry in stack.values() if entry[0]]
+    return repr(names[-1]) if names else "the model's forward"
 
 
 def misfit(x: Field, takes: int, what: str) -> ValueError:
@@ -57,11 +130,13 @@ def misfit(x: Field, takes: int, what: str) -> ValueError:
     return ValueError(f"{said}Pass {given}, the shape of one sample{' with its channels first' * last}")
 
 
-def check_gradients_on(name: str) -> None:
+def check_gradients_on(name: str, where: str = "") -> None:
     """Inside a forward: gradients are on outside of it, so off means that the forward turned them off."""
     if not torch.is_grad_enabled():
         raise UnknownOperation(
-            f"{name!r} is called where the forward has turned gradients off (torch.no_grad), so that its weights are "
-            "not trained, nor what lies before it. Freeze those with requires_grad_(False) or parameters= and take "
-            "the block away, or measure this network instead (ns.measure)."
+            f"{name!r}{f' in {where}' if where else ''} is called where the forward has turned gradients off "
+            "(torch.no_grad; an autograd function of your own is such a place too), so that its weights are not "
+            "trained, nor what lies before it. Freeze those with "
+            "requires_grad_(False) or parameters= and take the block away, or measure this network instead "
+            "(ns.measure)."
         )

@@ -4,7 +4,7 @@ import math
 
 from normscope.prediction.linear import NARROW
 from normscope.prediction.spectrum import Spectrum
-from normscope.prediction.walk import Walk
+from normscope.prediction.walk import USUAL, Walk
 
 # Measured over predicted lambda with fewer channels.
 NARROW_SEEN = (0.9, 1.5)
@@ -12,6 +12,8 @@ NARROW_SEEN = (0.9, 1.5)
 SUMS_SEEN = (0.75, 1.5)
 # Growth of squared gradients through the network that is worth a warning.
 _STEEP = 1e3
+# Measured over predicted lambda where they grow so; where they shrink nothing was seen to be off.
+_EXPLODED = (0.5, 1.4)
 # Data modes beside the mean mode, and the correction for finite width, from which on answers were seen to be off.
 _CLOSE, _RAISED = 0.8, 1.5
 # Sum of 1/width along the way of gradients, relative variance of squares a layer of ReLU adds for each of it.
@@ -150,6 +152,7 @@ def explosion(walk: Walk) -> None:
     factor = hidden[0] / hidden[-1]
     if not 1 / _STEEP < factor < _STEEP:
         rate = math.exp((math.log(hidden[0]) - math.log(hidden[-1])) / (len(hidden) - 1))
+        seen = _EXPLODED if factor > 1 else USUAL
         walk.warn(
             f"Squared gradients {'grow' if factor > 1 else 'shrink'} by {rate:.3g} a layer on their way back, by "
             f"{factor:.1e} over {len(hidden)} layers: one learning rate does not fit all. Training is known to end at "
@@ -157,5 +160,5 @@ def explosion(walk: Walk) -> None:
             "add up over so many layers: lambda of a ResNet-50 was measured at 0.81 and 0.85 times the answer (64x64, "
             "batch of 32, 10 outputs), at 1.09 times (1000 outputs) and at 0.53 times (224x224, batch of 64, 1000 "
             "outputs, cross-entropy). Measure to be sure.",
-            (0.4, 1.9),
+            seen,
         )

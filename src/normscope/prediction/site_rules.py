@@ -158,5 +158,5 @@ def _axis(x: Field, dim: int, more: int = 0) -> int:
     """Counted from the front, where torch would take it."""
     axes = len(x.shape) + 1 + more
     if not -axes <= dim < axes:
-        raise IndexError(f"dimension {dim} of {x.said()}")
+        raise UnknownOperation(f"asks for dimension {dim} of {x.said()}")
     return dim % axes

@@ -59,6 +59,7 @@ class Walk:
     lengths: by what BatchNorm layers multiply differences in length between samples. drifts: of the kernels that the
     last cotangents met, by the kernels' ids.
     rectified: whether an activation of a sum with what an activation gave was met, place by place.
+    curved: whether an activation was met that is not two half lines.
     activated: whether BatchNorm of an activation's own values was met.
     heights: the loss's curvatures by the outputs over the largest of them; None where all are the same.
     seen: between which multiples of the answer networks like it were measured, on average over seeds.
@@ -81,6 +82,7 @@ class Walk:
         self.leans: dict[int, float] = {}
         self.rectified = False
         self.activated = False
+        self.curved = False
         self.lengths = 1.0
         self.outputs = 1
         self.heights: Tensor | None = None

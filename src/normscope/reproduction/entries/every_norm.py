@@ -38,7 +38,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     measured = measure(network(), half_mse, (x, y), hessian=False, tol=0.01).eta_star
     predicted = math.nan
     if norm in KNOWN:
-        predicted = predict(network().cpu(), tuple(x.shape[1:]), batch_size=m, batch=x.cpu()).eta_star
+        predicted = predict(network().cpu(), tuple(x.shape[1:]), "half_mse", batch_size=m, batch=x.cpu()).eta_star
     model = network()
     monitor = Monitor(model, half_mse, every=settings["look"], measure=[LandscapeProbe(VGG_FACTORS)], budget=None)
     stream = batches(digits.x_train, digits.y_train, batch_size=128, seed=seed, steps=settings["train"])

@@ -43,9 +43,9 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     def looked(norm: str, gamma: float, measured: bool) -> dict[str, float]:
         model = factory(norm=norm, gamma=gamma, seed=seed)
         found = {
-            "printed": predict(model, shape, batch_size=m, theory="paper").lambda_max,
-            "trained": predict(model, shape, batch_size=m, parameters=weights).lambda_max,
-            "frozen": predict(model, shape, batch_size=m, parameters=weights, stats="frozen").lambda_max,
+            "printed": predict(model, shape, "half_mse", batch_size=m, theory="paper").lambda_max,
+            "trained": predict(model, shape, "half_mse", batch_size=m, parameters=weights).lambda_max,
+            "frozen": predict(model, shape, "half_mse", batch_size=m, parameters=weights, stats="frozen").lambda_max,
         }
         if measured:
             model = model.to(place.device)

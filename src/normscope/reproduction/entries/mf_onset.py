@@ -40,7 +40,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     for gamma in settings["gammas"]:
         model = network(gamma)
         measured = measure(model, half_mse, batch, hessian=False, tol=0.01).eta_star
-        found["predicted"].append(predict(model.cpu(), (1, 28, 28), batch_size=len(x), batch=x).eta_star)
+        found["predicted"].append(predict(model.cpu(), (1, 28, 28), "half_mse", batch_size=len(x), batch=x).eta_star)
         found["measured"].append(measured)
         rises, diverges = (
             goes_above(factor, partial(network, gamma), half_mse, [batch], steps=settings["steps"], tick=place.tick)

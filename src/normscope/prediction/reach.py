@@ -1,0 +1,44 @@
+"""The range in which networks like this one were measured, where no warning says more (`walk.USUAL` is the narrowest).
+
+Fitted on the first draw of `benchmarks/calibration.py`, random networks over three seeds each, and judged once on the
+second. A range wider than a factor of `USABLE` is no answer.
+"""
+
+from normscope.prediction.spectrum import Spectrum
+from normscope.prediction.walk import Walk
+
+# Highest over lowest multiple up to which a prediction names a learning rate.
+USABLE = 3.0
+# Sum of 1/width along the way of gradients, and correction for finite width, from which on more is left out of it.
+_NARROW, _CORRECTED, _SOME = 0.033, 1.3, (0.8, 1.5)
+_WIDENED, _MORE = 1.5, (0.85, 1.9)
+# Both at once, of vectors: layers of so few units that lambda differs by factors from seed to seed.
+_DEEP, _FACTORS = 0.1, (0.5, 3.3)
+# Data modes that decide or nearly do, as under bounded and odd activations; under BatchNorm; under BatchNorm with
+# activations that are no two half lines and so large a correction; without it, with one larger still.
+_CLOSE, _DATA, _BATCH_NORM = 0.8, (0.8, 1.4), (0.69, 1.4)
+_CURVED, _CURVED_SEEN = 1.8, (0.5, 2.5)
+_STRETCHED, _STRETCHED_SEEN = 2.5, (0.85, 2.35)
+# Values that a unit of the first layer sees, down from which they are few.
+_FEW, _FEW_SEEN, _FEW_NARROW = 9, (0.69, 1.5), (0.69, 1.9)
+
+
+def calibrated(walk: Walk, found: Spectrum) -> None:
+    """Widens the range by what the prediction itself tells."""
+    spread = max(row.spread[0] for row in walk.rows)
+    top, infinite = max((found.mean, found.mean_infinite), (found.data, found.data_infinite))
+    raised = top / infinite if infinite > 0 else 1.0
+    if spread > _NARROW or raised > _CORRECTED:
+        walk.doubt(_SOME)
+    if raised > _WIDENED:
+        vectors = all(row.sites == 1 for row in walk.rows)
+        walk.doubt(_FACTORS if vectors and spread > _DEEP else _MORE)
+    if raised > _STRETCHED and walk.curved:
+        walk.doubt(_STRETCHED_SEEN)
+    if found.data > _CLOSE * found.mean:
+        normalized = any(row.kind == "BatchNorm" for row in walk.rows)
+        walk.doubt(_BATCH_NORM if normalized else _DATA)
+        if normalized and walk.curved and raised > _CURVED:
+            walk.doubt(_CURVED_SEEN)
+    if any(row.of_data and row.inputs and row.inputs[2] * row.taps <= _FEW for row in walk.rows):
+        walk.doubt(_FEW_NARROW if spread > _NARROW else _FEW_SEEN)
