@@ -191,7 +191,7 @@ def _record(kind: Any, value: Any, where: str) -> Any:
             found[name] = decode(_without_marks(hint), value[name], f"{where}.{name}" if where else name)
         elif name not in optional:
             raise Misfit(f"{f'{brief(where, 120)} lacks ' if where else 'it lacks '}{name}")
-    return kind(**found) if is_dataclass(kind) else {**value, **found}
+    return kind(**found) if is_dataclass(kind) else {**value, **found}  # type: ignore[operator]
 
 
 def _without_marks(hint: Any) -> Any:

@@ -8,6 +8,7 @@ import typer
 
 from normscope.cli.importing import at_once
 from normscope.cli.inputs import model_of
+from normscope.cli.printing import console
 from normscope.results import plain
 
 
@@ -31,8 +32,6 @@ def predict(
     Example: normscope predict net.py:build --input 3,32,32 --loss half_mse --momentum 0.9
     """
     with at_once():
-        from rich.console import Console
-
         from normscope.prediction import predict as predict_network
 
     try:
@@ -46,10 +45,10 @@ def predict(
         verdict = {} if lr is None else {"verdict": asdict(found.verdict(lr))}
         typer.echo(json.dumps(found.plain() | plain(verdict), indent=1, allow_nan=False))
         return
-    console = Console()
-    console.print(str(found), soft_wrap=True, highlight=False, markup=False)
+    terminal = console()
+    terminal.print(str(found), soft_wrap=True)
     if layers:
         table = found.frame().to_string(index=False, na_rep="", float_format=lambda value: f"{value:.3g}")
-        console.print(table, soft_wrap=True, highlight=False, markup=False)
+        terminal.print(table, soft_wrap=True)
     if lr is not None:
-        console.print(str(found.verdict(lr)), soft_wrap=True, highlight=False, markup=False)
+        terminal.print(str(found.verdict(lr)), soft_wrap=True)

@@ -95,7 +95,9 @@ def _check_head(path: str | Path, line: bytes) -> None:
         state = "does not begin with its header" if line else "is empty"
         raise ValueError(f"{path} is not a file of a Monitor's JSONL sink: it {state}. Choose another path.")
     if head.get("schema") != SCHEMA:
-        raise ValueError(f"{path} has schema {brief(repr(head.get('schema')))}; this version of normscope reads {SCHEMA}.")
+        raise ValueError(
+            f"{path} has schema {brief(repr(head.get('schema')))}; this version of normscope reads {SCHEMA}."
+        )
 
 
 class _Look(TypedDict):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from normscope.decoding import check_file, decode, parsed
-from normscope.messages import brief
+from normscope.messages import brief, quoted
 from normscope.observe.jsonl import read_jsonl, records_of
 from normscope.report import kinds
 from normscope.report.document import Section
@@ -175,22 +175,22 @@ def _journal(file: Path, label: str, live: bool) -> list[Section]:
         for key, plan in journal.plans().items():
             outcomes = journal.outcomes(plan).values()
             if outcomes or live:
-                lines, made = _lines_beside(file, key)
+                lines, made, notes = _lines_beside(file, key)
                 with _readable(file):
-                    found.append(phase_section(f"Phase diagram, {label}", diagram(plan, outcomes), lines, command=made))
+                    section = phase_section(f"Phase diagram, {label}", diagram(plan, outcomes), lines, command=made)
+                found.append(replace(section, notes=(*section.notes, *notes)))
     if not found:
         raise ValueError(f"{file} holds no finished training yet. Follow it with --serve.")
     return found
 
 
-def _lines_beside(journal: Path, plan: str) -> tuple[Lines, str]:
-    """What theory and measurement say of a plan, and the command that found it; nothing where that file is damaged."""
+def _lines_beside(journal: Path, plan: str) -> tuple[Lines, str, list[str]]:
+    """What theory and measurement say of a plan, and the command that found it; a note where that file is damaged."""
     place = lines_file(journal.parent, plan)
     try:
-        return (stored_lines(place), stored_command(place)) if place.is_file() else ({}, "")
+        return (stored_lines(place), stored_command(place), []) if place.is_file() else ({}, "", [])
     except ValueError as error:
-        warnings.warn(f"{error} The next `normscope sweep` does so.", stacklevel=2)
-        return {}, ""
+        return {}, "", [f"{error} The next `normscope sweep` does so."]
 
 
 def _stored(file: Path, label: str) -> list[Course | Section]:
@@ -252,4 +252,4 @@ def _known(file: Path, label: str, held: Any) -> list[Course | Section]:
 
 def _check_schema(file: Path, held: Mapping[str, Any]) -> None:
     if held.get("schema") != 1:
-        raise ValueError(f"{file} has schema {brief(repr(held.get('schema')))}; this version of normscope reads 1.")
+        raise ValueError(f"{file} has schema {quoted(held.get('schema'))}; this version of normscope reads 1.")
