@@ -1,7 +1,7 @@
 """Stored files of every kind, mutated and read: `python tests/attack/files.py --count 10000`.
 
-Each mutated file goes to `report` (now and then with --figures), `cite`, or a resumed `sweep`, in this process. What may
-come out is a page, or one message and exit status 2.
+Each mutated file goes to `report` (now and then with --figures), `cite`, or a resumed `sweep`, in this process. What
+may come out is a page, or one message and exit status 2.
 """
 
 import argparse
@@ -42,6 +42,30 @@ VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2**63, -(2**70), 10**400, 1e308, -1e308, 1e-320, 5e-324, 0.0, -0.0, "nan", "inf",
     "-inf", "", "x", "\0", "\ud800", "[/red]", "[bold]o", "$", "$\\frac$", "evilmod:build", "evilmod.py:build",
     "a" * 100_000, [], {}, [[]], [None], ["nan"] * 5, {"": 0}, {"lr": 0}, [0] * 1000, "9" * 400, "../../etc/passwd",
+)  # fmt: skip
+
+STARTS = (b"\x89PNG\r\n", b"SQLite format 3\0", b"PK\3\4", b"\xff\xfe", b"\xef\xbb\xbf", b"[")
+SWAPS = ((b"0", b"9" * 30), (b":", b","), (b'"', b"'"), (b",", b"]"), (b".", b"e"))
+CELLS = (
+    "nan",
+    None,
+    0,
+    -1,
+    2**62,
+    1e308,
+    "",
+    "[]",
+    "[1",
+    '["x"]',
+    "{}",
+    "evilmod:build",
+    b"\0\1",
+    "[" * 5000,
+    "9" * 500,
+)
+LINES = (
+    "1e400", "-1", "0", "true", '"[/red]"', "[]", "nan", "inf", "{ from = 1, to = 2, count = 1000000000 }",
+    "[0.1, 0.1]", "9" * 400, '"' + "x" * 100_000 + '"', "{ a = 1 }", "1979-05-27", "[" * 2000,
 )  # fmt: skip
 
 
@@ -90,9 +114,9 @@ def bytes_mutated(content: bytes, draw: random.Random) -> bytes:
     if way == 3:
         return content[:at] + content[max(0, at - 200) : at] + content[at:]
     if way == 4:
-        return draw.choice((b"\x89PNG\r\n", b"SQLite format 3\0", b"PK\3\4", b"\xff\xfe", b"\xef\xbb\xbf", b"[")) + content
+        return draw.choice(STARTS) + content
     if way == 5:
-        return content.replace(*draw.choice(((b"0", b"9" * 30), (b":", b","), (b'"', b"'"), (b",", b"]"), (b".", b"e"))))
+        return content.replace(*draw.choice(SWAPS))
     if way == 6:
         return content[:at] + (b"[" * 100_000 if draw.random() < 0.5 else b'{"a":' * 5000) + content[at:]
     flipped = bytearray(content)
@@ -113,7 +137,9 @@ def value_mutated(value: Any, draw: random.Random) -> Any:
     way = draw.randrange(6)
     if here == "":
         return draw.choice(VALUES)
-    if way <= 2:
+    if way <= 2 and draw.random() < 0.5:
+        parent[here] = alike(parent[here], draw)
+    elif way <= 2:
         parent[here] = draw.choice(VALUES)
     elif way == 3:
         del parent[here]
@@ -125,6 +151,16 @@ def value_mutated(value: Any, draw: random.Random) -> Any:
         for _ in range(draw.choice((1, 3, 70, 300))):
             parent[here] = [parent[here]]
     return root
+
+
+def alike(value: Any, draw: random.Random) -> Any:
+    """Another value of the same type, which a check of types lets through."""
+    if isinstance(value, list) and value:
+        return draw.choice((value[:1], value[:-1], value * 2, value[::-1], []))
+    if isinstance(value, dict) and value:
+        return dict(list(value.items())[: draw.randrange(len(value))])
+    kind = (int, float) if isinstance(value, (int, float)) else type(value)
+    return draw.choice([one for one in VALUES if isinstance(one, kind)] or [None])
 
 
 def json_mutated(content: bytes, draw: random.Random) -> bytes:
@@ -143,19 +179,19 @@ def json_mutated(content: bytes, draw: random.Random) -> bytes:
 
 def journal_mutated(path: Path, draw: random.Random) -> None:
     """One cell of the database, or a row of it, as another program might write it."""
-    values = ["nan", None, 0, -1, 2**62, 1e308, "", "[]", "[1", '["x"]', "{}", "evilmod:build", b"\0\1", "[" * 5000, "9" * 500]
     with sqlite3.connect(path) as db:
         db.execute("pragma ignore_check_constraints = on")
         table = draw.choice(("rows", "rows", "rows", "plans", "starts"))
         names = [row[1] for row in db.execute(f"pragma table_info({table})")]
-        value = draw.choice(values)
+        value = draw.choice(CELLS)
         if table == "plans" and draw.random() < 0.7:
             (text,) = db.execute("select description from plans").fetchone()
             value = json_mutated(text.encode(), draw).decode(errors="replace")
             names = ["description"]
         try:
-            limit = "" if draw.random() < 0.3 else "where rowid = (select min(rowid) from {})".format(table)
-            db.execute(f"update {table} set {draw.choice(names)} = ? {limit}", (value,))
+            limit = "" if draw.random() < 0.3 else f"where rowid = (select min(rowid) from {table})"
+            column = draw.choice(names)
+            db.execute(f"update {table} set {column} = ? {limit}", (value,))
         except (sqlite3.Error, OverflowError, UnicodeEncodeError):
             db.execute(f"delete from {table}")
     db.close()
@@ -163,11 +199,9 @@ def journal_mutated(path: Path, draw: random.Random) -> None:
 
 def toml_mutated(content: bytes, draw: random.Random) -> bytes:
     """A line of the plan with another value."""
-    values = ("1e400", "-1", "0", "true", '"[/red]"', "[]", "nan", "inf", "{ from = 1, to = 2, count = 1000000000 }",
-              "[0.1, 0.1]", "9" * 400, '"' + "x" * 100_000 + '"', "5000", "{ a = 1 }", "1979-05-27", "[" * 2000)  # fmt: skip
     lines = content.decode().splitlines()
     at = draw.randrange(len(lines))
-    lines[at] = f"{lines[at].partition('=')[0].strip() or 'axis'} = {draw.choice(values)}"
+    lines[at] = f"{lines[at].partition('=')[0].strip() or 'axis'} = {draw.choice(LINES)}"
     return "\n".join(lines).encode()
 
 
@@ -175,6 +209,7 @@ def attack(count: int, seed: int, folder: Path, *, progress: bool = False) -> Ar
     """`count` mutated files read; what each reading ended with."""
     draw = random.Random(seed)
     with arena(folder) as held:
+        (folder / "net.py").write_text("from torch import nn\ndef build(): return nn.Linear(4, 2)\n")
         files = base_files(folder / "base")
         for number in range(count):
             source = files[number % len(files)]
@@ -208,17 +243,14 @@ def mutated(target: Path, draw: random.Random) -> None:
     if target.suffix == ".sqlite" and draw.random() < 0.7:
         return journal_mutated(target, draw)
     change = ways.get(target.suffix, bytes_mutated) if draw.random() < 0.75 else bytes_mutated
-    return void(target.write_bytes(change(target.read_bytes(), draw)))
-
-
-def void(_: int) -> None:
-    """Nothing."""
+    target.write_bytes(change(target.read_bytes(), draw))
+    return None
 
 
 def ways(source: Path, target: Path, reading: Path, draw: random.Random) -> list[tuple[str, ...]]:
     """The command lines that read this file."""
     if source.suffix == ".npz":
-        return [("measure", "normscope.models:MLP", "--data", str(target))]
+        return [("measure", "net.py:build", "--data", str(target), "--batch-size", "8")]
     if source.suffix == ".csv":
         return [("solve", str(target), "--target", "y", "--max-iter", "3", "--method", "gd", "--out", "solved")]
     if source.suffix == ".toml" or (source.parent.name == "sweep" and draw.random() < 0.1):

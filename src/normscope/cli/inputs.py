@@ -1,10 +1,9 @@
 """Models and data that a verb's arguments name."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normscope.choices import check_choice
-from normscope.loading import load
+from normscope.loading import called
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -15,24 +14,13 @@ _SEEDED, _FROM_FILES = ("digits", "gaussian"), ("mnist", "cifar10")
 def model_of(reference: str, device: str) -> "nn.Module":
     from torch import nn
 
-    built = _called(reference, "build the model")
+    built = called(reference, "build the model")
     if not isinstance(built, nn.Module):
         raise ValueError(f"{reference} must return a torch.nn.Module; got {type(built).__name__}.")
     try:
         return built.to(device)
     except (AssertionError, RuntimeError) as error:
         raise ValueError(f"--device {device} does not work here: {str(error).splitlines()[0]}") from error
-
-
-def _called(reference: str, purpose: str) -> Any:
-    """What the user's function gives; what it raises is one message."""
-    function = load(reference)
-    try:
-        return function()
-    except TypeError as error:
-        raise ValueError(f"{reference} must {purpose} without arguments: {error}") from error
-    except Exception as error:
-        raise ValueError(f"{reference} was to {purpose} and raised {what_was_said(error)}.") from error
 
 
 def what_was_said(error: Exception) -> str:
@@ -80,29 +68,18 @@ def data_of(reference: str, model: "nn.Module", seed: int) -> Any:
 
 def _data(reference: str, seed: int) -> Any:
     from normscope.data import load as load_data
+    from normscope.data.arrays import read_xy
 
     if reference in _SEEDED:
         return load_data(reference, seed=seed)
     if reference in _FROM_FILES:
         return load_data(reference)
     if reference.endswith(".npz"):
-        return _arrays(Path(reference))
+        return read_xy(reference)
     if ":" in reference:
-        return _called(reference, "give the data")
+        return called(reference, "give the data")
     check_choice("data", reference, (*_SEEDED, *_FROM_FILES, "path.npz", "path.py:name"))
     raise ValueError(f"{reference} stands for a file or function of yours; name that one.")
-
-
-def _arrays(path: Path) -> tuple[Any, Any]:
-    import numpy as np
-
-    if not path.is_file():
-        raise ValueError(f"There is no file {path}. Name a .npz with arrays x and y.")
-    with np.load(path) as arrays:
-        missing = [name for name in ("x", "y") if name not in arrays]
-        if missing:
-            raise ValueError(f"{path} must hold arrays x and y; it has {', '.join(arrays.files) or 'none'}.")
-        return arrays["x"], arrays["y"]
 
 
 def _tensor(values: Any, like: "Tensor") -> "Tensor":

@@ -46,7 +46,7 @@ _KINDS: dict[str, tuple[Any, Callable[[str, Mapping[str, Any]], Section]]] = {
     "comparison": (kinds.Comparison, solve_section),
 }
 # What a section raises for values of the right types that do not belong together.
-_CONTRADICTIONS = (KeyError, TypeError, AttributeError, IndexError, StopIteration, ValueError, ArithmeticError)
+_CONTRADICTIONS = (LookupError, TypeError, AttributeError, StopIteration, ValueError, ArithmeticError, RuntimeError)
 _TITLES = {"comparison": "Solve", "mean_mode": "Mean mode"}
 _KNOWN = (
     "a Monitor's JSONL, a sweep's journal or phase JSON, a demo's or solve's results.json, a landscape, a saved "

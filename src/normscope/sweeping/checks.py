@@ -10,6 +10,7 @@ from typing import Any
 
 from normscope import models
 from normscope.choices import check_choice
+from normscope.decoding import parsed
 from normscope.messages import brief, quoted
 
 LOSS_NAMES = ("half_mse", "half_sse", "cross_entropy")
@@ -121,6 +122,6 @@ def _table(name: str, table: Any) -> Iterator[str]:
         yield f"{name} is a table of keyword arguments; got {quoted(table)}."
         return
     try:
-        json.dumps(table, allow_nan=False)
+        parsed(json.dumps(table, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         yield f"{name} must be plain numbers, texts, lists and tables: {brief(str(error))}."
