@@ -54,7 +54,7 @@ def said_once(doing: str) -> Iterator[None]:
 
 
 def place_of(error: BaseException) -> str:
-    """" (file.py, line 3)": where in the user's own code, neither ours nor a library's; empty where that is nowhere."""
+    """Where in the user's own code, as " (file.py, line 3)"; empty where it is all ours or a library's."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({Path(error.filename).name}, line {error.lineno})"
     libraries = [Path(__file__).parent, *map(Path, set(sysconfig.get_paths().values()))]

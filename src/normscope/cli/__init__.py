@@ -7,9 +7,12 @@ import atexit
 import gc
 import io
 import sys
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from normscope._version import __version__
 from normscope.cli.bounds import bounds
@@ -28,7 +31,32 @@ from normscope.cli.stopping import stopping
 from normscope.cli.sweep import sweep
 from normscope.messages import brief
 
+
+class Verbs(TyperGroup):
+    """The verbs, with what was typed shortened where a message repeats it."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with _shortened():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, *args: Any, **kwargs: Any) -> Any:
+        with _shortened():
+            return super().invoke(*args, **kwargs)
+
+
+@contextmanager
+def _shortened() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        # Typer's own: what is wrong with an option or an argument.
+        if isinstance(getattr(error, "message", None), str):
+            error.message = brief(error.message, 400)  # type: ignore[attr-defined]
+        raise
+
+
 app = typer.Typer(
+    cls=Verbs,
     help="Example: normscope demo\n\nAn instrument for normalization in neural networks.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

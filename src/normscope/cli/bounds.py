@@ -41,11 +41,11 @@ def bounds(
     if not isinstance(pair, tuple):
         raise ValueError(f"bounds takes all samples at once: {data} must give a pair (x, y).")
     weights = {name: m.weight.detach().clone() for name, m in built.named_modules() if hasattr(m, "weight")}
-    if train:
-        steps = batches(*pair, batch_size=batch_size, seed=seed, steps=train)
-        train_model(built, LOSSES[loss], steps, torch.optim.SGD(built.parameters(), lr=lr))
     batch = next(iter(batches(*pair, batch_size=batch_size, seed=seed, steps=1)))
     try:
+        if train:
+            steps = batches(*pair, batch_size=batch_size, seed=seed, steps=train)
+            train_model(built, LOSSES[loss], steps, torch.optim.SGD(built.parameters(), lr=lr))
         found = check_network(built, LOSSES[loss], batch, w0=weights if train else None, units=units)
     except (RuntimeError, IndexError, TypeError) as error:
         raise ValueError(f"The model or the loss does not take this batch: {error}") from error

@@ -11,7 +11,7 @@ import typer
 
 from normscope.choices import check_choice
 from normscope.cli.inputs import what_was_said
-from normscope.loading import load
+from normscope.loading import called
 
 _PARTS = ("model", "loss_fn", "batches", "optimizer")
 _MORE = ("forward", "autocast")
@@ -47,7 +47,7 @@ def monitor(
     if lines.exists():
         raise ValueError(f"{out} holds a run already. Choose another --out.")
     options: dict[str, Any] = {"every": _steps(every), "measure": measure, "budget": _share(budget)}
-    parts = _parts(load(setup)(), setup)
+    parts = _parts(called(setup, "set up the training"), setup)
     watching = {name: parts[name] for name in ("loss_fn", "forward", "autocast") if name in parts}
     done, diverged_at, interrupted = 0, None, False
     try:

@@ -9,6 +9,8 @@ import typer
 from normscope.cli.importing import at_once
 from normscope.cli.inputs import model_of
 from normscope.cli.printing import console
+from normscope.loading import place_of
+from normscope.messages import first_line
 from normscope.results import plain
 
 
@@ -40,7 +42,12 @@ def predict(
         raise ValueError(f"--input is the shape of one sample, as 784 or 3,32,32; got {input!r}.") from None
     built = model_of(model, "cpu")
     options = {"momentum": momentum, "nesterov": nesterov, "stats": stats, "theory": theory}
-    found = predict_network(built, shape, loss, batch_size, **options)  # type: ignore[arg-type]
+    try:
+        found = predict_network(built, shape, loss, batch_size, **options)  # type: ignore[arg-type]
+    except (RuntimeError, TypeError, LookupError, AttributeError) as error:
+        if type(error).__module__.startswith("normscope."):
+            raise
+        raise ValueError(f"{model} cannot be predicted: {first_line(error)}{place_of(error)}.") from error
     if as_json:
         verdict = {} if lr is None else {"verdict": asdict(found.verdict(lr))}
         typer.echo(json.dumps(found.plain() | plain(verdict), indent=1, allow_nan=False))
