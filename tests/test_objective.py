@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normscope.objective import Objective, called, main_output, own_loss
+from normscope.objective import Objective, call_model, main_output, own_loss
 
 X, Z = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.ones(6, 3)
 Y = torch.arange(6) % 3
@@ -105,5 +105,5 @@ def test_a_patched_forward_is_called_by_its_own_signature():
 
     model = Optional()
     with answering({"": model}, lambda name, module, forward, args, kwargs: forward(*args, **kwargs)):
-        assert torch.equal(called(model, [X, Z]), X)
-        assert torch.equal(called(model, (X, 2 * Z)), 2 * X)
+        assert torch.equal(call_model(model, [X, Z]), X)
+        assert torch.equal(call_model(model, (X, 2 * Z)), 2 * X)

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from normscope.messages import quoted
+
 
 def check_choice(what: str, value: object, options: Iterable[str | None]) -> None:
     """Raise a ValueError that lists the options and the nearest one, unless `value` is among them.
@@ -17,6 +19,6 @@ def check_choice(what: str, value: object, options: Iterable[str | None]) -> Non
     if value in known:
         return
     lowered = {name.lower(): name for name in known if name is not None}
-    near = get_close_matches(str(value).lower(), lowered, n=1)
+    near = get_close_matches(str(value)[:80].lower(), lowered, n=1)
     hint = f" Did you mean {lowered[near[0]]!r}?" if near else ""
-    raise ValueError(f"{what} must be one of {', '.join(map(repr, known))}; got {value!r}.{hint}")
+    raise ValueError(f"{what} must be one of {', '.join(map(repr, known))}; got {quoted(value)}.{hint}")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from tempfile import TemporaryDirectory
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,14 @@ def _python() -> str:
 def _torch() -> str:
     import torch
 
-    x = torch.ones(8, 8)
-    assert float((x @ x).sum()) == 512.0
+    _check_product(torch.ones(8, 8))
     return f"{torch.__version__}, {torch.get_num_threads()} threads"
+
+
+def _check_product(x: Any) -> None:
+    found = float((x @ x).sum())
+    if found != 512.0:
+        raise ArithmeticError(f"a product of matrices of ones sums to {found:g}, not 512")
 
 
 def _device() -> str:
@@ -62,8 +68,7 @@ def _device() -> str:
 
     if not torch.cuda.is_available():
         return "cpu alone; no CUDA device is seen"
-    x = torch.ones(8, 8, device="cuda")
-    assert float((x @ x).sum()) == 512.0
+    _check_product(torch.ones(8, 8, device="cuda"))
     free, total = torch.cuda.mem_get_info()
     return f"{torch.cuda.get_device_name()}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
 

@@ -6,6 +6,17 @@ import platform
 import torch
 
 from normscope._version import __version__
+from normscope.choices import check_choice
+
+
+def known_device(device: str | None) -> str:
+    """`device`, or the GPU where there is one; a ValueError for one that is not here."""
+    if device is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    others = ["mps"] if torch.backends.mps.is_available() else []
+    check_choice("device", device, ["cpu", *(["cuda"] if gpus else []), *gpus, *others])
+    return device
 
 
 def environment(device: torch.device | str = "cpu") -> dict[str, str | int]:

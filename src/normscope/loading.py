@@ -1,33 +1,88 @@
-"""Functions of the user's, by `path/to/file.py:name` or `package.module:name`."""
+"""Functions of the user's, by `path/to/file.py:name` or `package.module:name`.
+
+Whatever their files and functions raise becomes one ValueError that names the user's file and line.
+"""
 
 import importlib
 import importlib.util
+import inspect
 import sys
-from collections.abc import Callable
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from normscope.choices import check_choice
+from normscope.messages import brief, first_line, quoted
+
+
+def called(reference: str, purpose: str, **arguments: Any) -> Any:
+    """What the function that `reference` names returns; it is loaded and called.
+
+    Args:
+        purpose: what the function is for, in words that follow "was to", as "build the model".
+        arguments: passed to the function.
+
+    Raises: ValueError for whatever the file or the function raises, `SystemExit` among it; Ctrl-C passes.
+    """
+    function = load(reference)
+    try:
+        inspect.signature(function).bind(**arguments)
+    except TypeError as error:
+        given = ", ".join(arguments) or "no arguments"
+        raise ValueError(f"{reference} must {purpose} with {given}: {brief(str(error))}.") from error
+    except ValueError:
+        # A built-in function says nothing of its arguments.
+        pass
+    with said_once(f"{reference} was to {purpose}"):
+        return function(**arguments)
+
+
+@contextmanager
+def said_once(doing: str) -> Iterator[None]:
+    """Code of the user's: whatever it raises is one ValueError that begins with `doing`, has its file and line."""
+    try:
+        yield
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise ValueError(f"{doing} and raised {first_line(error)}{place_of(error)}.") from error
+
+
+def place_of(error: BaseException) -> str:
+    """Where in the user's own code, as " (file.py, line 3)"; empty where it is all ours or a library's."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" ({Path(error.filename).name}, line {error.lineno})"
+    libraries = [Path(__file__).parent, *map(Path, set(sysconfig.get_paths().values()))]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if path.suffix == ".py" and frame.lineno and not any(folder in path.resolve().parents for folder in libraries):
+            return f" ({path.name}, line {frame.lineno})"
+    return ""
 
 
 def load(reference: str) -> Callable[..., Any]:
     """The function that `reference` names; a file's own folder, or the current one, can be imported from."""
     where, _, name = reference.rpartition(":")
     if not where or not name:
-        raise ValueError(f"Name a function as path/to/file.py:name or package.module:name; got {reference!r}.")
+        raise ValueError(f"Name a function as path/to/file.py:name or package.module:name; got {quoted(reference)}.")
     module = _file(Path(where)) if where.endswith(".py") else _module(where)
     own = [
         key
         for key, value in vars(module).items()
         if callable(value) and getattr(value, "__module__", None) == module.__name__
     ]
-    if not hasattr(module, name) and not own:
+    with said_once(f"{where} was asked for {brief(name, 80)}"):
+        there = hasattr(module, name)
+        found = getattr(module, name, None)
+    if not there and not own:
         raise ValueError(f"{where} has no function of that name, nor any of its own.")
-    if not hasattr(module, name):
+    if not there:
         check_choice(f"the function of {where}", name, own)
-    found = getattr(module, name)
     if not callable(found):
         raise ValueError(f"{reference} is not a function but of type {type(found).__name__}.")
     return found
@@ -40,24 +95,37 @@ def _file(path: Path) -> ModuleType:
         raise ValueError(
             f"There is no file {path}." + (f" Did you mean {path.with_name(near[0])}?" if near else " Check its path.")
         )
-    sys.path.insert(0, str(path.resolve().parent))
+    _can_import_from(path.resolve().parent)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     # Under its name, so that a loader's worker processes find its classes; never in the place of another module.
-    sys.modules.setdefault(path.stem, module)
-    spec.loader.exec_module(module)
+    known = sys.modules.setdefault(path.stem, module)
+    try:
+        with said_once(f"{path} was imported"):
+            spec.loader.exec_module(module)
+    except BaseException:
+        if known is module:
+            del sys.modules[path.stem]
+        raise
     return module
 
 
 def _module(name: str) -> ModuleType:
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise
-        raise ValueError(
-            f"There is no module {name} here or installed. For a file write path/to/file.py:name."
-        ) from None
+    missing = f"There is no module {brief(name)} here or installed. For a file write path/to/file.py:name."
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ValueError(missing)
+    _can_import_from(Path.cwd())
+    with said_once(f"{name} was imported"):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise
+    raise ValueError(missing)
+
+
+def _can_import_from(folder: Path) -> None:
+    if str(folder) not in sys.path[:1]:
+        sys.path.insert(0, str(folder))

@@ -68,7 +68,7 @@ class Objective:
 
     def outputs(self, model: nn.Module, inputs: Any) -> Any:
         """The outputs as loss_fn takes them: the predictions alone for a loss of torch's or ours."""
-        found = called(model, inputs) if self.forward is None else self.forward(model, inputs)
+        found = call_model(model, inputs) if self.forward is None else self.forward(model, inputs)
         if isinstance(found, Tensor) or self.loss_fn is None or not _of_torch(self.loss_fn):
             return found
         main = main_output(found)
@@ -136,11 +136,11 @@ def main_output(outputs: Any) -> Tensor | None:
     return parts[0] if len(parts) == 1 else None
 
 
-def called(model: nn.Module, inputs: Any) -> Any:
+def call_model(model: nn.Module, inputs: Any) -> Any:
     """`model(inputs)`; a mapping or a tuple is spread over the arguments of a forward that takes so many.
 
     Example:
-        >>> called(nn.Bilinear(1, 1, 1), (torch.ones(2, 1), torch.ones(2, 1))).shape
+        >>> call_model(nn.Bilinear(1, 1, 1), (torch.ones(2, 1), torch.ones(2, 1))).shape
         torch.Size([2, 1])
     """
     if isinstance(inputs, Mapping) and _binds(model, (), dict(inputs)):

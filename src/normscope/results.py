@@ -5,6 +5,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from normscope.saving import save_text
+
 
 def plain(value: Any) -> Any:
     """Numbers that JSON has no word for become strings; tuples and ranges become lists."""
@@ -19,4 +21,4 @@ def plain(value: Any) -> Any:
 
 def write_json(path: str | Path, content: dict[str, Any]) -> None:
     """`content` as `plain` gives it, in a file."""
-    Path(path).write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    save_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")

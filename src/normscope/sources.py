@@ -98,6 +98,7 @@ _BY_VERB = {
     "bounds": ("santurkar2018how",),
     "theory": ("wei2019mean", "yang2019mean"),
     "solve": ("kohler2018exponential",),
+    "reproduce": ("santurkar2018how", "wei2019mean", "kohler2018exponential", "yang2019mean", "ioffe2015batch"),
 }
 USES = tuple(_BY_VERB)
 

@@ -147,9 +147,11 @@ def test_of_two_processes_that_add_neither_loses_a_seed(tmp_path):
     assert found == [*range(25), *range(100, 125)]
 
 
-def test_what_a_kill_left_half_written_is_written_over(tmp_path):
+def test_what_a_kill_left_half_written_is_removed(tmp_path):
     store, experiment = Store(tmp_path), all_experiments()["gradients"]
-    (tmp_path / "gradients.new").write_text('{"schema":')
+    left = tmp_path / ".gradients-01234567.new.json"
+    left.write_text('{"schema":')
+    os.utime(left, (0, 0))
     store.add(experiment, "small", Run("draws", 0, {}, 0.0, {}))
     assert [path.name for path in tmp_path.iterdir()] == ["gradients.json"]
     assert json.loads(store.path(experiment).read_text())["runs"][0]["seed"] == 0

@@ -1,5 +1,6 @@
 """The boundary on outcomes made by hand, its distance from lines, the refinement, and the diagram on disk."""
 
+import json
 import math
 
 import pytest
@@ -129,7 +130,8 @@ def test_a_diagram_comes_back_from_disk(tmp_path):
     assert sweep_plans.same(found, again)
     assert again.plan.hash == found.plan.hash
     assert stored_lines(tmp_path / "phase.json") == lines
-    (tmp_path / "phase.json").write_text('{"schema": 0}')
+    stored = json.loads((tmp_path / "phase.json").read_text())
+    (tmp_path / "phase.json").write_text(json.dumps(stored | {"schema": 0}))
     with pytest.raises(ValueError, match="holds schema 0"):
         PhaseDiagram.load(tmp_path / "phase.json")
 

@@ -14,7 +14,7 @@ from normscope.bounds.units import is_batch_norm, is_linear, normalizes
 from normscope.isolation.batches import described, read_batches
 from normscope.isolation.calls import Answer, answering, units
 from normscope.isolation.untouched import untouched
-from normscope.objective import called
+from normscope.objective import call_model
 from normscope.setup import Setup, gathered
 
 # The loss, with an answer of ours in the place of some layers.
@@ -36,7 +36,7 @@ def pairs(model: nn.Module, x: Tensor) -> list[tuple[str, str]]:
         [('0', '1')]
     """
     with untouched(model), torch.no_grad():
-        return [(linear, norm) for linear, norm, _ in _found(model, lambda: called(model, x), described(x))]
+        return [(linear, norm) for linear, norm, _ in _found(model, lambda: call_model(model, x), described(x))]
 
 
 def check_network(

@@ -5,10 +5,14 @@ Verbs import torch inside their functions, so that `normscope --help` answers at
 
 import atexit
 import gc
+import io
 import sys
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from normscope._version import __version__
 from normscope.cli.bounds import bounds
@@ -23,9 +27,36 @@ from normscope.cli.predict import predict
 from normscope.cli.report import report
 from normscope.cli.reproduce import reproduce
 from normscope.cli.solve import solve
+from normscope.cli.stopping import stopping
 from normscope.cli.sweep import sweep
+from normscope.messages import brief
+
+
+class Verbs(TyperGroup):
+    """The verbs, with what was typed shortened where a message repeats it."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with _shortened():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, *args: Any, **kwargs: Any) -> Any:
+        with _shortened():
+            return super().invoke(*args, **kwargs)
+
+
+@contextmanager
+def _shortened() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        # Typer's own: what is wrong with an option or an argument.
+        if isinstance(getattr(error, "message", None), str):
+            error.message = brief(error.message, 400)  # type: ignore[attr-defined]
+        raise
+
 
 app = typer.Typer(
+    cls=Verbs,
     help="Example: normscope demo\n\nAn instrument for normalization in neural networks.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -35,7 +66,9 @@ for _verb in (bounds, cite, demo, doctor, measure, monitor, predict, report, rep
     app.command(**described(_verb))(_verb)
 app.add_typer(data_app, name="data")
 
-_INTERRUPTED = 130
+# Of all messages together; a plan's mistakes are a line each.
+_INTERRUPTED, _MOST = 130, 4000
+_ANEW = "normscope: interrupted. The same command begins anew."
 
 
 def _version(asked: bool) -> None:
@@ -57,16 +90,29 @@ def main() -> None:
     """Runs the command; a mistake of the user's is one message and exit status 2, never a traceback."""
     # The interpreter's last search for garbage goes through all that torch has made: a quarter of its import's time.
     atexit.register(gc.freeze)
+    _print_any_path()
     try:
-        app()
+        with stopping():
+            app()
+    except KeyboardInterrupt:
+        typer.echo(_ANEW, err=True)
+        sys.exit(1)
     except Exception as error:
-        if not isinstance(error, (ValueError, OSError)) and not type(error).__module__.startswith("normscope."):
+        known = isinstance(error, (ValueError, OSError, MemoryError))
+        if not known and not type(error).__module__.startswith("normscope."):
             raise
-        typer.echo(f"normscope: {error}", err=True)
+        typer.echo(f"normscope: {brief(str(error) or type(error).__name__, _MOST)}", err=True)
         sys.exit(2)
     except SystemExit as ended:
         # Typer's status for Ctrl-C where a verb has nothing to keep; here 1 is whatever was begun and not finished.
         if ended.code != _INTERRUPTED:
             raise
-        typer.echo("normscope: interrupted. The same command begins anew.", err=True)
+        typer.echo(_ANEW, err=True)
         sys.exit(1)
+
+
+def _print_any_path() -> None:
+    """A path whose bytes are no text, or a terminal without Greek letters, is no reason to fail at the last line."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from normscope.cli.printing import console
 from normscope.results import plain
+from normscope.saving import check_folder
 
 
 def demo(
@@ -29,7 +31,7 @@ def demo(
     from normscope.report.demo import COLUMNS, findings, table_rows, write_demo
 
     # Before a minute of training, not after it.
-    out.mkdir(parents=True, exist_ok=True)
+    check_folder(out, "--out")
     # Layers this small are slower on two threads, and up to 600 times slower beside a busy neighbour.
     torch.set_num_threads(1)
     with Progress(console=Console(stderr=True), transient=True) as progress:
@@ -60,9 +62,9 @@ def demo(
     table = Table(*COLUMNS, title="What BatchNorm changed", box=SIMPLE, padding=0, pad_edge=False)
     for row in table_rows(runs):
         table.add_row(*row)
-    console = Console()
-    console.print(table)
+    terminal = console()
+    terminal.print(table)
     for sentence in findings(runs):
-        console.print(f"- {sentence}", soft_wrap=True, highlight=False)
-    console.print("Written: " + ", ".join(str(path) for path in written), soft_wrap=True, highlight=False)
+        terminal.print(f"- {sentence}", soft_wrap=True)
+    terminal.print("Written: " + ", ".join(str(path) for path in written), soft_wrap=True)
     typer.echo(f"See it: normscope report {shlex.quote(str(out))}", err=True)

@@ -13,6 +13,7 @@ def described(verb: Callable[..., Any]) -> dict[str, Any]:
         >>> described(walk)
         {'help': 'Example: walk home\\n\\nGo.', 'short_help': 'Go.'}
     """
-    parts = inspect.getdoc(verb).split("\n\n")  # type: ignore[union-attr]
+    # Python leaves docstrings out under -OO.
+    parts = (inspect.getdoc(verb) or verb.__name__).split("\n\n")
     ordered = sorted(parts, key=lambda part: not part.startswith("Example:"))
     return {"help": "\n\n".join(ordered), "short_help": " ".join(parts[0].split())}

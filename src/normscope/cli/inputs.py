@@ -1,10 +1,9 @@
 """Models and data that a verb's arguments name."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normscope.choices import check_choice
-from normscope.loading import load
+from normscope.loading import called
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -21,7 +20,7 @@ def model_of(reference: str, device: str) -> "nn.Module":
     """The model that the user's function gives, on `device`."""
     from torch import nn
 
-    built = _called(reference, "build the model")
+    built = called(reference, "build the model")
     if not isinstance(built, nn.Module):
         raise ValueError(f"{reference} must return a torch.nn.Module; got {type(built).__name__}.")
     return _moved(built, device)
@@ -31,7 +30,7 @@ def setup_of(reference: str) -> "Setup":
     """The `ns.Setup` that the user's function gives."""
     from normscope.setup import as_setup
 
-    return as_setup(_called(reference, "set up a training"), reference)
+    return as_setup(called(reference, "set up a training"), reference)
 
 
 def model_or_setup(reference: str, data: str | None, device: str) -> "nn.Module | Setup":
@@ -40,7 +39,7 @@ def model_or_setup(reference: str, data: str | None, device: str) -> "nn.Module 
 
     from normscope.setup import as_setup
 
-    found = _called(reference, "build the model or set up a training")
+    found = called(reference, "build the model or set up a training")
     if isinstance(found, nn.Module):
         if data is None:
             raise ValueError(
@@ -59,17 +58,6 @@ def _moved(model: "nn.Module", device: str) -> "nn.Module":
         return model.to(device)
     except (AssertionError, RuntimeError) as error:
         raise ValueError(f"--device {device} does not work here: {str(error).splitlines()[0]}") from error
-
-
-def _called(reference: str, purpose: str) -> Any:
-    """What the user's function gives; what it raises is one message."""
-    function = load(reference)
-    try:
-        return function()
-    except TypeError as error:
-        raise ValueError(f"{reference} must {purpose} without arguments: {error}") from error
-    except Exception as error:
-        raise ValueError(f"{reference} was to {purpose} and raised {what_was_said(error)}.") from error
 
 
 def what_was_said(error: Exception) -> str:
@@ -117,29 +105,18 @@ def data_of(reference: str, model: "nn.Module", seed: int) -> Any:
 
 def _data(reference: str, seed: int) -> Any:
     from normscope.data import load as load_data
+    from normscope.data.arrays import read_xy
 
     if reference in _SEEDED:
         return load_data(reference, seed=seed)
     if reference in _FROM_FILES:
         return load_data(reference)
     if reference.endswith(".npz"):
-        return _arrays(Path(reference))
+        return read_xy(reference)
     if ":" in reference:
-        return _called(reference, "give the data")
+        return called(reference, "give the data")
     check_choice("data", reference, (*_SEEDED, *_FROM_FILES, "path.npz", "path.py:name"))
     raise ValueError(f"{reference} stands for a file or function of yours; name that one.")
-
-
-def _arrays(path: Path) -> tuple[Any, Any]:
-    import numpy as np
-
-    if not path.is_file():
-        raise ValueError(f"There is no file {path}. Name a .npz with arrays x and y.")
-    with np.load(path) as arrays:
-        missing = [name for name in ("x", "y") if name not in arrays]
-        if missing:
-            raise ValueError(f"{path} must hold arrays x and y; it has {', '.join(arrays.files) or 'none'}.")
-        return arrays["x"], arrays["y"]
 
 
 def _tensor(values: Any, like: "Tensor") -> "Tensor":

@@ -8,6 +8,9 @@ import typer
 
 from normscope.cli.importing import at_once
 from normscope.cli.inputs import model_of
+from normscope.cli.printing import console
+from normscope.loading import place_of
+from normscope.messages import first_line
 from normscope.results import plain
 
 
@@ -31,8 +34,6 @@ def predict(
     Example: normscope predict net.py:build --input 3,32,32 --loss half_mse --momentum 0.9
     """
     with at_once():
-        from rich.console import Console
-
         from normscope.prediction import predict as predict_network
 
     try:
@@ -41,15 +42,20 @@ def predict(
         raise ValueError(f"--input is the shape of one sample, as 784 or 3,32,32; got {input!r}.") from None
     built = model_of(model, "cpu")
     options = {"momentum": momentum, "nesterov": nesterov, "stats": stats, "theory": theory}
-    found = predict_network(built, shape, loss, batch_size, **options)  # type: ignore[arg-type]
+    try:
+        found = predict_network(built, shape, loss, batch_size, **options)  # type: ignore[arg-type]
+    except (RuntimeError, TypeError, LookupError, AttributeError) as error:
+        if type(error).__module__.startswith("normscope."):
+            raise
+        raise ValueError(f"{model} cannot be predicted: {first_line(error)}{place_of(error)}.") from error
     if as_json:
         verdict = {} if lr is None else {"verdict": asdict(found.verdict(lr))}
         typer.echo(json.dumps(found.plain() | plain(verdict), indent=1, allow_nan=False))
         return
-    console = Console()
-    console.print(str(found), soft_wrap=True, highlight=False, markup=False)
+    terminal = console()
+    terminal.print(str(found), soft_wrap=True)
     if layers:
         table = found.frame().to_string(index=False, na_rep="", float_format=lambda value: f"{value:.3g}")
-        console.print(table, soft_wrap=True, highlight=False, markup=False)
+        terminal.print(table, soft_wrap=True)
     if lr is not None:
-        console.print(str(found.verdict(lr)), soft_wrap=True, highlight=False, markup=False)
+        terminal.print(str(found.verdict(lr)), soft_wrap=True)

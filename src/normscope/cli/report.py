@@ -25,7 +25,8 @@ def report(
     Example: normscope report runs/a runs/b --out report.html
     """
     from normscope.report.reading import sections_of
-    from normscope.report.writing import write_report
+    from normscope.report.writing import page_for, write_report
+    from normscope.saving import check_folder
 
     if serve:
         if as_json:
@@ -33,9 +34,13 @@ def report(
         if figures is not None:
             raise ValueError("--figures draws once and --serve goes on: give one of them.")
         return _serve(runs, port)
+    if figures is not None:
+        check_folder(figures, "--figures")
     sections = sections_of(runs)
-    written = write_report(sections, out)
+    # Neither is left without the other: what is wrong with the page is said before the figures are drawn.
+    page_for(sections, out)
     drawn = _drawn(sections, figures) if figures is not None else []
+    written = write_report(sections, out)
     if as_json:
         found = {
             "schema": 1,
@@ -57,8 +62,6 @@ def report(
 def _drawn(sections: "list[Section]", folder: Path) -> list[Path]:
     from normscope.report.drawing import write_figures
 
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--figures names a folder, and {folder} is a file.")
     return write_figures(sections, folder)
 
 

@@ -1,12 +1,13 @@
 """`normscope reproduce`: the sources' figures and claims, run again and judged."""
 
 import json
-import signal
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from normscope.saving import check_folder
 
 if TYPE_CHECKING:
     from normscope.reproduction import Entry, Judged
@@ -45,6 +46,7 @@ def reproduce(
     from normscope.reproduction import reproduce as run
     from normscope.reproduction.running import of_names
 
+    check_folder(out, "--out")
     if gallery is not None and names:
         raise ValueError("--gallery writes whole pages; got names of entries as well. Leave them out.")
     check = check or gallery is not None
@@ -58,17 +60,14 @@ def reproduce(
         raise ValueError("Name at least one entry, or --list or --check. normscope reproduce --list shows the names.")
     else:
         begun: set[str] = set()
-        before = signal.signal(signal.SIGTERM, _stop)
         try:
             judged = run(
                 *names, out=out, scale=scale, seeds=seeds, device=device, root=root, jobs=jobs, minutes=minutes,
                 yes=yes, on_run=partial(_say, begun),
             )  # fmt: skip
-        except (KeyboardInterrupt, Terminated):
+        except KeyboardInterrupt:
             typer.echo("Stopped. What was finished is kept; the same command goes on from there.", err=True)
             raise typer.Exit(1) from None
-        finally:
-            signal.signal(signal.SIGTERM, before)
         for job in sorted(begun):
             typer.echo(f"{job}: given up, --minutes is over; the next call makes it anew", err=True)
         _draw(_known(names), out)
@@ -78,14 +77,6 @@ def reproduce(
         _print(judged, short=show)
     if not show and not check and any(not one.parts and scale in one.statement.scales for one in judged):
         raise typer.Exit(1)
-
-
-class Terminated(BaseException):
-    """The process was asked to end."""
-
-
-def _stop(*_: object) -> None:
-    raise Terminated
 
 
 def _known(names: list[str] | None) -> "list[Entry]":
@@ -116,11 +107,12 @@ def _print(judged: "list[Judged]", *, short: bool) -> None:
 def _draw(chosen: "list[Entry]", out: Path) -> None:
     from normscope.report.reproduction import figures
     from normscope.reproduction import Store
+    from normscope.saving import save_figure
 
     folder = out / "figures"
     for name, drawn in figures(chosen, Store(out)).items():
         folder.mkdir(parents=True, exist_ok=True)
-        drawn.savefig(folder / f"{name}.png", dpi=120)
+        save_figure(drawn, folder / f"{name}.png", dpi=120)
         typer.echo(f"Drawn: {folder / name}.png", err=True)
 
 

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from normscope.cli.printing import console
+
 
 def solve(
     table: Annotated[Path, typer.Argument(help="CSV file with a header; numeric columns are the features.")],
@@ -25,12 +27,14 @@ def solve(
 
     Example: normscope solve data.csv --target y --method gdnp --method gd
     """
-    from rich.console import Console
     from rich.table import Table
 
     from normscope.report.solve import columns, table_rows, write_solve
+    from normscope.saving import check_folder
     from normscope.solve.baselines import METHODS
     from normscope.solve.table import compare_on_table
+
+    check_folder(out, "--out")
 
     found, title = compare_on_table(
         table,
@@ -58,11 +62,11 @@ def solve(
         said = {"schema": 1, "title": title, "methods": rows, "notes": found.notes, "written": list(map(str, written))}
         typer.echo(json.dumps(said, indent=1))
         return
-    console = Console()
+    terminal = console()
     shown = Table(*columns(found), title=title)
     for row in table_rows(found):
         shown.add_row(*row)
-    console.print(shown)
+    terminal.print(shown)
     for note in found.notes:
-        console.print(f"- {note}", soft_wrap=True, highlight=False)
-    console.print("Written: " + ", ".join(str(path) for path in written), soft_wrap=True, highlight=False)
+        terminal.print(f"- {note}", soft_wrap=True)
+    terminal.print("Written: " + ", ".join(str(path) for path in written), soft_wrap=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from normscope.cli.printing import console
 from normscope.results import plain
 
 if TYPE_CHECKING:
@@ -34,16 +35,17 @@ def sweep(
     Example: normscope sweep examples/sweep_digits.toml --out runs
     """
     from rich.box import SIMPLE
-    from rich.console import Console
     from rich.table import Table
 
     from normscope.report.phase import boundary_columns, boundary_rows, words
     from normscope.report.writing import write_phase
     from normscope.sweeping import Plan
     from normscope.sweeping import sweep as run
+    from normscope.sweeping.running import check_call
 
     described = Plan.from_toml(plan)
     try:
+        check_call(out, device=device, engine=engine, address=address, group=group)
         rungs = _rungs(described, out, root, device, as_json) if lines else {}
         found = run(described, out, device=device, engine=engine, address=address, root=root, group=group, quiet=quiet)
     except KeyboardInterrupt:
@@ -51,7 +53,6 @@ def sweep(
         raise typer.Exit(1) from None
     except ImportError as error:
         raise ValueError(str(error)) from error
-    console = Console()
     written = write_phase(found, rungs, out)
     if as_json:
         edges = [asdict(edge) for edge in found.boundary()]
@@ -59,16 +60,17 @@ def sweep(
         said = {"schema": 1, "boundary": edges, "agreement": agreement, "written": list(map(str, written))}
         typer.echo(json.dumps(plain(said), indent=1, allow_nan=False))
         return
+    terminal = console()
     # Room for the names of all columns on a terminal of 80.
     table = Table(*boundary_columns(rungs), title=f"Boundary over {described.axis}", box=SIMPLE, padding=(0, 1, 0, 0))
     for row in boundary_rows(found, rungs):
         table.add_row(*row)
-    console.print(table)
+    terminal.print(table)
     for one in found.agreement(rungs).values():
-        console.print(f"- {words(one)}", soft_wrap=True, highlight=False)
+        terminal.print(f"- {words(one)}", soft_wrap=True)
     modes = sorted({f"{one.mode}{f' ({one.note})' if one.note else ''}" for one in found.outcomes})
-    console.print(f"- Trained {', '.join(modes)}.", soft_wrap=True, highlight=False)
-    console.print("Written: " + ", ".join(str(path) for path in written), soft_wrap=True, highlight=False)
+    terminal.print(f"- Trained {', '.join(modes)}.", soft_wrap=True)
+    terminal.print("Written: " + ", ".join(str(path) for path in written), soft_wrap=True)
 
 
 def _rungs(
@@ -79,8 +81,12 @@ def _rungs(
     from normscope.sweeping.diagram import lines_file, save_lines, stored_lines
 
     place = lines_file(folder, plan.hash)
-    if place.is_file():
-        return stored_lines(place)
+    try:
+        if place.is_file():
+            return stored_lines(place)
+    except ValueError:
+        # Cut short by a full disk or a kill: made anew below.
+        pass
     ways: dict[str, Callable[..., dict[float, float]]] = {
         "measured": partial(measured_line, device=device),
         "predicted": predicted_line,

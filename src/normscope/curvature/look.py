@@ -32,7 +32,7 @@ from normscope.isolation.processes import Processes
 from normscope.isolation.untouched import Lent
 from normscope.loss_kinds import FLAT, Kind, kind_by_name, kind_of
 from normscope.loss_kinds.inside import kind_inside
-from normscope.objective import called, main_output
+from normscope.objective import call_model, main_output
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Look:
         processes: Processes | None = None,
         over: str = "batches",
         draws: int = 0,
-        call: Callable[[nn.Module, Any], Any] = called,
+        call: Callable[[nn.Module, Any], Any] = call_model,
         dtype: torch.dtype | None = None,
     ) -> None:
         self._lent, self._model, self._loss_fn, self._batches, self._call = lent, model, loss_fn, batches, call

@@ -37,7 +37,7 @@ from normscope.curvature.vectors import flat, split
 from normscope.isolation.calls import answering
 from normscope.isolation.copies import Copies
 from normscope.isolation.untouched import Lent
-from normscope.objective import called
+from normscope.objective import call_model
 
 Parts = list[Tensor | None]
 MATRICES = ("ggn", "hessian", "fisher")
@@ -61,7 +61,7 @@ class Network:
         *,
         stats: str,
         chosen: Sequence[int] | None = None,
-        call: Callable[[nn.Module, Any], Any] = called,
+        call: Callable[[nn.Module, Any], Any] = call_model,
         draws: int = 0,
         seed: int = 0,
         dtype: torch.dtype | None = None,

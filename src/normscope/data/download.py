@@ -35,6 +35,7 @@ def fetch(name: str, root: str | os.PathLike[str] | None = None, *, url: str | N
         for file in published.files:
             checked_bytes(home / file, advice)
         return home
+    missing = [folder for folder in (root, *root.parents) if not folder.exists()]
     try:
         root.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".fetch-", dir=root) as scratch:
@@ -49,8 +50,14 @@ def fetch(name: str, root: str | os.PathLike[str] | None = None, *, url: str | N
             home.mkdir(parents=True, exist_ok=True)
             for file in published.files:
                 os.replace(staged / file, home / file)
-    except OSError as error:
-        raise DataError(f"{name} must be written below {root}, which failed: {error}. {advice}") from error
+    except BaseException as error:
+        # Folders that were made for this, and are empty, the inner ones first.
+        for folder in missing:
+            with suppress(OSError):
+                folder.rmdir()
+        if isinstance(error, OSError):
+            raise DataError(f"{name} must be written below {root}, which failed: {error}. {advice}") from error
+        raise
     return home
 
 

@@ -1,17 +1,20 @@
 """Records as lines of a file, and back: a killed run keeps every finished look."""
 
 import json
+import math
+import os
 import warnings
-from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
+from normscope.decoding import Count, check_file, decode, parsed
+from normscope.messages import brief
 from normscope.observe.measurements import MEASUREMENTS
 from normscope.observe.record import Record
 from normscope.observe.verdict import Verdict
 from normscope.results import plain
 
-SCHEMA = 1
+SCHEMA, MOST_HEAD = 1, 1_000_000
 
 
 class JSONL:
@@ -26,9 +29,14 @@ class JSONL:
     def open(self, settings: dict[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._torn = False
-        if self.path.exists() and (held := self.path.read_bytes()):
-            _check_head(self.path, held.split(b"\n", 1)[0])
-            self._torn = not held.endswith(b"\n")
+        if self.path.exists():
+            check_file(self.path, most=math.inf)
+            with self.path.open("rb") as held:
+                head = held.readline(MOST_HEAD)
+                if head:
+                    _check_head(self.path, head)
+                    held.seek(-1, os.SEEK_END)
+                    self._torn = held.read(1) != b"\n"
         # Unbuffered: a line that could not be written is not tried again behind our back.
         self._file = self.path.open("ab", buffering=0)
         self._line({"kind": "run", "schema": SCHEMA} | plain(settings))
@@ -49,6 +57,7 @@ class JSONL:
 
 def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
     """The lines of a `JSONL` file as they are; one that a kill cut short is left out, and said."""
+    check_file(path)
     lines = Path(path).read_bytes().splitlines()
     _check_head(path, lines[0] if lines else b"")
     rows: list[dict[str, Any]] = []
@@ -63,12 +72,18 @@ def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
 
 def records_of(path: str | Path) -> list[Record]:
     """The looks of a `JSONL` file as the Monitor made them, less what measurements of your own found."""
-    return [_record(row) for row in read_jsonl(path) if row["kind"] == "look"]
+    looks = [row for row in read_jsonl(path) if row["kind"] == "look"]
+    try:
+        return [_record(row, number) for number, row in enumerate(looks, 1)]
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is damaged: {brief(str(error))}. Remove that line, or make the file anew with this version."
+        ) from error
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
     try:
-        row = json.loads(line)
+        row = parsed(line)
     except ValueError:
         return None
     return row if isinstance(row, dict) and row.get("kind") in ("run", "look") else None
@@ -80,28 +95,28 @@ def _check_head(path: str | Path, line: bytes) -> None:
         state = "does not begin with its header" if line else "is empty"
         raise ValueError(f"{path} is not a file of a Monitor's JSONL sink: it {state}. Choose another path.")
     if head.get("schema") != SCHEMA:
-        raise ValueError(f"{path} has schema {head.get('schema')}; this version of normscope reads {SCHEMA}.")
+        raise ValueError(
+            f"{path} has schema {brief(repr(head.get('schema')))}; this version of normscope reads {SCHEMA}."
+        )
 
 
-def _record(row: dict[str, Any]) -> Record:
-    return Record(
-        step=row["step"],
-        seconds=row["seconds"],
-        loss=float(row["loss"]),
-        results={n: _result(MEASUREMENTS[n]().result, r) for n, r in row["results"].items() if n in MEASUREMENTS},
-        verdicts=tuple(Verdict(**verdict) for verdict in row["verdicts"]),
-        notes=tuple(row["notes"]),
-        errors=row["errors"],
-    )
+class _Look(TypedDict):
+    """A look as it is stored; its results are decoded one by one."""
+
+    step: Count
+    seconds: float
+    loss: float
+    results: dict[str, dict[str, Any]]
+    verdicts: tuple[Verdict, ...]
+    notes: tuple[str, ...]
+    errors: dict[str, str]
 
 
-def _result(kind: Any, found: dict[str, Any]) -> Any:
-    """`found` with tuples for lists, and numbers for the strings of fields that hold numbers."""
-    held = [f for f in fields(kind) if f.name in found or f.default is MISSING]
-    return kind(**{f.name: _value(found[f.name], numbers="str" not in str(f.type)) for f in held})
-
-
-def _value(value: Any, *, numbers: bool) -> Any:
-    if isinstance(value, list):
-        return tuple(_value(item, numbers=numbers) for item in value)
-    return float(value) if numbers and isinstance(value, str) else value
+def _record(row: dict[str, Any], number: int) -> Record:
+    held = decode(_Look, row, f"look {number}")
+    results = {
+        name: decode(MEASUREMENTS[name]().result, result, f"look {number}.results.{name}")
+        for name, result in held["results"].items()
+        if name in MEASUREMENTS
+    }
+    return Record(**{name: held[name] for name in _Look.__annotations__} | {"results": results})

@@ -13,6 +13,7 @@ from normscope.observe.verdict import Verdict
 from normscope.prediction.reach import USABLE
 from normscope.reporting import Reportable
 from normscope.results import plain
+from normscope.saving import save_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,7 +123,7 @@ class Prediction(Reportable):
 
     def save(self, path: str | Path) -> None:
         """As plain JSON; numbers that JSON has no word for (inf, nan) as strings."""
-        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+        save_text(path, self.to_json() + "\n")
 
     def _sections(self) -> Sequence[Any]:
         from normscope.report.sections.stability import prediction_section

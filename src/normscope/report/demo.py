@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from normscope.demo import DemoRun
 from normscope.results import plain
+from normscope.saving import save_figure, save_text
 
 SCHEMA = 1
 # Okabe and Ito's palette, told apart with any colour vision; the line style says the same once more.
@@ -22,11 +23,11 @@ def write_demo(runs: Sequence[DemoRun], folder: Path) -> list[Path]:
     """Writes digits.png, dln.png, summary.md and results.json; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     written = [folder / name for name in ("summary.md", "digits.png", "dln.png", "results.json")]
-    written[0].write_text(_summary(runs))
-    _digits_figure(runs).savefig(written[1], dpi=150)
-    _dln_figure(runs).savefig(written[2], dpi=150)
+    save_text(written[0], _summary(runs))
+    save_figure(_digits_figure(runs), written[1], dpi=150)
+    save_figure(_dln_figure(runs), written[2], dpi=150)
     result = {"kind": "demo", "schema": SCHEMA, "runs": [asdict(run) for run in runs]}
-    written[3].write_text(json.dumps(plain(result), allow_nan=False) + "\n")
+    save_text(written[3], json.dumps(plain(result), allow_nan=False) + "\n")
     return written
 
 

@@ -14,6 +14,8 @@ from matplotlib.figure import Figure
 
 from normscope.report.chart import Axis, Band, Chart, Heat, Line, Panel
 from normscope.report.document import Section
+from normscope.report.labels import literal
+from normscope.saving import save_figure
 
 FORMATS = ("pdf", "png", "svg")
 # The page's palette on light paper, in the order of `chart`.
@@ -31,7 +33,7 @@ def write_figures(sections: Sequence[Section], folder: Path) -> list[Path]:
         name = re.sub(r"[^a-z0-9]+", "-", chart.title.lower()).strip("-")[:60]
         for ending in FORMATS:
             written.append(folder / f"{number:02d}-{name}.{ending}")
-            figure.savefig(written[-1], dpi=200, metadata={"Title": _text(chart.title)})
+            save_figure(figure, written[-1], dpi=200, metadata={"Title": literal(chart.title)})
     return written
 
 
@@ -46,7 +48,7 @@ def draw(chart: Chart) -> Figure:
         _panel(figure, ax, panel)
     for ax in places.flat[len(chart.panels) :]:
         ax.set_visible(False)
-    figure.suptitle(_text(chart.title), fontsize=11)
+    figure.suptitle(literal(chart.title), fontsize=11)
     _legend(figure, list(places.flat)[: len(chart.panels)])
     return figure
 
@@ -58,7 +60,7 @@ def _panel(figure: Figure, ax: Axes, panel: Panel) -> None:
         _band(ax, band)
     for line in panel.lines:
         _line(ax, line)
-    ax.set_title(_text(panel.title), fontsize=10)
+    ax.set_title(literal(panel.title), fontsize=10)
     _axis(ax, "x", panel.x)
     _axis(ax, "y", panel.y)
     if panel.heat is None:
@@ -67,13 +69,13 @@ def _panel(figure: Figure, ax: Axes, panel: Panel) -> None:
 
 def _axis(ax: Axes, which: str, axis: Axis) -> None:
     drawn = ax.xaxis if which == "x" else ax.yaxis
-    drawn.set_label_text(_text(axis.label))
+    drawn.set_label_text(literal(axis.label))
     if axis.log:
         getattr(ax, f"set_{which}scale")("log")
     if axis.ticks is not None:
         step = max(1, -(-len(axis.ticks) // (_MOST_NAMES if which == "y" else 8)))
         kept = range(0, len(axis.ticks), step)
-        drawn.set_ticks(list(kept), [_text(axis.ticks[i]) for i in kept], fontsize=7)
+        drawn.set_ticks(list(kept), [literal(axis.ticks[i]) for i in kept], fontsize=7)
     limits = {}
     if axis.low is not None:
         limits["left" if which == "x" else "bottom"] = axis.low
@@ -93,13 +95,13 @@ def _line(ax: Axes, line: Line) -> None:
         marker="o" if line.marks or not line.joined else "",
         markersize=3,
         linewidth=1.2,
-        label=_text(line.name),
+        label=literal(line.name),
     )
 
 
 def _band(ax: Axes, band: Band) -> None:
     colour = COLOURS[band.colour % len(COLOURS)]
-    ax.fill_between(band.x, band.low, band.high, color=colour, alpha=0.3, linewidth=0.6, label=_text(band.name))
+    ax.fill_between(band.x, band.low, band.high, color=colour, alpha=0.3, linewidth=0.6, label=literal(band.name))
 
 
 def _heat(figure: Figure, ax: Axes, heat: Heat) -> None:
@@ -117,7 +119,7 @@ def _heat(figure: Figure, ax: Axes, heat: Heat) -> None:
         heat.x_edges, heat.y_edges, values, norm=norm, cmap=colormaps[_MAPS[heat.scale]], rasterized=True
     )
     bar = figure.colorbar(mesh, ax=ax)
-    bar.set_label(fill(_text(f"{heat.name} (grey: {heat.blank})"), 44), fontsize=8)
+    bar.set_label(fill(literal(f"{heat.name} (grey: {heat.blank})"), 44), fontsize=8)
 
 
 def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
@@ -125,8 +127,3 @@ def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
     named = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     if 1 < len(named) <= _MOST_KEYS:
         figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=min(len(named), 4), fontsize=8)
-
-
-def _text(label: str) -> str:
-    """A label as it is: a dollar sign would start a formula."""
-    return label.replace("$", r"\$")

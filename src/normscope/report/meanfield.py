@@ -7,6 +7,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from normscope.saving import save_figure
+
 # Okabe and Ito's palette, told apart with any colour vision; the line style says the same once more.
 _COLOURS = {"batch": "#D55E00", "none": "#0072B2"}
 _LINES = {"printed": ":", "corrected, frozen": "--", "corrected": "-"}
@@ -33,7 +35,7 @@ def draw_figure_1(result: Mapping[str, Any], path: str | Path) -> None:
             ax.set_ylabel(label)
     figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     figure.suptitle(f"momentum {result['momentum']:g}, 1/2 squared error")
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path, dpi=150)
 
 
 def _panel(ax: Axes, gamma: Sequence[float], curves: Sequence[Mapping[str, Any]], quantity: str) -> None:

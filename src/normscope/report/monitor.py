@@ -8,6 +8,7 @@ import pandas as pd
 
 from normscope.observe.record import Record, frame_of, latest_verdicts
 from normscope.report.observe import figures
+from normscope.saving import save_figure, save_text
 
 
 def write_monitor(
@@ -17,11 +18,11 @@ def write_monitor(
     folder.mkdir(parents=True, exist_ok=True)
     table = frame_of(records)
     written = [folder / "summary.md", folder / "looks.csv"]
-    table.to_csv(written[1], index=False)
+    save_text(written[1], table.to_csv(index=False))
     drawn = figures(records)
     for name, figure in drawn.items():
         written.append(folder / name)
-        figure.savefig(written[-1], dpi=150)
+        save_figure(figure, written[-1], dpi=150)
     errors = dict.fromkeys(f"{name}: {text}" for record in records for name, text in record.errors.items())
     parts = [
         "# What the Monitor saw",
@@ -35,7 +36,7 @@ def write_monitor(
         *[f"![{name}]({name})" for name in drawn],
         f"Verdicts are those of the last look; all looks are in looks.csv and monitor.jsonl. {_made(settings)}",
     ]
-    written[0].write_text("\n\n".join(parts) + "\n")
+    save_text(written[0], "\n\n".join(parts) + "\n")
     return written
 
 

@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from normscope.observe.activations import Activations
 from normscope.observe.record import Record
+from normscope.report.labels import literal
 
 # Okabe and Ito's palette, told apart with any colour vision; the line style says the same once more.
 _BLUE, _LIGHT, _ORANGE, _BLACK = "#0072B2", "#CCE3F0", "#D55E00", "#000000"
@@ -120,7 +121,7 @@ def _shift(records: Sequence[Record]) -> Figure | None:
     limits = LogNorm(positive.min(), positive.max()) if positive.size and np.ptp(positive) else None
     _grid(figure, left, shifts, "cividis", "||G - G'||, l2", norm=limits)
     _grid(figure, right, cosines, "PuOr", "cosine of G and G'", vmin=-1, vmax=1)
-    left.set_yticks(range(len(layers)), layers, fontsize="small")
+    left.set_yticks(range(len(layers)), list(map(literal, layers)), fontsize="small")
     left.set_ylabel("layer, in the order they run")
     for ax in (left, right):
         at = _some(range(len(seen)), 8)
@@ -169,7 +170,7 @@ def _ridges(ax: Axes, layer: str, times: Sequence[tuple[int, Activations]]) -> N
     at = _some(range(len(held)), 5)
     ax.set_yticks([-place for place in at], [f"{held[place][0]:,}" for place in at], fontsize="small")
     channel = held[0][1].channels[held[0][2]]
-    ax.set_title(f"{layer or 'network'}, channel {channel}", fontsize="small")
+    ax.set_title(literal(f"{layer or 'network'}, channel {channel}"), fontsize="small")
     ax.set_ylabel("step", fontsize="small")
 
 

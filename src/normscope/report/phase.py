@@ -11,6 +11,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from normscope.report.labels import literal
 from normscope.sweeping import Distance, Outcome, PhaseDiagram
 
 # Okabe and Ito's palette; the line style says the same once more.
@@ -43,7 +44,7 @@ def phase_figure(found: PhaseDiagram, lines: Mapping[str, Mapping[float, float]]
     if min(values) > 0 and len(values) > 1:
         ax.set_yscale("log")
     axis = _AXIS_NAMES.get(found.plan.axis, found.plan.axis)
-    ax.set(xlabel="learning rate η", ylabel=axis, title=title_of(found))
+    ax.set(xlabel="learning rate η", ylabel=literal(axis), title=literal(title_of(found)))
     figure.colorbar(ScalarMappable(norm, colours), ax=ax, label="test loss, mean over seeds (white: a run exploded)")
     ax.legend(loc="upper right", fontsize="small")
     return figure
@@ -59,7 +60,7 @@ def _draw_lines(ax: Any, found: PhaseDiagram, lines: Mapping[str, Mapping[float,
     draw([e.rises for e in risen], [e.value for e in risen], "k:", linewidth=1, label="first rise above the start")
     for (name, line), (colour, style) in zip(lines.items(), _STYLES, strict=False):
         values = sorted(line)
-        draw([line[v] for v in values], values, color=colour, linestyle=style, label=f"η*, {name}")
+        draw([line[v] for v in values], values, color=colour, linestyle=style, label=literal(f"η*, {name}"))
         draw([line[v] / 2 for v in values], values, color=colour, linestyle=style, linewidth=0.6, label="half of it")
 
 

@@ -2,16 +2,20 @@
 
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from normscope.decoding import check_file, decode, parsed
+from normscope.messages import brief, quoted
 from normscope.observe.jsonl import read_jsonl, records_of
+from normscope.report import kinds
 from normscope.report.document import Section
 from normscope.report.sections.bounds import bounds_section
 from normscope.report.sections.claims import claims_section
-from normscope.report.sections.demo import demo_runs, demo_section
+from normscope.report.sections.demo import demo_section
 from normscope.report.sections.landscape import landscape_courses
 from normscope.report.sections.losses import losses_section
 from normscope.report.sections.monitor import monitor_course
@@ -25,22 +29,24 @@ from normscope.report.sections.stability import (
 )
 from normscope.report.sections.training import Course, training_section
 from normscope.reproduction import Store, all_entries, all_experiments, judge
-from normscope.sweeping import Plan
 from normscope.sweeping.diagram import PhaseDiagram, diagram, lines_file, stored_command, stored_lines
 from normscope.sweeping.journal import Journal
 from normscope.sweeping.running import JOURNAL
 
+Lines = dict[str, dict[float, float]]
 _SQLITE = b"SQLite format 3\0"
 _IN_FOLDERS = ("monitor.jsonl", JOURNAL, "results.json")
-_KINDS: dict[str, Callable[[str, Mapping[str, Any]], Section]] = {
-    "prediction": prediction_section,
-    "measurement": measurement_section,
-    "spectrum": spectrum_section,
-    "mean_mode": mean_mode_section,
-    "bounds": bounds_section,
-    "training": losses_section,
-    "comparison": solve_section,
+_KINDS: dict[str, tuple[Any, Callable[[str, Mapping[str, Any]], Section]]] = {
+    "prediction": (kinds.Prediction, prediction_section),
+    "measurement": (kinds.Measurement, measurement_section),
+    "spectrum": (kinds.Spectrum, spectrum_section),
+    "mean_mode": (kinds.MeanMode, mean_mode_section),
+    "bounds": (Any, bounds_section),
+    "training": (kinds.Training, losses_section),
+    "comparison": (kinds.Comparison, solve_section),
 }
+# What a section raises for values of the right types that do not belong together.
+_CONTRADICTIONS = (LookupError, TypeError, AttributeError, StopIteration, ValueError, ArithmeticError, RuntimeError)
 _TITLES = {"comparison": "Solve", "mean_mode": "Mean mode"}
 _KNOWN = (
     "a Monitor's JSONL, a sweep's journal or phase JSON, a demo's or solve's results.json, a landscape, a saved "
@@ -70,6 +76,7 @@ def files_of(path: Path, *, live: bool = False) -> list[Path]:
     if not path.exists():
         raise ValueError(f"There is no file or folder {path}. Name what normscope wrote: a run's folder, or a file.")
     if not path.is_dir():
+        check_file(path)
         return [path]
     if _reproduced(path):
         return _reproduced(path)
@@ -91,8 +98,24 @@ def _claims(folder: Path) -> Section:
     """Every statement that reads some of what is stored there."""
     store, held = Store(folder), {path.stem for path in _reproduced(folder)}
     chosen = [entry for entry in all_entries().values() if held & {experiment.name for experiment in entry.needs}]
-    judged = [one for entry in chosen for one in judge(entry, store)]
-    return claims_section(f"Claims, {folder.resolve().name}", judged, store)
+    with _readable(folder):
+        judged = [one for entry in chosen for one in judge(entry, store)]
+        return claims_section(f"Claims, {folder.resolve().name}", judged, store)
+
+
+@contextmanager
+def _readable(place: Path) -> Iterator[None]:
+    """One message for values that have the right types and contradict one another."""
+    try:
+        yield
+    except _CONTRADICTIONS as error:
+        if str(place) in str(error):
+            raise
+        said = brief(" ".join(str(error).split()))
+        raise ValueError(
+            f"{place} looks like a result of normscope's and lacks some of it ({type(error).__name__}: {said}). "
+            "Make it anew with this version."
+        ) from error
 
 
 def _label(file: Path, files: Sequence[Path]) -> str:
@@ -142,31 +165,37 @@ def _monitor(file: Path, label: str, live: bool) -> Course:
             f"{file} holds no look yet: its run has only begun, or ended before one. Follow it with --serve."
         )
     notes = dict.fromkeys(str(one.message).replace(str(file), file.name) for one in said)
-    return monitor_course(label, records, heads[-1], tuple(notes))
+    with _readable(file):
+        return monitor_course(label, records, decode(kinds.Head, heads[-1], "its header"), tuple(notes))
 
 
 def _journal(file: Path, label: str, live: bool) -> list[Section]:
     found = []
     with Journal(file, readonly=True) as journal:
-        for key, text in journal.plans().items():
-            described = json.loads(text)
-            described.pop("sources", None)
-            plan = Plan.from_dict(described)
-            # As it was when it ran: a factory of the user's may read otherwise by now.
-            plan.__dict__["hash"] = key
+        for key, plan in journal.plans().items():
             outcomes = journal.outcomes(plan).values()
             if outcomes or live:
-                place = lines_file(file.parent, key)
-                lines, made = (stored_lines(place), stored_command(place)) if place.is_file() else ({}, "")
-                found.append(phase_section(f"Phase diagram, {label}", diagram(plan, outcomes), lines, command=made))
+                lines, made, notes = _lines_beside(file, key)
+                with _readable(file):
+                    section = phase_section(f"Phase diagram, {label}", diagram(plan, outcomes), lines, command=made)
+                found.append(replace(section, notes=(*section.notes, *notes)))
     if not found:
         raise ValueError(f"{file} holds no finished training yet. Follow it with --serve.")
     return found
 
 
+def _lines_beside(journal: Path, plan: str) -> tuple[Lines, str, list[str]]:
+    """What theory and measurement say of a plan, and the command that found it; a note where that file is damaged."""
+    place = lines_file(journal.parent, plan)
+    try:
+        return (stored_lines(place), stored_command(place), []) if place.is_file() else ({}, "", [])
+    except ValueError as error:
+        return {}, "", [f"{error} The next `normscope sweep` does so."]
+
+
 def _stored(file: Path, label: str) -> list[Course | Section]:
     try:
-        held = json.loads(file.read_bytes())
+        held = parsed(file.read_bytes())
     except UnicodeDecodeError:
         raise ValueError(f"{file} is a foreign file, neither text nor a journal. A report reads {_KNOWN}.") from None
     except json.JSONDecodeError as error:
@@ -176,15 +205,10 @@ def _stored(file: Path, label: str) -> list[Course | Section]:
         ):
             raise ValueError(f"{file} is half-written: its JSON ends within itself. Make it anew.") from None
         raise ValueError(f"{file} is a foreign file: no JSON ({error}). A report reads {_KNOWN}.") from None
-    try:
+    except ValueError as error:
+        raise ValueError(f"{file} is a foreign file: {error}. A report reads {_KNOWN}.") from None
+    with _readable(file):
         found = _known(file, label, held)
-    except (KeyError, TypeError, AttributeError, IndexError, StopIteration, ValueError) as error:
-        if str(file) in str(error):
-            raise
-        raise ValueError(
-            f"{file} looks like a result of normscope's and lacks some of it ({type(error).__name__}: {error}). "
-            "Make it anew with this version."
-        ) from error
     if not found:
         raise ValueError(f"{file} is a foreign file: JSON that normscope did not write. A report reads {_KNOWN}.")
     return found
@@ -212,13 +236,14 @@ def _known(file: Path, label: str, held: Any) -> list[Course | Section]:
     if held.get("kind") in ("demo", "landscapes"):
         _check_schema(file, held)
         if held["kind"] == "landscapes":
-            return list(landscape_courses(held["runs"]))
-        return [demo_section("What BatchNorm changed", demo_runs(held["runs"]))]
-    if held.get("kind") in _KINDS:
-        kind = held["kind"]
+            return list(landscape_courses(decode(kinds.Landscapes, held)["runs"]))
+        return [demo_section("What BatchNorm changed", decode(kinds.Demo, held)["runs"])]
+    kind = held.get("kind")
+    if isinstance(kind, str) and kind in _KINDS:
         _check_schema(file, held)
         title = _TITLES.get(kind, kind.capitalize())
-        return [_KINDS[kind](title if label == kind else f"{title}, {label}", held)]
+        wanted, section = _KINDS[kind]
+        return [section(title if label == kind else f"{title}, {label}", decode(wanted, held))]
     if {"plan", "cells"} <= held.keys():
         stored, lines = PhaseDiagram.load(file), stored_lines(file)
         return [phase_section(f"Phase diagram, {label}", stored, lines, command=stored_command(file))]
@@ -227,4 +252,4 @@ def _known(file: Path, label: str, held: Any) -> list[Course | Section]:
 
 def _check_schema(file: Path, held: Mapping[str, Any]) -> None:
     if held.get("schema") != 1:
-        raise ValueError(f"{file} has schema {held.get('schema')}; this version of normscope reads 1.")
+        raise ValueError(f"{file} has schema {quoted(held.get('schema'))}; this version of normscope reads 1.")

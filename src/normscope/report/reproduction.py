@@ -9,9 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
+from normscope.decoding import check_file
 from normscope.report.phase import borders
-from normscope.reproduction.entry import OPEN, REPRODUCED, Entry, Heat, Judged, Line, Panel, stored
+from normscope.reproduction.entry import OPEN, REPRODUCED, Entry, Heat, Judged, Line, Panel, fitting_curves, stored
 from normscope.reproduction.store import Store
+from normscope.saving import save_figure, save_text
 
 # Okabe and Ito's palette, told apart with any colour vision; the line style says the same once more.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -25,7 +27,8 @@ def figures(chosen: Iterable[Entry], store: Store) -> dict[str, Figure]:
     drawn = {}
     for entry in chosen:
         for scale in ("paper", "small"):
-            panels = entry.panels(stored(entry, store, scale))
+            with fitting_curves(entry):
+                panels = entry.panels(stored(entry, store, scale))
             if panels:
                 drawn[entry.name] = figure(panels, f"{entry.title} ({scale} scale)")
                 break
@@ -37,7 +40,8 @@ def tables(chosen: Iterable[Entry], store: Store) -> dict[str, str]:
     found = {}
     for entry in chosen:
         for scale in ("paper", "small"):
-            rows = entry.table(stored(entry, store, scale))
+            with fitting_curves(entry):
+                rows = entry.table(stored(entry, store, scale))
             if rows:
                 head, *rest = rows
                 found[entry.name] = "\n".join(map(_row, (head, ["---"] * len(head), *rest)))
@@ -207,17 +211,23 @@ def write_gallery(
     shown: Mapping[str, str],
 ) -> list[Path]:
     """docs/reproductions.md, its pictures, docs/sceptic.md, and the table in README.md, below `root`."""
+    gallery, sceptic, readme = root / "docs/reproductions.md", root / "docs/sceptic.md", root / "README.md"
+    # All of the text first: where the README is missing, nothing is written.
+    check_file(readme)
+    texts = {
+        gallery: page(chosen, judged, picture_paths(drawn), shown),
+        sceptic: differences(judged),
+        readme: put(readme.read_text(encoding="utf-8"), short(judged, shown)),
+    }
     images = root / "docs/images/reproduce"
     images.mkdir(parents=True, exist_ok=True)
     written = []
     for name, one in drawn.items():
         written.append(images / f"{name}.png")
-        one.savefig(written[-1], dpi=80)
-    gallery, sceptic, readme = root / "docs/reproductions.md", root / "docs/sceptic.md", root / "README.md"
-    gallery.write_text(page(chosen, judged, picture_paths(drawn), shown), encoding="utf-8")
-    sceptic.write_text(differences(judged), encoding="utf-8")
-    readme.write_text(put(readme.read_text(encoding="utf-8"), short(judged, shown)), encoding="utf-8")
-    return [*written, gallery, sceptic, readme]
+        save_figure(one, written[-1], dpi=80)
+    for path, text in texts.items():
+        save_text(path, text)
+    return [*written, *texts]
 
 
 def picture_paths(names: Iterable[str]) -> dict[str, str]:

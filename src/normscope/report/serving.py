@@ -6,10 +6,12 @@ that name it are answered, so that no other site can read a run through the read
 
 import hashlib
 import json
+import sys
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from normscope.report.document import Section
 from normscope.report.page import body, page
@@ -53,6 +55,13 @@ class Live:
         return hashlib.sha256(repr(stats).encode()).hexdigest()[:16]
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A reader that hangs up is no news; what else goes wrong is printed."""
+        if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
+            super().handle_error(request, client_address)
+
+
 def server(live: Live, port: int) -> ThreadingHTTPServer:
     """Bound and ready; `serve_forever` starts it. Port 0 takes any that is free."""
 
@@ -71,7 +80,7 @@ def server(live: Live, port: int) -> ThreadingHTTPServer:
             return self._answer(200, *made())
 
         def _answer(self, status: int, kind: str, text: str) -> None:
-            content = text.encode()
+            content = text.encode(errors="backslashreplace")
             self.send_response(status)
             self.send_header("Content-Type", f"{kind}; charset=utf-8")
             self.send_header("Content-Length", str(len(content)))
@@ -83,7 +92,7 @@ def server(live: Live, port: int) -> ThreadingHTTPServer:
             """A poll a second is no news."""
 
     try:
-        return ThreadingHTTPServer((HOST, port), Handler)
+        return _Server((HOST, port), Handler)
     except (OSError, OverflowError) as error:
         raise ValueError(
             f"Port {port} on {HOST} cannot be used: {error}. Choose another with --port, or --port 0 for any free one."

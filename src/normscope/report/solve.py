@@ -1,6 +1,5 @@
 """What `normscope solve` leaves behind: a figure of the gaps with the bound, and the numbers."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,8 @@ from matplotlib.figure import Figure
 
 from normscope.environment import environment
 from normscope.invocation import command
+from normscope.results import write_json
+from normscope.saving import save_figure
 from normscope.solve.comparison import Comparison, Entry
 
 SCHEMA = 1
@@ -43,7 +44,7 @@ def write_solve(comparison: Comparison, title: str, folder: Path) -> list[Path]:
     """Writes convergence.png and results.json; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     written = [folder / "convergence.png", folder / "results.json"]
-    _figure(comparison, title).savefig(written[0], dpi=150)
+    save_figure(_figure(comparison, title), written[0], dpi=150)
     promise = comparison.promise
     result = {
         "kind": "comparison",
@@ -68,7 +69,7 @@ def write_solve(comparison: Comparison, title: str, folder: Path) -> list[Path]:
         "command": command(),
         "environment": environment(),
     }
-    written[1].write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
+    write_json(written[1], result)
     return written
 
 

@@ -8,6 +8,7 @@ from normscope.report.document import Section
 from normscope.report.page import page
 from normscope.report.phase import phase_figure
 from normscope.report.sections.phase import phase_section
+from normscope.saving import check_folder, save_figure, save_text
 from normscope.sweeping import PhaseDiagram
 
 MOST_BYTES = 6_000_000
@@ -21,17 +22,24 @@ def report_page(sections: Sequence[Section]) -> str:
 def write_report(sections: Sequence[Section], path: str | Path) -> Path:
     """Writes the page; a folder that is missing is made."""
     path = Path(path)
+    text = page_for(sections, path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_text(path, text)
+    return path
+
+
+def page_for(sections: Sequence[Section], path: Path) -> str:
+    """The page that will be written to `path`; refuses a place or a size that cannot be, before anything is written."""
     if path.is_dir():
         raise ValueError(f"A report is one file, and {path} is a folder. Name a file in it, such as report.html.")
+    check_folder(path.parent, f"The place of {path.name}")
     text = report_page(sections)
-    if len(text.encode()) > MOST_BYTES:
+    if (size := len(text.encode(errors="backslashreplace"))) > MOST_BYTES:
         raise ValueError(
-            f"The page would have {len(text.encode()) / 1e6:.1f} MB, and a report stays under {MOST_BYTES / 1e6:g} MB "
+            f"The page would have {size / 1e6:.1f} MB, and a report stays under {MOST_BYTES / 1e6:g} MB "
             "to open anywhere. Report fewer runs at once."
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return path
+    return text
 
 
 def title_of(sections: Sequence[Section]) -> str:
@@ -44,6 +52,6 @@ def write_phase(found: PhaseDiagram, lines: Mapping[str, Mapping[float, float]],
     stem = folder / f"phase-{found.plan.hash[:8]}"
     written = [stem.with_suffix(ending) for ending in (".json", ".png", ".html")]
     found.save(written[0], lines=lines)
-    phase_figure(found, lines).savefig(written[1], dpi=150)
+    save_figure(phase_figure(found, lines), written[1], dpi=150)
     write_report([phase_section("Phase diagram", found, lines, command=command())], written[2])
     return written

@@ -11,12 +11,14 @@ that is computed from curves with a bound that stood before them:
 The paper's scale is judged where its seeds are there; else the small one, and the result says so.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from normscope.messages import first_line
 from normscope.reproduction.experiment import Curves, Experiment
-from normscope.reproduction.store import Store
+from normscope.reproduction.store import Store, StoreError
 
 REPRODUCED, IN_PART, NOT = "reproduced", "reproduced in part", "not reproduced"
 WRONG, OPEN = "the statement is wrong", "not yet run"
@@ -186,6 +188,21 @@ class Judged:
         }
 
 
+@contextmanager
+def fitting_curves(entry: Entry) -> Iterator[None]:
+    """One message where an entry's rules and pictures cannot be computed from the curves that are stored."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, StopIteration) as error:
+        if isinstance(error, StoreError):
+            raise
+        files = ", ".join(f"{experiment.name}.json" for experiment in entry.needs)
+        raise StoreError(
+            f"The curves stored in {files} are damaged: {entry.name} cannot be computed from them "
+            f"({first_line(error)}). Move the files away and run `normscope reproduce {entry.name}` again."
+        ) from error
+
+
 def stored(entry: Entry, store: Store, scale: str) -> Runs:
     """What the store has of an entry's cells."""
     return Runs(
@@ -210,7 +227,8 @@ def _judge(entry: Entry, statement: Statement, at: Mapping[str, Runs]) -> Judged
         runs = runs.only([(experiment.name, cell) for experiment, cell in entry.cells(statement)])
         counts[scale] = min(map(len, runs.curves.values()), default=0)
         if counts[scale] >= statement.n and scale in statement.scales:
-            parts = tuple(statement.judge(runs))
+            with fitting_curves(entry):
+                parts = tuple(statement.judge(runs))
             return Judged(entry, statement, _verdict(parts, statement.exact), counts[scale], scale, parts)
     most = max((scale for scale in at if scale in statement.scales), key=lambda scale: counts[scale])
     return Judged(entry, statement, OPEN, counts[most], most)

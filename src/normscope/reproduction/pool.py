@@ -46,13 +46,14 @@ def run_all(
     tried: bool,
     on_run: Callable[[Job, float | None], None],
 ) -> Iterator[tuple[Job, Run]]:
-    deadline = None if minutes is None else time.time() + 60 * minutes
+    # One clock for all processes of this machine, which no correction of the time of day moves.
+    deadline = None if minutes is None else time.monotonic() + 60 * minutes
     # By experiment: of the runs made here, else as measured elsewhere.
     took: dict[str, float] = {}
 
     def fits(job: Job) -> bool:
         expected = took.get(job.experiment.name, 0.0 if tried else job.experiment.cost(job.scale, place.device))
-        return deadline is None or time.time() + expected < deadline
+        return deadline is None or time.monotonic() + expected < deadline
 
     if jobs == 1:
         for job in todo:
@@ -131,7 +132,7 @@ def run_job(
     torch.set_float32_matmul_precision("high")
 
     def tick(step: int) -> None:
-        if deadline is not None and time.time() > deadline:
+        if deadline is not None and time.monotonic() > deadline:
             raise OutOfTime
 
     started = time.perf_counter()

@@ -105,7 +105,9 @@ def reproduce(
     store = Store(out)
     todo = missing(names, store, scale, seeds)
     if todo:
-        device = _known_device(device)
+        from normscope.environment import known_device
+
+        device = known_device(device)
         _check_time(todo, device, jobs, minutes, yes)
         _check_data(todo, root)
         place = Place(device, None if root is None else str(root))
@@ -119,16 +121,6 @@ def reproduce(
 def estimate(todo: Sequence[Job], device: str, jobs: int) -> float:
     """Seconds, from what such runs took."""
     return sum(job.experiment.cost(job.scale, device) for job in todo) / jobs
-
-
-def _known_device(device: str | None) -> str:
-    import torch
-
-    if device is None:
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-    check_choice("device", device, ["cpu", *(["cuda"] if gpus else []), *gpus])
-    return device
 
 
 def _check_time(todo: Sequence[Job], device: str, jobs: int, minutes: float | None, yes: bool) -> None:

@@ -10,11 +10,36 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
+from normscope.decoding import Count, decode, read_json
+from normscope.messages import brief, first_line
 from normscope.reproduction.experiment import Experiment, Run, compact, numbers
+from normscope.saving import save_text
 
 SCHEMA = 1
+
+
+class StoreError(ValueError):
+    """Stored runs that cannot be read: which file, and the next step."""
+
+
+class StoredRun(TypedDict):
+    plan: str
+    seed: Count
+    seconds: float
+    made: dict[str, Any]
+    curves: dict[str, Any]
+
+
+class Content(TypedDict):
+    """A file of the store."""
+
+    schema: int
+    experiment: str
+    what: str
+    plans: dict[str, dict[str, Any]]
+    runs: list[StoredRun]
 
 
 class Store:
@@ -33,13 +58,22 @@ class Store:
         found = {}
         if scale == "paper":
             if experiment.name not in self._earlier:
-                self._earlier[experiment.name] = experiment.earlier(self.folder.parent)
+                self._earlier[experiment.name] = self._from_earlier(experiment)
             found = {run.seed: run for run in self._earlier[experiment.name] if run.cell == cell}
         wanted = experiment.hash(cell, scale)
         for row in self._content(experiment)["runs"]:
             if row["plan"] == wanted:
                 found[row["seed"]] = Run(cell, row["seed"], numbers(row["curves"]), row["seconds"], row["made"])
         return [found[seed] for seed in sorted(found)]
+
+    def _from_earlier(self, experiment: Experiment) -> list[Run]:
+        try:
+            return experiment.earlier(self.folder.parent)
+        except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+            raise StoreError(
+                f"The results in {self.folder.parent} that {experiment.name} reads are damaged ({first_line(error)}). "
+                "Make them anew, or move them away."
+            ) from error
 
     def add(self, experiment: Experiment, scale: str, run: Run) -> None:
         """Read, added to and put back as one: of two processes that add, neither loses what the other has."""
@@ -54,11 +88,7 @@ class Store:
         row = {"plan": name, "seed": run.seed, "seconds": round(run.seconds, 1), "made": run.made}
         kept = [old for old in content["runs"] if (old["plan"], old["seed"]) != (name, run.seed)]
         content["runs"] = [*kept, row | {"curves": compact(run.curves)}]
-        path = self.path(experiment)
-        # One that a kill has left is written over.
-        beside = path.with_suffix(".new")
-        beside.write_text(_lines(content), encoding="utf-8")
-        beside.replace(path)
+        save_text(self.path(experiment), _lines(content))
 
     def _content(self, experiment: Experiment) -> dict[str, Any]:
         path = self.path(experiment)
@@ -70,11 +100,12 @@ class Store:
         if path in self._read and self._read[path][0] == version:
             return self._read[path][1]
         try:
-            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            content: dict[str, Any] = decode(Content, read_json(path))
         except ValueError as error:
-            raise ValueError(f"{path} is no JSON ({error}). Move it away; what it held has to be run again.") from error
-        if content.get("schema") != SCHEMA or content.get("experiment") != experiment.name:
-            raise ValueError(f"{path} must hold runs of {experiment.name}, schema {SCHEMA}. Move it away, or fix it.")
+            said = f"{path} is damaged or no JSON of normscope's ({brief(str(error))})."
+            raise StoreError(f"{said} Move it away; what it held has to be run again.") from error
+        if content["schema"] != SCHEMA or content["experiment"] != experiment.name:
+            raise StoreError(f"{path} must hold runs of {experiment.name}, schema {SCHEMA}. Move it away, or fix it.")
         self._read[path] = (version, content)
         return content
 

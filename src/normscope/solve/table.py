@@ -1,5 +1,6 @@
 """A table with a target column as a problem: what `normscope solve` reads."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from normscope.choices import check_choice
+from normscope.decoding import check_file
 from normscope.solve.comparison import Comparison, Promise, compare
 from normscope.solve.design import Design, check_range
 from normscope.solve.halfspace import Halfspace
@@ -50,6 +52,7 @@ def read_table(path: Path, target: str) -> tuple[Array, Array, tuple[str, ...]]:
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
+    check_file(path, most=math.inf)
     try:
         return pd.read_csv(path)
     except pd.errors.EmptyDataError:

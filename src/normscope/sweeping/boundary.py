@@ -16,6 +16,7 @@ The distance of a rung is log10(eta / eta*), positive where training survives be
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from statistics import median
 
 from normscope.sweeping.outcome import Outcome
@@ -78,7 +79,7 @@ def edges(outcomes: Iterable[Outcome]) -> list[Edge]:
 def _edge(value: float, by_rate: dict[float, list[Outcome]]) -> Edge:
     rates = list(by_rate)
     whole = [rate for rate in rates if all(found.survived for found in by_rate[rate])]
-    unbroken = [rate for i, rate in enumerate(rates) if rates[: i + 1] == whole[: i + 1]]
+    unbroken = [rate for rate, _ in takewhile(lambda pair: pair[0] == pair[1], zip(rates, whole, strict=False))]
     some = [rate for rate in rates if any(found.survived for found in by_rate[rate])]
     calm = [i for i, rate in enumerate(rates) if all(found.rose_at is None for found in by_rate[rate])]
     risen = rates[calm[-1] + 1 :] if calm else rates

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from numbers import Integral, Real
@@ -9,10 +10,14 @@ from typing import Any
 
 from normscope import models
 from normscope.choices import check_choice
+from normscope.decoding import parsed
+from normscope.messages import brief, quoted
 
 LOSS_NAMES = ("half_mse", "half_sse", "cross_entropy")
 DTYPES = ("float32", "float64")
 MODEL_NAMES = tuple(name for name in models.__all__ if name[0].isupper())
+# More is no sweep but a slip, and would fill the memory before it trains. Powers up to the square stay finite.
+MOST_CELLS, MOST_THREADS, LARGEST = 1_000_000, 1024, 1e100
 DATA_NAMES = ("digits", "gaussian", "mnist", "cifar10")
 
 
@@ -32,7 +37,10 @@ def mistakes(plan: Any) -> Iterator[str]:
     yield from _numbers("seeds", plan.seeds, lambda x: 0 <= x < 2**63, "integers from 0 to 2^63 - 1", integers=True)
     for name in ("model", "data", "axis"):
         if not isinstance(getattr(plan, name), str) or not getattr(plan, name):
-            yield f"{name} is a name; got {getattr(plan, name)!r}."
+            yield f"{name} is a name; got {quoted(getattr(plan, name))}."
+    grids = [len(part) for part in (plan.learning_rates, plan.values, plan.seeds) if isinstance(part, tuple)]
+    if math.prod(grids) > MOST_CELLS:
+        yield f"the grid has {math.prod(grids):,} trainings, and a plan at most {MOST_CELLS:,}. Split it into several."
     ways = {"compile": ("auto", "always", "never"), "mode": ("auto", "stacked", "looped")}
     for name, options in ({"loss": LOSS_NAMES, "dtype": DTYPES} | ways).items():
         yield from said(partial(check_choice, name, getattr(plan, name), options))
@@ -43,15 +51,18 @@ def mistakes(plan: Any) -> Iterator[str]:
     for name, low, high in (("momentum", 0, 1), ("weight_decay", 0, math.inf), ("bisect", 0, math.inf)):
         number = getattr(plan, name)
         if not is_number(number) or not low <= number < high:
-            yield f"{name} lies in [{low}, {high}); got {number!r}."
+            yield f"{name} lies in [{low}, {high}); got {quoted(number)}."
     if not is_number(plan.explode) or not 1 < plan.explode < math.inf:
-        yield f"explode is a finite multiple of the first loss, above 1; got {plan.explode!r}."
+        yield f"explode is a finite multiple of the first loss, above 1; got {quoted(plan.explode)}."
+    most = {"threads": MOST_THREADS}
     for name, least in (("batch_size", 1), ("epochs", 1), ("threads", 1), ("stream_seed", 0)):
         number = getattr(plan, name)
         if not is_number(number, integer=True) or not least <= number < 2**63:
-            yield f"{name} is an integer from {least} on; got {number!r}."
+            yield f"{name} is an integer from {least} on; got {quoted(number)}."
+        elif number > most.get(name, number):
+            yield f"{name} is at most {most[name]:,}; got {number}."
     if not isinstance(plan.tf32, bool):
-        yield f"tf32 is true or false; got {plan.tf32!r}."
+        yield f"tf32 is true or false; got {quoted(plan.tf32)}."
     for name in ("arguments", "data_options"):
         yield from _table(name, getattr(plan, name))
     if isinstance(plan.arguments, dict) and isinstance(plan.axis, str):
@@ -86,16 +97,16 @@ def _numbers(
     name: str, numbers: Any, allowed: Callable[[float], bool], words: str, *, integers: bool = False
 ) -> Iterator[str]:
     if not isinstance(numbers, tuple):
-        yield f"{name} is a list of numbers; got {numbers!r}."
+        yield f"{name} is a list of numbers; got {quoted(numbers)}."
         return
     if not numbers:
         yield f"{name} is empty: a grid needs at least one."
-    wrong = [x for x in numbers if not is_number(x, integers) or not allowed(x)]
+    wrong = [x for x in numbers if not is_number(x, integers) or not allowed(x) or abs(x) > LARGEST]
     if wrong:
-        yield f"{name} must be {words}; got {', '.join(map(repr, wrong))}."
+        yield f"{name} must be {words}; got {brief(', '.join(map(quoted, wrong)))}."
     elif len(set(numbers)) < len(numbers):
-        twice = sorted({x for x in numbers if numbers.count(x) > 1})
-        yield f"{name} must differ; {', '.join(map(repr, twice))} is there more than once."
+        twice = sorted(x for x, count in Counter(numbers).items() if count > 1)
+        yield f"{name} must differ; {brief(', '.join(map(quoted, twice)))} is there more than once."
 
 
 def is_number(x: Any, integer: bool = False) -> bool:
@@ -108,9 +119,9 @@ def is_number(x: Any, integer: bool = False) -> bool:
 
 def _table(name: str, table: Any) -> Iterator[str]:
     if not isinstance(table, dict) or not all(isinstance(key, str) for key in table):
-        yield f"{name} is a table of keyword arguments; got {table!r}."
+        yield f"{name} is a table of keyword arguments; got {quoted(table)}."
         return
     try:
-        json.dumps(table, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        yield f"{name} must be plain numbers, texts, lists and tables: {error}."
+        parsed(json.dumps(table, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        yield f"{name} must be plain numbers, texts, lists and tables: {brief(str(error))}."

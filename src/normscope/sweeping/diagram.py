@@ -5,14 +5,17 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
+from normscope.decoding import Misfit, decode, read_json
 from normscope.invocation import command
+from normscope.messages import brief
 from normscope.reporting import Reportable
 from normscope.results import plain, write_json
+from normscope.saving import save_text
 from normscope.sweeping.boundary import Distance, Edge, distance, edges
-from normscope.sweeping.outcome import Outcome
-from normscope.sweeping.plan import Cell, Plan
+from normscope.sweeping.outcome import Outcome, read_outcome
+from normscope.sweeping.plan import Plan
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,7 +91,7 @@ class PhaseDiagram(Reportable):
         }
         head = json.dumps(plain(result), indent=1, allow_nan=False)
         rows = ",\n".join(json.dumps(plain(cell), separators=(",", ":"), allow_nan=False) for cell in cells)
-        Path(path).write_text(f'{head[:-2]},\n "cells": [\n{rows}\n ]\n}}\n')
+        save_text(path, f'{head[:-2]},\n "cells": [\n{rows}\n ]\n}}\n')
 
     def _sections(self, lines: Mapping[str, Mapping[float, float]] | None = None) -> Sequence[Any]:
         from normscope.report.sections.phase import phase_section
@@ -103,20 +106,48 @@ class PhaseDiagram(Reportable):
 
     @classmethod
     def load(cls, path: str | Path) -> "PhaseDiagram":
-        """From what `save` wrote; numbers there have six digits."""
-        stored = json.loads(Path(path).read_text())
-        if stored.get("schema") != SCHEMA:
-            raise ValueError(
-                f"{path} holds schema {stored.get('schema')}; this normscope reads {SCHEMA}. Make it anew."
-            )
-        made = stored["made"][0]
-        return cls(Plan.from_dict(stored["plan"]), tuple(_outcome(cell, made) for cell in stored["cells"]))
+        """From what `save` wrote; numbers there have six digits. The model and data that it names are not imported."""
+        try:
+            found = decode(StoredDiagram, read_json(path))
+            if found["schema"] != SCHEMA:
+                raise Misfit(f"it holds schema {found['schema']}; this normscope reads {SCHEMA}")
+            plan = Plan.as_it_ran(found["plan"], found["hash"])
+            made = found["made"][0] if found["made"] else {}
+            cells = [read_outcome(plan, cell | made, f"cells[{i}]") for i, cell in enumerate(found["cells"])]
+        except ValueError as error:
+            said = brief(" ".join(str(error).split()))
+            raise ValueError(f"{path} is no phase diagram of normscope's: {said}. Make it anew.") from error
+        return cls(plan, tuple(cells))
+
+
+class StoredDiagram(TypedDict):
+    """What `PhaseDiagram.save` writes, as far as it is read."""
+
+    schema: int
+    plan: dict[str, Any]
+    hash: str
+    made: list[dict[str, Any]]
+    cells: list[dict[str, Any]]
+
+
+class StoredLines(TypedDict):
+    """Lines with the command that made them, in a phase JSON or alone."""
+
+    lines: dict[str, list[tuple[float, float]]]
+    command: NotRequired[str]
 
 
 def stored_lines(path: str | Path) -> dict[str, dict[float, float]]:
     """The lines that `PhaseDiagram.save` or `save_lines` was given."""
-    lines = json.loads(Path(path).read_text())["lines"]
-    return {name: {float(value): float(eta) for value, eta in line} for name, line in lines.items()}
+    return {name: dict(line) for name, line in _lines(path)["lines"].items()}
+
+
+def _lines(path: str | Path) -> StoredLines:
+    try:
+        found: StoredLines = decode(StoredLines, read_json(path))
+    except ValueError as error:
+        raise ValueError(f"{path} holds no lines that can be read: {brief(str(error))}. Make it anew.") from error
+    return found
 
 
 def lines_file(folder: str | Path, plan: str) -> Path:
@@ -133,7 +164,7 @@ def save_lines(lines: Mapping[str, Mapping[float, float]], path: str | Path) -> 
 
 def stored_command(path: str | Path) -> str:
     """What made a file of `PhaseDiagram.save` or `save_lines`, as it was typed; empty where the file does not say."""
-    return str(json.loads(Path(path).read_text()).get("command", ""))
+    return _lines(path).get("command", "")
 
 
 def diagram(plan: Plan, outcomes: Iterable[Outcome]) -> PhaseDiagram:
@@ -142,20 +173,3 @@ def diagram(plan: Plan, outcomes: Iterable[Outcome]) -> PhaseDiagram:
 
 def _short(number: float) -> float:
     return float(f"{number:.6g}") if math.isfinite(number) else number
-
-
-def _outcome(cell: dict[str, Any], made: dict[str, Any]) -> Outcome:
-    curves = {
-        name: tuple(float(x) for x in cell[name])
-        for name in ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
-    }
-    return Outcome(
-        cell=Cell(cell["lr"], cell["value"], cell["seed"]),
-        initial_loss=float(cell["initial_loss"]),
-        diverged_at=cell["diverged_at"],
-        rose_at=cell["rose_at"],
-        **curves,
-        mode=made["mode"],
-        note=made["note"],
-        environment=made["environment"],
-    )

@@ -13,13 +13,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from normscope.decoding import decode, parsed
+from normscope.messages import brief
 from normscope.results import plain
 from normscope.sweeping.journalfile import JournalError, check, create, locked, still
-from normscope.sweeping.outcome import Outcome
+from normscope.sweeping.outcome import CURVES, Outcome, StoredOutcome, read_outcome
 from normscope.sweeping.plan import Cell, Plan
 
-_CURVES = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
+_COLUMNS = tuple(StoredOutcome.__annotations__)
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class Journal:
                 (started,) = db.execute(
                     "select started from starts where (plan, lr, value, seed) = (?, ?, ?, ?)", key
                 ).fetchone()
-                curves = [json.dumps(plain(getattr(found, name))) for name in _CURVES]
+                curves = [json.dumps(plain(getattr(found, name))) for name in CURVES]
                 db.execute(
                     "insert into rows values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (
@@ -104,24 +107,33 @@ class Journal:
         """What is done of this plan."""
         with self._said():
             rows = self._db.execute(
-                "select lr, value, seed, initial_loss, diverged_at, rose_at, train_loss, train_accuracy, test_loss, "
-                "test_accuracy, mode, note, environment from rows where plan = ? order by lr, value, seed",
+                f"select {', '.join(_COLUMNS)} from rows where plan = ? order by lr, value, seed",
                 (plan.hash,),
             ).fetchall()
-        found = {}
-        for lr, value, seed, initial, diverged, rose, *curves, mode, note, environment in rows:
-            cell = Cell(lr, value, seed)
-            series = [tuple(float(x) for x in json.loads(curve)) for curve in curves]
-            # SQLite keeps nan as null.
-            first = float("nan") if initial is None else initial
-            described = dict(zip(_CURVES, series, strict=True)) | {"mode": mode, "note": note}
-            found[cell] = Outcome(cell, first, diverged, rose, **described, environment=json.loads(environment))
-        return found
+        found = (self._outcome(plan, number, dict(zip(_COLUMNS, row, strict=True))) for number, row in enumerate(rows))
+        return {outcome.cell: outcome for outcome in found}
 
-    def plans(self) -> dict[str, str]:
-        """Descriptions of the plans in this journal, by their hashes."""
+    def _outcome(self, plan: Plan, number: int, row: dict[str, Any]) -> Outcome:
+        """A row as it is stored: curves and the environment are JSON, and SQLite keeps nan as null."""
+        try:
+            row |= {name: parsed(row[name] or "") for name in (*CURVES, "environment")}
+            if row["initial_loss"] is None:
+                row["initial_loss"] = "nan"
+            return read_outcome(plan, row, f"row {number}")
+        except (ValueError, TypeError) as error:
+            raise JournalError(
+                f"{self.path} is damaged: {brief(str(error))}. Move it away and run the sweep again."
+            ) from error
+
+    def plans(self) -> dict[str, Plan]:
+        """The plans in this journal as they ran, by their hashes."""
         with self._said():
-            return dict(self._db.execute("select hash, description from plans").fetchall())
+            held = self._db.execute("select hash, description from plans").fetchall()
+        try:
+            return {key: Plan.as_it_ran(decode(dict[str, Any], parsed(text)), decode(str, key)) for key, text in held}
+        except (ValueError, TypeError) as error:
+            said = brief(" ".join(str(error).split()))
+            raise JournalError(f"{self.path} is damaged, one of its plans cannot be read: {said}") from error
 
     def counters(self, plan: Plan) -> dict[Cell, Started]:
         """How often the training of each finished cell was begun."""

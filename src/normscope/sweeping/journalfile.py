@@ -58,6 +58,8 @@ def still(path: Path) -> str:
 
 def check(path: Path) -> None:
     """Refuses what is no journal of this version, and leaves it untouched."""
+    if not path.is_file():
+        raise JournalError(f"{path} must be a file, and is none. Give another folder.")
     kept = f"It was left untouched. Give another folder, or move {path.name} away."
     try:
         found = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro{still(path)}", uri=True)

@@ -1,13 +1,16 @@
 """What one training did: a row of the journal."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
+from normscope.decoding import Count, Misfit, Positive, Range, decode
 from normscope.sweeping.plan import Cell, Plan
+
+CURVES = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,34 @@ class Outcome:
     @property
     def survived(self) -> bool:
         return self.diverged_at is None
+
+
+class StoredOutcome(TypedDict):
+    """A training as a journal or a phase JSON holds it."""
+
+    lr: Positive
+    value: Annotated[float, Range(-1e100, 1e100)]
+    seed: Count
+    initial_loss: float
+    diverged_at: Count | None
+    rose_at: Count | None
+    train_loss: tuple[float, ...]
+    train_accuracy: tuple[float, ...]
+    test_loss: tuple[float, ...]
+    test_accuracy: tuple[float, ...]
+    mode: str
+    note: str
+    environment: dict[str, Any]
+
+
+def read_outcome(plan: Plan, stored: Mapping[str, Any], where: str) -> Outcome:
+    """An outcome of this plan from what was stored; a `Misfit` where its types, ranges or lengths are others."""
+    row = decode(StoredOutcome, stored, where)
+    cell = Cell(row.pop("lr"), row.pop("value"), row.pop("seed"))
+    for name in CURVES:
+        if not 1 <= len(row[name]) <= plan.epochs:
+            raise Misfit(f"{where}.{name} must hold 1 to {plan.epochs} numbers, one an epoch; got {len(row[name])}")
+    return Outcome(cell, **{name: row[name] for name in StoredOutcome.__annotations__ if name in row})
 
 
 def settling(momentum: float) -> int:

@@ -20,8 +20,10 @@ from typing import Any
 import numpy as np
 
 from normscope.choices import check_choice
+from normscope.decoding import check_depth, check_file
 from normscope.loading import load
-from normscope.sweeping.checks import PlanError, is_number, mistakes, said
+from normscope.messages import brief, quoted
+from normscope.sweeping.checks import MOST_CELLS, PlanError, is_number, mistakes, said
 
 OPTIMIZER_AXES = ("momentum", "weight_decay")
 
@@ -119,7 +121,7 @@ class Plan:
                 try:
                     given[key] = grid(**given[key])
                 except (TypeError, ValueError) as error:
-                    found.append(f"{key}: {error}")
+                    found.append(f"{key}: {brief(str(error))}")
                     given[key] = (1.0,)
         try:
             plan = cls(**given)
@@ -130,14 +132,25 @@ class Plan:
         return plan
 
     @classmethod
+    def as_it_ran(cls, description: Mapping[str, Any], hash: str) -> "Plan":
+        """A stored plan under the hash it ran with: nothing that it names is imported, read or run."""
+        plan = cls.from_dict({key: value for key, value in description.items() if key != "sources"})
+        plan.__dict__["hash"] = hash
+        return plan
+
+    @classmethod
     def from_toml(cls, path: str | Path) -> "Plan":
         """From a TOML file with the same keys."""
-        if not Path(path).is_file():
+        if not Path(path).exists():
             raise PlanError([f"there is no file {path}; name a TOML file such as examples/sweep_digits.toml."])
         try:
-            description = tomllib.loads(Path(path).read_text())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise PlanError([f"{path} is not a TOML file: {error}."]) from error
+            check_file(path)
+            description = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            check_depth(description)
+        except RecursionError as error:
+            raise PlanError([f"{path} is nested too deep."]) from error
+        except ValueError as error:
+            raise PlanError([f"{path} is not a TOML file of a plan: {brief(str(error))}."]) from error
         return cls.from_dict(description)
 
     def canonical(self) -> str:
@@ -191,17 +204,18 @@ def grid(
         (0.01, 0.1, 1.0)
     """
     given = {"log10_from": log10_from, "log10_to": log10_to, **ends}
-    wrong = [f"{name}={x!r}" for name, x in given.items() if x is not None and not is_number(x)]
+    wrong = [f"{name}={quoted(x)}" for name, x in given.items() if x is not None and not is_number(x)]
     if wrong or not is_number(count, integer=True):
-        raise ValueError(f"a grid's ends are numbers and its count an integer; got {', '.join([*wrong, f'{count=}'])}.")
+        got = brief(", ".join([*wrong, f"count={quoted(count)}"]))
+        raise ValueError(f"a grid's ends are numbers and its count an integer; got {got}.")
     if set(ends) == {"from", "to"} and log10_from is None and log10_to is None:
         if not (ends["from"] > 0 and ends["to"] > 0):
             raise ValueError(f"a grid's ends are positive; got from={ends['from']} and to={ends['to']}.")
         log10_from, log10_to = math.log10(ends["from"]), math.log10(ends["to"])
     elif ends or log10_from is None or log10_to is None:
         raise ValueError("a grid is {from, to, count} or {log10_from, log10_to, count}.")
-    if count < 1:
-        raise ValueError(f"a grid holds at least one number; got count={count}.")
+    if not 1 <= count <= MOST_CELLS:
+        raise ValueError(f"a grid holds at least one number and at most {MOST_CELLS:,}; got count={quoted(count)}.")
     if not max(abs(log10_from), abs(log10_to)) < 300:
         raise ValueError(f"a grid lies between 1e-300 and 1e300; got 1e{log10_from:g} to 1e{log10_to:g}.")
     step = (log10_to - log10_from) / max(count - 1, 1)

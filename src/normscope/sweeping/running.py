@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from normscope.choices import check_choice
+from normscope.environment import known_device
+from normscope.extras import need
+from normscope.saving import check_folder
 from normscope.sweeping.boundary import refinement
 from normscope.sweeping.diagram import PhaseDiagram, diagram
 from normscope.sweeping.engines import Engine, Local
@@ -55,12 +56,7 @@ def sweep(
         (0.01, 30.0)
     """
     plan = _plan(plan)
-    check_choice("engine", engine, ("local", "ray"))
-    if address is not None and engine != "ray":
-        raise ValueError(f"address= names a Ray cluster; got engine={engine!r}. Add engine='ray'.")
-    if group is not None and group < 1:
-        raise ValueError(f"group counts members, from 1 on; got {group}.")
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = check_call(out, device=device, engine=engine, address=address, group=group)
     path, cells = Path(out) / JOURNAL, plan.cells()
     done = _done(path, plan)
     if not plan.bisect and set(done).issuperset(cells):
@@ -79,6 +75,27 @@ def sweep(
             bar.more(len(set(cells).difference(known)))
             _train(plan, journal, chosen, cells, group, bar)
         return diagram(plan, journal.outcomes(plan).values())
+
+
+def check_call(
+    out: str | os.PathLike[str],
+    *,
+    device: str | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    group: int | None = None,
+) -> str:
+    """Says what is wrong with the arguments of `sweep` before anything is computed or written; returns the device."""
+    check_choice("engine", engine, ("local", "ray"))
+    if address is not None and engine != "ray":
+        raise ValueError(f"address= names a Ray cluster; got engine={engine!r}. Add engine='ray'.")
+    if group is not None and group < 1:
+        raise ValueError(f"group counts members, from 1 on; got {group}.")
+    if engine == "ray":
+        need("ray", "ray")
+    check_folder(out, "out")
+    # A cluster's workers may have a device that this machine has not.
+    return known_device(device) if engine == "local" or device is None else device
 
 
 def _done(path: Path, plan: Plan) -> dict[Cell, Outcome]:

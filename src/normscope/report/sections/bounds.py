@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from normscope.bounds import Bounds, Row
+from normscope.decoding import decode
 from normscope.report.chart import BLUE, DASHED, GREEN, VERMILION, Axis, Chart, Line, Panel, spans_decades
 from normscope.report.document import Said, Section, Table
 
@@ -17,7 +18,7 @@ _CAPTION = (
 
 def bounds_section(title: str, stored: Mapping[str, Any]) -> Section:
     """From `Bounds.plain()`, or from what `normscope bounds --json` prints of a network."""
-    layers = {name: _bounds(one) for name, one in stored.get("layers", {"": stored}).items()}
+    layers: dict[str, Bounds] = decode(dict[str, Bounds], stored.get("layers", {"": stored}))
     wrong = [name for name, found in layers.items() if not found.holds]
     units = sum(len(found.units) for found in layers.values())
     where = f"{units} units of {len(layers)} layer{'s' * (len(layers) != 1)}"
@@ -47,19 +48,6 @@ def bounds_section(title: str, stored: Mapping[str, Any]) -> Section:
     charts = tuple(chart for name, found in layers.items() if (chart := _chart(name, found)) is not None)
     table = Table("Statements", columns, rows)
     return Section(title, tuple(said), charts, (table,), notes, settings, first.environment, uses=("bounds",))
-
-
-def _bounds(stored: Mapping[str, Any]) -> Bounds:
-    rows = tuple(_row(row) for row in stored["rows"])
-    held = {name: stored[name] for name in ("m", "environment")}
-    return Bounds(
-        rows=rows, lam=float(stored["lam"]), units=tuple(stored["units"]), notes=tuple(stored["notes"]), **held
-    )
-
-
-def _row(stored: Mapping[str, Any]) -> Row:
-    sides: dict[str, Any] = {name: float(stored[name]) for name in ("left", "right", "slack", "error")}
-    return Row(**{**stored, **sides})
 
 
 def _fails(row: Row) -> bool:

@@ -24,7 +24,7 @@ from normscope.report.chart import (
 from normscope.report.document import Said, Section, Table
 from normscope.report.reproduction import summary
 from normscope.reproduction import entry as claims
-from normscope.reproduction.entry import Entry, Judged, stored
+from normscope.reproduction.entry import Entry, Judged, fitting_curves, stored
 from normscope.reproduction.store import Store
 
 _GOOD = {claims.REPRODUCED: True, claims.NOT: False, claims.WRONG: False, claims.IN_PART: None}
@@ -73,7 +73,8 @@ def claims_section(title: str, judged: Sequence[Judged], store: Store, *, comman
 def _chart(entry: Entry, store: Store) -> Chart | None:
     """At the paper's scale if there are curves of it."""
     for scale in ("paper", "small"):
-        panels = entry.panels(stored(entry, store, scale))
+        with fitting_curves(entry):
+            panels = entry.panels(stored(entry, store, scale))
         if panels:
             caption = f"{entry.source}. Bands are the smallest and the largest of the seeds, lines their median."
             return Chart(f"{entry.title} ({scale} scale)", caption, tuple(map(_panel, panels)), same_y=False)

@@ -1,23 +1,13 @@
 """The demo's stored runs: loss over steps, with and without BatchNorm."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from normscope.demo import DemoRun
 from normscope.report.chart import BLUE, DASHED, SOLID, VERMILION, Axis, Chart, Line, Panel
 from normscope.report.demo import COLUMNS, LABELS, findings, network_of, table_rows
 from normscope.report.document import Said, Section, Table
-from normscope.training import Training
 
 _STYLE = {"none": (VERMILION, DASHED), "batch": (BLUE, SOLID)}
-
-
-def demo_runs(stored: Sequence[Mapping[str, Any]]) -> list[DemoRun]:
-    """What `write_demo` wrote, as it was."""
-    return [
-        DemoRun(**{**run, "training": _training(run["training"]), "test_loss": float(run["test_loss"])})
-        for run in stored
-    ]
 
 
 def demo_section(title: str, runs: Sequence[DemoRun]) -> Section:
@@ -58,11 +48,6 @@ def _chart(runs: Sequence[DemoRun], task: str, rates: Sequence[float]) -> Chart:
     network = network_of(next(run for run in runs if run.task == task))
     caption = "Loss of each training batch before its step. A curve that leaves the frame diverges."
     return Chart(network, caption, tuple(panels))
-
-
-def _training(stored: Mapping[str, Any]) -> Training:
-    losses = tuple(float(loss) for loss in stored["losses"])
-    return Training(**{**stored, "losses": losses, "evaluations": tuple(stored["evaluations"])})
 
 
 def _number(cell: str) -> float | str:

@@ -5,12 +5,12 @@ training loss every `keep` steps. Beside the figure's points c <= 30 the probe l
 that the smoothing goes on there.
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from normscope.decoding import read_json
 from normscope.reproduction.experiment import Curves, Experiment, Place, Run
 
 SHIFT_LAYERS, HISTOGRAM_LAYERS = (9, 17), (1, 11, 24)
@@ -90,7 +90,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
 def earlier(folder: Path) -> list[Run]:
     """Seeds 0 to 2 of `none` and `batch` at lr 1e-6, looked at every 25 steps and stored by examples/landscape.py."""
     path, found = folder / "landscape-dln.json", []
-    for row in json.loads(path.read_text())["runs"] if path.is_file() else []:
+    for row in read_json(path)["runs"] if path.is_file() else []:
         looks = row["looks"]
         layers = {str(n): one for n, one in zip(SHIFT_LAYERS, sorted(row["layers"], key=_number), strict=True)}
         curves = {

@@ -12,7 +12,6 @@ Curves of a run:
     evaluated, test_accuracy, train_accuracy, penalty               every `evaluate` steps; penalty = (wd/2)|W|^2
 """
 
-import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from normscope.decoding import read_json
 from normscope.reproduction.experiment import Curves, Experiment, Place, Run
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def earlier(folder: Path) -> list[Run]:
     """
     found: dict[tuple[str, int], Curves] = {}
     looked, evaluated = folder / "landscape-vgg16-cifar10.json", folder / "vgg16-cifar10.json"
-    for row in json.loads(looked.read_text())["runs"] if looked.is_file() else []:
+    for row in read_json(looked)["runs"] if looked.is_file() else []:
         looks = row["looks"]
         layers = {str(n): one for n, one in zip(SHIFT_LAYERS, sorted(row["layers"], key=_number), strict=True)}
         found[row["norm"], row["seed"]] = {
@@ -222,7 +222,7 @@ def earlier(folder: Path) -> list[Run]:
             "shift": {n: one["shift"] for n, one in layers.items()},
             "cosine": {n: one["shift_cosine"] for n, one in layers.items()},
         }
-    for row in json.loads(evaluated.read_text())["runs"] if evaluated.is_file() else []:
+    for row in read_json(evaluated)["runs"] if evaluated.is_file() else []:
         curves = found.setdefault((row["norm"], row["seed"]), {})
         curves["evaluated"] = [one["step"] for one in row["evaluations"]]
         for name in ("test_accuracy", "train_accuracy"):

@@ -1,0 +1,199 @@
+"""Stored files read back: bounded in size and depth, and every value checked against its type before anybody uses it.
+
+A type is `float`, `int`, `str`, `bool`, `None`, `Any`, `list[T]`, `tuple[T, ...]`, `tuple[A, B]`, `dict[str, T]`, a
+union of these, a dataclass, or a `TypedDict`; `Annotated[float, Range(...)]` bounds a number. Nothing is imported or
+run that a file names.
+"""
+
+import json
+import math
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+from normscope.messages import brief, quoted
+
+MOST_BYTES, MOST_DEPTH, MOST_DIGITS = 2**28, 64, 19
+_WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_NAMES = {float: "a number", int: "an integer", str: "text", bool: "true or false", type(None): "null"}
+
+
+class Misfit(ValueError):
+    """A value that is not of the type its place asks for."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from `low` to `high`, both included; above=: beyond that one. nan is in no range."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    above: float | None = None
+
+    def __contains__(self, number: float) -> bool:
+        return self.low <= number <= self.high and (self.above is None or number > self.above)
+
+    def __str__(self) -> str:
+        above = "" if self.above is None else f" above {self.above:g}"
+        return f"a number{above}" if math.isinf(self.low) else f"a number from {self.low:g} to {self.high:g}{above}"
+
+
+Positive = Annotated[float, Range(above=0.0, high=1e300)]
+Count = Annotated[int, Range(low=0, high=2**62)]
+
+
+def check_file(path: str | Path, most: float = MOST_BYTES) -> None:
+    """Refuses devices, pipes and sockets, which may never end, and files that are too large to hold."""
+    place = Path(path)
+    if not place.is_file():
+        what = "is a folder" if place.is_dir() else "is no plain file" if place.exists() else "is not there"
+        raise ValueError(f"{brief(str(path))} {what}. Name a file.")
+    if (size := place.stat().st_size) > most:
+        raise ValueError(
+            f"{brief(str(path))} has {size / 1e6:,.0f} MB; files up to {most / 1e6:,.0f} MB are read. Split it."
+        )
+
+
+def read_json(path: str | Path) -> Any:
+    """A JSON file's content; raises a ValueError that does not name the file where it is none."""
+    check_file(path)
+    return parsed(Path(path).read_bytes())
+
+
+def parsed(text: str | bytes) -> Any:
+    """JSON with integers of at most 19 digits, nested at most 64 deep."""
+    try:
+        found = json.loads(text, parse_int=_integer)
+    except RecursionError:
+        raise Misfit(f"it is nested more than {MOST_DEPTH} deep") from None
+    check_depth(found)
+    return found
+
+
+def decode(kind: Any, value: Any, where: str = "") -> Any:
+    """`value` as `kind`: tuples for lists, numbers for the words that JSON has for nan and infinities, dataclasses.
+
+    Keys beyond those of a dataclass are left out and those of a `TypedDict` are kept; keys with a default may be
+    missing.
+
+    Example:
+        >>> decode(tuple[float, ...], [1, "nan"])
+        (1.0, nan)
+        >>> decode(dict[str, list[int]], {"a": [1, "x"]})
+        Traceback (most recent call last):
+            ...
+        normscope.decoding.Misfit: a[1] must be an integer; got 'x'
+    """
+    origin = get_origin(kind)
+    if kind is Any:
+        return value
+    if origin is Annotated:
+        return _ranged(kind, value, where)
+    if origin in (Union, types.UnionType):
+        return _either(get_args(kind), value, where)
+    if origin in (tuple, list):
+        return _listed(origin, get_args(kind), value, where)
+    if origin in (dict, Mapping) or kind is dict:
+        return _table(kind, value, where)
+    if is_dataclass(kind) or is_typeddict(kind):
+        return _record(kind, value, where)
+    return _plain(kind, value, where)
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MOST_DIGITS + digits.startswith("-"):
+        raise Misfit(f"it holds an integer of {len(digits)} digits, {brief(digits, 40)}")
+    return int(digits)
+
+
+def check_depth(value: Any, depth: int = 0) -> None:
+    """Refuses tables and lists that are nested more than 64 deep."""
+    if depth > MOST_DEPTH:
+        raise Misfit(f"it is nested more than {MOST_DEPTH} deep")
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for item in inside:
+        if isinstance(item, (dict, list)):
+            check_depth(item, depth + 1)
+
+
+def _misfit(where: str, wanted: str, value: Any) -> Misfit:
+    return Misfit(f"{brief(where, 120) or 'it'} must be {wanted}; got {brief(quoted(value), 60)}")
+
+
+def _plain(kind: Any, value: Any, where: str) -> Any:
+    if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if kind is float and isinstance(value, str) and value in _WORDS:
+        return _WORDS[value]
+    if kind is type(None) or kind is None:
+        fits = value is None
+    else:
+        fits = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
+    if not fits:
+        raise _misfit(where, _NAMES.get(kind, str(kind)), value)
+    return value
+
+
+def _ranged(kind: Any, value: Any, where: str) -> Any:
+    inner, allowed = get_args(kind)
+    found = decode(inner, value, where)
+    if found not in allowed:
+        raise _misfit(where, str(allowed), value)
+    return found
+
+
+def _either(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
+    found: list[Misfit] = []
+    for kind in kinds:
+        try:
+            return decode(kind, value, where)
+        except Misfit as error:
+            found.append(error)
+    # Of "this or null" only the first says anything.
+    raise found[0]
+
+
+def _listed(origin: Any, kinds: tuple[Any, ...], value: Any, where: str) -> Any:
+    if not isinstance(value, (list, tuple)):
+        raise _misfit(where, "a list", value)
+    if origin is tuple and kinds[-1] is not ...:
+        if len(value) != len(kinds):
+            raise _misfit(where, f"a list of {len(kinds)}", value)
+        return tuple(decode(one, item, f"{where}[{i}]") for i, (one, item) in enumerate(zip(kinds, value, strict=True)))
+    return origin(decode(kinds[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+
+
+def _table(kind: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, Mapping):
+        raise _misfit(where, "a table", value)
+    item = get_args(kind)[1] if get_args(kind) else Any
+    return {key: decode(item, one, f"{where}.{key}" if where else key) for key, one in value.items()}
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+def _record(kind: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, Mapping):
+        raise _misfit(where, "a table", value)
+    if is_dataclass(kind):
+        optional = {f.name for f in fields(kind) if f.default is not MISSING or f.default_factory is not MISSING}
+    else:
+        optional = set(kind.__optional_keys__)
+    found = {}
+    for name, hint in _hints(kind).items():
+        if name in value:
+            found[name] = decode(_without_marks(hint), value[name], f"{where}.{name}" if where else name)
+        elif name not in optional:
+            raise Misfit(f"{f'{brief(where, 120)} lacks ' if where else 'it lacks '}{name}")
+    return kind(**found) if is_dataclass(kind) else {**value, **found}  # type: ignore[operator]
+
+
+def _without_marks(hint: Any) -> Any:
+    """`NotRequired[T]` as T."""
+    return get_args(hint)[0] if str(hint).startswith("typing.NotRequired") else hint

@@ -1,0 +1,43 @@
+"""Text of other people's in our messages: short, and on one line."""
+
+from typing import Any
+
+MOST = 200
+
+
+def brief(value: Any, most: int = MOST) -> str:
+    """`value` as text, its middle left out where it is long.
+
+    Example:
+        >>> brief("x" * 1000, most=20)
+        'xxxxxxxx ... xxxxxxx'
+    """
+    text = value if isinstance(value, str) else _shown(value)
+    if len(text) <= most:
+        return text
+    head = (most - 4) // 2
+    return f"{text[:head]} ... {text[len(text) - (most - head - 5) :]}"
+
+
+def _shown(value: Any) -> str:
+    """A `repr` of what may be large or broken."""
+    if isinstance(value, (bytes, bytearray, list, tuple, dict, set, frozenset, range)) and len(value) > MOST:
+        return f"a {type(value).__name__} of {len(value)}"
+    try:
+        return repr(value)
+    except Exception:
+        return f"a {type(value).__name__}"
+
+
+def quoted(value: Any) -> str:
+    """`repr`, its middle left out where it is long."""
+    return brief(brief(value, 10 * MOST) if not isinstance(value, str) else repr(value[: 10 * MOST]))
+
+
+def first_line(error: BaseException) -> str:
+    """An error's kind and the first line of its message."""
+    try:
+        lines = str(error).splitlines()
+    except Exception:
+        lines = []
+    return brief(f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)

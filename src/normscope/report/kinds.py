@@ -1,0 +1,158 @@
+"""What each kind of stored result must hold, as far as its page reads it; more is let through as it is."""
+
+from typing import Annotated, Any, NotRequired, TypedDict
+
+from normscope.decoding import Count, Positive, Range
+from normscope.demo import DemoRun
+
+Cell = str | bool | float | None
+Numbers = list[float | None]
+
+
+class Prediction(TypedDict):
+    eta_star: float
+    lambda_max: float
+    mode: str
+    rule: str
+    theory: str
+    optimizer: str
+    loss: str
+    loss_kind: str
+    stats: str
+    batch_size: Count
+    input_shape: list[int]
+    warnings: list[str]
+    notes: list[str]
+    layers: list[dict[str, Cell]]
+    settings: dict[str, Any]
+    environment: dict[str, Any]
+    seen: NotRequired[tuple[Positive, Positive] | None]
+    advice: NotRequired[str | None]
+
+
+class Measurement(TypedDict):
+    eta_star: float
+    lambda_max: float
+    residual: float
+    converged: bool
+    matrix: str
+    stats: str
+    rule: str
+    optimizer: str
+    loss: float
+    loss_name: str
+    loss_kind: str
+    products: Count
+    by_layer: dict[str, float]
+    layer_residuals: dict[str, float]
+    by_statistics: dict[str, float]
+    notes: list[str]
+    settings: dict[str, Any]
+    environment: dict[str, Any]
+    advice: NotRequired[str | None]
+
+
+class Nodes(TypedDict):
+    n: Count
+    nodes: list[list[Annotated[float, Range(-1e300, 1e300)]]]
+    weights: list[list[Annotated[float, Range(0, 1e300)]]]
+
+
+class Spectrum(TypedDict):
+    density: Nodes
+    matrix: str
+    stats: str
+    trace: float
+    trace_error: float
+    settings: dict[str, Any]
+    environment: dict[str, Any]
+
+
+class MeanMode(TypedDict):
+    lambda_max: float
+    share: float
+    converged: bool
+    residual: float
+    u_statistic: float
+    v_statistic: float
+    upper: float
+    settings: dict[str, Any]
+    environment: dict[str, Any]
+
+
+class Training(TypedDict):
+    losses: list[float]
+    evaluations: list[dict[str, float]]
+    diverged_at: Count | None
+    seconds: float
+    settings: dict[str, Any]
+    environment: dict[str, Any]
+
+
+class Method(TypedDict):
+    iterations: Count
+    to_target: Count | None
+    seconds: float
+    reason: str
+    gap: list[float]
+
+
+class Promise(TypedDict):
+    of: str
+    measured: list[float]
+    bound: list[float]
+
+
+class Comparison(TypedDict):
+    title: str
+    best: float
+    target: float
+    notes: list[str]
+    promise: Promise | None
+    methods: dict[str, Method]
+    environment: NotRequired[dict[str, Any]]
+    command: NotRequired[str]
+
+
+class Demo(TypedDict):
+    runs: list[DemoRun]
+
+
+class Window(TypedDict):
+    first: Count
+    last: Count
+    band_mean: float
+    beta_median: float
+    spikes: float
+
+
+class LandscapeLayer(TypedDict):
+    layer: str
+    shift: Numbers
+    shift_cosine: Numbers
+
+
+class LandscapeRun(TypedDict):
+    network: str
+    norm: str
+    seed: Count
+    final_loss: float
+    diverged_at: Count | None
+    seconds: float
+    seconds_looking: float
+    windows: list[Window]
+    looks: dict[str, Numbers]
+    layers: list[LandscapeLayer]
+    settings: dict[str, Any]
+    environment: dict[str, Any]
+
+
+class Landscapes(TypedDict):
+    runs: list[LandscapeRun]
+
+
+class Head(TypedDict):
+    """The first line of a Monitor's file."""
+
+    environment: NotRequired[dict[str, Any]]
+    command: NotRequired[str]
