@@ -36,11 +36,11 @@ class Measurement(Reportable):
         dataclasses.replace lets go of it.
     preconditioned: whether the numbers are those of P^-1/2 (A + weight decay) P^-1/2, P the optimizer's diagonal.
     critical: the learning rate at which the loss along the coming update is back at its value here (`descent.py`).
-    critical_by_batch: that of each batch, where they were measured apart.
+    critical_by_batch: the critical rate of each batch, where they were measured apart.
     start_rate, advice: that to start training with, and in words with what is known of it (`starting.py`);
-    start_range: from the least to the largest of the batches. All are
-        nan or empty unless hessian=True, stats="batch" and the model's own precision, and where the search failed, of
-        which a note then says why; these two also for losses and optimizers that were not tried.
+        start_range: from the least to the largest of the batches. All are nan or empty unless hessian=True,
+        stats="batch" and the model's own precision, and where the search failed; these also for losses and optimizers
+        that were not tried. A note then says why.
     """
 
     lambda_max: float
