@@ -62,7 +62,9 @@ def test_a_batch_whose_targets_are_all_ignored_does_not_decide():
     def loss(z, y):
         return F.cross_entropy(z, y, reduction="sum")
 
-    assert measure(model, loss, [ignored, kept], over="batches").loss_kind == "cross_entropy"
+    assert measure(model, loss, [ignored, kept], hessian=False, over="batches").loss_kind == "cross_entropy"
+    with pytest.raises(ValueError, match="all targets of this batch are ignored"):
+        measure(model, loss, ignored)
 
 
 def test_a_loss_that_is_not_convex_in_the_outputs_is_noted():

@@ -70,8 +70,9 @@ def refuse_flat(kind: Kind, matrix: str) -> None:
     """Raise where the loss is the same whatever the outputs."""
     if kind == FLAT and matrix != "hessian":
         raise ValueError(
-            "The loss does not change with the outputs: they do not fit each other. Cross-entropy over one class is 0 "
-            "always; for one logit a sample use binary_cross_entropy_with_logits, for numbers a squared error."
+            "The loss does not change with the outputs: they do not fit each other, or all targets of this batch are "
+            "ignored. Cross-entropy over one class is 0 always; for one logit a sample use "
+            "binary_cross_entropy_with_logits, for numbers a squared error."
         )
 
 

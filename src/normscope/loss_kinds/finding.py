@@ -29,7 +29,7 @@ _NOISE = 8
 # How far chosen points lie apart: at the next where rounding hides the change of the gradient, as with large targets.
 _SPREADS = (1.0, 1e3, 1e6)
 _PROBABILITIES, _TINY = 1e-3, 1e-4
-_UNLIKE = "its gradient by the outputs is neither that of cross-entropy nor that of squared error"
+_UNLIKE = "its gradient by the outputs changes in another way than theirs"
 
 
 def loss_kind(loss: Callable[[Tensor], Tensor], outputs: Tensor) -> str:
