@@ -316,6 +316,12 @@ def test_other_dtypes(dtype):
     torch.testing.assert_close(model(x), before, rtol=2e-2 if dtype == torch.bfloat16 else 1e-6, atol=1e-6)
 
 
+def test_statistics_have_the_dtype_of_a_scale_of_another_form():
+    model = nn.Sequential(nn.Linear(C, C).bfloat16(), foreign.GemmaRMSNorm(C))
+    swap_norms(model, "batch")
+    assert core(model[1]).running_mean.dtype == torch.float32
+
+
 def test_layers_on_the_meta_device_are_left_by_name():
     with torch.device("meta"):
         model = nn.Sequential(foreign.LlamaRMSNorm(C), nn.LayerNorm(C))

@@ -55,15 +55,15 @@ class Formula:
 def fit(layer: nn.Module, channels: int, *, last: bool) -> Formula | None:
     """The formula of a copied layer for inputs with channels last or second; None where it is none of these."""
     layer.eval()
-    found = _fit_mode(layer, channels, last)
     holds = any(True for _ in (*layer.parameters(), *layer.buffers()))
+    found = _fit_mode(layer, channels, last, holds)
     if holds and (found is None or found.fixed) and not last:
         layer.train()
         found = _fit_batch(layer, channels) or found
     return found
 
 
-def _fit_mode(layer: nn.Module, channels: int, last: bool) -> Formula | None:
+def _fit_mode(layer: nn.Module, channels: int, last: bool, holds: bool) -> Formula | None:
     fixed = None
     for shape in probing.shapes(channels, last=last):
         x, smaller = (probing.draw(shape, scale, layer) for scale in (100.0, 10.0))
@@ -73,7 +73,7 @@ def _fit_mode(layer: nn.Module, channels: int, last: bool) -> Formula | None:
         invariant = (y - same).abs().max() <= 10 * _FITS * y.abs().max()
         x, y = _second(x, last), _second(y, last)
         if not invariant:
-            if _affine(x, y) is None:
+            if not holds or _affine(x, y) is None:
                 return None
             fixed = _fixed(last)
             continue

@@ -51,7 +51,8 @@ def _scaled(
     """The new layer with the tensors of the old one that mean the same in both."""
     source = core(old)
     own = next((part for part in (old, getattr(old, "norm", None)) if isinstance(part, OwnScale)), None)
-    arguments = _arguments(source, to, next(model.parameters(), torch.empty(0))) | options
+    like = next((tensor for part in (old, model) for tensor in part.parameters()), torch.empty(0))
+    arguments = _arguments(source, to, like) | options
     try:
         new = make_norm(to, _channels(name, source, to), dim=_dim(source), **arguments)
     except TypeError as error:
