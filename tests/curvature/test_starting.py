@@ -191,11 +191,13 @@ def test_results_say_it_with_what_it_has_cost(task):
     assert found.advice in str(found)
     assert found.verdict(0.1).text.endswith(f"To start training with: {in_digits(*found.start_range)}.")
     assert found.plain()["advice"] == found.advice
-    predicted = predict(model, (64,), "half_mse", 64)
+    # Of enough channels for the theory to name a rate.
+    wide = models.MLP(64, 10, width=200, norm="batch", seed=0)
+    predicted = predict(wide, (64,), "half_mse", 64)
     assert predicted.start_rate == predicted.eta_star / 2
     assert predicted.advice in str(predicted)
     assert f"To start training with: {in_digits(*[predicted.start_rate] * 2)}." in predicted.verdict(0.1).text
-    printed = predict(model, (64,), "half_mse", 64, theory="paper")
+    printed = predict(wide, (64,), "half_mse", 64, theory="paper")
     assert "To start" not in str(printed) + printed.verdict(0.1).text
 
 
