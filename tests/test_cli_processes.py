@@ -43,8 +43,13 @@ def _until(condition, seconds=60):
 
 
 @pytest.mark.parametrize(
-    "asked", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow), pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
-)  # fmt: skip
+    "asked",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+    ],
+)
 def test_every_signal_ends_a_verb_with_one_message(asked, tmp_path):
     (tmp_path / "net.py").write_text(NETWORKS)
     running = started("predict", "net.py:waits", "--input", "4", cwd=tmp_path)
@@ -80,10 +85,15 @@ def test_a_served_page_ends_on_sigterm_and_a_reader_that_hangs_up_is_no_news(tmp
 def test_handlers_are_as_they_were_and_an_ignored_signal_stays_ignored():
     before = signal.getsignal(signal.SIGTERM)
     hangup = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with pytest.raises(Terminated), stopping():
+
+    def ask():
+        with stopping():
             assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
             signal.raise_signal(signal.SIGTERM)
+
+    try:
+        with pytest.raises(Terminated):
+            ask()
     finally:
         signal.signal(signal.SIGHUP, hangup)
     assert signal.getsignal(signal.SIGTERM) == before

@@ -118,7 +118,7 @@ def _swapped(content, old, new):
 @pytest.mark.parametrize(
     ("name", "change", "said"),
     [
-        ("prediction.json", lambda text: _swapped(text, '"schema": 1', '"a": ' + "[" * 100_000), "nested more than 64 deep"),
+        ("prediction.json", lambda text: _swapped(text, '"schema": 1', '"a": ' + "[" * 100_000), "more than 64 deep"),
         ("prediction.json", lambda text: _swapped(text, '"schema": 1', '"schema": ' + "9" * 400), "of 400 digits"),
         ("prediction.json", lambda text: _swapped(text, '"mode": "', '"mode_": "'), "lacks mode"),
         ("training.json", lambda text: _swapped(text, '"losses": [', '"losses": ["x", '), "losses[0] must be a number"),
@@ -126,7 +126,7 @@ def _swapped(content, old, new):
         ("monitor/monitor.jsonl", lambda text: _swapped(text, '"factors"', '"other"'), "lacks factors"),
         ("monitor/monitor.jsonl", lambda text: _swapped(text, '"errors"', '"more"'), "look 1 lacks errors"),
         ("spectrum.json", lambda text: _swapped(text, '"n": ', '"n": null, "m": '), "density.n must be an integer"),
-        ("solve.json", lambda text: _swapped(text, '"gap": [', '"gap": [' + '"' + "y" * 10**6 + '", '), "must be a num"),
+        ("solve.json", lambda text: _swapped(text, '"gap": [', '"gap": [' + '"' + "y" * 10**6 + '", '), "must be a"),
         ("reproduce/gradients.json", lambda text: text[: len(text) // 2], "is damaged or no JSON"),
     ],
 )  # fmt: skip
