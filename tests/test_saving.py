@@ -79,7 +79,12 @@ def test_links_modes_and_devices(tmp_path):
     assert (tmp_path / "link.json").is_symlink()
     assert (tmp_path / "real.json").read_text() == '{\n "a": 1\n}\n'
     assert (tmp_path / "real.json").stat().st_mode & 0o777 == 0o640
-    for place, said in ((os.devnull, "is a device"), (tmp_path, "is a folder")):
+    (tmp_path / "loop").symlink_to("loop")
+    for place, said in (
+        (os.devnull, "is a device"),
+        (tmp_path, "is a folder"),
+        (tmp_path / "loop", "is a link that leads to itself"),
+    ):
         with pytest.raises(ValueError, match=said):
             save_text(place, "")
 
