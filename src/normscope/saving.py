@@ -31,7 +31,10 @@ def beside(path: str | Path) -> Iterator[Path]:
         >>> place.read_text()
         'whole'
     """
-    place = Path(path).resolve()
+    try:
+        place = Path(path).resolve()
+    except RuntimeError as error:
+        raise ValueError(f"{path} is a link that leads to itself. Name another file.") from error
     if place.exists() and not place.is_file():
         what = "is a folder" if place.is_dir() else "is a device, a pipe or a socket"
         raise ValueError(f"{path} {what} and cannot be replaced by a file. Name another file.")
