@@ -26,7 +26,9 @@ _METHODS = (
 
 def frozen(kind):
     """A subclass of a container all of whose methods raise."""
-    return type(f"Frozen{kind.__name__.title()}", (kind,), dict.fromkeys(_METHODS, _refuse) | {"__hash__": object.__hash__})
+    return type(
+        f"Frozen{kind.__name__.title()}", (kind,), dict.fromkeys(_METHODS, _refuse) | {"__hash__": object.__hash__}
+    )
 
 
 class Raises:

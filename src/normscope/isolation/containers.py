@@ -141,9 +141,7 @@ class Kept:
 def _same(base: Base, some: Sequence[Any], others: Sequence[Any]) -> bool:
     if [*map(base.size, some)] != [*map(len, others)]:
         return False
-    return all(
-        all(map(operator.is_, _joined(there, some), _joined(here, others))) for there, here in base.parts
-    )
+    return all(all(map(operator.is_, _joined(there, some), _joined(here, others))) for there, here in base.parts)
 
 
 def _joined(entries: Callable[[Any], Iterable[Any]], containers: Sequence[Any]) -> Iterator[Any]:

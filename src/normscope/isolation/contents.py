@@ -25,7 +25,9 @@ from normscope.isolation.containers import BASES, DICT, SET, Base
 # Larger containers of objects that are no modules are left alone: to compare them before each pass would cost too much.
 MOST = 10_000
 _NOTHING: Any = object()
-_INERT = frozenset({bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, type})
+_INERT: frozenset[type] = frozenset(
+    {bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, type}
+)
 _EXACT = frozenset(base.kind for base in BASES)
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _OURS = {"torch", "numpy", "normscope", "lightning", "pytorch_lightning", "accelerate"}
