@@ -143,7 +143,7 @@ class _State:
     def __init__(self, contents: Contents) -> None:
         self._kept = Kept(contents.containers)
         self._empty = contents.empty
-        self._slots = [(module, member, read_slot(module, member), where) for module, member, where in contents.slots]
+        self._slots = [(module, member, read_slot(module, member)) for module, member, _ in contents.slots]
 
     def put_back(self) -> list[tuple[str, BaseException]]:
         """Names of those that could not be, with what was raised."""
@@ -152,7 +152,7 @@ class _State:
         if any(self._empty):
             for container in self._empty:
                 container.clear()
-        for module, member, value, where in self._slots:
+        for module, member, value in self._slots:
             if read_slot(module, member) is not value:
                 put_slot(module, member, value)
         return failed
