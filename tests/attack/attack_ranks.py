@@ -89,7 +89,7 @@ def attack():
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(_rank, args=(folder,), nprocs=2)
         (other, waited), (own, took) = (torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in (0, 1))
-    names = [name for name in took]
+    names = list(took)
     wrong = [
         name
         for name in names
@@ -110,7 +110,6 @@ def attack():
 
 if __name__ == "__main__":
     result = attack()
-    print(
-        f"ranks: {result['failures']} failures, wrong: {result['wrong']}, longest: {max(result['seconds'].values()):.1f} s"
-    )
+    longest = max(result["seconds"].values())
+    print(f"ranks: {result['failures']} failures, wrong: {result['wrong']}, longest: {longest:.1f} s")
     print(result)

@@ -24,7 +24,7 @@ def attack(count, seed=0):
         found = {}
         start = threading.Barrier(2)
 
-        def work(number, name, which):
+        def work(number, name, which, start=start, found=found):
             start.wait()
             try:
                 found[number] = VERBS[name](*pairs[number][which], F.cross_entropy)

@@ -1,5 +1,6 @@
 """The attacks in small; each script takes a larger `--count`."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -17,8 +18,6 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def _handlers_and_hooks():
-    import signal
-
     before = signal.getsignal(signal.SIGALRM)
     yield
     signal.setitimer(signal.ITIMER_REAL, 0)

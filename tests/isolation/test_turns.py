@@ -37,9 +37,13 @@ def test_a_signal_waits_until_something_is_entered(struck):
         finally:
             steps.append("left")
 
-    with pytest.raises(Struck), turn, entered():
-        signals.deliver()
-        steps.append("never")
+    def work():
+        with turn, entered():
+            signals.deliver()
+            steps.append("never")
+
+    with pytest.raises(Struck):
+        work()
     assert steps == ["entered", "left"]
     assert signal.getsignal(signal.SIGUSR1) is struck
 

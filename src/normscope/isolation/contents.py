@@ -31,13 +31,11 @@ _INERT: frozenset[type] = frozenset(
 _EXACT = frozenset(base.kind for base in BASES)
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _OURS = {"torch", "numpy", "normscope", "lightning", "pytorch_lightning", "accelerate"}
-_COPYABLE = frozenset(
-    type(made)
-    for made in (
-        iter([]), iter(()), iter(range(0)), iter(""), iter({}), iter({}.values()), iter({}.items()), iter(set()),
-        reversed([]), itertools.count(),
-    )
+_FRESH: tuple[Any, ...] = (
+    iter([]), iter(()), iter(range(0)), iter(""), iter({}), iter({}.values()), iter({}.items()), iter(set()),
+    reversed([]), itertools.count(),
 )  # fmt: skip
+_COPYABLE = frozenset(map(type, _FRESH))
 _FACTORIES = (UserDict, UserList, SimpleNamespace)
 
 
