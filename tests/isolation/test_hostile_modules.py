@@ -1,4 +1,4 @@
-"""Whatever a module holds and wherever a measurement breaks: the parameters stay the optimizer's, and training the same."""
+"""Whatever a module holds and wherever a measurement breaks: the parameters stay the optimizer's."""
 
 import warnings
 
@@ -247,11 +247,11 @@ def test_a_container_that_cannot_be_filled_stops_no_other(monkeypatch):
     def break_it():
         with home.untouched(run.model):
             run.model.linear.marked = run.model.norm.marked = True
-            Kept_groups = [lent for lent in [DICT._replace(fill=failing)]]
+            base = DICT._replace(fill=failing)
             original = home._State.put_back
 
             def put_back(self):
-                self._kept._groups = [(Kept_groups[0], *g[1:]) if g[0] is DICT else g for g in self._kept._groups]
+                self._kept._groups = [(base, *g[1:]) if g[0] is DICT else g for g in self._kept._groups]
                 return original(self)
 
             monkeypatch.setattr(home._State, "put_back", put_back)

@@ -25,17 +25,17 @@ from normscope.isolation.containers import BASES, DICT, SET, Base
 # Larger containers of objects that are no modules are left alone: to compare them before each pass would cost too much.
 MOST = 10_000
 _NOTHING: Any = object()
-_INERT = frozenset({bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, type})
+_INERT: frozenset[type] = frozenset(
+    {bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, type}
+)
 _EXACT = frozenset(base.kind for base in BASES)
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _OURS = {"torch", "numpy", "normscope", "lightning", "pytorch_lightning", "accelerate"}
-_COPYABLE = frozenset(
-    type(made)
-    for made in (
-        iter([]), iter(()), iter(range(0)), iter(""), iter({}), iter({}.values()), iter({}.items()), iter(set()),
-        reversed([]), itertools.count(),
-    )
+_FRESH: tuple[Any, ...] = (
+    iter([]), iter(()), iter(range(0)), iter(""), iter({}), iter({}.values()), iter({}.items()), iter(set()),
+    reversed([]), itertools.count(),
 )  # fmt: skip
+_COPYABLE = frozenset(map(type, _FRESH))
 _FACTORIES = (UserDict, UserList, SimpleNamespace)
 
 

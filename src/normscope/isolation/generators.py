@@ -59,7 +59,7 @@ def _of_owned(value: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | No
     if isinstance(value, torch.Generator):
         return lambda: torch.Generator.get_state(value), lambda state: torch.Generator.set_state(value, state)
     if isinstance(value, np.random.Generator):
-        bits: Any = np.random.Generator.bit_generator.__get__(value)  # type: ignore[attr-defined]
+        bits: Any = np.random.Generator.bit_generator.__get__(value)
         return lambda: bits.state, lambda state: setattr(bits, "state", state)
     if isinstance(value, np.random.RandomState):
         seeded = np.random.RandomState

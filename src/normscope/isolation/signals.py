@@ -8,7 +8,7 @@ next call of a watched layer or the end of the measurement; anywhere else the us
 signal this costs a few microseconds a measurement. Handlers are the main thread's, and so is all of this.
 """
 
-import _signal
+import _signal  # type: ignore[import-not-found]
 import contextlib
 import signal
 import sys
@@ -35,7 +35,7 @@ _numbers = sorted(map(int, signal.valid_signals()))
 
 def steady(function: Function) -> Function:
     """Signals wait until `function` has returned."""
-    _waited_for.add(function.__code__)  # type: ignore[attr-defined]
+    _waited_for.add(function.__code__)
     return function
 
 

@@ -3,12 +3,18 @@
 Nothing is undone by arithmetic (theta - a + a is not theta in floating point). While the context lasts, every trainable
 parameter is a new leaf, every buffer and every other tensor or array a module holds is a clone; at the end the very
 same objects are back in their places, never written: values, `.grad`, hooks, version counters and the autograd nodes
-that DDP listens to. Attributes of modules (modes, counters, lists, dicts) are put back from a shallow copy, random
-generators to their states. Compiled models run eagerly inside, so no new graph is made. Frozen parameters are cloned
-too where they are no more than the trainable ones: a forward may write them, as that of a momentum encoder does. What
-is not watched: a larger frozen network (a copy would cost too much), things outside the model's modules that its
-forward writes (a hook of yours that appends to a global list), and what lies deeper than one level in a list or dict of
-a module, in a tuple or in an object of a class of yours.
+that DDP listens to. Putting back runs no code of the user's (`containers.py`), goes on after a step that fails, looks
+at the end whether each thing is the object it was, and then says what is not. Compiled models run eagerly inside, so no
+new graph is made. Frozen parameters are cloned too where they are no more than the trainable ones: a forward may write
+them, as that of a momentum encoder does.
+
+A forward that creates something (hooks, buffers, layers, a cache, a flag that says so) has all of it undone, before the
+next forward of the measurement as at the end: modules' attributes and slots, hooks, what containers hold at any depth,
+attributes of objects and the containers in them. The user's own next forward then is the first, and creates it.
+
+Refused by name before anything moves: iterators that cannot be copied, tensors that cannot. What is not watched: a
+larger frozen network (a copy would cost too much), things outside the model's modules that its forward writes (a global
+flag or list, a file), tensors in sets and in objects that are no modules, objects within objects.
 """
 
 import sys
@@ -137,7 +143,7 @@ class _State:
     def __init__(self, contents: Contents) -> None:
         self._kept = Kept(contents.containers)
         self._empty = contents.empty
-        self._slots = [(module, member, read_slot(module, member), where) for module, member, where in contents.slots]
+        self._slots = [(module, member, read_slot(module, member)) for module, member, _ in contents.slots]
 
     def put_back(self) -> list[tuple[str, BaseException]]:
         """Names of those that could not be, with what was raised."""
@@ -146,7 +152,7 @@ class _State:
         if any(self._empty):
             for container in self._empty:
                 container.clear()
-        for module, member, value, where in self._slots:
+        for module, member, value in self._slots:
             if read_slot(module, member) is not value:
                 put_slot(module, member, value)
         return failed
