@@ -148,7 +148,7 @@ def _monitor(found: Row) -> str:
 def _swapped(found: Row) -> str:
     own = found["to"][found["own"]]
     left = f", {len(own['left'])} left" if own["left"] else ""
-    return f"{own['swapped']} of {found['normalizers']} {found['own']}{left}"
+    return f"{own['swapped']} ({found['own']}){left}"
 
 
 def _folded(found: Row) -> str:
@@ -156,6 +156,7 @@ def _folded(found: Row) -> str:
         return "no BatchNorm"
     off = f", off by {float(found.get('in_float64', found['outputs_off'])):.0e}" if found["folded"] else ""
     off += " in float64" if "in_float64" in found else ""
+    off += ", with example=" if "first_refused" in found else ""
     return f"{found['folded']} of {found['batch_norms']}{off}"
 
 
@@ -175,8 +176,8 @@ _LEGEND = """\
 - predict: lambda_max; which multiples of such predictions are measured; which one was here, for the same loss.
 - measure: lambda_max of the generalized Gauss-Newton matrix, or of the Hessian where it says so.
 - Monitor: whether the watched run equals the unwatched one bit for bit, and what could not be measured.
-- swap_norms: layers exchanged for a new one of the kind that most of them are.
-- fold_norms: BatchNorms folded, and the largest relative difference of the outputs.
+- swap_norms: layers exchanged for new ones, the kind that most of them are, and layers left with a reason.
+- fold_norms: BatchNorms folded, the largest relative difference of the outputs, and whether it asked for example=.
 - Numbers in brackets lead to the messages below the table."""
 
 

@@ -11,13 +11,18 @@ from torch import Tensor, nn
 STEPS = 4
 
 
+def inputs_of(entry: Entry, batch: Any) -> Any:
+    """What the model is called with, where the entry has no forward of its own."""
+    if entry.loss_fn is None:
+        return batch
+    return batch[:-1] if len(batch) > 2 else batch[0]
+
+
 def outputs(entry: Entry, model: nn.Module, batch: Any) -> Any:
     """What the loss is a function of."""
     if entry.forward is not None:
         return entry.forward(model, batch)
-    inputs = batch
-    if entry.loss_fn is not None:
-        inputs = batch[:-1] if len(batch) > 2 else batch[0]
+    inputs = inputs_of(entry, batch)
     if isinstance(inputs, Mapping):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)

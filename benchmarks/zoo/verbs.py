@@ -13,7 +13,7 @@ from refusals import outcome_of
 from state import Kept, detached, differing, first, seed
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
-from training import batches, loss_of, made, optimizer_of, outputs, train
+from training import batches, inputs_of, loss_of, made, optimizer_of, outputs, train
 
 import normscope as ns
 
@@ -294,12 +294,17 @@ def folded(entry: Entry, package: str) -> Found:
     norms = sum(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
 
     results: list[Any] = []
+    example: dict[str, Any] = {}
 
     def call() -> Found:
-        results.append(ns.fold_norms(model))
+        results.append(ns.fold_norms(model, **example))
         return {"folded": len(results[0].folded), "left": dict(results[0].left)}
 
     found = attempted(model, call) | {"batch_norms": norms}
+    if "example=" in found.get("message", "") and entry.forward is None:
+        # The way that the refusal names.
+        example["example"] = inputs_of(entry, batch)
+        found = attempted(model, call) | {"batch_norms": norms, "first_refused": found["message"]}
     if not results:
         return found
     before, after = (_eval(entry, one, batch) for one in (model, results[0].model))
@@ -310,7 +315,7 @@ def folded(entry: Entry, package: str) -> Found:
         double = model.double()
         try:
             before = _eval(entry, double, wide(batch))
-            after = _eval(entry, ns.fold_norms(double).model, wide(batch))
+            after = _eval(entry, ns.fold_norms(double, **wide(example)).model, wide(batch))
         except Exception as error:
             return found | {"in_float64": f"{type(error).__name__}: {error}"[:300]}
         found["in_float64"] = off = _apart(before, after)
