@@ -146,7 +146,7 @@ def test_where_it_cannot_be_measured_the_rest_is_and_a_note_says_why(task):
     found = measure(model, refusing, (x, target), matrix="hessian")
     assert found.lambda_max > 0
     assert math.isnan(found.critical)
-    assert "The critical step was not measured: The outputs are too far off." in found.notes
+    assert "The critical rate was not measured: The outputs are too far off." in found.notes
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     optimizer.lock = threading.Lock()
     found = measure(model, losses.half_mse, (x, y), optimizer=optimizer)

@@ -111,8 +111,8 @@ def carry_out(
         own = blocks(lent, model, chosen) if asked.layers else {}
         for name, numbers in own.items():
             seen[f"layer {name!r}"] = Found(stats, matrix, numbers, False, look.top(stats, matrix, numbers)[0])
-        if ritz.vectors.dtype == torch.float32 and not look.drew and not asked.draws:
-            sought: dict[str, Any] = {"tol": asked.solver.tol, "keep": KEPT, "options": options}
+        if ritz.vectors.dtype == torch.float32 and not asked.draws:
+            sought: dict[str, Any] = {"tol": asked.solver.tol, "keep": KEPT, "options": options, "draws": look.drew}
             seen, said = looked_at_in_float64(seen, lent, model, loss_fn, searched, **sought)
             notes += said
         found = seen[_TOP].ritz
@@ -124,7 +124,7 @@ def carry_out(
                 losses = look.losses(stats, chosen)
                 critical = critical_step(lent, chosen, losses, gradient, asked.optimizer, guess=eta_star)
             except Exception as problem:
-                notes.append(f"The critical step was not measured: {(str(problem) or repr(problem)).splitlines()[0]}")
+                notes.append(f"The critical rate was not measured: {(str(problem) or repr(problem)).splitlines()[0]}")
         guess = eta_star if critical in (0.0, math.inf) else critical
         rest = []
         for pair in others_of:
@@ -134,7 +134,8 @@ def carry_out(
         settings = _settings(asked, lent.originals[chosen[0]])
     notes += on_the_pass(look, unused, loss_fn, matrix, searched, over)
     notes += [
-        f"Not converged in {one.ritz.products} products: {what}. With most= a search goes on for longer."
+        f"Not converged in {one.ritz.products} products: {what}. Its relative residual is {_largest(one):.1e}; with "
+        "most= a search goes on for longer."
         for what, one in seen.items()
         if not one.ritz.converged
     ]
@@ -193,6 +194,11 @@ def carry_out(
         advice=measured_advice(critical, eta_star, *tried),
         memory=found.memory,
     )
+
+
+def _largest(found: Found) -> float:
+    """The residual of the end that is asked for, or the larger one of two."""
+    return max(found.ritz.residuals[0], found.ritz.residuals[-1] if found.smallest else 0.0)
 
 
 def _chosen(asked: Asked, lent: Lent) -> tuple[list[int], list[str]]:
