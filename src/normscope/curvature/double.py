@@ -61,6 +61,8 @@ def looked_at_in_float64(
         lent: what the model works with, in float32. tol: relative difference to bear. keep: pairs to remember.
         draws: whether forwards draw random numbers. options: of the `Look`.
     """
+    # Generators, too, begin where every pass has begun.
+    lent.reset()
     for leaf in lent.leaves:
         leaf.requires_grad_(True)
     checked, notes = dict(found), []
