@@ -454,7 +454,7 @@ def main() -> None:
         result[COST] = {}
 
         def row(name: str, found: dict[str, Any]) -> None:
-            result[COST][name] = found
+            result[COST].setdefault(name, {}).update(found)
             keep()
             print(name, json.dumps(found))
 
