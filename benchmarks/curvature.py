@@ -17,6 +17,8 @@ compared, and "train" (as trained), where they raise, change the mode or move th
   start has to mend; products_from_all: with 60 products' worth of the last operator remembered, all of its top that
   counts; products_from_best: by Lanczos from the answer's own projection onto those 60 vectors, the nearest start in
   them. In a row: a look after each of five more steps, each from what the one before remembers.
+- cost: gradient passes of the default call, and with the Hessian's ends, the default before (`cost.py`); asked for by
+  --only cost, of a batch of --batch.
 - memory: peak of a measurement over the peak of a training step, each in a process of its own.
 
 TF32 is off, but that on a GPU each other tool runs once more with it: normscope searches with such products and ends
@@ -39,6 +41,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from cost import costs
 from torch import Tensor, nn
 
 import normscope as ns
@@ -53,6 +56,7 @@ TOL = 1e-3
 ALL = 60
 LOOKS = 5
 PARTS = ("product", "race", "warm", "memory")
+COST = "cost"
 SLOW = 3.0
 SIDE = 32
 LOSS = nn.CrossEntropyLoss()
@@ -417,7 +421,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=60, help="of training, for the second point")
     parser.add_argument("--peak", nargs=2, metavar=("NETWORK", "WHAT"), help="print one peak and end")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="some parts alone")
+    parser.add_argument("--only", nargs="+", choices=(*PARTS, COST), default=PARTS, help="some parts alone")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     if args.peak:
@@ -446,6 +450,16 @@ def main() -> None:
         if args.out:
             args.out.write_text(json.dumps(result, indent=1) + "\n")
 
+    if COST in args.only:
+        result[COST] = {}
+
+        def row(name: str, found: dict[str, Any]) -> None:
+            result[COST].setdefault(name, {}).update(found)
+            keep()
+            print(name, json.dumps(found))
+
+        costs(args.batch, row)
+        return
     for network in chosen:
         points = {}
         for steps in (0, args.steps) if args.device == "cpu" else (args.steps,):

@@ -83,7 +83,7 @@ def test_kept_outputs_give_the_products_of_new_ones(name, trained):
     with untouched(model) as lent:
         network = Network(lent, model, losses.half_mse, (x, None), stats="batch")
         kept = Outputs(model)
-        network.output(kept=kept)
+        network.output(around=kept.keeping())
         assert kept_of_called(kept) == counts
         push = network.push(kept)
         for v in torch.randn(2, network.size, dtype=torch.float64):

@@ -163,7 +163,7 @@ def _rank(rank: int, folder: str) -> None:
     monitor = Monitor(parallel, F.cross_entropy, every=1, measure=["curvature"], budget=None, on_error="raise")
     F.cross_entropy(parallel(x), y).backward()
     looked = monitor.step(x, y, opt).results["curvature"]
-    found = measure(parallel, F.cross_entropy, (x, y))
+    found = measure(parallel, F.cross_entropy, (x, y), hessian=True)
     torch.save([looked.lambda_max, found.lambda_max, found.hessian_min, found.loss], f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
@@ -174,7 +174,14 @@ def test_processes_average_their_products(tmp_path):
     mp.spawn(_rank, args=(str(tmp_path),), nprocs=2)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     assert first == second
-    alone = measure(models.MLP(6, 3, width=8, norm="batch"), F.cross_entropy, list(_batches(2)), tol=1e-5)
+    alone = measure(
+        models.MLP(6, 3, width=8, norm="batch"),
+        F.cross_entropy,
+        list(_batches(2)),
+        tol=1e-5,
+        over="batches",
+        hessian=True,
+    )
     expected = [alone.lambda_max, alone.lambda_max, alone.hessian_min, alone.loss]
     assert first == pytest.approx(expected, rel=2e-3)
 

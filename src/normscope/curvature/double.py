@@ -7,6 +7,7 @@ tolerance, the search is made anew in float64.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from normscope.curvature.lanczos import Ritz, scales
 from normscope.curvature.look import Look
+from normscope.curvature.narrow import NarrowDraws
 from normscope.isolation.untouched import Lent, untouched
 
 # The least difference that is held against float32: rounding of v'Av alone makes up to 1e-5.
@@ -50,18 +52,22 @@ def looked_at_in_float64(
     *,
     tol: float,
     keep: int,
+    draws: bool,
     options: Mapping[str, Any],
 ) -> tuple[dict[str, Found], list[str]]:
     """`found` with those searched anew that float32 had wrong, and what to say of it.
 
     Args:
         lent: what the model works with, in float32. tol: relative difference to bear. keep: pairs to remember.
-        options: of the `Look`.
+        draws: whether forwards draw random numbers. options: of the `Look`.
     """
+    # Generators, too, begin where every pass has begun.
+    lent.reset()
     for leaf in lent.leaves:
         leaf.requires_grad_(True)
     checked, notes = dict(found), []
-    with untouched(model, only=set(map(id, lent.leaves)), dtype=torch.float64) as wide:
+    alike = NarrowDraws() if draws else nullcontext()
+    with untouched(model, only=set(map(id, lent.leaves)), dtype=torch.float64) as wide, alike:
         look = Look(wide, model, loss_fn, cast(batches, torch.float64), **{**options, "dtype": torch.float64})
         for name, one in found.items():
             try:
@@ -93,7 +99,7 @@ def _quotients(look: Look, found: Found) -> list[tuple[float, float, float]]:
 
 
 def _wrong(name: str, narrow: float, wide: float, batches: Sequence[Any]) -> str:
-    said = f"In float32 {name} came out as {narrow:.3g}; {wide:.3g} is of a search in float64."
+    said = f"In float32 {name} came out as {narrow:.5g}; {wide:.5g} is of a search in float64."
     far = max((_offset(t) for batch in batches for t in tree_leaves(batch[0]) if isinstance(t, Tensor)), default=0.0)
     if far < _FAR:
         return f"{said} Training in float32 has the same rounding errors."

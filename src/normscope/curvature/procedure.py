@@ -123,8 +123,8 @@ def carry_out(
         own = blocks(lent, model, chosen) if asked.layers else {}
         for name, numbers in own.items():
             seen[f"layer {name!r}"] = Found(stats, matrix, numbers, False, look.top(stats, matrix, numbers)[0])
-        if ritz.vectors.dtype == torch.float32 and not look.drew and not asked.draws:
-            sought: dict[str, Any] = {"tol": asked.solver.tol, "keep": KEPT, "options": options}
+        if ritz.vectors.dtype == torch.float32 and not asked.draws:
+            sought: dict[str, Any] = {"tol": asked.solver.tol, "keep": KEPT, "options": options, "draws": look.drew}
             seen, said = looked_at_in_float64(seen, lent, model, loss_fn, searched, **sought)
             notes += said
         found = seen[_TOP].ritz
@@ -147,7 +147,8 @@ def carry_out(
         settings = _settings(asked, lent.originals[chosen[0]])
     notes += on_the_pass(look, unused, loss_fn, matrix, searched, over)
     notes += [
-        f"Not converged in {one.ritz.products} products: {what}. With most= a search goes on for longer."
+        f"Not converged in {one.ritz.products} products: {what}. Its relative residual is {_largest(one):.1e}; with "
+        "most= a search goes on for longer."
         for what, one in seen.items()
         if not one.ritz.converged
     ]
@@ -225,6 +226,11 @@ def _unmeasured(stats: str, cast: torch.dtype | None) -> str:
     if stats != "batch":
         return f"the critical rate is measured with stats='batch', and not with stats={stats!r}"
     return "" if cast is None else f"the critical rate is measured in the model's own precision, and not in {cast}"
+
+
+def _largest(found: Found) -> float:
+    """The residual of the end that is asked for, or the larger one of two."""
+    return max(found.ritz.residuals[0], found.ritz.residuals[-1] if found.smallest else 0.0)
 
 
 def _chosen(asked: Asked, lent: Lent) -> tuple[list[int], list[str]]:
