@@ -157,7 +157,7 @@ def test_a_loader_that_does_not_know_its_length(folder, monkeypatch, capsys):
         (["net.py:build", "--data", "digitz"], "Did you mean 'digits'"),
         (["net.py:bild", "--data", "digits"], "Did you mean 'build'"),
         (["nothere.py:build", "--data", "digits"], "no file"),
-        (["net.py:needs", "--data", "digits"], "without arguments"),
+        (["net.py:needs", "--data", "digits"], "with no arguments"),
         (["net.py:no_model", "--data", "digits"], "must return an ns.Setup, a dict of its fields, or a tuple"),
         (["net.py:plain", "--data", "digits"], "does not take this batch"),
         (["net.py:plain", "--data", "wrong.npz"], "arrays x and y; it has inputs"),

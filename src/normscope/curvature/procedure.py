@@ -97,7 +97,8 @@ def carry_out(
         if len(unused) == len(chosen):
             raise ValueError("The loss does not depend on any trainable parameter, so it has no curvature by them.")
         kind = look.kind(stats, chosen)
-        refuse_flat(kind, matrix)
+        if not gradient.any():
+            refuse_flat(kind, matrix)
         warm = None if asked.start is None else asked.start.memory
         begin: dict[str, Any] = {"warm": warm, "gradient": gradient, "keep": KEPT}
         both_ends = asked.hessian and matrix == "hessian"

@@ -21,7 +21,7 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, Processes, str]:
         if isinstance(model, DistributedDataParallel):
             group = model.process_group
             model = model.module
-        elif isinstance(inner := vars(model).get("_modules", {}).get("_orig_mod"), nn.Module):
+        elif isinstance(inner := dict(model.named_children()).get("_orig_mod"), nn.Module):
             model = inner
         else:
             break
