@@ -56,7 +56,8 @@ def said_once(doing: str) -> Iterator[None]:
 def place_of(error: BaseException) -> str:
     """Where in the user's own code, as " (file.py, line 3)"; empty where it is all ours or a library's."""
     if isinstance(error, SyntaxError) and error.filename:
-        return f" ({Path(error.filename).name}, line {error.lineno})"
+        # Its own words end with the place.
+        return ""
     libraries = [Path(__file__).parent, *map(Path, set(sysconfig.get_paths().values()))]
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)

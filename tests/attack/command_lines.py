@@ -243,13 +243,20 @@ def _fresh(base: Path, place: Path) -> None:
 @contextlib.contextmanager
 def serving_ends(words: list[str]) -> Iterator[None]:
     """A page that is served ends with Ctrl-C, soon."""
-    timer = threading.Timer(1.5, lambda: os.kill(os.getpid(), signal.SIGINT))
+    ended = threading.Event()
+
+    def interrupt() -> None:
+        # Again and again: Python drops one that arrives while an object is being destroyed.
+        while not ended.wait(1.5):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt, daemon=True)
     if "--serve" in words:
-        timer.start()
+        thread.start()
     try:
         yield
     finally:
-        timer.cancel()
+        ended.set()
 
 
 def main() -> None:

@@ -98,7 +98,10 @@ def test_a_plan_kept_while_its_factorys_file_changes_finds_no_old_results(tmp_pa
 def test_a_module_that_fails_to_import_is_said_as_a_mistake(tmp_path, monkeypatch):
     (tmp_path / "no_python.py").write_text("def build(:")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(PlanError, match="model: invalid syntax"):
+    with pytest.raises(
+        PlanError,
+        match=r"model: no_python was imported and raised SyntaxError: invalid syntax \(no_python.py, line 1\)\.$",
+    ):
         sweep(Plan(**BASE | {"model": "no_python:build"}), tmp_path / "out", device="cpu", quiet=True)
 
 
