@@ -128,3 +128,35 @@ def test_a_setup_is_measured_as_its_parts_are():
     parts = measure(model, both, [(X, Y), (X.flip(0), Y)], optimizer=sgd, hessian=False)
     assert (found.lambda_max, found.eta_star) == (parts.lambda_max, parts.eta_star)
     assert found.factor == pytest.approx(3.8)
+
+
+class Strided(nn.Module):
+    """A GroupNorm on an input that is not contiguous, of which torch has no forward mode: it raises a RuntimeError."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.n, self.b = nn.Linear(4, 8), nn.GroupNorm(2, 8), nn.Linear(8, 3)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.n(self.a(x).transpose(1, 2).unflatten(2, (3, 2))).flatten(2).mean(2))
+
+
+def test_a_layer_whose_forward_mode_fails_is_measured_by_reverse_mode():
+    x = torch.randn(5, 6, 4, generator=GENERATOR, dtype=torch.float64)
+    model = Strided()
+    found = measure(model, F.cross_entropy, (x, Y[:5]), tol=1e-8)
+    with untouched(model) as lent:
+        network = Network(lent, model, F.cross_entropy, (x, Y[:5]), stats="batch")
+        parts = torch.autograd.functional.jacobian(
+            lambda *v: torch.func.functional_call(model, dict(zip(lent.names, v, strict=True)), (x,)),
+            tuple(leaf.detach() for leaf in lent.leaves),
+        )
+        jacobian = torch.cat([part.flatten(2).flatten(0, 1) for part in parts], 1)
+        outputs = model(x).detach()
+        middle = torch.autograd.functional.hessian(lambda z: F.cross_entropy(z, Y[:5]), outputs).reshape(15, 15)
+        assert network.size == jacobian.shape[1]
+    expected = float(torch.linalg.eigvalsh(jacobian.T @ middle @ jacobian)[-1])
+    assert found.lambda_max == pytest.approx(expected, rel=1e-7)
+    assert any("no forward-mode derivative" in note for note in found.notes)

@@ -36,6 +36,7 @@ from normscope.curvature.tangents import fused, with_tangent
 from normscope.curvature.vectors import flat, split
 from normscope.isolation.calls import answering
 from normscope.isolation.copies import Copies
+from normscope.isolation.processes import FailedElsewhere
 from normscope.isolation.untouched import Lent
 from normscope.objective import call_model
 
@@ -218,7 +219,11 @@ class Network:
             if self.forward_mode:
                 try:
                     return self._forward(v, kept, read)
-                except NotImplementedError:
+                except FailedElsewhere:
+                    raise
+                except RuntimeError:
+                    # No forward mode, or one that fails, as that of GroupNorm on inputs that are not contiguous. A
+                    # forward that fails by itself raises again in reverse mode.
                     self.forward_mode = False
             if not twice:
                 twice.append(self._reverse_twice(read))

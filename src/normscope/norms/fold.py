@@ -86,8 +86,10 @@ def fold_norms(model: nn.Module, example: Any = None) -> Folded:
             "fold_norms folds running statistics, which a BatchNorm uses in eval mode only; in train mode are "
             f"{', '.join(map(repr, training))}. Call model.eval() first."
         )
-    graph, read_by = graph_of(copy.deepcopy(model), example)
     model = copy.deepcopy(model)
+    if not norms:
+        return Folded(model, (), {}, "")
+    graph, read_by = graph_of(copy.deepcopy(model), example)
     folded: list[str] = []
     left: dict[str, str] = {}
     seen: set[str] = set()

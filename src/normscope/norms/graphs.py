@@ -102,8 +102,8 @@ def _first_line(error: Exception) -> str:
 
 
 def attribute(model: nn.Module, path: str) -> Any:
-    """The tensor or module at a dotted path."""
-    return functools.reduce(getattr, path.split("."), model)
+    """The tensor or module at a dotted path; None for what torch.export has added to the graph itself."""
+    return functools.reduce(lambda holder, name: getattr(holder, name, None), path.split("."), model)
 
 
 def _show_module(model: nn.Module, node: fx.Node) -> None:

@@ -123,7 +123,10 @@ class ShiftProbe:
         for name in self.layers or ():
             check_choice("layer", name, found)
         if not found:
-            raise ValueError("The network has no layer with a trainable weight matrix or kernel to look at.")
+            raise ValueError(
+                "The network has no layer with a trainable weight matrix or kernel to look at: covariate shift is that "
+                "of layers. Leave 'shift' out of measure=."
+            )
         order = sorted(self.layers or found, key=probe.trace.starts.__getitem__)
         return {name: found[name] for name in order}
 

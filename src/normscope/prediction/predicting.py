@@ -171,7 +171,10 @@ def _shape(input_shape: Any) -> tuple[int, ...]:
     if not shape or not all(isinstance(n, int) and n > 0 for n in shape):
         raise ValueError(f"input_shape is that of one sample, of positive whole numbers; got {input_shape!r}.")
     if len(shape) > 3:
-        raise ValueError(f"input_shape is (features,), (C, L) or (C, H, W), without the batch dimension; got {shape}.")
+        raise ValueError(
+            f"input_shape is (features,), (C, L) or (C, H, W), without the batch dimension; got {shape}. For inputs of "
+            "other forms measure this network instead (ns.measure)."
+        )
     return shape
 
 
