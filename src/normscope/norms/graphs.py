@@ -6,7 +6,6 @@ in torch.export's graph; a user's Conv2d that pads first) are shown as calls of 
 
 import contextlib
 import copy
-import functools
 import io
 from collections.abc import Callable
 from typing import Any
@@ -103,7 +102,10 @@ def _first_line(error: Exception) -> str:
 
 def attribute(model: nn.Module, path: str) -> Any:
     """The tensor or module at a dotted path; None for what torch.export has added to the graph itself."""
-    return functools.reduce(lambda holder, name: getattr(holder, name, None), path.split("."), model)
+    found: Any = model
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found
 
 
 def _show_module(model: nn.Module, node: fx.Node) -> None:
