@@ -53,6 +53,14 @@ def test_far_inputs_are_searched_in_float64_and_said(name, n):
     assert found.critical > 0
 
 
+def test_a_value_a_little_off_is_corrected_without_a_new_search():
+    found = measure(net(), losses.half_mse, (X + 1e3, Y))
+    expected = exact(net(), X + 1e3, Y)
+    assert found.lambda_max == pytest.approx(expected.lambda_max, rel=max(found.residual, 1e-3))
+    assert any("In float32 lambda_max" in note for note in found.notes)
+    assert found.converged == (found.residual <= 1e-3)
+
+
 @pytest.mark.parametrize("x", [X, X + 100, (100 * X.abs()).clamp(0, 255)])
 def test_inputs_that_float32_resolves_are_searched_in_it(x):
     found = measure(net(), losses.half_mse, (x, Y), hessian=True)
