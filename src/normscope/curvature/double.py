@@ -125,7 +125,9 @@ def _mended(ritz: Ritz, ends: Sequence[_End], tol: float) -> Ritz:
 
 
 def _wrong(name: str, narrow: float, wide: float, batches: Sequence[Any]) -> str:
-    said = f"In float32 {name} came out as {narrow:.5g}; it is {wide:.5g} in float64."
+    said = (
+        f"In float32 {name} came out as {narrow:.5g}; it is {wide:.5g} in float64 (dtype=torch.float64 searches in it)."
+    )
     far = max((_offset(t) for batch in batches for t in tree_leaves(batch[0]) if isinstance(t, Tensor)), default=0.0)
     if far < _FAR:
         return f"{said} Training in float32 has the same rounding errors."

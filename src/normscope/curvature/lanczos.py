@@ -78,7 +78,7 @@ def unit_of(w: Tensor) -> float:
 
     In other units squares may leave float32, and a length of 0 or inf would pass for an invariant space.
     """
-    return math.ldexp(1.0, math.frexp(float(w.abs().max()))[1])
+    return math.ldexp(1.0, math.frexp(float(torch.linalg.vector_norm(w, math.inf)))[1])
 
 
 class Krylov:
