@@ -5,6 +5,7 @@ may come out is a page, or one message and exit status 2.
 """
 
 import argparse
+import copy
 import json
 import random
 import shutil
@@ -136,17 +137,17 @@ def value_mutated(value: Any, draw: random.Random) -> Any:
     root = value if parent is not None else parent
     way = draw.randrange(6)
     if here == "":
-        return draw.choice(VALUES)
+        return copy.deepcopy(draw.choice(VALUES))
     if way <= 2 and draw.random() < 0.5:
         parent[here] = alike(parent[here], draw)
     elif way <= 2:
-        parent[here] = draw.choice(VALUES)
+        parent[here] = copy.deepcopy(draw.choice(VALUES))
     elif way == 3:
         del parent[here]
     elif way == 4 and isinstance(parent, dict):
-        parent[draw.choice(("extra", "[/red]", "$x$", "", "lr"))] = draw.choice(VALUES)
+        parent[draw.choice(("extra", "[/red]", "$x$", "", "lr"))] = copy.deepcopy(draw.choice(VALUES))
     elif way == 4:
-        parent.insert(here, draw.choice(VALUES))
+        parent.insert(here, copy.deepcopy(draw.choice(VALUES)))
     else:
         for _ in range(draw.choice((1, 3, 70, 300))):
             parent[here] = [parent[here]]

@@ -124,7 +124,7 @@ def test_numbers_survive_the_file():
 def test_a_damaged_file_is_named(tmp_path):
     experiment = all_experiments()["gradients"]
     (tmp_path / "gradients.json").write_text("{")
-    with pytest.raises(ValueError, match="gradients.json is no JSON"):
+    with pytest.raises(ValueError, match="gradients.json is damaged or no JSON"):
         Store(tmp_path).runs(experiment, "draws", "small")
     (tmp_path / "gradients.json").write_text('{"schema": 1, "experiment": "other"}')
     with pytest.raises(ValueError, match="must hold runs of gradients"):

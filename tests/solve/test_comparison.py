@@ -155,7 +155,7 @@ def test_the_verb_prints_a_table_and_draws_the_bound(table, name, target):
         (["ragged.csv", "--target", "y"], "ragged.csv is no CSV table"),
         (["bytes.csv", "--target", "y"], "bytes.csv is no CSV table"),
         (["kinds3.csv", "--target", "y"], "3 values that are not numbers"),
-        ([".", "--target", "y"], "directory"),
+        ([".", "--target", "y"], "is a folder"),
     ],
 )
 def test_mistakes_are_one_message_and_status_2(table, arguments, words, monkeypatch, capsys):

@@ -41,7 +41,12 @@ def test_four_panels(tmp_path, monkeypatch):
     from matplotlib.figure import Figure
 
     drawn = []
-    monkeypatch.setattr(Figure, "savefig", lambda self, path, **options: drawn.append(self))
+
+    def draw(self, path, **options):
+        drawn.append(self)
+        path.touch()
+
+    monkeypatch.setattr(Figure, "savefig", draw)
     draw_figure_1(RESULT, tmp_path / "figure.png")
     panels = drawn[0].axes
     assert [panel.get_title(loc="left")[:3] for panel in panels] == ["(a)", "(b)", "(c)", "(d)"]
