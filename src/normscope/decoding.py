@@ -190,7 +190,7 @@ def _record(kind: Any, value: Any, where: str) -> Any:
         if name in value:
             found[name] = decode(_without_marks(hint), value[name], f"{where}.{name}" if where else name)
         elif name not in optional:
-            raise Misfit(f"{f'{brief(where, 120)} lacks ' if where else 'it lacks '}{name}")
+            raise Misfit(f"{brief(where, 120) if where else 'it'} lacks {name!r}")
     return kind(**found) if is_dataclass(kind) else {**value, **found}  # type: ignore[operator]
 
 

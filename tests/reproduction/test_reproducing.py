@@ -127,7 +127,7 @@ def test_a_damaged_file_is_named(tmp_path):
     with pytest.raises(ValueError, match="gradients.json is damaged or no JSON"):
         Store(tmp_path).runs(experiment, "draws", "small")
     (tmp_path / "gradients.json").write_text('{"schema": 1, "experiment": "other"}')
-    with pytest.raises(ValueError, match="must hold runs of gradients"):
+    with pytest.raises(ValueError, match="it lacks 'what'"):
         Store(tmp_path).runs(experiment, "draws", "small")
 
 
