@@ -37,8 +37,8 @@ def test_what_fits_comes_back_as_its_type():
     ("kind", "value", "said"),
     [
         (Held, [], "it must be a table; got a list of 0|it must be a table; got \\[\\]"),
-        (Held, {"points": [], "rate": 1}, "it lacks seed"),
-        (Held, {"points": [{}], "rate": 1, "seed": 0}, r"points\[0\] lacks x"),
+        (Held, {"points": [], "rate": 1}, "it lacks 'seed'"),
+        (Held, {"points": [{}], "rate": 1, "seed": 0}, r"points\[0\] lacks 'x'"),
         (Held, {"points": [], "rate": 0, "seed": 0}, "rate must be a number .*above 0; got 0"),
         (Held, {"points": [], "rate": "nan", "seed": 0}, "rate must be a number"),
         (Held, {"points": [], "rate": True, "seed": 0}, "rate must be a number; got True"),
