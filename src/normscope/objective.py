@@ -97,7 +97,10 @@ class Objective:
     def name(self) -> str:
         """The loss's own name, for messages and results."""
         given = self.loss_fn or self.forward
-        return "the model's own loss" if given is None else getattr(given, "__name__", type(given).__name__)
+        if given is None:
+            return "the model's own loss"
+        name = getattr(given, "__name__", type(given).__name__)
+        return "a loss of yours" if name == "<lambda>" else name
 
 
 def own_loss(outputs: Any) -> Tensor:
