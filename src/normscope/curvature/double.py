@@ -3,8 +3,9 @@ r"""Eigenvalues found in float32, looked at once more in float64: v'Av by one pr
 Behind inputs whose mean is many times their spread a normalizer takes the difference of large numbers. Its products are
 then those of another matrix, symmetric and with small residuals: with a mean of 1e4 standard deviations 90 times as
 large. No residual shows that, since it is made of the same products. Where v'Av of both differ by more than the
-tolerance, value and residual of that product are taken if the vector is near an eigenvector in float64 too, and the
-search is made anew in float64 if it is not.
+tolerance, value and residual of that product are taken if the vector is near an eigenvector in float64 too. If it is
+not, the search is made anew in float64, with the products that are left of `most`; with too few left, that one product
+stands, and counts as not converged.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from normscope.curvature.lanczos import Ritz, scales
 from normscope.curvature.look import Look
 from normscope.curvature.narrow import NarrowDraws
+from normscope.curvature.warm import LEAST
 from normscope.isolation.untouched import Lent, untouched
 
 # The least difference that is held against float32: rounding of v'Av alone makes up to 1e-5.
@@ -72,15 +74,24 @@ def looked_at_in_float64(
     checked, notes = dict(found), []
     alike = NarrowDraws() if draws else nullcontext()
     with untouched(model, only=set(map(id, lent.leaves)), dtype=torch.float64) as wide, alike:
-        look = Look(wide, model, loss_fn, cast(batches, torch.float64), **{**options, "dtype": torch.float64})
+        solver, in_float64 = options["solver"], cast(batches, torch.float64)
+
+        def looking(most: int) -> Look:
+            own = {"dtype": torch.float64, "solver": replace(solver, most=most)}
+            return Look(wide, model, loss_fn, in_float64, **{**options, **own})
+
+        look = looking(solver.most)
         for name, one in found.items():
             try:
                 ends = _ends(look, one)
                 if all(abs(end.value - end.exact) <= max(tol, _LEAST) * end.size for end in ends):
                     continue
                 ritz, error = _mended(one.ritz, ends, tol), one.error
-                if any(max(end.residual, abs(end.value - end.exact) / end.size) > _NEAR for end in ends):
-                    ritz, error = look.top(one.stats, one.matrix, one.chosen, smallest=one.smallest, keep=keep)
+                left = solver.most - one.ritz.products
+                if left >= LEAST and any(end.gap > _NEAR for end in ends):
+                    search: dict[str, Any] = {"smallest": one.smallest, "keep": keep}
+                    ritz, error = looking(left).top(one.stats, one.matrix, one.chosen, **search)
+                    ritz = replace(ritz, products=one.ritz.products + ritz.products)
             except Exception as problem:
                 said = (str(problem) or repr(problem)).splitlines()[0]
                 notes.append(f"Not checked in float64: {name} ({said}).")
@@ -98,6 +109,11 @@ class _End:
     exact: float
     residual: float
     size: float
+
+    @property
+    def gap(self) -> float:
+        """The larger of the residual and of the difference of the values."""
+        return max(self.residual, abs(self.value - self.exact) / self.size)
 
 
 def _ends(look: Look, found: Found) -> list[_End]:
