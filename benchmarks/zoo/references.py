@@ -64,8 +64,14 @@ def kind_of(layer: nn.Module, x: Tensor, out: Tensor) -> tuple[str, int] | None:
     eps = next((e for e in (getattr(layer, name, None) for name in names) if isinstance(e, float)), 1e-5)
     groups = getattr(layer, "num_groups", None)
     after = getattr(layer, "act", None)
-    # Where every value is alike nothing can be told apart; and what gives back a normalized input is none.
-    if float(x.std()) < 1e-6 or float(out.std()) < 1e-6 or far(out, x) < _CLOSE:
+    # Where eps outweighs the values, or all are alike, no kind can be told from another; and what gives back a
+    # normalized input is none.
+    if (
+        float(x.double().square().mean()) < 10 * eps
+        or float(x.std()) < 1e-6
+        or float(out.std()) < 1e-6
+        or far(out, x) < _CLOSE
+    ):
         return None
     own = [p.numel() for p in layer.parameters(recurse=False)]
     fitting = [dim for dim in dict.fromkeys((1, x.ndim - 1)) if all(n == x.shape[dim] for n in own)]
