@@ -6,8 +6,10 @@ digits, and five of timm, config-initialized at 64 x 64 and trained for a few st
 installed is said).
 """
 
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -60,6 +62,10 @@ def networks(batch: int) -> dict[str, Callable[[], tuple[nn.Module, list[tuple[T
         return ns.models.MLP(64, 10, width=100, norm="batch"), list(zip(x.split(128), y.split(128), strict=True))[:2]
 
     def of_timm(name: str, options: dict[str, Any]) -> nn.Module:
+        sys.path.append(str(Path(__file__).parent / "zoo"))
+        import stand_in
+
+        stand_in.install()
         import timm
 
         return timm.create_model(name, num_classes=10, **options)

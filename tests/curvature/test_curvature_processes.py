@@ -108,7 +108,11 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize(
     ("what", "says"),
-    [("nan", "ValueError: The loss is nan"), ("unlike", "ValueError: A batch is a pair"), ("product", "planted")],
+    [
+        ("nan", "ValueError: The loss is nan"),
+        ("unlike", "ValueError: The batch gives the model a tuple of 2"),
+        ("product", "planted"),
+    ],
 )
 def test_where_one_fails_both_do_and_none_waits(found, what, says):
     assert says in found[1][what]

@@ -54,11 +54,17 @@ def test_far_inputs_are_searched_in_float64_and_said(name, n):
 
 
 def test_a_value_a_little_off_is_corrected_without_a_new_search():
-    found = measure(net(), losses.half_mse, (X + 1e3, Y))
-    expected = exact(net(), X + 1e3, Y)
-    assert found.lambda_max == pytest.approx(expected.lambda_max, rel=max(found.residual, 1e-3))
-    assert any("In float32 lambda_max" in note for note in found.notes)
-    assert found.converged == (found.residual <= 1e-3)
+    """Rounding differs between processors: at least one of several means is off by so little."""
+    near = measure(net(), losses.half_mse, (X, Y), tol=1e-4)
+    corrected = 0
+    for mean in (400, 500, 600, 700):
+        found = measure(net(), losses.half_mse, (X + mean, Y), tol=1e-4)
+        expected = exact(net(), X + mean, Y)
+        assert found.lambda_max == pytest.approx(expected.lambda_max, rel=max(found.residual, 1e-4))
+        assert found.converged == (found.residual <= 1e-4)
+        noted = any("In float32 lambda_max" in note for note in found.notes)
+        corrected += noted and found.products <= near.products + 1
+    assert corrected
 
 
 @pytest.mark.parametrize("x", [X, X + 100, (100 * X.abs()).clamp(0, 255)])

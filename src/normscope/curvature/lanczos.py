@@ -23,6 +23,8 @@ Product = Callable[[Tensor], Tensor]
 # An upper end that is smaller than this share of the lower one is known to a residual relative to this share: with
 # tol=1e-3 this is 1e-5 of the spectrum, which float32 still resolves.
 _LEAST_SHARE = 0.01
+# Entries of a basis that are turned at once: such a part of it stays in a processor's cache.
+_COLUMNS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ class Krylov:
     def __init__(self, start: Tensor, most: int) -> None:
         self._rows = start.new_empty(min(most, 32), start.numel())
         self._most = most
+        self._next = start / start.norm()
         self.alphas: list[float] = []
         self.betas: list[float] = []
 
@@ -99,39 +102,51 @@ class Krylov:
         """Length of what the last product added outside the space; 0 where it is invariant."""
         return self.betas[-1]
 
-    def add(self, q: Tensor, product: Product) -> Tensor:
-        """One product; gives the next basis vector, not yet of length one, in other units."""
-        j = len(self.alphas)
+    def add(self, product: Product) -> None:
+        """One product, of the next basis vector."""
+        j, q = len(self.alphas), self._next
         if j == len(self._rows):
             self._rows = torch.cat([self._rows, q.new_empty(min(j, self._most - j), q.numel())])
         self._rows[j] = q
         w = product(q)
         unit = unit_of(w)
         w = w / unit
-        self.alphas.append(unit * float(w @ q))
-        # Twice is enough: what the first pass leaves is of the size of rounding.
-        for _ in range(2):
-            w = torch.addmv(w, self.basis.T, self.basis @ w, alpha=-1)
-        self.betas.append(unit * float(w.norm()))
-        return w
+        alpha = float(w @ q)
+        self.alphas.append(unit * alpha)
+        w.sub_(q, alpha=alpha)
+        if j:
+            w.sub_(self._rows[j - 1], alpha=self.beta / unit)
+        # Once is enough after these two: what is left in the space is of the size of rounding.
+        w.addmv_(self.basis.T, self.basis @ w, alpha=-1)
+        length = float(w.norm())
+        self.betas.append(unit * length)
+        self._next = w.div_(length) if length else w
 
     def tridiagonal(self) -> Tensor:
         off = torch.diag(torch.tensor(self.betas[:-1], dtype=torch.float64), 1)
         return torch.diag(torch.tensor(self.alphas, dtype=torch.float64)) + off + off.T
+
+    def turned(self, coordinates: Tensor) -> Tensor:
+        """coordinates^T basis, one vector a column of `coordinates`; made in the basis's memory, which is used up."""
+        turn, basis = coordinates.T.to(self._rows), self.basis
+        count = len(turn)
+        for part in basis.split(_COLUMNS, dim=1):
+            part[:count] = turn @ part
+        # Rows that were never written take no memory on a CPU; others would stay for as long as the vectors do.
+        taken = len(basis) if basis.device.type == "cpu" else len(self._rows)
+        return basis[:count] if taken <= 2 * count else basis[:count].clone()
 
 
 def krylov(product: Product, start: Tensor, *, most: int) -> Iterator[Krylov]:
     """The space after each product, until `most` of them or until it is invariant."""
     most = min(most, start.numel())
     space = Krylov(start, most)
-    q = start / start.norm()
     while len(space.alphas) < most:
-        w = space.add(q, product)
+        space.add(product)
         yield space
         scale = max(map(abs, space.alphas + space.betas), default=1.0)
         if space.beta <= rounding(start.dtype) * scale:
             return
-        q = w / w.norm()
 
 
 def lanczos(
@@ -171,15 +186,16 @@ def lanczos(
         if converged or float(lengths.max()) <= rounding(start.dtype) * (float(theta.abs().max()) or 1.0):
             converged = True
             break
-    chosen = s[:, -min(k, done) :].flip(1).to(start)
+    count = min(max(k, keep), done)
+    turned = space.turned(torch.cat([s.flip(1)[:, :count], s[:, : int(count < done)]], 1))
     return Ritz(
         values=tuple(theta.flip(0).tolist()),
         residuals=tuple(residuals.flip(0).tolist()),
-        vectors=chosen.T @ space.basis,
-        smallest_vector=s[:, 0].to(start) @ space.basis,
+        vectors=turned[:k],
+        smallest_vector=turned[-1],
         converged=converged,
         products=done,
-        memory=remembered(theta, s, space.basis, keep),
+        memory=Memory(tuple(theta.flip(0)[:keep].tolist()), turned[:keep]),
     )
 
 

@@ -236,6 +236,18 @@ class Look:
             network = self._processes.each(lambda: self.network(stats, chosen))
             return self._operator(network, matrix, chosen)[0](v)
 
+    def form(self, stats: str, matrix: str, chosen: Sequence[int] | None, v: Tensor) -> float:
+        """v^T A v of that operator, at a part of a product's cost."""
+        with torch.autocast(v.device.type, enabled=False), room(v.device):
+            network = self._processes.each(lambda: self.network(stats, chosen))
+
+            def alike(w: Tensor) -> Tensor:
+                """A multiple of w, with the same form at w as the operator."""
+                found = self._processes.mean(lambda: [network.form(matrix, w)])[0]
+                return found / (w @ w) * w
+
+            return float(v @ preconditioned(alike, self._limit, chosen, network.leaves)[0](v))
+
     def _operator(
         self, network: Network | Several, matrix: str, chosen: Sequence[int] | None
     ) -> tuple[Product, Tensor | None]:

@@ -175,24 +175,42 @@ class Network:
         return lambda v: flat(through(v), self.leaves)
 
     def gauss_newton(self) -> Product:
-        return self._around("ggn", lambda outputs, read: self.loss.bent(outputs, read, self.leaves))
+        return self._around("ggn")
 
     def fisher(self) -> Product:
-        def bent(outputs: Any, read: tuple[int, ...]) -> Bent:
+        return self._around("fisher")
+
+    def _bent(self, matrix: str) -> Callable[[Any, tuple[int, ...]], Bent]:
+        """B of the matrix, from the outputs and the numbers of those that the loss reads."""
+
+        def by_labels(outputs: Any, read: tuple[int, ...]) -> Bent:
             sample = {"draws": self._draws, "seed": self._seed}
             output = joined(outputs, read).detach()
             drawn = fisher_of_outputs(self.loss.loss_fn, output, self.loss.targets, **sample)
             self._drawn = drawn
-            if drawn is None:
-                return self.loss.bent(outputs, read, self.leaves)
-            return lambda t, _: (drawn.product(t), None)
+            return by_loss(outputs, read) if drawn is None else lambda t, _: (drawn.product(t), None)
 
-        return self._around("fisher", bent)
+        def by_loss(outputs: Any, read: tuple[int, ...]) -> Bent:
+            return self.loss.bent(outputs, read, self.leaves)
 
-    def _around(self, matrix: str, bent: Callable[[Any, tuple[int, ...]], Bent]) -> Product:
+        return by_labels if matrix == "fisher" else by_loss
+
+    def form(self, matrix: str, v: Tensor) -> Tensor:
+        """v^T A v; for "ggn" and "fisher" as (J v)^T B (J v), without the way back that a product takes."""
+        if matrix == "hessian":
+            return v @ self.hessian()(v)
+        kept, outputs, _ = self._kept_pass()
+        read = self.loss.read(outputs)
+        t = self.push(kept, read)(v)
+        u, own = self._bent(matrix)(outputs, read)(t, v)
+        found = (t * u).sum()
+        return found if own is None else found + v @ own
+
+    def _around(self, matrix: str) -> Product:
         kept, outputs, along = self._begun.pop(matrix, None) or self._kept_pass()
         read = self.loss.read(outputs)
-        return around(bent(outputs, read), self.pull(joined(outputs, read)), self.push(kept, read), along, self)
+        bend = self._bent(matrix)(outputs, read)
+        return around(bend, self.pull(joined(outputs, read)), self.push(kept, read), along, self)
 
     def _kept_pass(self) -> tuple[Outputs, Any, None]:
         kept = Outputs(self._model)
