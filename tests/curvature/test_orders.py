@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from normscope.curvature import measure
-from normscope.curvature.orders import ChannelsLast, Image, image
+from normscope.curvature.orders import ChannelsLast, Image, convolved, image
 from normscope.curvature.second import twice_derivable
 from normscope.losses import half_mse
 
@@ -281,3 +281,15 @@ def test_a_forward_that_takes_gradients_gets_them_in_the_usual_order(by):
     found = measure(model, half_mse, (x, y), tol=1e-9, most=200, hessian=True)
     assert found.hessian_max == pytest.approx(float(values[-1]), rel=1e-8)
     assert found.hessian_min == pytest.approx(float(values[0]), rel=1e-8)
+
+
+@pytest.mark.parametrize("settings", [{}, FEW, MANY, PADDED], ids=["plain", "few", "many", "padded"])
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 2)])
+def test_small_images_in_float64_are_torchs(settings, kernel):
+    x, weight, bias = draw(3, 4, 9, 8), draw(5, 4, *kernel, seed=1), draw(5, seed=2)
+    full = [settings.get(key, default) for key, default in (("stride", 1), ("padding", 0), ("dilation", 1))]
+    sizes = [[n] * 2 if isinstance(n, int) else list(n) for n in full]
+    for b in (None, bias):
+        found = convolved(x, weight, b, (*sizes, False, [0, 0], 1))
+        torch.testing.assert_close(found, F.conv2d(x, weight, b, **settings))
+        assert found.is_contiguous()

@@ -19,12 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.curvature.orders import Image, image
+from normscope.curvature.orders import Image, convolved, image
 from normscope.curvature.rectifiers import Rectifier
 from normscope.norms._batch_grad import BatchNormFunction, checkpointed
 from normscope.norms.batch import transformed
 
-_convolution = torch.ops.aten.convolution
 _between: ContextVar[bool] = ContextVar("_between", default=True)
 
 
@@ -35,8 +34,7 @@ class _Convolution(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, settings: tuple[Any, ...]) -> Tensor:
         ctx.save_for_backward(x, weight, bias)
         ctx.settings, ctx.image, ctx.checkpointed = settings, None, checkpointed()
-        y: Tensor = _convolution(x, weight, bias, *settings)
-        return y
+        return convolved(x, weight, bias, settings)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
@@ -163,10 +161,13 @@ def convolution(function: Callable[..., Tensor], space: int) -> Callable[..., Te
     ) -> Tensor:
         plain = input.ndim == space + 2 and not isinstance(padding, str) and not input.is_complex()
         # Autocast gives the operator other dtypes than its derivatives would get.
-        if not plain or transformed() or torch.is_autocast_enabled(input.device.type):
+        if not plain or torch.is_autocast_enabled(input.device.type):
             return function(input, weight, bias, stride, padding, dilation, groups)
         sizes = [[n] * space if isinstance(n, int) else list(n) for n in (stride, padding, dilation)]
-        y: Tensor = _Convolution.apply(input, weight, bias, (*sizes, False, [0] * space, groups))
+        settings = (*sizes, False, [0] * space, groups)
+        if transformed():
+            return convolved(input, weight, bias, settings)
+        y: Tensor = _Convolution.apply(input, weight, bias, settings)
         return y
 
     return call

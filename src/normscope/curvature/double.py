@@ -83,11 +83,8 @@ def looked_at_in_float64(
         look = looking(solver.most)
         for name, one in found.items():
             try:
-                bearable = max(tol, _LEAST)
-                if all(pair.by_form(look, one) <= bearable for pair in _pairs(one)):
-                    continue
-                ends = _ends(look, one)
-                if all(end.difference <= bearable for end in ends):
+                ends = [_end(pair, look, one, max(tol, _LEAST)) for pair in _pairs(one)]
+                if all(end.difference <= max(tol, _LEAST) for end in ends):
                     continue
                 ritz, error = _mended(one.ritz, ends, tol), one.error
                 left = solver.most - one.ritz.products
@@ -106,20 +103,20 @@ def looked_at_in_float64(
 
 @dataclass(frozen=True)
 class _Pair:
-    """A value as found, its unit vector, and the size that differences are relative to."""
+    """A value and its residual as found, its unit vector, and the size that differences are relative to."""
 
     value: float
+    residual: float
     vector: Tensor
     size: float
-
-    def by_form(self, look: Look, found: Found) -> float:
-        """The difference from v'Av in float64."""
-        return abs(self.value - look.form(found.stats, found.matrix, found.chosen, self.vector)) / self.size
 
 
 @dataclass(frozen=True)
 class _End:
-    """exact: v'Av in float64; difference: of the value found from it. residual: in float64, relative as that is."""
+    """exact: v'Av in float64; difference: of the value found from it. residual: in float64, relative as that is.
+
+    Where the difference is bearable the residual is that of the search, in float32.
+    """
 
     exact: float
     difference: float
@@ -134,19 +131,20 @@ def _pairs(found: Found) -> list[_Pair]:
     """The top, and the bottom if it was asked for."""
     ritz = found.ritz
     sizes = scales(torch.tensor(ritz.values, dtype=torch.float64).flip(0)).flip(0).tolist()
-    wanted = [(ritz.values[0], ritz.vectors[0], sizes[0])]
+    wanted = [(ritz.values[0], ritz.residuals[0], ritz.vectors[0], sizes[0])]
     if found.smallest:
-        wanted.append((ritz.values[-1], ritz.smallest_vector, sizes[-1]))
-    return [_Pair(value, v.double() / v.double().norm(), size) for value, v, size in wanted]
+        wanted.append((ritz.values[-1], ritz.residuals[-1], ritz.smallest_vector, sizes[-1]))
+    return [_Pair(value, residual, v.double() / v.double().norm(), size) for value, residual, v, size in wanted]
 
 
-def _ends(look: Look, found: Found) -> list[_End]:
-    seen = []
-    for value, v, size in ((pair.value, pair.vector, pair.size) for pair in _pairs(found)):
-        image = look.image(found.stats, found.matrix, found.chosen, v)
-        exact = float(v @ image)
-        seen.append(_End(exact, abs(value - exact) / size, float((image - exact * v).norm()) / size))
-    return seen
+def _end(pair: _Pair, look: Look, found: Found, bearable: float) -> _End:
+    exact, image = look.form(found.stats, found.matrix, found.chosen, pair.vector)
+    if abs(pair.value - exact) <= bearable * pair.size:
+        return _End(exact, abs(pair.value - exact) / pair.size, pair.residual)
+    product = image()
+    exact = float(pair.vector @ product)
+    residual = float((product - exact * pair.vector).norm()) / pair.size
+    return _End(exact, abs(pair.value - exact) / pair.size, residual)
 
 
 def _mended(ritz: Ritz, ends: Sequence[_End], tol: float) -> Ritz:

@@ -80,16 +80,18 @@ def unit_of(w: Tensor) -> float:
 
     In other units squares may leave float32, and a length of 0 or inf would pass for an invariant space.
     """
-    return math.ldexp(1.0, math.frexp(float(torch.linalg.vector_norm(w, math.inf)))[1])
+    least, largest = w.aminmax()
+    return math.ldexp(1.0, math.frexp(max(-float(least), float(largest)))[1])
 
 
 class Krylov:
     """An orthonormal basis of span{z, A z, A^2 z, ...} and the operator in it."""
 
     def __init__(self, start: Tensor, most: int) -> None:
-        self._rows = start.new_empty(min(most, 32), start.numel())
+        # One row more than vectors: the last one holds the next vector.
+        self._rows = start.new_empty(min(most, 32) + 1, start.numel())
         self._most = most
-        self._next = start / start.norm()
+        torch.div(start, start.norm(), out=self._rows[0])
         self.alphas: list[float] = []
         self.betas: list[float] = []
 
@@ -104,13 +106,13 @@ class Krylov:
 
     def add(self, product: Product) -> None:
         """One product, of the next basis vector."""
-        j, q = len(self.alphas), self._next
-        if j == len(self._rows):
-            self._rows = torch.cat([self._rows, q.new_empty(min(j, self._most - j), q.numel())])
-        self._rows[j] = q
-        w = product(q)
-        unit = unit_of(w)
-        w = w / unit
+        j = len(self.alphas)
+        if j + 1 == len(self._rows):
+            self._rows = torch.cat([self._rows, self._rows.new_empty(min(j, self._most - j), self._rows.shape[1])])
+        q, w = self._rows[j], self._rows[j + 1]
+        found = product(q)
+        unit = unit_of(found)
+        torch.div(found, unit, out=w)
         alpha = float(w @ q)
         self.alphas.append(unit * alpha)
         w.sub_(q, alpha=alpha)
@@ -120,7 +122,8 @@ class Krylov:
         w.addmv_(self.basis.T, self.basis @ w, alpha=-1)
         length = float(w.norm())
         self.betas.append(unit * length)
-        self._next = w.div_(length) if length else w
+        if length:
+            w.div_(length)
 
     def tridiagonal(self) -> Tensor:
         off = torch.diag(torch.tensor(self.betas[:-1], dtype=torch.float64), 1)

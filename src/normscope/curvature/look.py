@@ -236,17 +236,33 @@ class Look:
             network = self._processes.each(lambda: self.network(stats, chosen))
             return self._operator(network, matrix, chosen)[0](v)
 
-    def form(self, stats: str, matrix: str, chosen: Sequence[int] | None, v: Tensor) -> float:
-        """v^T A v of that operator, at a part of a product's cost."""
+    def form(
+        self, stats: str, matrix: str, chosen: Sequence[int] | None, v: Tensor
+    ) -> tuple[float, Callable[[], Tensor]]:
+        """v^T A v of that operator A, and a call that completes A v."""
+        rest: list[Callable[[], Tensor]] = []
+
+        def alike(w: Tensor) -> Tensor:
+            """A multiple of w, with the same form at w as the operator."""
+
+            def form() -> list[Tensor]:
+                value, complete = network.form(matrix, w)
+                rest.append(complete)
+                return [value]
+
+            return self._processes.mean(form)[0] / (w @ w) * w
+
+        def image() -> Tensor:
+            with torch.autocast(v.device.type, enabled=False), room(v.device):
+
+                def completed(_: Tensor) -> Tensor:
+                    return self._processes.mean(lambda: [rest[0]()])[0]
+
+                return preconditioned(completed, self._limit, chosen, network.leaves)[0](v)
+
         with torch.autocast(v.device.type, enabled=False), room(v.device):
             network = self._processes.each(lambda: self.network(stats, chosen))
-
-            def alike(w: Tensor) -> Tensor:
-                """A multiple of w, with the same form at w as the operator."""
-                found = self._processes.mean(lambda: [network.form(matrix, w)])[0]
-                return found / (w @ w) * w
-
-            return float(v @ preconditioned(alike, self._limit, chosen, network.leaves)[0](v))
+            return float(v @ preconditioned(alike, self._limit, chosen, network.leaves)[0](v)), image
 
     def _operator(
         self, network: Network | Several, matrix: str, chosen: Sequence[int] | None

@@ -33,7 +33,7 @@ from normscope.curvature.second import twice_derivable
 from normscope.curvature.slopes import Gradients, goes_into_weights, gradients_by_slope
 from normscope.curvature.statistics import reading
 from normscope.curvature.tangents import fused, with_tangent
-from normscope.curvature.vectors import flat, split
+from normscope.curvature.vectors import adjoint, flat, split
 from normscope.isolation.calls import answering
 from normscope.isolation.copies import Copies
 from normscope.isolation.processes import FailedElsewhere
@@ -195,16 +195,27 @@ class Network:
 
         return by_labels if matrix == "fisher" else by_loss
 
-    def form(self, matrix: str, v: Tensor) -> Tensor:
-        """v^T A v; for "ggn" and "fisher" as (J v)^T B (J v), without the way back that a product takes."""
+    def form(self, matrix: str, v: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
+        """v^T A v, and a call that completes A v from the same pass.
+
+        For "ggn" and "fisher" the form is (J v)^T B (J v), which needs no backward pass; the completed product does.
+        """
         if matrix == "hessian":
-            return v @ self.hessian()(v)
+            image = self.hessian()(v)
+            return v @ image, lambda: image
         kept, outputs, _ = self._kept_pass()
         read = self.loss.read(outputs)
         t = self.push(kept, read)(v)
         u, own = self._bent(matrix)(outputs, read)(t, v)
-        found = (t * u).sum()
-        return found if own is None else found + v @ own
+
+        def completed() -> Tensor:
+            w = self.pull(joined(outputs, read))(u)
+            if not adjoint(t, u, v, w):
+                return self.product(matrix)(v)
+            return w if own is None else w + own
+
+        form = (t * u).sum()
+        return (form if own is None else form + v @ own), completed
 
     def _around(self, matrix: str) -> Product:
         kept, outputs, along = self._begun.pop(matrix, None) or self._kept_pass()

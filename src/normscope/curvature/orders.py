@@ -21,6 +21,8 @@ _convolution_backward = torch.ops.aten.convolution_backward
 
 # Of the input's size: 9/4 for a kernel of 3x3 at stride 2, 9 at stride 1.
 _PATCHES = 3
+# Places of an image up to which one product for all samples pays in float64.
+_SMALL = 100
 
 
 class Image:
@@ -95,6 +97,25 @@ class ChannelsLast(Image):
         shape = (len(rows), *self._sides, *self._shape[2:], rows.shape[3])
         views = rows.as_strided(shape, (whole, s * row, t * column, d * row, e * column, channel))
         return views.reshape(-1, self._shape[1:].numel())
+
+
+def convolved(x: Tensor, weight: Tensor, bias: Tensor | None, settings: tuple[Any, ...]) -> Tensor:
+    """x * W + b; small images in float64 on a CPU take one matrix product for all samples.
+
+    Torch takes one product for each sample there (16 samples of 512 channels: 4x4 in 51 ms for 23, 2x2 in 29 for 7).
+    """
+    stride, padding, dilation, transposed, _, groups = settings
+    plain = x.dtype == torch.float64 and x.device.type == "cpu" and x.ndim == 4 and groups == 1 and not transposed
+    if not plain or not 0 < x[0, 0].numel() <= _SMALL or not len(x):
+        y: Tensor = _convolution(x, weight, bias, *settings)
+        return y
+    sizes = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+    sides = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes]
+    patches = F.unfold(x, weight.shape[2:], dilation=dilation, padding=padding, stride=stride)
+    columns = patches.transpose(0, 1).reshape(patches.shape[1], -1)
+    product = weight.flatten(1) @ columns
+    product = product if bias is None else product + bias.view(-1, 1)
+    return product.view(len(weight), len(x), *sides).transpose(0, 1).contiguous()
 
 
 def image(x: Tensor, shape: torch.Size, settings: tuple[Any, ...]) -> Image:

@@ -46,8 +46,8 @@ class Several:
     def product(self, matrix: str) -> Product:
         return lambda v: self._sum(lambda network: network.product(matrix)(v))
 
-    def form(self, matrix: str, v: Tensor) -> Tensor:
-        return self._sum(lambda network: network.form(matrix, v))
+    def form(self, matrix: str, v: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
+        return self._sum(lambda network: network.form(matrix, v)[0]), lambda: self.product(matrix)(v)
 
     def fisher_error(self, v: Tensor) -> float:
         errors = [w * n.fisher_error(v) for w, n in zip(self._weights, self._networks, strict=True)]
