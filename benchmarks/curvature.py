@@ -46,11 +46,11 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.curvature import Network, lanczos
-from normscope.curvature.lanczos import Memory
-from normscope.curvature.starts import KEPT, fresh_start, warm_start
-from normscope.curvature.warm import lanczos_from
+from normscope.curvature.eigensolvers.davidson import lanczos_from
+from normscope.curvature.eigensolvers.lanczos import Memory
+from normscope.curvature.eigensolvers.start_vectors import KEPT, fresh_start, warm_start
 from normscope.environment import environment
-from normscope.observe import untouched
+from normscope.isolation.lending import untouched
 
 TOL = 1e-3
 ALL = 60

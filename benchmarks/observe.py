@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.environment import environment
-from normscope.observe import CriticalProbe, LandscapeProbe, ShiftProbe
+from normscope.monitor import CriticalProbe, LandscapeProbe, ShiftProbe
 
 FACTORS = (0.5, 1.0, 2.0, 4.0)
 

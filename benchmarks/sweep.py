@@ -30,7 +30,7 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.environment import environment
 from normscope.losses import half_mse
-from normscope.sweeping.program import Members, Program, stack
+from normscope.sweeping.stacked_step import Members, Program, stack
 
 BATCH, RATE, MOMENTUM = 128, 1e-3, 0.9
 WIDE = {"width": 1000, "depth": 4}

@@ -21,7 +21,7 @@ import pandas as pd
 import torch
 
 import normscope as ns
-from normscope.observe import DLN_FACTORS, VGG_FACTORS, LandscapeProbe, ShiftProbe
+from normscope.monitor import DLN_FACTORS, VGG_FACTORS, LandscapeProbe, ShiftProbe
 from normscope.results import plain
 
 WINDOWS = {"dln": [(0, 1_000), (0, 10_000)], "vgg": [(0, 1_500), (1_500, 5_000), (5_000, 15_000), (100, 15_000)]}

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import normscope as ns
-from normscope.observe import TensorBoard
-from normscope.observe.homes.lightning import LightningMonitor
+from normscope.monitor import TensorBoard
+from normscope.monitor.integrations.lightning import LightningMonitor
 
 
 class Classifier(LightningModule):

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.observe import JSONL, frame_of, records_of
+from normscope.monitor import JSONL, frame_of, records_of
 
 
 def main() -> None:

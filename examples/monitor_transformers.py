@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
-from normscope.observe import JSONL
-from normscope.observe.homes.transformers import TransformersMonitor
+from normscope.monitor import JSONL
+from normscope.monitor.integrations.transformers import TransformersMonitor
 
 
 def sequences(n: int, length: int, seed: int) -> list[dict[str, torch.Tensor]]:

@@ -14,7 +14,7 @@ import wandb
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.observe import WandB
+from normscope.monitor import WandB
 
 
 def main() -> None:

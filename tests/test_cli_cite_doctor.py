@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 
 from normscope.cli import main
-from normscope.diagnosis import CHECKS, Check, examine
+from normscope.installation import CHECKS, Check, examine
 from normscope.sources import SOURCES, USES, sources_for
 
 
@@ -84,13 +84,13 @@ def test_doctor_says_a_row_a_check_and_exits_1_where_one_fails(monkeypatch, caps
         raise OSError("no")
 
     checks = (Check("good", lambda: "fine"), Check("bad", broken))
-    monkeypatch.setattr("normscope.diagnosis.CHECKS", checks)
+    monkeypatch.setattr("normscope.installation.CHECKS", checks)
     status, out, _ = run(monkeypatch, capsys, "doctor")
     assert status == 1
     assert [line.split() for line in out.splitlines()] == [
         ["works", "good", "fine"],
         ["fails", "bad", "OSError:", "no"],
     ]
-    monkeypatch.setattr("normscope.diagnosis.CHECKS", checks[:1])
+    monkeypatch.setattr("normscope.installation.CHECKS", checks[:1])
     status, out, _ = run(monkeypatch, capsys, "doctor", "--json")
     assert (status, json.loads(out)["checks"][0]["state"]) == (0, "works")

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from normscope.cli import main
-from normscope.observe import frame_of, records_of
+from normscope.monitor import frame_of, records_of
 from test_cli import run
 
 SETUP = """

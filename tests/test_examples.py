@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from normscope.observe import frame_of, records_of
+from normscope.monitor import frame_of, records_of
 from wandb_files import finished
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

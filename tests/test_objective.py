@@ -101,7 +101,7 @@ def test_a_batch_without_targets_is_named(batch):
 
 
 def test_a_patched_forward_is_called_by_its_own_signature():
-    from normscope.isolation.calls import answering
+    from normscope.isolation.module_calls import answering
 
     model = Optional()
     with answering({"": model}, lambda name, module, forward, args, kwargs: forward(*args, **kwargs)):

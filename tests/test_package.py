@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 def test_the_door_opens_onto_every_name():
     for name in normscope.__all__:
         assert getattr(normscope, name) is not None
-    for package in (normscope, normscope.curvature, normscope.observe):
+    for package in (normscope, normscope.curvature, normscope.monitor):
         assert dir(package) == sorted(package.__all__)
 
 
@@ -32,7 +32,7 @@ def test_no_module_hides_a_function_of_the_door():
         "    m.name.endswith(('__main__', '_noise_kernel')) or importlib.import_module(m.name)\n"
         "names = ('train', 'swap_norms', 'fold_norms', 'measure', 'sweep', 'reproduce')\n"
         "assert all(callable(getattr(normscope, name)) for name in names)\n"
-        "for package in (normscope.curvature, normscope.observe):\n"
+        "for package in (normscope.curvature, normscope.monitor):\n"
         "    for name in package.__all__:\n"
         "        assert type(getattr(package, name)).__name__ != 'module', name\n"
     )
@@ -43,14 +43,15 @@ def test_no_module_hides_a_function_of_the_door():
 def test_unknown_names_are_attribute_errors():
     with pytest.raises(AttributeError, match="has no attribute 'norm'"):
         _ = normscope.norm
-    with pytest.raises(AttributeError, match="'normscope.observe' has no attribute 'Monitors'"):
-        _ = normscope.observe.Monitors
+    with pytest.raises(AttributeError, match="'normscope.monitor' has no attribute 'Monitors'"):
+        _ = normscope.monitor.Monitors
 
 
 def test_predicting_loads_little_of_what_measures():
     code = (
         "import sys, normscope; normscope.predict; loaded = set(sys.modules);"
-        "assert not {'normscope.curvature.network', 'normscope.observe.monitor', 'pandas', 'scipy'} & loaded"
+        "unwanted = {'normscope.curvature.operators.network_products', 'normscope.monitor.monitor', 'pandas', 'scipy'};"
+        "assert not unwanted & loaded"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert found.returncode == 0, found.stderr
@@ -60,7 +61,7 @@ def test_importing_takes_no_extra_and_no_torch():
     code = (
         "import sys, normscope; assert not {'torch', 'sklearn'} & set(sys.modules);"
         "import normscope.solve; assert 'torch' not in sys.modules;"
-        "import normscope.norms, normscope.training, normscope.data, normscope.models, normscope.observe.homes,"
+        "import normscope.norms, normscope.training, normscope.data, normscope.models, normscope.monitor.integrations,"
         "normscope.sweeping.cluster;"
         "extras = {'ray', 'lightning', 'tensorboard', 'wandb', 'transformers', 'accelerate'} & set(sys.modules);"
         "assert not extras, extras"

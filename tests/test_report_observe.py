@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.observe import Monitor, Record
+from normscope.monitor import Monitor, Record
 from normscope.report.monitor import write_monitor
 from normscope.report.observe import BETA_LIMIT, figures
 

@@ -14,7 +14,7 @@ import reference
 from normscope import models
 from normscope.losses import cross_entropy, half_sse
 from normscope.models import initialize
-from normscope.observe import Monitor
+from normscope.monitor import Monitor
 from normscope.results import plain
 from normscope.training import Training, accuracy, train
 

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
         data,
         losses,
         models,
+        monitor,
         norms,
-        observe,
+        papers,
         prediction,
-        reproduction,
         solve,
         sweeping,
     )
     from normscope.curvature import measure
+    from normscope.monitor import Monitor
     from normscope.norms import fold_norms, swap_norms
-    from normscope.observe import Monitor
+    from normscope.papers import reproduce
     from normscope.prediction import predict
-    from normscope.reproduction import reproduce
     from normscope.setup import Setup
     from normscope.sweeping import sweep
     from normscope.training import train
@@ -38,19 +38,19 @@ _MODULES = (
     "losses",
     "models",
     "norms",
-    "observe",
+    "monitor",
     "prediction",
-    "reproduction",
+    "papers",
     "solve",
     "sweeping",
 )
 _NAMES = {
-    "Monitor": "observe",
+    "Monitor": "monitor",
     "Setup": "setup",
     "fold_norms": "norms",
     "measure": "curvature",
     "predict": "prediction",
-    "reproduce": "reproduction",
+    "reproduce": "papers",
     "swap_norms": "norms",
     "sweep": "sweeping",
     "train": "training",
@@ -67,12 +67,12 @@ __all__ = [
     "losses",
     "measure",
     "models",
+    "monitor",
     "norms",
-    "observe",
+    "papers",
     "predict",
     "prediction",
     "reproduce",
-    "reproduction",
     "solve",
     "swap_norms",
     "sweep",

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from normscope import losses
+from normscope.isolation.batch_copies import lending
 from normscope.isolation.batches import described
-from normscope.isolation.copies import lending
 
 LABELS = ("labels", "label", "targets", "target", "y")
 LossFn = Callable[..., Any]

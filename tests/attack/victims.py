@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils import checkpoint
 
 import normscope as ns
-from normscope.isolation.turns import turn
+from normscope.isolation.one_at_a_time import turn
 from normscope.norms._held import held
 
 X = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))

@@ -12,8 +12,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from normscope import Monitor, losses, measure
-from normscope.curvature import CurvatureProbe, mean_mode, spectrum
-from normscope.curvature.lanczos import Memory
+from normscope.curvature import mean_mode, spectrum
+from normscope.curvature.eigensolvers.lanczos import Memory
+from normscope.monitor import CurvatureProbe
 
 X = torch.randn(12, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = torch.randn(12, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -27,7 +28,7 @@ def net(*middle: nn.Module) -> nn.Sequential:
 
 FLAGS = """
 import sys, torch, warnings, normscope as ns
-from normscope.curvature.derivatives import derivable
+from normscope.curvature.autograd.differentiable_kernels import derivable
 def legacy():
     try:
         return torch.backends.cudnn.allow_tf32

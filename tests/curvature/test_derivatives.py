@@ -8,8 +8,8 @@ from torch.utils.checkpoint import checkpoint
 
 from normscope import losses, measure
 from normscope.curvature import Network
-from normscope.curvature.derivatives import derivable
-from normscope.isolation.untouched import untouched
+from normscope.curvature.autograd.differentiable_kernels import derivable
+from normscope.isolation.lending import untouched
 
 X = torch.randn(12, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = torch.randint(3, (12,), generator=torch.Generator().manual_seed(1))

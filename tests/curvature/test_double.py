@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from normscope import losses, measure
-from normscope.curvature.narrow import NarrowDraws
+from normscope.curvature.autograd.float32_draws import NarrowDraws
 
 X = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
 Y = torch.randn(64, 2, generator=torch.Generator().manual_seed(2))

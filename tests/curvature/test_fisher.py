@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from normscope import losses, measure
 from normscope.curvature import Network
-from normscope.isolation.untouched import untouched
+from normscope.isolation.lending import untouched
 
 X = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 LABELS = torch.tensor([0, 2, 1, 1, 0])

@@ -7,7 +7,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from normscope import losses, measure
-from normscope.curvature.functions import BY_INPUT, BY_SLOPE, NoSecondDerivative, lacking
+from normscope.curvature.autograd.user_functions import BY_INPUT, BY_SLOPE, NoSecondDerivative, lacking
 from normscope.norms import make_norm
 
 X = torch.randn(32, 4, generator=torch.Generator().manual_seed(0))

@@ -10,8 +10,8 @@ from torch.nn.utils import parametrizations
 from twins import dense, opened
 
 from normscope.curvature import mean_mode
-from normscope.curvature.second import twice_derivable
-from normscope.curvature.statistics import reading
+from normscope.curvature.autograd.double_backward import twice_derivable
+from normscope.curvature.operators.statistics import reading
 from normscope.norms import BatchNorm1d
 
 

@@ -7,8 +7,8 @@ from torch.utils.checkpoint import checkpoint
 
 from normscope import losses, measure
 from normscope.curvature import Network
-from normscope.curvature.kept import Outputs
-from normscope.isolation.untouched import untouched
+from normscope.curvature.autograd.saved_outputs import Outputs
+from normscope.isolation.lending import untouched
 
 
 class Twice(nn.Module):

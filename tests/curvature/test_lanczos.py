@@ -9,8 +9,8 @@ from twins import opened
 
 from normscope import losses
 from normscope.curvature import lanczos
-from normscope.curvature.density import density, trace
-from normscope.curvature.dual import dense_dual
+from normscope.curvature.eigensolvers.density import density, trace
+from normscope.curvature.operators.fisher_by_outputs import dense_dual
 from normscope.models import MLP
 
 

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from twins import dense, opened
 
 from normscope import losses
-from normscope.curvature import measure, momentum_limit, optimizer_limit
+from normscope.curvature import measure
+from normscope.stability import momentum_limit, optimizer_limit
 
 CURVATURE = 4.0
 STEPS = 600

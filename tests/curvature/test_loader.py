@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from normscope import losses, measure, models
 from normscope.curvature import Network
-from normscope.isolation.untouched import untouched
+from normscope.isolation.lending import untouched
 
 X = torch.randn(24, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = torch.randint(3, (24,), generator=torch.Generator().manual_seed(1))

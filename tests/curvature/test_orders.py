@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from normscope.curvature import measure
-from normscope.curvature.orders import ChannelsLast, Image, convolved, image
-from normscope.curvature.second import twice_derivable
+from normscope.curvature.autograd.convolution_layout import ChannelsLast, Image, convolved, image
+from normscope.curvature.autograd.double_backward import twice_derivable
 from normscope.losses import half_mse
 
 FEW = {"stride": 2}

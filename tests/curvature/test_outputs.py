@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from normscope import Setup, measure
 from normscope.curvature import Network
-from normscope.curvature.outer import NoOutputs
-from normscope.isolation.untouched import untouched
+from normscope.curvature.operators.loss_of_outputs import NoOutputs
+from normscope.isolation.lending import untouched
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(10, 4, generator=GENERATOR, dtype=torch.float64)

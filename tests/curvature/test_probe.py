@@ -12,8 +12,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from normscope import Monitor, losses, measure, models
-from normscope.curvature import CurvatureProbe
-from normscope.observe import JSONL, read_jsonl
+from normscope.monitor import JSONL, CurvatureProbe, read_jsonl
 
 
 def _net(**options) -> nn.Module:

@@ -15,8 +15,8 @@ from twins import LOSSES, NETS, NORMS, OUTPUTS, Twin, data, dense, network, open
 import reference
 from normscope import losses
 from normscope.curvature import STATISTICS, Network
-from normscope.curvature.tangents import fused
-from normscope.isolation.untouched import untouched
+from normscope.curvature.autograd.batchnorm_tangents import fused
+from normscope.isolation.lending import untouched
 from normscope.norms import BatchNorm2d
 
 CLOSE = 1e-6

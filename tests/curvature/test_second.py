@@ -9,8 +9,8 @@ from torch.utils.checkpoint import checkpoint
 
 from normscope import losses
 from normscope.curvature import Network
-from normscope.curvature.second import twice_derivable
-from normscope.isolation.untouched import untouched
+from normscope.curvature.autograd.double_backward import twice_derivable
+from normscope.isolation.lending import untouched
 from normscope.norms import BatchNorm2d
 
 FUNCTIONS = {1: "conv1d", 2: "conv2d", 3: "conv3d"}

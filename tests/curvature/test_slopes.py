@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from normscope import losses, measure
 from normscope.curvature import Network
-from normscope.isolation.untouched import untouched
+from normscope.isolation.lending import untouched
 from normscope.models import CNN, PreActResNet18
 
 

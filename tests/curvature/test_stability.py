@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from normscope import losses, models
-from normscope.curvature import Network, lanczos, momentum_limit
-from normscope.isolation.untouched import untouched
+from normscope.curvature import Network, lanczos
+from normscope.isolation.lending import untouched
+from normscope.stability import momentum_limit
 
 NETWORKS = {
     "mlp": (lambda norm: models.MLP(6, 2, width=12, depth=3, norm=norm, init="glorot"), (16, 6)),

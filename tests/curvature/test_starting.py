@@ -10,7 +10,10 @@ from torch.nn import functional as F
 
 from normscope import data, losses, models
 from normscope.curvature import measure
-from normscope.curvature.starting import (
+from normscope.loss_kinds import CROSS_ENTROPY, SQUARED, Kind
+from normscope.monitor import Monitor
+from normscope.prediction import predict
+from normscope.stability.first_guess import (
     ADAM,
     COST,
     MOMENTUM,
@@ -21,9 +24,6 @@ from normscope.curvature.starting import (
     start,
     start_rate,
 )
-from normscope.loss_kinds import CROSS_ENTROPY, SQUARED, Kind
-from normscope.observe import Monitor
-from normscope.prediction import predict
 
 
 @pytest.fixture

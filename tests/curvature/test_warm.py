@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from normscope import losses, measure, models
-from normscope.curvature.lanczos import Memory, Ritz, lanczos
-from normscope.curvature.starts import warm_start
-from normscope.curvature.warm import LEAST, LEAST_WARM, lanczos_from
+from normscope.curvature.eigensolvers.davidson import LEAST, LEAST_WARM, lanczos_from
+from normscope.curvature.eigensolvers.lanczos import Memory, Ritz, lanczos
+from normscope.curvature.eigensolvers.start_vectors import warm_start
 
 CLUSTER = torch.cat([100 - 2.5 * torch.arange(9.0), torch.linspace(0, 25, 191)]).double()
 

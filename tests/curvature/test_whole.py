@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from normscope.curvature import Network, mean_mode, spectrum
+from normscope.isolation.lending import untouched
 from normscope.losses import half_mse
 from normscope.models import MLP
-from normscope.observe import untouched
 
 
 def _small():

@@ -9,7 +9,7 @@ from twins import NORMS, OUTPUTS, data, dense, network, opened
 
 from normscope import losses
 from normscope.curvature import measure
-from normscope.curvature.dual import dense_dual, dual, mean_mode_of
+from normscope.curvature.operators.fisher_by_outputs import dense_dual, dual, mean_mode_of
 from normscope.models import CNN, MLP
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from normscope import losses, norms
 from normscope.curvature import Network
-from normscope.isolation.untouched import untouched
+from normscope.isolation.lending import untouched
 
 OUTPUTS = 2
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from normscope.isolation.calls import answering, units
+from normscope.isolation.module_calls import answering, units
 
 
 def test_a_forward_that_was_put_on_the_module_itself_is_kept():

@@ -8,7 +8,7 @@ from hostile import MODELS, REFUSED, Counting, Plain
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.isolation import untouched as home
+from normscope.isolation import lending as home
 from normscope.isolation.containers import DICT, Kept
 
 X = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from normscope.isolation import signals, turns
-from normscope.isolation.turns import in_turn, turn
+from normscope.isolation import one_at_a_time, signals
+from normscope.isolation.one_at_a_time import in_turn, turn
 
 
 class Struck(BaseException):
@@ -91,7 +91,7 @@ def test_threads_take_turns_and_may_enter_again():
 
 
 def test_who_waits_for_the_one_that_waits_for_it_is_refused(monkeypatch):
-    monkeypatch.setattr(turns, "PATIENCE", 0.3)
+    monkeypatch.setattr(one_at_a_time, "PATIENCE", 0.3)
     found = []
 
     def within():

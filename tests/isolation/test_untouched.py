@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.isolation.untouched import untouched
+from normscope.isolation.lending import untouched
 
 
 class Untidy(nn.Module):

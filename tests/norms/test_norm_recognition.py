@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from normscope.norms import NORM_NAMES, swap_norms
-from normscope.norms.finding import find_norms
+from normscope.norms.normalizers_of import find_norms
 from normscope.norms.wrappers import EachPosition, Followed, LastDim, OwnScale, core
 
 C = 12

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-from normscope.curvature.statistics import reading
+from normscope.curvature.operators.statistics import reading
 
 LINEAR = (nn.Linear, nn.Conv2d)
 

@@ -13,10 +13,10 @@ from normscope.prediction.field import Field
 from normscope.prediction.graph import walk_through
 from normscope.prediction.inputs import input_field
 from normscope.prediction.walk import Walk
-from normscope.theory import places
+from normscope.theory import place_lengths
 from normscope.theory.maxima import agreement
 from normscope.theory.normalizing import Normalized, normalize
-from normscope.theory.sites import Sites
+from normscope.theory.site_pairs import Sites
 
 M = 8
 
@@ -66,7 +66,7 @@ class Held:
         patch.setattr("normscope.prediction.normalizers.normalize", self.normalize)
         patch.setattr("normscope.prediction.maximum.agreement", self.agreement)
         for module, name in (("linear", "tied"), ("linear", "variance"), ("joining", "variance")):
-            patch.setattr(f"normscope.prediction.{module}.{name}", self.holding(getattr(places, name)))
+            patch.setattr(f"normscope.prediction.{module}.{name}", self.holding(getattr(place_lengths, name)))
 
     def _of(self, made: object, kernel: torch.Tensor) -> tuple[object, torch.Tensor]:
         if self.calls is None:

@@ -11,9 +11,9 @@ from torch import nn
 
 import normscope as ns
 from normscope.prediction.linear import kept_by_norm
-from normscope.theory.places import kurtosis, tied
-from normscope.theory.sites import Sites
-from normscope.theory.window import Window
+from normscope.theory.place_lengths import kurtosis, tied
+from normscope.theory.site_pairs import Sites
+from normscope.theory.taps import Window
 
 
 def drawn(kind: str, fan_in: int) -> torch.Tensor:

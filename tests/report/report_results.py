@@ -8,7 +8,7 @@ from torch import nn
 import normscope as ns
 from normscope.demo import run_demo
 from normscope.environment import environment
-from normscope.observe import JSONL
+from normscope.monitor import JSONL
 from normscope.report.demo import write_demo
 from normscope.sweeping import Plan, sweep
 

@@ -13,6 +13,7 @@ from report_results import ALERT, demo, looks, more, saved, swept
 
 from normscope.cli import main
 from normscope.invocation import command
+from normscope.papers import Store, all_entries, judge
 from normscope.report.chart import Axis, Chart, Line, Panel
 from normscope.report.document import Said, Section
 from normscope.report.drawing import draw, write_figures
@@ -22,7 +23,6 @@ from normscope.report.sections.phase import phase_section
 from normscope.report.sections.stability import prediction_section
 from normscope.report.sections.training import Course, training_section
 from normscope.report.writing import write_report
-from normscope.reproduction import Store, all_entries, judge
 from normscope.sweeping.diagram import lines_file, save_lines
 
 ROOT = Path(__file__).parent.parent.parent

@@ -15,8 +15,8 @@ import sweep_plans
 import torch
 
 import normscope as ns
-from normscope.sweeping.alone import train_alone
 from normscope.sweeping.trainer import Trainer
+from normscope.sweeping.unstacked import train_alone
 
 SMALL = {"in_channels": 1, "size": 8, "channels": [6, 8], "padding": 1}
 CASES = {

@@ -9,8 +9,8 @@ from torch import nn
 
 import normscope as ns
 from normscope.sweeping.lowering import ConvAsProduct, MaskedDropout, draw_alike, lower
-from normscope.sweeping.program import Program, seed_of_step, stack
 from normscope.sweeping.stackable import NotStackable, check_alike, check_runs
+from normscope.sweeping.stacked_step import Program, seed_of_step, stack
 
 STEPS = 20
 # (lr, momentum, weight decay) of each member.

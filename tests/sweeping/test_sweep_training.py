@@ -10,10 +10,10 @@ import torch
 import normscope as ns
 from normscope.sweeping import Cell, Journal
 from normscope.sweeping import trainer as trainer_module
-from normscope.sweeping.alone import train_alone
 from normscope.sweeping.outcome import divergence, outcome, settling
-from normscope.sweeping.program import Program
+from normscope.sweeping.stacked_step import Program
 from normscope.sweeping.trainer import Trainer
+from normscope.sweeping.unstacked import train_alone
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from normscope.theory.handed import Handed, Origin
+from normscope.theory.gradient_overlaps import Handed, Origin
 from normscope.theory.modes import Bulk
 
 # (channels, what the parameters there add, where the gradients come from), from the output down.

@@ -10,9 +10,9 @@ from normscope.theory.gaussian import RELU, Activation, Pairs
 from normscope.theory.marginals import Joined, Marginal, gaussian
 from normscope.theory.maxima import distribution
 from normscope.theory.modes import weighed_widening, widening
-from normscope.theory.sites import Sites
+from normscope.theory.site_pairs import Sites
 from normscope.theory.softmax import curvatures
-from normscope.theory.window import Window
+from normscope.theory.taps import Window
 
 DRAWS = 400_000
 LEAKY = Activation("leaky", lambda z: torch.where(z > 0, z, 0.3 * z), line=(0.3, 0.7))

@@ -6,9 +6,9 @@ import torch
 from normscope.theory import softmax
 from normscope.theory.maxima import largest, of_windows, products
 from normscope.theory.modes import Bulk, common_spread, unevenness, widening
-from normscope.theory.sites import Sites
+from normscope.theory.site_pairs import Sites
 from normscope.theory.softmax import curvature
-from normscope.theory.window import Window
+from normscope.theory.taps import Window
 
 
 def normal(*shape: int) -> torch.Tensor:

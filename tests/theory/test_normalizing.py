@@ -7,7 +7,7 @@ import torch
 
 from normscope.theory.gaussian import RELU
 from normscope.theory.normalizing import centred, mean_inverse, normalize, send_back
-from normscope.theory.sites import Sites
+from normscope.theory.site_pairs import Sites
 
 
 def expanded(kernel: torch.Tensor, m: int) -> torch.Tensor:

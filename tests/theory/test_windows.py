@@ -5,9 +5,9 @@ import itertools
 import pytest
 import torch
 
-from normscope.theory.sites import Sites
-from normscope.theory.window import Window
-from normscope.theory.windows import convolve, convolve_back, pool, pool_back
+from normscope.theory.convolved_kernels import convolve, convolve_back, pool, pool_back
+from normscope.theory.site_pairs import Sites
+from normscope.theory.taps import Window
 
 CASES = [
     ((3, 3), (1, 1), (1, 1), (1, 1)),

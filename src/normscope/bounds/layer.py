@@ -13,8 +13,8 @@ from normscope.bounds.statements import lemma_rows, unit_rows
 from normscope.bounds.units import Layer
 from normscope.environment import environment
 from normscope.isolation.generators import Generators
-from normscope.isolation.turns import in_turn
-from normscope.isolation.untouched import untouched
+from normscope.isolation.lending import untouched
+from normscope.isolation.one_at_a_time import in_turn
 
 # Above this many values a unit, Hessians are looked at through products alone.
 FULL = 256

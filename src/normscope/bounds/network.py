@@ -12,8 +12,8 @@ from normscope.bounds.layer import check
 from normscope.bounds.result import Bounds
 from normscope.bounds.units import is_batch_norm, is_linear, normalizes
 from normscope.isolation.batches import described, read_batches
-from normscope.isolation.calls import Answer, answering, units
-from normscope.isolation.untouched import untouched
+from normscope.isolation.lending import untouched
+from normscope.isolation.module_calls import Answer, answering, units
 from normscope.objective import call_model
 from normscope.setup import Setup, gathered
 

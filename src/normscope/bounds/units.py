@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parameter import is_lazy
 
-from normscope.isolation.untouched import untouched
+from normscope.isolation.lending import untouched
 from normscope.norms.batch import batch_norm
 from normscope.norms.noisy import NoisyBatchNorm1d, NoisyBatchNorm2d, NoisyBatchNorm3d, NoisyBatchNormNd
 

@@ -14,7 +14,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the findi
     from rich.console import Console
     from rich.progress import Progress
 
-    from normscope.diagnosis import CHECKS, examine
+    from normscope.installation import CHECKS, examine
 
     found = []
     with Progress(console=Console(stderr=True), transient=True) as progress:

@@ -40,7 +40,7 @@ def measure(
 
     from normscope.curvature import STATISTICS
     from normscope.curvature import measure as measure_curvature
-    from normscope.curvature.statistics import over_the_batch
+    from normscope.curvature.operators.statistics import over_the_batch
     from normscope.losses import LOSSES, mse
     from normscope.setup import Setup
 

@@ -36,7 +36,7 @@ def monitor(
     from rich.console import Console
     from rich.progress import Progress
 
-    from normscope.observe import JSONL, Monitor
+    from normscope.monitor import JSONL, Monitor
     from normscope.report.monitor import write_monitor
     from normscope.training import train
 

@@ -10,8 +10,8 @@ import typer
 from normscope.saving import check_folder
 
 if TYPE_CHECKING:
-    from normscope.reproduction import Entry, Judged
-    from normscope.reproduction.pool import Job
+    from normscope.papers import Entry, Judged
+    from normscope.papers.pool import Job
 
 
 def reproduce(
@@ -42,9 +42,9 @@ def reproduce(
 
     Example: normscope reproduce fig-9 --scale small
     """
-    from normscope.reproduction import Store, judge
-    from normscope.reproduction import reproduce as run
-    from normscope.reproduction.running import of_names
+    from normscope.papers import Store, judge
+    from normscope.papers import reproduce as run
+    from normscope.papers.running import of_names
 
     check_folder(out, "--out")
     if gallery is not None and names:
@@ -80,8 +80,8 @@ def reproduce(
 
 
 def _known(names: list[str] | None) -> "list[Entry]":
-    from normscope.reproduction import all_entries
-    from normscope.reproduction.running import named
+    from normscope.papers import all_entries
+    from normscope.papers.running import named
 
     return list(dict.fromkeys(named(name)[0] for name in names or all_entries()))
 
@@ -105,8 +105,8 @@ def _print(judged: "list[Judged]", *, short: bool) -> None:
 
 
 def _draw(chosen: "list[Entry]", out: Path) -> None:
+    from normscope.papers import Store
     from normscope.report.reproduction import figures
-    from normscope.reproduction import Store
     from normscope.saving import save_figure
 
     folder = out / "figures"
@@ -117,8 +117,8 @@ def _draw(chosen: "list[Entry]", out: Path) -> None:
 
 
 def _check(chosen: "list[Entry]", judged: "list[Judged]", out: Path, gallery: Path | None) -> None:
+    from normscope.papers import Store
     from normscope.report.reproduction import figures, tables, write_gallery
-    from normscope.reproduction import Store
 
     drawn = figures(chosen, Store(out))
     typer.echo(f"{len(drawn)} figures drawn, {len(judged)} verdicts computed.", err=True)

@@ -2,27 +2,22 @@
 
 from typing import TYPE_CHECKING
 
-from normscope.curvature.lanczos import Ritz, lanczos
+from normscope.curvature.eigensolvers.lanczos import Ritz, lanczos
 from normscope.first_use import on_first_use
 
 if TYPE_CHECKING:
-    from normscope.curvature.block import block_lanczos
-    from normscope.curvature.density import Density
-    from normscope.curvature.dual import MeanMode
-    from normscope.curvature.limits import Limit, momentum_limit, optimizer_limit
-    from normscope.curvature.measurement import Measurement
-    from normscope.curvature.measuring import measure
-    from normscope.curvature.network import Network
-    from normscope.curvature.probe import Curvature, CurvatureProbe
-    from normscope.curvature.statistics import STATISTICS
-    from normscope.curvature.whole import Spectrum, mean_mode, spectrum
+    from normscope.curvature.eigensolvers.block_lanczos import block_lanczos
+    from normscope.curvature.eigensolvers.density import Density
+    from normscope.curvature.measure_network import measure
+    from normscope.curvature.operators.fisher_by_outputs import MeanMode
+    from normscope.curvature.operators.network_products import Network
+    from normscope.curvature.operators.statistics import STATISTICS
+    from normscope.curvature.result import Measurement
+    from normscope.curvature.whole_spectrum import Spectrum, mean_mode, spectrum
 
 __all__ = [
     "STATISTICS",
-    "Curvature",
-    "CurvatureProbe",
     "Density",
-    "Limit",
     "MeanMode",
     "Measurement",
     "Network",
@@ -32,29 +27,22 @@ __all__ = [
     "lanczos",
     "mean_mode",
     "measure",
-    "momentum_limit",
-    "optimizer_limit",
     "spectrum",
 ]
 
 __getattr__ = on_first_use(
     __name__,
     {
-        "STATISTICS": "statistics",
-        "Curvature": "probe",
-        "CurvatureProbe": "probe",
-        "Density": "density",
-        "Limit": "limits",
-        "MeanMode": "dual",
-        "Measurement": "measurement",
-        "Network": "network",
-        "Spectrum": "whole",
-        "block_lanczos": "block",
-        "mean_mode": "whole",
-        "measure": "measuring",
-        "momentum_limit": "limits",
-        "optimizer_limit": "limits",
-        "spectrum": "whole",
+        "STATISTICS": "operators.statistics",
+        "Density": "eigensolvers.density",
+        "MeanMode": "operators.fisher_by_outputs",
+        "Measurement": "result",
+        "Network": "operators.network_products",
+        "Spectrum": "whole_spectrum",
+        "block_lanczos": "eigensolvers.block_lanczos",
+        "mean_mode": "whole_spectrum",
+        "measure": "measure_network",
+        "spectrum": "whole_spectrum",
     },
 )
 

@@ -8,27 +8,27 @@ from typing import Any
 import torch
 from torch import nn
 
-from normscope.curvature.derivatives import working_dtype
-from normscope.curvature.descent import critical_step
-from normscope.curvature.double import Found, cast, looked_at_in_float64
-from normscope.curvature.fitting import on_the_kind, refuse_flat, refuse_impossible
-from normscope.curvature.further import further
-from normscope.curvature.limits import momentum_limit, optimizer_limit
-from normscope.curvature.look import Look, Solver
-from normscope.curvature.measurement import Measurement
-from normscope.curvature.moments import gathered_moments
-from normscope.curvature.notes import on_statistics, on_the_limit, on_the_pass
-from normscope.curvature.outer import NoOutputs, own_loss_of
-from normscope.curvature.parameters import blocks, check_parameters, chosen_parameters, listed
-from normscope.curvature.starting import kind_of_descent, start
-from normscope.curvature.starts import KEPT
+from normscope.curvature.autograd.differentiable_kernels import working_dtype
+from normscope.curvature.eigensolvers.start_vectors import KEPT
+from normscope.curvature.float64_check import Found, cast, looked_at_in_float64
+from normscope.curvature.further_batches import further
+from normscope.curvature.loss_fit import on_the_kind, refuse_flat, refuse_impossible
+from normscope.curvature.measurement_notes import on_statistics, on_the_limit, on_the_pass
+from normscope.curvature.operators.loss_of_outputs import NoOutputs, own_loss_of
+from normscope.curvature.parameter_choice import blocks, check_parameters, chosen_parameters, listed
+from normscope.curvature.result import Measurement
+from normscope.curvature.second_moments import gathered_moments
+from normscope.curvature.session import Look, Solver
 from normscope.environment import environment
+from normscope.isolation.batch_loss import check_devices
 from normscope.isolation.batches import read_batches, samples
+from normscope.isolation.coming_update import check_optimizer, held
+from normscope.isolation.lending import Lent, untouched
 from normscope.isolation.processes import Processes
-from normscope.isolation.untouched import Lent, untouched
 from normscope.objective import Objective
-from normscope.observe.loss import check_devices
-from normscope.observe.update import check_optimizer, held
+from normscope.stability.critical_rate import critical_step
+from normscope.stability.first_guess import kind_of_descent, start
+from normscope.stability.optimizer_limits import momentum_limit, optimizer_limit
 
 # The searches that every reader knows, as notes call them.
 _TOP, _HESSIAN = "lambda_max", "the Hessian"

@@ -59,7 +59,8 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor, float]:
 class BatchNormFunction(torch.autograd.Function):
     """The plain first-order pass over torch's kernels; from the second derivative on, `BatchNormGrad`.
 
-    `ordered` of its node: x with its channels last, where gradients that last come so (`curvature/orders.py`).
+    `ordered` of its node: x with its channels last, where gradients that last come so
+    (`curvature/autograd/convolution_layout.py`).
     """
 
     @staticmethod

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from normscope.norms import probing
-from normscope.norms.fitting import fit
+from normscope.norms.formula_fit import fit
 from normscope.norms.kinds import NORM_LAYERS
 from normscope.norms.twins import alone_or_followed, base_of, of_bases, of_formula, set_mode
 from normscope.norms.wrappers import EachPosition, Followed, Wrapper, core

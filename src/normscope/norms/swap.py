@@ -10,8 +10,8 @@ from torch import nn
 
 from normscope.choices import check_choice
 from normscope.norms._places import also_held_by, replace
-from normscope.norms.finding import find_norms
 from normscope.norms.kinds import NORM_NAMES
+from normscope.norms.normalizers_of import find_norms
 from normscope.norms.recognition import known
 from normscope.norms.replacement import replacement
 from normscope.norms.wrappers import Wrapper

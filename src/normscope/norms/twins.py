@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from normscope.norms.fitting import Formula
+from normscope.norms.formula_fit import Formula
 from normscope.norms.kinds import InstanceNorm, RMSNorm
 from normscope.norms.wrappers import EachPosition, Followed, LastDim, OwnScale, Wrapper
 

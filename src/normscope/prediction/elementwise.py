@@ -14,12 +14,12 @@ from normscope.prediction.field import Cotangent, Field, Part, Spread, Strand
 from normscope.prediction.maximum import max_pool
 from normscope.prediction.walk import Walk
 from normscope.theory.gaussian import Activation, Moments, Pairs, derivative, lean, length_slope
-from normscope.theory.handed import Origin
+from normscope.theory.gradient_overlaps import Origin
 from normscope.theory.lengths import fluctuations
 from normscope.theory.marginals import Joined, Marginal
 from normscope.theory.marginals import gaussian as gaussian_marginal
-from normscope.theory.places import all_tied, deviations, scatter
-from normscope.theory.sites import average
+from normscope.theory.place_lengths import all_tied, deviations, scatter
+from normscope.theory.site_pairs import average
 
 # Slopes of the length map below which depth was not seen to make a difference.
 _LONGER = 1.25

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from normscope.theory.gaussian import Activation
-from normscope.theory.handed import Origin
+from normscope.theory.gradient_overlaps import Origin
 from normscope.theory.marginals import Marginal
-from normscope.theory.sites import Sites
-from normscope.theory.window import Window
+from normscope.theory.site_pairs import Sites
+from normscope.theory.taps import Window
 
 
 @dataclass(frozen=True)

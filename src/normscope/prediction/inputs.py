@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from normscope.prediction.field import INPUTS, Field, Part
-from normscope.theory.sites import Sites, exact_sites
+from normscope.theory.site_pairs import Sites, exact_sites
 
 
 def input_field(

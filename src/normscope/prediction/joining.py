@@ -19,9 +19,9 @@ from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Walk
 from normscope.theory.marginals import Marginal
 from normscope.theory.modes import common_spread
-from normscope.theory.places import kurtosis, variance
-from normscope.theory.sites import Sites
-from normscope.theory.window import Window
+from normscope.theory.place_lengths import kurtosis, variance
+from normscope.theory.site_pairs import Sites
+from normscope.theory.taps import Window
 
 # Variances of a branch, over the other summand's squares, that are none.
 _NOTHING = 1e-6

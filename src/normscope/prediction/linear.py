@@ -16,12 +16,12 @@ from torch import Tensor
 from normscope.prediction.field import INPUTS, Cotangent, Field, Part, Root, Spread
 from normscope.prediction.refusal import UnknownOperation, misfit
 from normscope.prediction.walk import Walk
-from normscope.theory.handed import Origin
+from normscope.theory.convolved_kernels import convolve, convolve_back
+from normscope.theory.gradient_overlaps import Origin
 from normscope.theory.modes import common_spread
-from normscope.theory.places import tied, variance
-from normscope.theory.sites import Sites, average
-from normscope.theory.window import Window, mean_inside
-from normscope.theory.windows import convolve, convolve_back
+from normscope.theory.place_lengths import tied, variance
+from normscope.theory.site_pairs import Sites, average
+from normscope.theory.taps import Window, mean_inside
 
 NARROW = 30
 # What two samples share of a batch's gradients, over their own, below which nothing is taken as shared.

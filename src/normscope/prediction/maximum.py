@@ -8,12 +8,12 @@ from torch import Tensor
 from normscope.prediction.field import Cotangent, Field, Part
 from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Walk
+from normscope.theory.convolved_kernels import convolve, convolve_back, pool, pool_back
 from normscope.theory.gaussian import LINEAR
 from normscope.theory.maxima import agreement, distribution, of_windows, products, products_slope
-from normscope.theory.places import scatter
-from normscope.theory.sites import average
-from normscope.theory.window import Window, taps_inside
-from normscope.theory.windows import convolve, convolve_back, pool, pool_back
+from normscope.theory.place_lengths import scatter
+from normscope.theory.site_pairs import average
+from normscope.theory.taps import Window, taps_inside
 
 # Measured over predicted lambda, convolutions of 64 to 96 channels with two and three maxima under BatchNorm.
 MAXIMA_SEEN = (0.8, 1.9)

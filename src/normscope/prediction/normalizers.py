@@ -11,10 +11,10 @@ from normscope.prediction.field import Cotangent, Field, Part
 from normscope.prediction.linear import NARROW, kept_by_norm
 from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Row, Walk
-from normscope.theory.handed import Origin
+from normscope.theory.gradient_overlaps import Origin
 from normscope.theory.normalizing import Normalized, normalize, send_back
-from normscope.theory.places import kurtosis
-from normscope.theory.sites import average
+from normscope.theory.place_lengths import kurtosis
+from normscope.theory.site_pairs import average
 
 _UNEVEN = 0.05
 # Directions of a real batch below which answers were seen to be off.

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normscope.curvature.starting import by_theory, starting_rate, theory_advice
-from normscope.curvature.wording import stability_verdict
-from normscope.observe.verdict import Verdict
 from normscope.prediction.reach import USABLE
 from normscope.reporting import Reportable
 from normscope.results import plain
 from normscope.saving import save_text
+from normscope.stability.first_guess import by_theory, starting_rate, theory_advice
+from normscope.stability.verdict import Verdict
+from normscope.stability.wording import stability_verdict
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,8 +8,8 @@ from torch import Tensor
 from normscope.prediction.field import INPUTS, Cotangent, Field, Part
 from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Walk
-from normscope.theory.window import Window
-from normscope.theory.windows import place, pool, pool_back
+from normscope.theory.convolved_kernels import place, pool, pool_back
+from normscope.theory.taps import Window
 
 # Padded windows from which on the lack of borders was seen to matter.
 _WIDE = 5

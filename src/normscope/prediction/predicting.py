@@ -15,12 +15,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from normscope.choices import check_choice
-from normscope.curvature.limits import momentum_limit
 from normscope.environment import environment
-from normscope.isolation.turns import in_turn
+from normscope.isolation.one_at_a_time import in_turn
+from normscope.isolation.unwrapping import unwrapped
 from normscope.loss_kinds import CROSS_ENTROPY, SQUARED
-from normscope.observe.model import unwrapped
-from normscope.observe.verdict import NOT_A_LIMIT
 from normscope.prediction.field import Field
 from normscope.prediction.graph import walk_through
 from normscope.prediction.inputs import input_field
@@ -33,6 +31,8 @@ from normscope.prediction.remarks import common, explosion, lengths
 from normscope.prediction.spectrum import Spectrum, spectrum
 from normscope.prediction.undoing import undone
 from normscope.prediction.walk import Walk
+from normscope.stability.optimizer_limits import momentum_limit
+from normscope.stability.verdict import NOT_A_LIMIT
 from normscope.theory.softmax import curvatures
 
 LOSSES = ("half_mse", "half_sse", "mse", "cross_entropy")

@@ -10,7 +10,7 @@ from normscope.prediction.field import Field
 from normscope.prediction.maximum import max_pool
 from normscope.prediction.refusal import UnknownOperation
 from normscope.prediction.walk import Walk
-from normscope.theory.window import Window
+from normscope.theory.taps import Window
 
 
 def two(value: Any, dims: int = 2) -> tuple[int, int]:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from normscope.isolation.untouched import untouched
+from normscope.isolation.lending import untouched
 
 # Objects looked into before the search ends: a model that holds its trainer or data set reaches far more.
 _MOST = 20_000

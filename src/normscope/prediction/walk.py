@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from normscope.prediction.field import Cotangent, Field, Spread
-from normscope.theory.handed import Handed, Origin
-from normscope.theory.sites import Sites
+from normscope.theory.gradient_overlaps import Handed, Origin
+from normscope.theory.site_pairs import Sites
 
 Back = Callable[[Cotangent], Sequence[Cotangent]]
 # Measured over predicted lambda, of networks with 30 channels or more about which nothing else is said.
@@ -23,7 +23,8 @@ class Row:
     of_data: nothing but the data enters it, so that no width is behind its inputs. length: relative variance, from
     sample to sample, of the squared length of what enters; tilt: of its product with what all samples share. columns:
     of gammas and betas, which are few: directions that they have, and the part of the share that lies in them. handed:
-    the draw of gradients (`theory/handed.py`) that its parameters see, and what they add with it to a row of J J^T.
+    the draw of gradients (`theory/gradient_overlaps.py`) that its parameters see, and what they add with it to a row of
+    J J^T.
     """
 
     layer: str

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from normscope.observe.record import Record, frame_of, latest_verdicts
+from normscope.monitor.record import Record, frame_of, latest_verdicts
 from normscope.report.observe import figures
 from normscope.saving import save_figure, save_text
 

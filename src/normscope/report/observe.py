@@ -9,8 +9,8 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from normscope.observe.activations import Activations
-from normscope.observe.record import Record
+from normscope.monitor.probes.activations import Activations
+from normscope.monitor.record import Record
 from normscope.report.labels import literal
 
 # Okabe and Ito's palette, told apart with any colour vision; the line style says the same once more.

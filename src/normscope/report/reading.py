@@ -10,7 +10,8 @@ from typing import Any
 
 from normscope.decoding import check_file, decode, parsed
 from normscope.messages import brief, quoted
-from normscope.observe.jsonl import read_jsonl, records_of
+from normscope.monitor.sinks.jsonl import read_jsonl, records_of
+from normscope.papers import Store, all_entries, all_experiments, judge
 from normscope.report import kinds
 from normscope.report.document import Section
 from normscope.report.sections.bounds import bounds_section
@@ -28,7 +29,6 @@ from normscope.report.sections.stability import (
     spectrum_section,
 )
 from normscope.report.sections.training import Course, training_section
-from normscope.reproduction import Store, all_entries, all_experiments, judge
 from normscope.sweeping.diagram import PhaseDiagram, diagram, lines_file, stored_command, stored_lines
 from normscope.sweeping.journal import Journal
 from normscope.sweeping.running import JOURNAL

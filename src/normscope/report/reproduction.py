@@ -10,9 +10,9 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from normscope.decoding import check_file
+from normscope.papers.entry import OPEN, REPRODUCED, Entry, Heat, Judged, Line, Panel, fitting_curves, stored
+from normscope.papers.store import Store
 from normscope.report.phase import borders
-from normscope.reproduction.entry import OPEN, REPRODUCED, Entry, Heat, Judged, Line, Panel, fitting_curves, stored
-from normscope.reproduction.store import Store
 from normscope.saving import save_figure, save_text
 
 # Okabe and Ito's palette, told apart with any colour vision; the line style says the same once more.

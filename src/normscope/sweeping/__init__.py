@@ -3,11 +3,11 @@
 from normscope.sweeping.boundary import Distance, Edge
 from normscope.sweeping.checks import PlanError
 from normscope.sweeping.diagram import PhaseDiagram, stored_lines
+from normscope.sweeping.evidence_lines import measured_line, predicted_line
 from normscope.sweeping.journal import Journal
-from normscope.sweeping.journalfile import JournalError
+from normscope.sweeping.journal_file import JournalError
 from normscope.sweeping.outcome import Outcome
 from normscope.sweeping.plan import Cell, Plan, grid
-from normscope.sweeping.rungs import measured_line, predicted_line
 from normscope.sweeping.running import sweep
 
 __all__ = [

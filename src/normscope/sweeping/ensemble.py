@@ -14,8 +14,8 @@ from torch import Tensor
 from normscope.data import batches
 from normscope.sweeping.outcome import Outcome, outcome
 from normscope.sweeping.plan import Cell
-from normscope.sweeping.program import Members, stack
 from normscope.sweeping.stackable import check_alike
+from normscope.sweeping.stacked_step import Members, stack
 
 if TYPE_CHECKING:
     from normscope.sweeping.trainer import Trainer

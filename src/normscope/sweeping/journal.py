@@ -18,7 +18,7 @@ from typing import Any
 from normscope.decoding import decode, parsed
 from normscope.messages import brief
 from normscope.results import plain
-from normscope.sweeping.journalfile import JournalError, check, create, locked, still
+from normscope.sweeping.journal_file import JournalError, check, create, locked, still
 from normscope.sweeping.outcome import CURVES, Outcome, StoredOutcome, read_outcome
 from normscope.sweeping.plan import Cell, Plan
 

@@ -12,15 +12,15 @@ from torch import Tensor, nn
 
 from normscope.environment import environment
 from normscope.losses import LOSSES
-from normscope.sweeping.alone import train_alone
 from normscope.sweeping.ensemble import train_stacked
 from normscope.sweeping.lowering import lower
 from normscope.sweeping.networks import first_batch, prepare, saved_bytes, state_bytes
 from normscope.sweeping.numerics import numerics
 from normscope.sweeping.outcome import Outcome
 from normscope.sweeping.plan import Cell, Plan
-from normscope.sweeping.program import Program, stack
 from normscope.sweeping.stackable import NotStackable, check_runs
+from normscope.sweeping.stacked_step import Program, stack
+from normscope.sweeping.unstacked import train_alone
 
 _COMPILE_SECONDS = 60.0
 

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from normscope.theory.gaussian import derivative
 from normscope.theory.marginals import Marginal, of_distribution
-from normscope.theory.sites import Sites
-from normscope.theory.window import Window, taps_inside
+from normscope.theory.site_pairs import Sites
+from normscope.theory.taps import Window, taps_inside
 
 # Variance within a window below which the points for u would show as steps.
 _RESOLVED = 0.01

@@ -43,7 +43,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from normscope.theory.handed import Handed
+from normscope.theory.gradient_overlaps import Handed
 
 # Mean and variance of the Tracy-Widom law for real matrices.
 _TRACY_WIDOM, _TRACY_WIDOM_VARIANCE = -1.2065, 1.6078

@@ -47,7 +47,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normscope.theory.sites import Sites, average
+from normscope.theory.site_pairs import Sites, average
 
 # Degrees of freedom from which on three moments say more than two, and how far from equal eigenvalues must be.
 _FEW, _EQUAL = 4.0, 1e-6

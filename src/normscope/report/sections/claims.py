@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 
+from normscope.papers import entry as claims
+from normscope.papers.entry import Entry, Judged, fitting_curves, stored
+from normscope.papers.store import Store
 from normscope.report.chart import (
     BLUE,
     DASH_DOT,
@@ -23,9 +26,6 @@ from normscope.report.chart import (
 )
 from normscope.report.document import Said, Section, Table
 from normscope.report.reproduction import summary
-from normscope.reproduction import entry as claims
-from normscope.reproduction.entry import Entry, Judged, fitting_curves, stored
-from normscope.reproduction.store import Store
 
 _GOOD = {claims.REPRODUCED: True, claims.NOT: False, claims.WRONG: False, claims.IN_PART: None}
 _STYLES = (

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from normscope.observe.record import Record, latest_verdicts
+from normscope.monitor.record import Record, latest_verdicts
 from normscope.report.document import Said
 from normscope.report.sections.training import Course
 

@@ -1,0 +1,173 @@
+r"""Convolutions whose second derivative costs what it must: four convolutions of the first one's size.
+
+y = x * W + b is bilinear, so with g = dL/dy and cotangents (V, Vw, Vb) of its gradients (gx, gW, gb)
+
+    d/dg = V * W + x * Vw + Vb          d/dx = gx of (g, Vw)          d/dW = gW of (g, V)
+
+in which gx of (g, W) and gW of (g, x) are the kernels of the first backward pass. Torch makes the last of them by a
+convolution whose kernel is as large as the image. Third derivatives, of a loss that holds a gradient, are torch's own.
+
+A scale and a shift of each channel after it go into its weights, a (x * W + b - m) + c = x * (a W) + a (b - m) + c, so
+that derivatives by a and c need no pass over y.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.curvature.autograd.convolution_layout import Image, convolved, image
+from normscope.curvature.autograd.relu import Rectifier
+from normscope.norms._batch_grad import BatchNormFunction, checkpointed
+from normscope.norms.batch import transformed
+
+_between: ContextVar[bool] = ContextVar("_between", default=True)
+
+
+class _Convolution(torch.autograd.Function):
+    """`settings`: stride, padding, dilation, transposed, output padding, groups, as torch's operator takes them."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, settings: tuple[Any, ...]) -> Tensor:
+        ctx.save_for_backward(x, weight, bias)
+        ctx.settings, ctx.image, ctx.checkpointed = settings, None, checkpointed()
+        return convolved(x, weight, bias, settings)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x, weight, _ = ctx.saved_tensors
+        if ctx.checkpointed:
+            found, goes_on = Image(x, weight.shape, ctx.settings), False
+        else:
+            before = ctx.next_functions[0][0]
+            goes_on = _between.get() and _follows_a_convolution(before) and not x._backward_hooks
+            # Detached: x leads back to the node before it, which would keep itself alive by what is `ordered`.
+            found = ctx.image = ctx.image or image(x.detach(), weight.shape, ctx.settings)
+            if goes_on:
+                before.ordered = found.x
+        return *_ConvolutionGrad.apply(g, x, weight, found, list(ctx.needs_input_grad[:3]), goes_on), None
+
+
+@contextmanager
+def gradients_of_the_user() -> Iterator[None]:
+    """Around forwards, which may ask for gradients by what lies between convolutions: those have the usual order."""
+    token = _between.set(False)
+    try:
+        yield
+    finally:
+        _between.reset(token)
+
+
+def _follows_a_convolution(node: Any) -> bool:
+    """Whether `node` is of a ReLU of ours, right after it or with a BatchNorm of ours between, unseen by the user."""
+    if not isinstance(node, Rectifier._backward_cls) or node.checkpointed or node.hooks:
+        return False
+    node = node.next_functions[0][0]
+    if isinstance(node, BatchNormFunction._backward_cls) and not node.checkpointed:
+        if node.saved_tensors[0]._backward_hooks:
+            return False
+        node = node.next_functions[0][0]
+    return isinstance(node, _Convolution._backward_cls) and not node.checkpointed
+
+
+class _ConvolutionGrad(torch.autograd.Function):
+    """(g, x, W) -> (gx, gW, gb), those `wanted`, by an `image` of x.
+
+    Derivatives have the order of what they are by, but that gx goes on in the image's own where a ReLU of ours, or that
+    and a BatchNorm of ours, is all it meets before the next convolution.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, x: Tensor, weight: Tensor, image: Image, wanted: list[bool], goes_on: bool) -> Any:
+        ctx.save_for_backward(g, x, weight)
+        ctx.set_materialize_grads(False)
+        ctx.image, ctx.g, ctx.goes_on = image, image.ordered(g), goes_on
+        gx = _by_input(ctx, image, ctx.g, x, weight) if wanted[0] else None
+        gw = image.by_weight(ctx.g) if wanted[1] else None
+        return gx, gw, ctx.g.sum((0, *range(2, g.ndim))) if wanted[2] else None
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor | None, vw: Tensor | None, vb: Tensor | None) -> Any:
+        (slope, x, weight), g, image = ctx.saved_tensors, ctx.g, ctx.image
+        if torch.is_grad_enabled():
+            g, image = slope, Image(x, weight.shape, image.settings)
+        by_g, by_x, by_weight = (_asked(ctx, i) for i in range(3))
+        d_g = d_x = d_weight = None
+        if by_g and vw is not None:
+            d_g = image.by(vw, vb)
+        elif by_g and vb is not None:
+            d_g = vb.view(1, -1, *[1] * (g.ndim - 2)).expand_as(g)
+        if v is not None and (by_g or by_weight):
+            along = image.alike(v)
+            if by_g:
+                through = along.by(weight, None)
+                d_g = through if d_g is None else through.add_(d_g)
+            d_weight = along.by_weight(g) if by_weight else None
+        if d_g is not None and slope.is_contiguous():
+            d_g = d_g.contiguous()
+        if by_x and vw is not None:
+            d_x = _by_input(ctx, image, g, x, vw)
+        return d_g, d_x, d_weight, None, None, None
+
+
+def _by_input(ctx: Any, image: Image, g: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    found = image.by_input(g, weight)
+    return found.contiguous() if x.is_contiguous() and not ctx.goes_on else found
+
+
+def _asked(ctx: Any, i: int) -> bool:
+    """Whether the pass that is running goes on to input i; `needs_input_grad` is of any pass.
+
+    The engine says nothing of leaves, which are taken to be asked for.
+    """
+    node = ctx.next_functions[i][0]
+    return bool(ctx.needs_input_grad[i]) and (hasattr(node, "variable") or torch._C._will_engine_execute_node(node))
+
+
+def into_weights(y: Tensor, scale: Tensor, mean: Tensor, shift: Tensor | None) -> Tensor | None:
+    """scale (y - mean) + shift for each channel, made anew from what y was; None where y is no convolution's output.
+
+    Nor one that a hook of the user's sees, or that was written into where autograd does not look (`y.detach().clamp_()`
+    keeps its node), nor under activation checkpointing, where its inputs are not at hand. What happens to y later on is
+    not seen: a hook that changes its gradient, `y.data` written into.
+    """
+    node: Any = y.grad_fn
+    if not isinstance(node, _Convolution._backward_cls) or y.dtype != scale.dtype:
+        return None
+    if y._backward_hooks or y._version or node.checkpointed or checkpointed():
+        return None
+    x, weight, bias = node.saved_tensors
+    shifted = scale * (-mean if bias is None else bias - mean)
+    shifted = shifted if shift is None else shifted + shift
+    scaled = weight * scale.view(-1, *[1] * (weight.ndim - 1))
+    found: Tensor = _Convolution.apply(x, scaled, shifted, node.settings)
+    return found
+
+
+def convolution(function: Callable[..., Tensor], space: int) -> Callable[..., Tensor]:
+    """Torch's `function` over `space` dimensions, with these derivatives for real batches; forward mode has torch's."""
+
+    def call(
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Tensor:
+        plain = input.ndim == space + 2 and not isinstance(padding, str) and not input.is_complex()
+        # Autocast gives the operator other dtypes than its derivatives would get.
+        if not plain or torch.is_autocast_enabled(input.device.type):
+            return function(input, weight, bias, stride, padding, dilation, groups)
+        sizes = [[n] * space if isinstance(n, int) else list(n) for n in (stride, padding, dilation)]
+        settings = (*sizes, False, [0] * space, groups)
+        if transformed():
+            return convolved(input, weight, bias, settings)
+        y: Tensor = _Convolution.apply(input, weight, bias, settings)
+        return y
+
+    return call

@@ -1,0 +1,1 @@
+"""Eigensolvers: they know a matrix by its products with vectors, and no network."""

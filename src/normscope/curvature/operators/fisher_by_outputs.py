@@ -1,0 +1,129 @@
+r"""The Fisher matrix seen from the outputs: same nonzero spectrum, often far smaller.
+
+    I = 1/m J^T J  (parameters)        F = 1/m J J^T  (m samples x C outputs)        J = df/dtheta
+
+for the loss 1/2 mean_n ||f - y||^2. Bounds and the mean mode, for output k with g_s = grad f_k(x_s):
+
+    V = 1/m^2 sum_{s,t} <g_s, g_t> = ||mean_s g_s||^2  <=  lambda_max  <=  trace F = 1/m sum_k sum_s ||g_s||^2
+
+V is the Rayleigh quotient of F at the all-ones direction of output k; it contains the diagonal s = t, and the unbiased
+U = (m V - 1/m sum_s ||g_s||^2) / (m - 1) does not: V - U is O(1/m). Under batch statistics f_k(x_s) depends on the
+whole batch and g_s is its gradient all the same. Source: seed 002, Eqs. (147), (150), (152), (153).
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.curvature.eigensolvers.lanczos import lanczos
+from normscope.curvature.operators.gauss_newton import adjoint
+from normscope.curvature.operators.network_products import Network
+from normscope.results import plain, write_json
+
+SCHEMA = 1
+SIGNS = 16
+
+
+@dataclass(frozen=True)
+class MeanMode:
+    """The all-ones direction of the outputs against the top eigenvector.
+
+    v_statistic, u_statistic: the largest over the outputs. upper: the trace, with its standard error (0 where every
+    sample's gradient was taken). share: squared length of the top eigenvector's part that is constant over samples.
+    """
+
+    lambda_max: float
+    residual: float
+    converged: bool
+    v_statistic: float
+    u_statistic: float
+    upper: float
+    upper_error: float
+    share: float
+    settings: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str | int] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"kind": "mean_mode", "schema": SCHEMA} | plain(asdict(self))
+
+    def save(self, path: str | Path) -> None:
+        write_json(path, self.plain())
+
+
+def dual(network: Network) -> tuple[Callable[[Tensor], Tensor], torch.Size]:
+    """u -> F u on flattened outputs, and the outputs' shape; matrix-free, one backward and one forward a product."""
+    output = network.output()
+    pull, push = network.pull(output), network.push()
+    m, shape = len(output), output.shape
+
+    def product(u: Tensor) -> Tensor:
+        v = pull(u.view(shape))
+        t = push(v)
+        if network.forward_mode and not adjoint(t, u.view(shape), v, v):
+            network.forward_mode = False
+            t = push(v)
+        return t.reshape(-1) / m
+
+    return product, shape
+
+
+def dense_dual(network: Network) -> Tensor:
+    """F itself, from one backward pass for each sample and output."""
+    output = network.output()
+    pull = network.pull(output)
+    units = torch.eye(output.numel(), dtype=output.dtype, device=output.device)
+    rows = torch.stack([pull(unit.view(output.shape)) for unit in units])
+    return rows @ rows.T / len(output)
+
+
+def mean_mode_of(network: Network, *, tol: float = 1e-3, most: int = 100, seed: int = 0, dense: int = 100) -> MeanMode:
+    """lambda_max by the dual, its bounds and the mean mode's share.
+
+    Args:
+        dense: up to so many samples x outputs every gradient is taken; beyond, sums over samples are estimated with
+            random signs.
+    """
+    output = network.output()
+    if output.ndim < 2 or len(output) < 2:
+        raise ValueError(
+            f"The mean mode is over at least two samples, outputs of shape (samples, outputs); got "
+            f"{tuple(output.shape)}. Hand in a larger batch."
+        )
+    pull, m, outputs = network.pull(output), len(output), output[0].numel()
+    generator = torch.Generator().manual_seed(seed)
+
+    def at(k: int, weights: Tensor) -> float:
+        """||sum_s weights_s grad f_k(x_s)||^2."""
+        u = torch.zeros_like(output).view(m, outputs)
+        u[:, k] = weights
+        return float(pull(u.view(output.shape)).square().sum())
+
+    ones = torch.ones(m).to(output)
+    sums = [at(k, ones) for k in range(outputs)]
+    if m * outputs <= dense:
+        signs, error = list(torch.eye(m).to(output)), 0.0
+        squares = [sum(at(k, sign) for sign in signs) for k in range(outputs)]
+    else:
+        draws = [(torch.randint(0, 2, (m,), generator=generator) * 2 - 1).to(output) for _ in range(SIGNS)]
+        table = torch.tensor([[at(k, sign) for k in range(outputs)] for sign in draws], dtype=torch.float64)
+        squares = table.mean(0).tolist()
+        error = float(table.sum(1).std() / len(table) ** 0.5) / m
+    product, shape = dual(network)
+    start = torch.randn(shape, generator=generator, dtype=torch.float64).to(output)
+    top = lanczos(product, (start + start.std()).reshape(-1), tol=tol, most=most)
+    vector = top.vectors[0].view(m, outputs)
+    return MeanMode(
+        lambda_max=top.values[0],
+        residual=top.residuals[0],
+        converged=top.converged,
+        v_statistic=max(sums) / m**2,
+        u_statistic=max((total - square) / (m * (m - 1)) for total, square in zip(sums, squares, strict=True)),
+        upper=sum(squares) / m,
+        upper_error=error,
+        share=float(vector.mean(0).square().sum() * m / vector.square().sum()),
+    )

@@ -1,0 +1,156 @@
+"""What `measure` found: lambda_max, eta* and all that lies beside them, with their doubts."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from normscope.curvature.eigensolvers.lanczos import Memory
+from normscope.reporting import Reportable
+from normscope.results import plain, write_json
+from normscope.stability.first_guess import beyond, starting_rate
+from normscope.stability.verdict import Verdict
+from normscope.stability.wording import stability_verdict
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = 1
+_NAMES = {"ggn": "generalized Gauss-Newton matrix", "hessian": "Hessian", "fisher": "Fisher matrix"}
+
+
+@dataclass(frozen=True)
+class Measurement(Reportable):
+    """lambda_max of `matrix` with its relative residual, and what follows from it.
+
+    eta_star: the learning rate at which the local quadratic turns unstable, by `rule`, for this `optimizer` and the
+        loss `loss_name`, whose value is `loss`. stderr: of lambda_max where the matrix is sampled, else 0.
+    hessian_max, hessian_min: the Hessian's ends, nan where not asked for; hessian_residual: the larger of theirs.
+    by_statistics: lambda_max read in each of the three ways asked for. by_layer: lambda_max of each layer's own block.
+    statistics_residuals, layer_residuals: theirs. notes: conventions that were used, and what did not converge.
+    memory: what measure(start=...) takes from the result, up to 12 vectors of the parameters' size; memory=None in
+        dataclasses.replace lets go of it.
+    preconditioned: whether the numbers are those of P^-1/2 (A + weight decay) P^-1/2, P the optimizer's diagonal.
+    critical: the learning rate at which the loss along the coming update is back at its value here (`descent.py`).
+    critical_by_batch, lambda_by_batch: of each batch in turn, over="first"; of lambda_max the first is the searched
+        one and the others are lower bounds. One entry where the batches were put together.
+    start_rate, advice: that to start training with, and in words with what is known of it (`starting.py`);
+    start_range: from the least to the largest of the batches. All are nan or empty unless stats="batch" and the model's
+        own precision, and where the search failed, of which a note then says why; these too for losses and optimizers
+        that were not tried.
+    """
+
+    lambda_max: float
+    residual: float
+    converged: bool
+    stderr: float
+    eta_star: float
+    factor: float
+    rule: str
+    optimizer: str
+    loss: float
+    loss_kind: str
+    loss_name: str
+    matrix: str
+    stats: str
+    products: int
+    hessian_max: float
+    hessian_min: float
+    hessian_residual: float
+    by_statistics: dict[str, float]
+    statistics_residuals: dict[str, float]
+    by_layer: dict[str, float]
+    layer_residuals: dict[str, float]
+    notes: tuple[str, ...]
+    settings: dict[str, Any]
+    environment: dict[str, str | int]
+    preconditioned: bool = False
+    critical: float = math.nan
+    critical_by_batch: tuple[float, ...] = ()
+    lambda_by_batch: tuple[float, ...] = ()
+    start_rate: float = math.nan
+    start_range: tuple[float, float] = (math.nan, math.nan)
+    advice: str = ""
+    memory: Memory | None = field(repr=False, compare=False, default=None)
+
+    @property
+    def vector(self) -> Tensor:
+        """The top eigenvector, over the measured parameters in their order; empty where the memory was let go of.
+
+        That of a preconditioned matrix is u with the direction P^-1/2 u in the parameters.
+        """
+        # Of its own: saved, a row of the memory takes all the others along.
+        return torch.zeros(0) if self.memory is None else self.memory.vectors[0].clone()
+
+    def verdict(self, lr: float) -> Verdict:
+        """What a learning rate of `lr` means here, worded for the loss, and which one to start with."""
+        found = stability_verdict(
+            lr,
+            self.eta_star,
+            kind=self.loss_kind,
+            rule=self.rule,
+            source=f"curvature of this batch, {self.matrix}, {self.stats}",
+            residual=self.residual,
+            converged=self.converged,
+            ends=(self.hessian_min, self.hessian_max),
+        )
+        advice = starting_rate(*self.start_range) + beyond(self.start_rate, self.eta_star, self.loss_kind)
+        return replace(found, text=found.text + advice)
+
+    def frame(self) -> "pd.DataFrame":
+        """One row a layer: lambda_max of its own block, its residual, and eta* if it alone were trained.
+
+        Empty unless layers=True was asked for.
+        """
+        import pandas as pd
+
+        rows = [
+            {
+                "layer": name,
+                "lambda_max": value,
+                "share": value / self.lambda_max if self.lambda_max else float("nan"),
+                "eta_star": self.factor / value if value > 0 else float("inf"),
+                "residual": self.layer_residuals[name],
+            }
+            for name, value in self.by_layer.items()
+        ]
+        return pd.DataFrame(rows, columns=["layer", "lambda_max", "share", "eta_star", "residual"])
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON: everything but the vectors."""
+        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "memory"}
+        return {"kind": "measurement", "schema": SCHEMA} | plain(found)
+
+    def save(self, path: str | Path) -> None:
+        """As plain JSON; numbers that JSON has no word for (inf, nan) as strings."""
+        write_json(path, self.plain())
+
+    def _sections(self) -> Sequence[Any]:
+        from normscope.report.sections.stability import measurement_section
+
+        return [measurement_section("Measurement", self.plain())]
+
+    def __str__(self) -> str:
+        doubt = f"relative residual {self.residual:.1e} after {self.products} products"
+        doubt += "" if self.converged else ", NOT CONVERGED"
+        doubt += f", standard error {self.stderr:.2g}" if self.stderr else ""
+        name = _NAMES[self.matrix] + (", preconditioned by the optimizer" if self.preconditioned else "")
+        lines = [
+            f"lambda_max = {self.lambda_max:.4g} of the {name}, statistics {self.stats!r} ({doubt})",
+            f"eta*       = {self.eta_star:.4g} for {self.optimizer} on {self.loss_name} ({self.rule})",
+        ]
+        lines += [self.advice] if self.advice else []
+        if not math.isnan(self.hessian_max):
+            word = "Hessian, preconditioned," if self.preconditioned else "Hessian   "
+            lines.append(f"{word} from {self.hessian_min:.4g} to {self.hessian_max:.4g}")
+        if len(self.by_statistics) > 1:
+            pairs = ", ".join(f"{name} {value:.4g}" for name, value in self.by_statistics.items())
+            lines.append(f"lambda_max by statistics: {pairs}")
+        if self.by_layer:
+            name = max(self.by_layer, key=self.by_layer.__getitem__)
+            lines.append(f"largest layer: {name} with {self.by_layer[name]:.4g} of its own")
+        return "\n".join(lines + [f"- {note}" for note in self.notes])

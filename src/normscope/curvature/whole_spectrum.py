@@ -1,0 +1,158 @@
+"""More than the top eigenvalue, for one network and one batch: the whole spectrum, its trace, the mean mode."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from normscope.choices import check_choice
+from normscope.curvature.autograd.differentiable_kernels import derivable, working_dtype
+from normscope.curvature.eigensolvers.density import Density, density, trace
+from normscope.curvature.operators.fisher_by_outputs import MeanMode, mean_mode_of
+from normscope.curvature.operators.network_products import MATRICES, Network
+from normscope.curvature.operators.several_batches import refuse_linear
+from normscope.curvature.operators.statistics import STATISTICS
+from normscope.curvature.parameter_choice import check_parameters, chosen_parameters
+from normscope.curvature.session import Look, Solver
+from normscope.environment import environment
+from normscope.isolation.batch_loss import check_devices
+from normscope.isolation.batches import samples
+from normscope.isolation.lending import untouched
+from normscope.isolation.processes import Processes
+from normscope.isolation.unwrapping import unwrapped
+from normscope.losses import half_mse, pair
+from normscope.reporting import Reportable
+from normscope.results import plain, write_json
+from normscope.stability.optimizer_limits import momentum_limit
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Spectrum(Reportable):
+    """The eigenvalues of `matrix` as a density, and their sum with its standard error; `loss` is its value here."""
+
+    matrix: str
+    stats: str
+    density: Density
+    trace: float
+    trace_error: float
+    loss: float
+    settings: dict[str, Any]
+    environment: dict[str, str | int]
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"kind": "spectrum", "schema": SCHEMA} | plain(asdict(self))
+
+    def save(self, path: str | Path) -> None:
+        write_json(path, self.plain())
+
+    def _sections(self) -> Sequence[Any]:
+        from normscope.report.sections.stability import spectrum_section
+
+        return [spectrum_section("Spectrum", self.plain())]
+
+
+def spectrum(
+    model: nn.Module,
+    loss_fn: Callable[[Any, Any], Tensor],
+    batch: tuple[Any, Any],
+    *,
+    matrix: str = "ggn",
+    stats: str = "batch",
+    starts: int = 8,
+    steps: int = 40,
+    seed: int = 0,
+) -> Spectrum:
+    """The density of all eigenvalues by stochastic Lanczos quadrature; the model is left untouched.
+
+    Args:
+        model, loss_fn, batch, matrix, stats: as for `measure`.
+        starts, steps: random vectors, and products with each; the trace takes as many as one of them.
+        seed: of the vectors.
+
+    Example:
+        >>> layer = nn.Linear(2, 1, bias=False)
+        >>> x = torch.tensor([[2.0, 0.0], [0.0, 4.0]])
+        >>> found = spectrum(layer, half_mse, (x, torch.zeros(2, 1)), steps=6)
+        >>> round(found.trace, 4), [round(node, 4) for node in found.density.nodes[0]]
+        (10.0, [2.0, 8.0])
+    """
+    check_choice("matrix", matrix, MATRICES)
+    for name, count in (("starts", starts), ("steps", steps)):
+        if count < 1:
+            raise ValueError(f"{name}= counts from 1; got {count}.")
+    inner, processes, _ = unwrapped(model)
+
+    def work() -> Spectrum:
+        with _opened(inner, loss_fn, batch, stats, processes) as (network, loss):
+            local = processes.each(lambda: network.product(matrix))
+            refuse_linear(network)
+
+            def product(v: Tensor) -> Tensor:
+                return processes.mean(lambda: [local(v)])[0]
+
+            like = torch.zeros(network.size, dtype=network.leaves[0].dtype, device=network.leaves[0].device)
+            whole = density(product, like, starts=starts, steps=steps, seed=seed)
+            total, error = trace(product, like, products=steps, seed=seed)
+        settings = {"starts": starts, "steps": steps, "seed": seed, "samples": samples(batch), "dtype": str(like.dtype)}
+        return Spectrum(matrix, stats, whole, total, error, loss, settings, environment(like.device))
+
+    return processes.together(work)
+
+
+def mean_mode(
+    model: nn.Module, batch: tuple[Any, Any], *, stats: str = "batch", tol: float = 1e-3, seed: int = 0
+) -> MeanMode:
+    """How much of the top eigenvector is constant over samples, and the bounds of seed 002 on the eigenvalue.
+
+    Of the Fisher matrix of 1/2 squared error, E_x sum_k grad f_k grad f_k^T, by its dual in output space; the targets
+    of the batch have no part in it. Of one process: that of several is not a mean over them.
+    """
+    inner, processes, _ = unwrapped(model)
+    if processes.size > 1:
+        raise ValueError(
+            "The mean mode is that of one process's samples, and several train this model. Hand in model.module, with "
+            "statistics that are not synchronized."
+        )
+    with _opened(inner, _half_square, batch, stats, processes) as (network, _):
+        found = mean_mode_of(network, tol=tol, seed=seed)
+        device = network.leaves[0].device
+    settings = {"stats": stats, "tol": tol, "seed": seed, "samples": samples(batch)}
+    return replace(found, settings=settings, environment=environment(device))
+
+
+def _half_square(output: Tensor, _: Any) -> Tensor:
+    return half_mse(output, torch.zeros_like(output))
+
+
+@contextmanager
+def _opened(
+    model: nn.Module,
+    loss_fn: Callable[[Any, Any], Tensor],
+    batch: tuple[Any, Any],
+    stats: str,
+    processes: Processes,
+) -> Iterator[tuple[Network, float]]:
+    """The network on its batch and its loss; as `measure` does, in float32 at least, and refused where not finite."""
+    check_choice("stats", stats, STATISTICS)
+    check_parameters(model)
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    one = [pair(batch)]
+    check_devices(one, device)
+    cast = working_dtype(model, None)
+    if cast is not None:
+        one = [tree_map_only(Tensor, lambda t: t.to(cast) if t.is_floating_point() else t, b) for b in one]
+    with untouched(model, dtype=cast) as lent, derivable(device.type):
+        chosen = chosen_parameters(lent, None)
+        look = Look(lent, model, loss_fn, one, limit=momentum_limit(), solver=Solver(), processes=processes, dtype=cast)
+        loss, _, _ = look.first(stats, chosen)
+        network = look.network(stats, chosen)
+        assert isinstance(network, Network)
+        yield network, loss

@@ -1,0 +1,67 @@
+"""Copies of a batch, and of what a loss holds, lent to one pass: neither is written into by being measured."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from normscope.isolation.lending import untouched
+
+_INERT = frozenset({bool, int, float, str, type(None)})
+
+
+class Copies:
+    """A batch to hand to a forward that may write into it; what was given never changes.
+
+    Tensors are copied once, and anew where a pass has changed the last copies: a graph that is kept has those it saw.
+    Containers, and objects of other classes, are new each time.
+    """
+
+    def __init__(self, given: Any) -> None:
+        self._given, self._form = tree_flatten(given)
+        self._fill()
+
+    def _fill(self) -> None:
+        self._parts = [_copy(part) for part in self._given]
+        self._tensors = [part for part in self._parts if isinstance(part, Tensor)]
+        self._versions = [tensor._version for tensor in self._tensors]
+
+    def take(self) -> Any:
+        if self.written():
+            self._fill()
+        return tree_unflatten([p if isinstance(p, Tensor) else _copy(p) for p in self._parts], self._form)
+
+    def written(self) -> bool:
+        """Whether a pass has written into the copies since they were made."""
+        return [tensor._version for tensor in self._tensors] != self._versions
+
+    def changed(self) -> bool:
+        """Whether their values are no longer those given."""
+        pairs = zip(self._parts, self._given, strict=True)
+        return self.written() and not all(torch.equal(a, b) for a, b in pairs if isinstance(a, Tensor))
+
+
+def _copy(part: Any) -> Any:
+    """Of a tensor, or of an object that holds some, such as a batch of graphs."""
+    if not isinstance(part, Tensor):
+        return part if type(part) in _INERT else copy.deepcopy(part)
+    return part.detach().clone().requires_grad_(part.requires_grad)
+
+
+def lending(loss_fn: Callable[..., Any], dtype: torch.dtype | None = None) -> Callable[..., Any]:
+    """`loss_fn` with copies in the place of the buffers and attributes it could write, in `dtype` if that is given.
+
+    torch's own losses write nothing; others keep a running centre, a queue, a counter.
+    """
+    own = isinstance(loss_fn, nn.Module) and not type(loss_fn).__module__.startswith("torch.nn.")
+    if not isinstance(loss_fn, nn.Module) or (not own and dtype is None):
+        return loss_fn
+
+    def loss(*args: Any, **kwargs: Any) -> Any:
+        with untouched(loss_fn, only=(), dtype=dtype):
+            return loss_fn(*args, **kwargs)
+
+    return loss

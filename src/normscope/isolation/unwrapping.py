@@ -1,0 +1,66 @@
+"""The module inside its wrappers, and its loss as one function of model and batch."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from normscope.isolation.batch_loss import check_devices
+from normscope.isolation.processes import Processes
+from normscope.norms._processes import several_processes
+from normscope.objective import Objective
+
+
+def unwrapped(model: nn.Module) -> tuple[nn.Module, Processes, str]:
+    """The module that `torch.compile` and DDP wrap, the processes that train it, and a word on their statistics."""
+    group = None
+    while True:
+        if isinstance(model, DistributedDataParallel):
+            group = model.process_group
+            model = model.module
+        elif isinstance(inner := dict(model.named_children()).get("_orig_mod"), nn.Module):
+            model = inner
+        else:
+            break
+    modules, parameters = list(model.modules()), list(model.parameters())
+    for kind in dict.fromkeys(map(type, modules)):
+        if issubclass(kind, nn.DataParallel) or any("FullyShardedDataParallel" in c.__name__ for c in kind.__mro__):
+            raise TypeError(
+                f"{kind.__name__} is not supported: the parameters here are not the whole of the network's."
+            )
+    if any("DTensor" in type(p).__name__ for p in parameters):
+        raise TypeError("Parameters sharded over devices (FSDP2, DTensor) are not supported. Use DDP to be measured.")
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in parameters):
+        raise ValueError(
+            "The model has lazy layers that have not seen data, and no weights yet. Run one forward first."
+        )
+    if any(isinstance(module, torch.jit.ScriptModule) for module in modules):
+        raise TypeError("TorchScript modules cannot be looked into. Hand in the module they were made from.")
+    convention = ""
+    layers = [m for m in modules if isinstance(m, nn.SyncBatchNorm) or vars(m).get("sync", False)]
+    synced = bool(layers)
+    if group is None and several_processes() and any(layer.training for layer in layers):
+        # Their forward goes over all processes of the default group, and so must what is taken of it.
+        group = dist.group.WORLD
+    if group is not None:
+        convention = "Several processes: losses and gradients are averaged over them, with " + (
+            "batch statistics synchronized." if synced else "each process's own batch statistics."
+        )
+    return model, Processes(group), convention
+
+
+def loss_of(objective: Objective) -> Callable[[nn.Module, Any], Tensor]:
+    """The scalar loss of a batch, by a copy of the loss; a batch on another device is named."""
+    lent = objective.lent()
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        try:
+            return lent(model, batch)
+        except RuntimeError:
+            check_devices(batch, next((p.device for p in model.parameters()), torch.device("cpu")))
+            raise
+
+    return loss

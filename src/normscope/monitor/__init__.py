@@ -1,0 +1,81 @@
+"""Measurements of a training run that leave it as it was."""
+
+from typing import TYPE_CHECKING
+
+from normscope.first_use import on_first_use
+
+if TYPE_CHECKING:
+    from normscope.monitor.monitor import Monitor
+    from normscope.monitor.probes.activations import ActivationProbe, Activations
+    from normscope.monitor.probes.covariate_shift import CovariateShift, ShiftProbe
+    from normscope.monitor.probes.critical_rate import CriticalProbe, CriticalStep
+    from normscope.monitor.probes.curvature import Curvature, CurvatureProbe
+    from normscope.monitor.probes.health import HealthProbe, NormHealth
+    from normscope.monitor.probes.landscape import DLN_FACTORS, VGG_FACTORS, Landscape, LandscapeProbe
+    from normscope.monitor.probes.registry import PRESETS, PROBES
+    from normscope.monitor.record import Record, frame_of, layers_of
+    from normscope.monitor.sinks.jsonl import JSONL, read_jsonl, records_of
+    from normscope.monitor.sinks.trackers import TensorBoard, WandB
+
+__all__ = [
+    "DLN_FACTORS",
+    "JSONL",
+    "PRESETS",
+    "PROBES",
+    "VGG_FACTORS",
+    "ActivationProbe",
+    "Activations",
+    "CovariateShift",
+    "CriticalProbe",
+    "CriticalStep",
+    "Curvature",
+    "CurvatureProbe",
+    "HealthProbe",
+    "Landscape",
+    "LandscapeProbe",
+    "Monitor",
+    "NormHealth",
+    "Record",
+    "ShiftProbe",
+    "TensorBoard",
+    "WandB",
+    "frame_of",
+    "layers_of",
+    "read_jsonl",
+    "records_of",
+]
+
+__getattr__ = on_first_use(
+    __name__,
+    {
+        "DLN_FACTORS": "probes.landscape",
+        "JSONL": "sinks.jsonl",
+        "PROBES": "probes.registry",
+        "PRESETS": "probes.registry",
+        "VGG_FACTORS": "probes.landscape",
+        "ActivationProbe": "probes.activations",
+        "Activations": "probes.activations",
+        "CovariateShift": "probes.covariate_shift",
+        "CriticalProbe": "probes.critical_rate",
+        "CriticalStep": "probes.critical_rate",
+        "Curvature": "probes.curvature",
+        "CurvatureProbe": "probes.curvature",
+        "HealthProbe": "probes.health",
+        "Landscape": "probes.landscape",
+        "LandscapeProbe": "probes.landscape",
+        "Monitor": "monitor",
+        "NormHealth": "probes.health",
+        "Record": "record",
+        "ShiftProbe": "probes.covariate_shift",
+        "TensorBoard": "sinks.trackers",
+        "WandB": "sinks.trackers",
+        "frame_of": "record",
+        "layers_of": "record",
+        "read_jsonl": "sinks.jsonl",
+        "records_of": "sinks.jsonl",
+    },
+)
+
+
+def __dir__() -> list[str]:
+    return __all__

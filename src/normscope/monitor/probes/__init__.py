@@ -1,0 +1,1 @@
+"""Probes of the Monitor: each file measures one quantity in a snapshot."""

@@ -1,0 +1,135 @@
+r"""Curvature in the `Monitor`: lambda_max as trained, eta* of the optimizer, and what its learning rate means.
+
+Every look after the first starts from what the last one remembers (`warm.py`; 12 vectors of the parameters' size): 3 to
+12 products where a fresh start takes 8 to 20, and more of both where a step moves the matrix far. A product costs up to
+two gradients, so such a look costs as much as 3 to 40 training steps; the Monitor's budget spaces them.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from normscope.choices import check_choice
+from normscope.curvature.autograd.differentiable_kernels import working_dtype
+from normscope.curvature.eigensolvers.lanczos import Memory
+from normscope.curvature.eigensolvers.start_vectors import KEPT
+from normscope.curvature.operators.loss_of_outputs import own_loss_of
+from normscope.curvature.session import Look, Solver
+from normscope.isolation.lending import untouched
+from normscope.monitor.snapshot import Snapshot, flat
+from normscope.stability.optimizer_limits import Limit, momentum_limit, optimizer_limit
+from normscope.stability.verdict import Verdict
+from normscope.stability.wording import stability_verdict
+
+_SOURCE = "curvature of this batch, as trained"
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """lambda_max of `matrix` with its relative residual; eta* of the optimizer by `rule`.
+
+    lr: the largest learning rate of its groups, nan without one. reason: why there is no eta*, which is nan then.
+    preconditioned: whether lambda_max is that of the matrix preconditioned by the optimizer, another number, which has
+    a column of its own.
+    """
+
+    matrix: str
+    lambda_max: float
+    residual: float
+    converged: bool
+    products: int
+    eta_star: float
+    lr: float
+    rule: str
+    reason: str
+    preconditioned: bool = False
+
+    def summary(self) -> dict[str, float]:
+        names = ("lambda_max", "lambda_preconditioned")
+        values = {names[self.preconditioned]: self.lambda_max, names[not self.preconditioned]: math.nan}
+        return {name: values[name] for name in names} | {"lambda_residual": self.residual, "eta_star": self.eta_star}
+
+    def by_layer(self) -> dict[str, dict[str, float]]:
+        return {}
+
+    def verdicts(self, kind: str) -> list[Verdict]:
+        if self.reason:
+            return [Verdict("learning rate", None, self.reason, self.rule, _SOURCE)]
+        if math.isnan(self.lr):
+            return []
+        doubt: dict[str, Any] = {"residual": self.residual, "converged": self.converged}
+        return [stability_verdict(self.lr, self.eta_star, kind=kind, rule=self.rule, source=_SOURCE, **doubt)]
+
+
+class CurvatureProbe:
+    """Measures `Curvature` of the batch, as trained; starts from what the last look remembers.
+
+    Args:
+        matrix: "ggn" or "hessian". Without loss_fn a Monitor knows no outputs: then it is the Hessian.
+        tol, most: relative residual to reach, in at most so many products.
+    """
+
+    name = "curvature"
+    result = Curvature
+    forward_only = False
+
+    def __init__(self, matrix: str = "ggn", *, tol: float = 1e-3, most: int = 50) -> None:
+        check_choice("matrix", matrix, ("ggn", "hessian"))
+        self.matrix = matrix
+        self._solver = Solver(tol=tol, most=most)
+        self._last: Memory | None = None
+
+    def measure(self, snapshot: Snapshot) -> Curvature:
+        gradient = flat(snapshot.gradient)
+        limit, reason = self._limit(snapshot)
+        task, outer = snapshot.at.task, snapshot.at.lent
+        snapshot.at.move_to(snapshot.theta)
+        outer.reset()
+        for leaf in outer.leaves:
+            leaf.requires_grad_(True)
+        cast = working_dtype(task.model, None)
+        settings: dict[str, Any] = {"limit": limit, "solver": self._solver, "processes": task.processes}
+        with untouched(task.model, only=set(map(id, outer.leaves)), dtype=cast) as lent:
+            objective = task.objective
+            inputs, targets = objective.parts(snapshot.at.batch)
+            batch, loss_fn = (inputs, targets), objective.loss_fn or own_loss_of
+            matrix = "hessian" if objective.loss_fn is None else self.matrix
+            if cast is not None:
+                batch = tree_map_only(Tensor, lambda t: t.to(cast) if t.is_floating_point() else t, batch)
+            look = Look(lent, task.model, loss_fn, [batch], call=objective.outputs, dtype=cast, **settings)
+            warm = self._last if self._last is not None and self._last.vectors.shape[1] == gradient.numel() else None
+            found, _ = look.top("batch", matrix, warm=warm, gradient=gradient.to(lent.leaves[0].dtype), keep=KEPT)
+        self._last = found.memory
+        top = found.values[0]
+        return Curvature(
+            matrix=matrix,
+            lambda_max=top,
+            residual=found.residuals[0],
+            converged=found.converged,
+            products=found.products,
+            eta_star=math.nan if reason else (limit.factor / top if top > 0 else math.inf),
+            lr=_rate(snapshot),
+            rule=limit.rule,
+            reason=reason,
+            preconditioned=limit.inverse is not None,
+        )
+
+    @staticmethod
+    def _limit(snapshot: Snapshot) -> tuple[Limit, str]:
+        """The optimizer's; gradient descent's and the reason where there is none for it, or none yet."""
+        if snapshot.optimizer is None:
+            return momentum_limit(), ""
+        try:
+            return optimizer_limit(snapshot.optimizer, snapshot.at.lent.originals), ""
+        except ValueError as error:
+            return momentum_limit(), str(error)
+
+
+def _rate(snapshot: Snapshot) -> float:
+    try:
+        return max(snapshot.rates)
+    except ValueError:
+        return math.nan

@@ -1,0 +1,183 @@
+r"""The loss and its gradient along the step: how smooth it is here, and how far the gradient can be trusted.
+
+    theta_c = theta + c d,  d = -lr g,  g = grad L(theta)        one batch, train mode, the same random draws
+    band            [min_c L(theta_c), max_c L(theta_c)]
+    change_c        ||grad L(theta_c) - g||                      "gradient predictiveness"
+    beta            max_c change_c / (c ||d||)                    "effective beta-smoothness"
+
+Source: seed 000, Appendix A.2.2, with the points of its figures: c = 1/2, 1, 2, 4 for VGG at lr 0.1 and c = 1/100,
+1/10, 1, 10, 30 for the deep linear network at lr 1e-6. beta at c = 1 is 2/lr wherever the step just turns the gradient
+round (grad L(theta_1) = -g), which training at the edge of stability does all the time: the mean of beta says how large
+lr is, and only what rises above 2/lr says something about the network.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from normscope.loss_kinds import CROSS_ENTROPY, SQUARED
+from normscope.monitor.snapshot import Snapshot, flat, inner, length
+from normscope.stability.verdict import NOT_A_LIMIT, Verdict
+
+VGG_FACTORS = (0.5, 1.0, 2.0, 4.0)
+DLN_FACTORS = (0.01, 0.1, 1.0, 10.0, 30.0)
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """One entry of losses, changes and cosines for each factor c.
+
+    lr: the rate that all parameters share, else ||d|| / ||g||. changes: l2 distance between the gradient there and
+    here. cosines: between them; nan where one is zero.
+    """
+
+    lr: float
+    factors: tuple[float, ...]
+    loss: float
+    losses: tuple[float, ...]
+    grad_norm: float
+    changes: tuple[float, ...]
+    cosines: tuple[float, ...]
+
+    @property
+    def band(self) -> tuple[float, float]:
+        """Smallest and largest loss; nan where one is not finite."""
+        return _range(self.losses)
+
+    @property
+    def betas(self) -> tuple[float, ...]:
+        """Change of the gradient per distance moved, at each factor."""
+        moved = self.lr * self.grad_norm
+        pairs = zip(self.factors, self.changes, strict=True)
+        return tuple(change / (c * moved) if moved else math.nan for c, change in pairs)
+
+    @property
+    def beta(self) -> float:
+        return _range(self.betas)[1]
+
+    @property
+    def beta_limit(self) -> float:
+        """2/lr, where beta saturates at the edge of stability; only values above it are spikes."""
+        return 2 / self.lr if self.lr else math.inf
+
+    def summary(self) -> dict[str, float]:
+        low, high = self.band
+        least, most = _range(self.changes)
+        return {
+            "loss_min": low,
+            "loss_max": high,
+            "grad_norm": self.grad_norm,
+            "grad_change_min": least,
+            "grad_change_max": most,
+            "cosine_min": _range(self.cosines)[0],
+            "beta": self.beta,
+            "beta_limit": self.beta_limit,
+        }
+
+    def by_layer(self) -> dict[str, dict[str, float]]:
+        return {}
+
+    def verdicts(self, kind: str) -> list[Verdict]:
+        """Does one step lower the loss; does the gradient still point that way; is there a spike of beta."""
+        nearest = min(range(len(self.factors)), key=lambda i: abs(math.log(self.factors[i])))
+        c, there, cosine = self.factors[nearest], self.losses[nearest], self.cosines[nearest]
+        if not math.isfinite(self.loss):
+            text = f"The loss is {self.loss} here, so there is no step to judge."
+            return [Verdict("step", None, text, _STEP, _SOURCE)]
+        falls = there <= self.loss
+        text = (
+            f"A plain gradient step of {c * self.lr:.3g} takes this batch's loss from {self.loss:.4g} to {there:.4g}."
+        )
+        if not falls:
+            text += {
+                SQUARED: " It overshoots: the learning rate is beyond what the curvature along the gradient allows.",
+                CROSS_ENTROPY: " " + NOT_A_LIMIT,
+            }.get(kind, " Whether training survives that depends on the loss; watch if it keeps rising.")
+        good = True if falls else (False if kind == SQUARED else None)
+        return [Verdict("step", good, text, _STEP, _SOURCE), _turned(cosine), self._spike()]
+
+    def _spike(self) -> Verdict:
+        formula = "beta = max_c ||grad L(theta_c) - g|| / (c ||lr g||)"
+        if math.isnan(self.beta):
+            text = "The gradient is zero here or not finite at one of the steps: its change has no size."
+            return Verdict("beta", None, text, formula, _SOURCE)
+        spike = self.beta > self.beta_limit
+        text = (
+            f"For a step of this size the loss is {'rough' if spike else 'smooth'} here: the gradient changes by "
+            f"{self.beta:.3g} times the distance moved, {'above' if spike else 'at most'} 2/lr = {self.beta_limit:.3g}."
+        )
+        return Verdict("beta", not spike, text, formula, _SOURCE)
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    """Smallest and largest; nan where one is not finite, which `min` and `max` hide or show by its place."""
+    finite = all(map(math.isfinite, values))
+    return (min(values), max(values)) if finite else (math.nan, math.nan)
+
+
+def _turned(cosine: float) -> Verdict:
+    formula = "cos(grad L(theta_c), g) > 0"
+    if math.isnan(cosine):
+        return Verdict("gradient", None, "The gradient is zero or not finite: it has no direction.", formula, _SOURCE)
+    way = "still points the same way" if cosine > 0 else "points back"
+    text = f"After that step the gradient {way} (cosine {cosine:.2f})."
+    return Verdict("gradient", cosine > 0, text, formula, _SOURCE)
+
+
+_STEP = "L(theta - c lr g) <= L(theta)"
+_SOURCE = "Santurkar et al. 2018, Appendix A.2.2"
+
+
+class LandscapeProbe:
+    """Measures `Landscape`; costs one pass for each factor and one for the gradient here."""
+
+    name = "landscape"
+    result = Landscape
+    forward_only = False
+
+    def __init__(self, factors: Sequence[float] = VGG_FACTORS) -> None:
+        if not factors or any(c <= 0 for c in factors):
+            raise ValueError(
+                f"factors are positive multiples of the step; got {tuple(factors)}. The paper: 1/2, 1, 2, 4."
+            )
+        self.factors = tuple(map(float, factors))
+
+    def measure(self, snapshot: Snapshot) -> Landscape:
+        g, d = flat(snapshot.gradient), snapshot.descent
+        there = torch.empty_like(g)
+        half = any(weight.dtype.itemsize < 4 for weight in snapshot.theta)
+        found = [inner(g, g), inner(flat(d, there), there)]
+        for c in self.factors:
+            snapshot.at.move_to(snapshot.theta, d, c)
+            if half:
+                _check_moved(snapshot, c, d)
+            loss, grads = snapshot.at.gradient()
+            flat(grads, there)
+            found += [loss, inner(there, g), inner(there, there)]
+            there -= g
+            found.append(inner(there, there))
+        numbers = torch.stack(found).double().tolist()
+        g_norm, d_norm = map(math.sqrt, numbers[:2])
+        losses, along, squares, changes = (tuple(numbers[i::4]) for i in range(2, 6))
+        products = (g_norm * math.sqrt(square) for square in squares)
+        cosines = (a / product if product else math.nan for a, product in zip(along, products, strict=True))
+        shared = len(set(snapshot.rates)) == 1 or not g_norm
+        lr = max(snapshot.rates) if shared else d_norm / g_norm
+        return Landscape(
+            lr, self.factors, snapshot.loss, losses, g_norm, tuple(map(math.sqrt, changes)), tuple(cosines)
+        )
+
+
+def _check_moved(snapshot: Snapshot, c: float, d: list[Tensor]) -> None:
+    """Half-precision weights may not take so small a step; then there is nothing to look at."""
+    asked = c * length(flat(d))
+    moved = length(flat([leaf.detach() for leaf in snapshot.at.lent.leaves]) - flat(snapshot.theta))
+    if abs(moved - asked) > 0.1 * asked:
+        raise ValueError(
+            f"A step of {c:g} lr rounds away in weights of {snapshot.theta[0].dtype}: it moves them by "
+            f"{float(moved):.2g} instead of {float(asked):.2g}. Keep float32 weights "
+            "(autocast casts them) to look along it."
+        )

@@ -1,0 +1,57 @@
+"""The probes of the Monitor by name, and presets of probes by cost."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from normscope.choices import check_choice
+from normscope.monitor.probes.activations import ActivationProbe
+from normscope.monitor.probes.covariate_shift import ShiftProbe
+from normscope.monitor.probes.critical_rate import CriticalProbe
+from normscope.monitor.probes.health import HealthProbe
+from normscope.monitor.probes.landscape import LandscapeProbe
+
+
+def _curvature() -> Any:
+    # The import of curvature takes longest, and most runs do without it.
+    from normscope.monitor.probes.curvature import CurvatureProbe
+
+    return CurvatureProbe()
+
+
+PROBES: dict[str, Callable[[], Any]] = {
+    "critical": CriticalProbe,
+    "landscape": LandscapeProbe,
+    "health": HealthProbe,
+    "activations": ActivationProbe,
+    "shift": ShiftProbe,
+    "curvature": _curvature,
+}
+PRESETS = {
+    "light": ("critical",),
+    "standard": ("landscape", "critical", "health"),
+    "full": ("critical", "landscape", "health", "activations", "shift"),
+}
+
+
+def probes(measure: str | Sequence[Any]) -> list[Any]:
+    """The objects that a preset or a list of names and objects stands for."""
+    if isinstance(measure, str):
+        check_choice("measure", measure, PRESETS)
+        measure = PRESETS[measure]
+    if not isinstance(measure, Sequence) or not measure:
+        raise ValueError(f"measure is one of {', '.join(PRESETS)}, or a list of probes; got {measure!r}.")
+    for item in measure:
+        if isinstance(item, str):
+            check_choice("probe", item, PROBES)
+        elif isinstance(item, type) or not all(hasattr(item, a) for a in ("name", "forward_only", "measure")):
+            raise ValueError(
+                f"A probe is a name or an object with name, forward_only and measure(snapshot); got {item!r}."
+            )
+    found = [PROBES[item]() if isinstance(item, str) else item for item in measure]
+    names = [item.name for item in found]
+    if len(set(names)) < len(names):
+        raise ValueError(
+            f"Two probes have one name, and the second would replace the first: {', '.join(names)}. Give one of "
+            "the objects another .name."
+        )
+    return found

@@ -1,0 +1,1 @@
+"""Sinks: where the records of a Monitor go while training runs."""

@@ -1,0 +1,105 @@
+"""Statistics of stored curves, and the lines that show them."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normscope.papers.entry import Line, Panel, Runs
+from normscope.papers.experiment import Curves
+
+Array = NDArray[np.float64]
+LABELS = {"none": "without BatchNorm", "batch": "with BatchNorm"}
+
+
+def at_looks(curves: Curves, name: str, first: int = 0, last: float = np.inf) -> Array:
+    """A curve's values at the looks of steps `first` to `last`."""
+    steps, values = np.array(curves["step"]), np.array(curves[name], dtype=float)
+    return values[(steps >= first) & (steps <= last)]
+
+
+def band(curves: Curves, first: int = 0, last: float = np.inf) -> Array:
+    """Largest minus smallest loss along the gradient, look by look."""
+    return at_looks(curves, "loss_max", first, last) - at_looks(curves, "loss_min", first, last)
+
+
+def pooled(by_seed: dict[int, Curves], name: str, first: int = 0, last: float = np.inf) -> Array:
+    """Of all seeds together."""
+    return np.concatenate([at_looks(curves, name, first, last) for curves in by_seed.values()])
+
+
+def pooled_band(by_seed: dict[int, Curves], first: int = 0, last: float = np.inf) -> Array:
+    return np.concatenate([band(curves, first, last) for curves in by_seed.values()])
+
+
+def top(values: Iterable[float]) -> float:
+    """The largest; what is no number is beyond every bound."""
+    return float(np.nan_to_num(np.array(list(values), dtype=float), nan=np.inf, posinf=np.inf, neginf=-np.inf).max())
+
+
+def last_share(values: Sequence[float], share: float = 0.1) -> float:
+    """Mean over the last part of a curve."""
+    return float(np.mean(values[-max(1, round(share * len(values))) :]))
+
+
+def spread(label: str, x: Sequence[float], rows: Sequence[Sequence[float]]) -> Line:
+    """Median over seeds with the smallest and the largest."""
+    values = np.array(rows, dtype=float)
+    return Line(label, list(x), list(np.median(values, 0)), list(values.min(0)), list(values.max(0)))
+
+
+def look_lines(runs: Runs, cells: Sequence[str], name: str) -> list[Line]:
+    """A curve of each cell over the looks, with its spread over seeds."""
+    lines = []
+    for cell in cells:
+        found = list(runs.of(cell).values())
+        if found:
+            n = min(len(one[name]) for one in found)
+            lines.append(spread(LABELS.get(cell, cell), found[0]["step"][:n], [one[name][:n] for one in found]))
+    return lines
+
+
+def band_lines(runs: Runs, cells: Sequence[str], low: str, high: str) -> list[Line]:
+    """Of the first seed: the band from `low` to `high` around its middle."""
+    lines = []
+    for cell in cells:
+        found = runs.of(cell)
+        if found:
+            one = found[min(found)]
+            middle = np.sqrt(np.abs(np.array(one[low], dtype=float) * np.array(one[high], dtype=float)))
+            lines.append(Line(LABELS.get(cell, cell), one["step"], list(middle), one[low], one[high]))
+    return lines
+
+
+def each(values: Sequence[Any], form: str = ".3g") -> str:
+    """Numbers of the seeds, for words."""
+    return ", ".join(format(value, form) for value in values)
+
+
+def of_each(by_seed: dict[int, Curves], statistic: Callable[[Curves], float]) -> Array:
+    """A number a seed."""
+    return np.array([statistic(by_seed[seed]) for seed in sorted(by_seed)])
+
+
+def mean_sd(values: Array, form: str = ".1%") -> str:
+    """Mean and standard deviation over seeds, in words."""
+    sd = float(values.std(ddof=1)) if len(values) > 1 else float("nan")
+    return f"{format(float(values.mean()), form)} (sd {format(sd, form)}, n = {len(values)})"
+
+
+def histogram_panels(runs: Runs, cells: Sequence[str], layers: Sequence[int]) -> list[Panel]:
+    """Densities of one unit over training, a panel for each cell and layer, of the first seed."""
+    panels = []
+    for cell in cells:
+        found = {seed: curves for seed, curves in runs.of(cell).items() if "histograms" in curves}
+        for layer in layers if found else ():
+            lines = []
+            for one in found[min(found)]["histograms"][str(layer)]:
+                low, high = one["edges"]
+                counts = np.array(one["counts"], dtype=float)
+                width = max((high - low) / len(counts), 1e-12)
+                centres = low + width * (np.arange(len(counts)) + 0.5)
+                lines.append(Line(f"step {one['step']:,}", list(centres), list(counts / (counts.sum() * width))))
+            panels.append(Panel(f"{cell}, layer {layer}, seed {min(found)}", "activation", "density", lines))
+    return panels

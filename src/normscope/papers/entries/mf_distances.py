@@ -1,0 +1,82 @@
+"""Mean-field paper, Figure 2, all four panels in one table: how far every line of theory is from every line seen."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from normscope.papers.diagrams import NAMES, Diagram
+from normscope.papers.entries.mf_modes import DATA, MODES
+from normscope.papers.entry import Entry, Line, Panel, Runs
+from normscope.papers.experiments.phases import PHASES, RUNGS
+
+CELLS = {"mlp": "fully connected", "cnn": "convolutional"}
+LINES = NAMES | {"mean_mode": "corrected, mean mode alone"}
+# Of gamma, in the table.
+RANGES = ((0.0, 0.3), (0.3, 1.0), (1.0, np.inf))
+
+
+def _diagrams(runs: Runs, data: str, cell: str) -> dict[str, Diagram]:
+    """The panel beside each line of theory; without those whose runs are not there."""
+    kept = {name: f"modes-{data}" if name == "mean_mode" else f"rungs-{data}" for name in LINES}
+    swept = bool(runs.of(cell, f"phases-{data}"))
+    return {
+        name: Diagram(runs, f"phases-{data}", source, cell)
+        for name, source in kept.items()
+        if swept and runs.of(cell, source)
+    }
+
+
+def _cells(apart: Mapping[float, float]) -> list[str]:
+    """Median and largest size, then the signed median of each range of gamma."""
+    sizes = np.abs(list(apart.values()))
+    found = [f"{np.median(sizes):.2f}", f"{sizes.max():.2f}"]
+    for low, high in RANGES:
+        inside = [number for gamma, number in apart.items() if low <= gamma < high]
+        found.append(f"{np.median(inside):+.2f}" if inside else "")
+    return found
+
+
+def _table(runs: Runs) -> list[list[str]]:
+    rows = []
+    for data in DATA:
+        for cell, title in CELLS.items():
+            for name, at in _diagrams(runs, data, cell).items():
+                start = [f"{data}, {title}", LINES[name]]
+                rows.append([*start, "divergence", *_cells(at.distance(name).by_value), str(at.n)])
+                rows.append([*start, "first rise", *_cells(at.rise_distance(name)), str(at.n)])
+    head = ["panel", "eta*", "to", "median size", "worst size", "gamma < 0.3", "0.3 to 1", "above 1", "n"]
+    return [head, *rows] if rows else []
+
+
+def _panels(runs: Runs) -> list[Panel]:
+    panels = []
+    for data in DATA:
+        for cell, title in CELLS.items():
+            # The printed line is in the panels' own pictures; decades away, it would hide how the others differ.
+            found = {
+                name: at.distance(name).by_value
+                for name, at in _diagrams(runs, data, cell).items()
+                if name != "printed"
+            }
+            lines = [Line(LINES[name], list(apart), list(apart.values())) for name, apart in found.items()]
+            if lines:
+                level = (0.0, "agreement")
+                panels.append(
+                    Panel(f"{data}, {title}", "gamma", "log10(divergence / eta*)", lines, log_x=True, level=level)
+                )
+    return panels
+
+
+ENTRY = Entry(
+    name="mf-distances",
+    title="Figure 2: the distances of all four panels",
+    source="Mean-field analysis of batch normalization, Figure 2",
+    origin="as for the panels (`mf-fig-2-mlp-mnist` and its like); distances are log10(rate seen / eta*) in decades, "
+    "positive where training goes on beyond eta*, signed medians by range of gamma; the grid knows a rate to 0.1",
+    needs={PHASES[data]: tuple(CELLS) for data in DATA}
+    | {RUNGS[data]: tuple(CELLS) for data in DATA}
+    | {MODES[data]: tuple(CELLS) for data in DATA},
+    statements=(),
+    panels=_panels,
+    table=_table,
+)

@@ -1,0 +1,243 @@
+"""A figure or claim of a source: what it says, in our words, the rule that decides, and the verdict from stored curves.
+
+An entry holds the statements of one place in a source. A statement is judged by parts, each a comparison of a number
+that is computed from curves with a bound that stood before them:
+
+    reproduced            every part holds                    reproduced in part   some do
+    not reproduced        none does
+    the statement is wrong    of an exact statement, a part fails: the numbers are a counterexample
+    not yet run           fewer than `n` seeds of some cell it needs
+
+The paper's scale is judged where its seeds are there; else the small one, and the result says so.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from normscope.messages import first_line
+from normscope.papers.experiment import Curves, Experiment
+from normscope.papers.store import Store, StoreError
+
+REPRODUCED, IN_PART, NOT = "reproduced", "reproduced in part", "not reproduced"
+WRONG, OPEN = "the statement is wrong", "not yet run"
+VERDICTS = (REPRODUCED, IN_PART, NOT, WRONG, OPEN)
+Needs = Mapping[Experiment, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One comparison: what was measured, in words with its number, and whether the rule is met."""
+
+    words: str
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve, or points, with its spread where there is one."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    points: bool = False
+
+
+@dataclass(frozen=True)
+class Heat:
+    """Coloured cells below a panel's lines, a row for each y; a row has its own places x. What is nan stays white."""
+
+    label: str
+    x: Sequence[Sequence[float]]
+    y: Sequence[float]
+    z: Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes. level: a height to mark, with its name. heat: cells below the lines, coloured by decades."""
+
+    title: str
+    x: str
+    y: str
+    lines: Sequence[Line]
+    log_x: bool = False
+    log_y: bool = False
+    level: tuple[float, str] | None = None
+    heat: Heat | None = None
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Curves of the cells that are there, by seed, at one scale."""
+
+    scale: str
+    curves: Mapping[tuple[str, str], Mapping[int, Curves]]
+
+    def of(self, cell: str, experiment: str | None = None) -> dict[int, Curves]:
+        """By seed; empty where nothing is stored. The experiment may be left out where only one has that cell."""
+        named = [k for k in self.curves if k[1] == cell and experiment in (None, k[0])]
+        return dict(self.curves[named[0]]) if named else {}
+
+    def has(self, cells: Sequence[str]) -> bool:
+        """Whether each of these cells has a run."""
+        return all(self.of(cell) for cell in cells)
+
+    def having(self, names: Sequence[str]) -> "Runs":
+        """Those that have all these curves."""
+        kept = {
+            cell: {seed: curves for seed, curves in by_seed.items() if curves.keys() >= set(names)}
+            for cell, by_seed in self.curves.items()
+        }
+        return Runs(self.scale, kept)
+
+    def only(self, cells: Sequence[tuple[str, str]]) -> "Runs":
+        """These cells, with the seeds that all of them have: none counts more than another."""
+        seeds = set.intersection(*(set(self.curves.get(cell, {})) for cell in cells))
+        kept = {cell: {seed: self.curves[cell][seed] for seed in sorted(seeds)} for cell in cells if seeds}
+        return Runs(self.scale, kept)
+
+    def pairs(self, one: str, other: str) -> list[tuple[Curves, Curves]]:
+        """Curves of two cells, seed by seed, where both have them."""
+        a, b = self.of(one), self.of(other)
+        return [(a[seed], b[seed]) for seed in sorted(a.keys() & b.keys())]
+
+
+@dataclass(frozen=True, eq=False)
+class Statement:
+    """One sentence that can be true or false.
+
+    words: the source's, in ours. rule: when it counts as reproduced. judge: the same as code.
+    exact: mathematics, where one counterexample decides. cells: those it needs, if not all of the entry's; as
+    "experiment/cell" where two experiments have a cell of that name.
+    curves: which a run must have to count. n: seeds of each cell. scales: at which the rule has a meaning.
+    found: what we think the numbers mean where they differ from the words.
+    """
+
+    key: str
+    words: str
+    rule: str
+    judge: Callable[[Runs], Sequence[Part]]
+    n: int = 3
+    exact: bool = False
+    cells: Sequence[str] | None = None
+    curves: Sequence[str] = ()
+    scales: Sequence[str] = ("paper", "small")
+    found: str = ""
+
+    def uses(self, experiment: Experiment, cell: str) -> bool:
+        return self.cells is None or cell in self.cells or f"{experiment.name}/{cell}" in self.cells
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """Statements of one figure, theorem or paragraph, with one picture.
+
+    origin: where the settings are from. panels: the picture's numbers; drawing them is the report's.
+    table: rows of words, the head first; empty where there is nothing to show.
+    """
+
+    name: str
+    title: str
+    source: str
+    origin: str
+    needs: Needs
+    statements: Sequence[Statement]
+    panels: Callable[[Runs], Sequence[Panel]]
+    table: Callable[[Runs], Sequence[Sequence[str]]] = lambda runs: ()
+
+    def cells(self, statement: Statement | None = None) -> list[tuple[Experiment, str]]:
+        every = [(experiment, cell) for experiment, cells in self.needs.items() for cell in cells]
+        return [pair for pair in every if statement is None or statement.uses(*pair)]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A statement with its verdict. n: seeds that every cell it needs has. scale: the one that was judged."""
+
+    entry: Entry
+    statement: Statement
+    verdict: str
+    n: int
+    scale: str
+    parts: tuple[Part, ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        return f"{self.entry.name}/{self.statement.key}"
+
+    @property
+    def came_out(self) -> str:
+        return "; ".join(part.words for part in self.parts)
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "name": self.name,
+            "source": self.entry.source,
+            "statement": self.statement.words,
+            "rule": self.statement.rule,
+            "verdict": self.verdict,
+            "n": self.n,
+            "needed": self.statement.n,
+            "scale": self.scale,
+            "parts": [{"words": part.words, "holds": bool(part.holds)} for part in self.parts],
+        }
+
+
+@contextmanager
+def fitting_curves(entry: Entry) -> Iterator[None]:
+    """One message where an entry's rules and pictures cannot be computed from the curves that are stored."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, StopIteration) as error:
+        if isinstance(error, StoreError):
+            raise
+        files = ", ".join(f"{experiment.name}.json" for experiment in entry.needs)
+        raise StoreError(
+            f"The curves stored in {files} are damaged: {entry.name} cannot be computed from them "
+            f"({first_line(error)}). Move the files away and run `normscope reproduce {entry.name}` again."
+        ) from error
+
+
+def stored(entry: Entry, store: Store, scale: str) -> Runs:
+    """What the store has of an entry's cells."""
+    return Runs(
+        scale,
+        {
+            (experiment.name, cell): {run.seed: run.curves for run in store.runs(experiment, cell, scale)}
+            for experiment, cell in entry.cells()
+        },
+    )
+
+
+def judge(entry: Entry, store: Store) -> list[Judged]:
+    """The verdicts of an entry, computed from what is stored now."""
+    at = {scale: stored(entry, store, scale) for scale in ("paper", "small")}
+    return [_judge(entry, statement, at) for statement in entry.statements]
+
+
+def _judge(entry: Entry, statement: Statement, at: Mapping[str, Runs]) -> Judged:
+    counts = {}
+    for scale, runs in at.items():
+        runs = runs.having(statement.curves)
+        runs = runs.only([(experiment.name, cell) for experiment, cell in entry.cells(statement)])
+        counts[scale] = min(map(len, runs.curves.values()), default=0)
+        if counts[scale] >= statement.n and scale in statement.scales:
+            with fitting_curves(entry):
+                parts = tuple(statement.judge(runs))
+            return Judged(entry, statement, _verdict(parts, statement.exact), counts[scale], scale, parts)
+    most = max((scale for scale in at if scale in statement.scales), key=lambda scale: counts[scale])
+    return Judged(entry, statement, OPEN, counts[most], most)
+
+
+def _verdict(parts: Sequence[Part], exact: bool) -> str:
+    held = [part.holds for part in parts]
+    if all(held):
+        return REPRODUCED
+    if exact:
+        return WRONG
+    return IN_PART if any(held) else NOT

@@ -1,0 +1,27 @@
+"""All entries and their experiments by name, in the order in which they are listed."""
+
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+
+from normscope.papers.entry import Entry
+from normscope.papers.experiment import Experiment
+
+
+@cache
+def all_entries() -> dict[str, Entry]:
+    """One for each file in `normscope.papers.entries`, in the order of the files' names."""
+    package = import_module("normscope.papers.entries")
+    found: dict[str, Entry] = {}
+    for module in sorted(iter_modules(package.__path__), key=lambda module: module.name):
+        entry: Entry = import_module(f"{package.__name__}.{module.name}").ENTRY
+        if entry.name in found:
+            raise ValueError(f"Two entries are called {entry.name!r}. Rename one of them.")
+        found[entry.name] = entry
+    return found
+
+
+@cache
+def all_experiments() -> dict[str, Experiment]:
+    """Those that some entry needs."""
+    return {experiment.name: experiment for entry in all_entries().values() for experiment in entry.needs}

@@ -1,0 +1,138 @@
+"""Finished runs on disk: a file an experiment, plans by their hash, seeds that add up.
+
+A run is written the moment it is finished: the file is made anew beside its place and moved there, so that a kill
+leaves the old one or the new one. A changed plan has another hash, and its runs lie beside the old.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypedDict
+
+from normscope.decoding import Count, decode, read_json
+from normscope.messages import brief, first_line
+from normscope.papers.experiment import Experiment, Run, compact, numbers
+from normscope.saving import save_text
+
+SCHEMA = 1
+
+
+class StoreError(ValueError):
+    """Stored runs that cannot be read: which file, and the next step."""
+
+
+class StoredRun(TypedDict):
+    plan: str
+    seed: Count
+    seconds: float
+    made: dict[str, Any]
+    curves: dict[str, Any]
+
+
+class Content(TypedDict):
+    """A file of the store."""
+
+    schema: int
+    experiment: str
+    what: str
+    plans: dict[str, dict[str, Any]]
+    runs: list[StoredRun]
+
+
+class Store:
+    """The folder of results; `folder` need not exist before the first run."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._read: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = {}
+        self._earlier: dict[str, list[Run]] = {}
+
+    def path(self, experiment: Experiment) -> Path:
+        return self.folder / f"{experiment.name}.json"
+
+    def runs(self, experiment: Experiment, cell: str, scale: str) -> list[Run]:
+        """Those of this very plan, one a seed, in the order of seeds."""
+        found = {}
+        if scale == "paper":
+            if experiment.name not in self._earlier:
+                self._earlier[experiment.name] = self._from_earlier(experiment)
+            found = {run.seed: run for run in self._earlier[experiment.name] if run.cell == cell}
+        wanted = experiment.hash(cell, scale)
+        for row in self._content(experiment)["runs"]:
+            if row["plan"] == wanted:
+                found[row["seed"]] = Run(cell, row["seed"], numbers(row["curves"]), row["seconds"], row["made"])
+        return [found[seed] for seed in sorted(found)]
+
+    def _from_earlier(self, experiment: Experiment) -> list[Run]:
+        try:
+            return experiment.earlier(self.folder.parent)
+        except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+            raise StoreError(
+                f"The results in {self.folder.parent} that {experiment.name} reads are damaged ({first_line(error)}). "
+                "Make them anew, or move them away."
+            ) from error
+
+    def add(self, experiment: Experiment, scale: str, run: Run) -> None:
+        """Read, added to and put back as one: of two processes that add, neither loses what the other has."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with _alone(self.folder):
+            self._add(experiment, scale, run)
+
+    def _add(self, experiment: Experiment, scale: str, run: Run) -> None:
+        content = dict(self._content(experiment))
+        name = experiment.hash(run.cell, scale)
+        content["plans"] = content["plans"] | {name: compact(experiment.plan(run.cell, scale))}
+        row = {"plan": name, "seed": run.seed, "seconds": round(run.seconds, 1), "made": run.made}
+        kept = [old for old in content["runs"] if (old["plan"], old["seed"]) != (name, run.seed)]
+        content["runs"] = [*kept, row | {"curves": compact(run.curves)}]
+        save_text(self.path(experiment), _lines(content))
+
+    def _content(self, experiment: Experiment) -> dict[str, Any]:
+        path = self.path(experiment)
+        if not path.is_file():
+            return {"schema": SCHEMA, "experiment": experiment.name, "what": experiment.what, "plans": {}, "runs": []}
+        # Read again only when somebody has written.
+        stat = path.stat()
+        version = (stat.st_mtime_ns, stat.st_size)
+        if path in self._read and self._read[path][0] == version:
+            return self._read[path][1]
+        try:
+            content: dict[str, Any] = decode(Content, read_json(path))
+        except ValueError as error:
+            said = f"{path} is damaged or no JSON of normscope's ({brief(str(error))})."
+            raise StoreError(f"{said} Move it away; what it held has to be run again.") from error
+        if content["schema"] != SCHEMA or content["experiment"] != experiment.name:
+            raise StoreError(f"{path} must hold runs of {experiment.name}, schema {SCHEMA}. Move it away, or fix it.")
+        self._read[path] = (version, content)
+        return content
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Waits until no other process writes into the folder. The lock ends with its process and leaves no file."""
+    if sys.platform == "win32":  # Folders cannot be locked there.
+        yield
+        return
+    import fcntl
+
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _lines(content: dict[str, Any]) -> str:
+    """A line a plan and a line a run: small, and a new seed is one line of a diff."""
+
+    def text(value: Any) -> str:
+        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+
+    plans = ",\n".join(f"{text(name)}:{text(plan)}" for name, plan in content["plans"].items())
+    runs = ",\n".join(text(run) for run in content["runs"])
+    head = ",\n".join(f"{text(key)}:{text(content[key])}" for key in ("schema", "experiment", "what"))
+    return f'{{{head},\n"plans":{{\n{plans}\n}},\n"runs":[\n{runs}\n]}}\n'

@@ -1,0 +1,169 @@
+r"""Windows that slide over images, on kernels: convolutions, average pooling, and their transposes for cotangents.
+
+A convolution with independent weights of variance sigma_w^2 / (C |F|) sees the same tap at both ends:
+
+    K'[a, b] = (sigma_w^2 / |F|) sum_f K[s a + f, s b + f]        zero where s a + f is padding
+
+Average pooling sees every pair of taps, K'[a, b] = |F|^-2 sum_{f, g} K[s a + f, s b + g]. Cotangents go through the
+transposes. By offsets (torus) a convolution keeps K[s (b - a)], times the share of taps that are padding at neither
+end, in the mean over the pairs with this offset: what all sites share varies over them after padding.
+Sources: seed 002, Eq. (34)-(43); stride, padding and the linear map's base case as in erratum E-MF-10.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from normscope.theory.taps import Window, offsets, pooling, taps_inside, valid_share
+
+
+def convolve(window: Window, kernel: Tensor) -> Tensor:
+    """Mean over the taps; sigma_w^2 is the caller's."""
+    before, after = window.before, window.after
+    if before.form == "samples" or _pointwise(window):
+        return kernel
+    if before.form == "torus":
+        picked = kernel if _steady(window) else kernel.flatten(-2)[..., offsets(window)]
+        return picked * valid_share(window)
+    if window.whole:
+        return kernel.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+    padded = _padded(window, kernel)
+    found = kernel.new_zeros((*kernel.shape[:-2], after.height, after.width, after.height, after.width))
+    for rows, columns in _taps(window):
+        found = found + padded[..., rows, columns, rows, columns]
+    return found.flatten(-4, -3).flatten(-2) / window.taps
+
+
+def convolve_back(window: Window, g: Tensor) -> Tensor:
+    """Transpose of `convolve`."""
+    before, after = window.before, window.after
+    if before.form == "samples" or _pointwise(window):
+        return g
+    lead = g.shape[:-2]
+    if before.form == "torus":
+        if _steady(window):
+            return g * valid_share(window)
+        # Sums over all pairs are kept: a torus of S sites holds S sum_offset G.
+        scale = (after.count if after.form == "torus" else 1) / before.count
+        weighted = (g * valid_share(window)).flatten(-2) * scale
+        found = g.new_zeros((*lead, before.count))
+        return found.index_add(-1, offsets(window).flatten(), weighted).unflatten(-1, (before.height, before.width))
+    if window.whole:
+        return torch.eye(before.count, dtype=g.dtype) * g / window.taps
+    size = (before.height + 2 * window.padding[0], before.width + 2 * window.padding[1])
+    found = g.new_zeros((*lead, *size, *size))
+    spread = g.unflatten(-1, (after.height, after.width)).unflatten(-3, (after.height, after.width)) / window.taps
+    for rows, columns in _taps(window):
+        found[..., rows, columns, rows, columns] += spread
+    return _cropped(window, found)
+
+
+def pool(window: Window, kernel: Tensor) -> Tensor:
+    """Mean over all pairs of taps; padding counts as zeros."""
+    before, after = window.before, window.after
+    if before.form == "samples" or _pointwise(window):
+        return kernel
+    if window.whole:
+        return kernel.mean(dim=(-2, -1), keepdim=True)
+    if before.form == "torus":
+        rows, columns = (pooling(window, axis) for axis in (0, 1))
+        found = rows @ kernel @ columns.T
+        return found if after.form == "torus" else _swapped(found, (after.height,) * 2, (after.width,) * 2)
+    height, width = before.height, before.width
+    lead = kernel.shape[:-2]
+    once = _pooled(kernel.reshape(-1, 1, height, width), window).reshape(*lead, height * width, after.count)
+    twice = _pooled(once.transpose(-1, -2).reshape(-1, 1, height, width), window)
+    return twice.reshape(*lead, after.count, after.count).transpose(-1, -2)
+
+
+def pool_back(window: Window, g: Tensor) -> Tensor:
+    """Transpose of `pool`."""
+    before, after = window.before, window.after
+    if before.form == "samples" or _pointwise(window):
+        return g
+    lead = g.shape[:-2]
+    if window.whole:
+        size = (before.height, before.width) if before.form == "torus" else (before.count, before.count)
+        return g.expand(*lead, *size) / before.count**2
+    if before.form == "torus":
+        scale = (after.count if after.form == "torus" else 1) / before.count
+        rows, columns = (pooling(window, axis) for axis in (0, 1))
+        places = (after.height, after.width)
+        return rows.T @ (g if after.form == "torus" else _swapped(g, places, places)) @ columns * scale
+    once = _spread(g.reshape(-1, 1, after.height, after.width), window)
+    once = once.reshape(*lead, after.count, before.count).transpose(-1, -2)
+    twice = _spread(once.reshape(-1, 1, after.height, after.width), window)
+    return twice.reshape(*lead, before.count, before.count).transpose(-1, -2)
+
+
+def place(window: Window, values: Tensor) -> Tensor:
+    """A number of each place (a mean) through average pooling."""
+    before, after = window.before, window.after
+    if before.form == "samples":
+        return values
+    if before.form == "torus":
+        inside = taps_inside(window)
+        return values * (inside.mean() if after.form == "torus" else inside)
+    return _pooled(values.reshape(1, 1, before.height, before.width), window).flatten()
+
+
+def _pointwise(window: Window) -> bool:
+    """Whether it leaves the sites as they are; a small image becomes exact even in a window of one place."""
+    alone = window.kernel == (1, 1) and window.stride == (1, 1) and window.padding == (0, 0)
+    return alone and window.before.form == window.after.form
+
+
+def _steady(window: Window) -> bool:
+    """Whether every offset of the torus stays where it is."""
+    return window.stride == (1, 1) and window.before == window.after
+
+
+def _taps(window: Window) -> list[tuple[slice, slice]]:
+    after, (sy, sx), (dy, dx) = window.after, window.stride, window.dilation
+    return [
+        (
+            slice(dy * y, dy * y + sy * (after.height - 1) + 1, sy),
+            slice(dx * x, dx * x + sx * (after.width - 1) + 1, sx),
+        )
+        for y in range(window.kernel[0])
+        for x in range(window.kernel[1])
+    ]
+
+
+def _padded(window: Window, kernel: Tensor) -> Tensor:
+    height, width = window.before.height, window.before.width
+    wide = kernel.unflatten(-1, (height, width)).unflatten(-3, (height, width))
+    py, px = window.padding
+    return F.pad(wide, (px, px, py, py, px, px, py, py)) if py or px else wide
+
+
+def _cropped(window: Window, wide: Tensor) -> Tensor:
+    (py, px), height, width = window.padding, window.before.height, window.before.width
+    rows, columns = slice(py, py + height), slice(px, px + width)
+    return wide[..., rows, columns, rows, columns].flatten(-4, -3).flatten(-2)
+
+
+def _swapped(pairs: Tensor, left: tuple[int, int], right: tuple[int, int]) -> Tensor:
+    """Pairs of rows by pairs of columns as pairs of sites, or the other way round."""
+    return pairs.unflatten(-1, right).unflatten(-3, left).transpose(-2, -3).flatten(-4, -3).flatten(-2)
+
+
+def _pooled(images: Tensor, window: Window) -> Tensor:
+    return F.avg_pool2d(images, window.kernel, window.stride, window.padding)
+
+
+def _spread(images: Tensor, window: Window) -> Tensor:
+    before, after = window.before, window.after
+    weight = images.new_full((1, 1, *window.kernel), 1 / window.taps)
+    extra = tuple(
+        n + 2 * p - (s * (a - 1) + k)
+        for n, a, k, s, p in zip(
+            (before.height, before.width),
+            (after.height, after.width),
+            window.kernel,
+            window.stride,
+            window.padding,
+            strict=True,
+        )
+    )
+    return F.conv_transpose2d(images, weight, stride=window.stride, padding=window.padding, output_padding=extra)
