@@ -20,6 +20,9 @@ def _course(run: Mapping[str, Any]) -> Course:
     rows = sorted(run["layers"], key=lambda row: [int(n) for n in re.findall(r"\d+", row["layer"])])
     layers = {row["layer"]: {name: _numbers(row[name]) for name in ("shift", "shift_cosine")} for row in rows}
     looks = {name: _numbers(values) for name, values in run["looks"].items()}
+    lengths = {len(values) for values in looks.values()}
+    if len(lengths) != 1 or any(len(column) not in lengths for own in layers.values() for column in own.values()):
+        raise ValueError(f"the columns of {label} have unequal lengths")
     settings = run["settings"] | {"seconds": run["seconds"], "seconds looking": run["seconds_looking"]}
     return Course(
         label,
