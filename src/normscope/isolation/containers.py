@@ -122,7 +122,16 @@ class Kept:
         return all(_same(base, found, held) for base, found, held, _ in self._groups)
 
     def put_back(self) -> list[tuple[Any, BaseException]]:
-        """Fills again each one that has changed; gives the names of those that could not be, with what was raised."""
+        """Fill again each container that has changed, and once more those that failed.
+
+        Returns: the names of the containers that could not be filled, with what was raised; and interrupts, which are
+        the caller's to raise.
+        """
+        failed = self._fill_changed()
+        interrupts = [(name, error) for name, error in failed if not isinstance(error, Exception)]
+        return interrupts + self._fill_changed() if failed else []
+
+    def _fill_changed(self) -> list[tuple[Any, BaseException]]:
         failed = []
         for base, found, held, names in self._groups:
             if _same(base, found, held):

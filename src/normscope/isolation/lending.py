@@ -5,18 +5,20 @@ parameter is a new leaf, every buffer and every other tensor or array a module h
 same objects are back in their places, never written: values, `.grad`, hooks, version counters and the autograd nodes
 that DDP listens to. Putting back runs no code of the user's (`containers.py`), goes on after a step that fails, looks
 at the end whether each thing is the object it was, and then says what is not. Compiled models run eagerly inside, so no
-new graph is made. Frozen parameters are cloned too where they are no more than the trainable ones: a forward may write
-them, as that of a momentum encoder does.
+new graph is made. Frozen parameters are cloned too, the smallest first, up to the size of the trainable ones: a forward
+may write them, as that of a momentum encoder does.
 
 A forward that creates something (hooks, buffers, layers, a cache, a flag that says so) has all of it undone, before the
 next forward of the measurement as at the end: modules' attributes and slots, hooks, what containers hold at any depth,
 attributes of objects and the containers in them. The user's own next forward then is the first, and creates it.
 
-Refused by name before anything moves: iterators that cannot be copied, tensors that cannot. What is not watched: a
-larger frozen network (a copy would cost too much), things outside the model's modules that its forward writes (a global
-flag or list, a file), tensors in sets and in objects that are no modules, objects within objects.
+Refused by name before anything moves: iterators that cannot be copied, tensors that cannot; a first forward that writes
+into a larger frozen part (a copy would cost too much) or into a tensor in an object, or that calls a module with
+buffers which no attribute leads to (`first_forward.py`). Not watched: what lies outside the model's modules (a global
+flag, a class attribute, a file), arrays and bytes in objects, tensors in sets.
 """
 
+import itertools
 import sys
 import weakref
 from collections.abc import Container, Iterator, Sequence
@@ -29,10 +31,14 @@ from torch import Tensor, nn
 
 from normscope.isolation.checkpointing import without_reentrant_checkpoints
 from normscope.isolation.containers import Kept
+from normscope.isolation.first_forward import guarded_first_forward
 from normscope.isolation.generators import Generators
 from normscope.isolation.module_contents import Contents, Place, called, lent_iterator, put_slot, read_slot
 from normscope.isolation.one_at_a_time import turn
 from normscope.isolation.signals import deliver, steady
+
+# Entries of frozen parameters that are always copied.
+_LEAST_ROOM = 1 << 20
 
 
 class Lent:
@@ -40,11 +46,11 @@ class Lent:
 
     def __init__(self, model: nn.Module, only: Container[int] | None, dtype: torch.dtype | None) -> None:
         contents = Contents(model)
+        self.contents, self.uncopied = contents, list(contents.guarded)
         self.names: list[str] = []
         self.originals: list[nn.Parameter] = []
         self.leaves: list[nn.Parameter] = []
         self._copies = _Copies(dtype)
-        self._contents = contents
         lent = self._leaves(contents, only, dtype)
         self._places = [place for found in contents.tensors if (place := self._instead(found, lent)) is not None]
         self._places += [self._tuple(place, lent) for place in contents.tuples]
@@ -61,15 +67,20 @@ class Lent:
 
     def _leaves(self, contents: Contents, only: Container[int] | None, dtype: torch.dtype | None) -> dict[int, Tensor]:
         copies = _Copies(dtype)
-        more_move = 0
+        frozen: list[nn.Parameter] = []
         for name, parameter, registered in contents.parameters:
             moves = parameter.requires_grad and (registered if only is None else id(parameter) in only)
-            more_move += parameter.numel() if moves else -parameter.numel()
-            if moves:
+            if not moves:
+                frozen.append(parameter)
+            else:
                 self.names.append(name)
                 self.originals.append(parameter)
                 self.leaves.append(_like(parameter, copies.of(parameter, name)))
-        self._copy_frozen = more_move >= 0
+        room = max(sum(leaf.numel() for leaf in self.leaves), _LEAST_ROOM)
+        # The smallest first: a momentum encoder beside a large frozen backbone is copied, the backbone is not.
+        frozen.sort(key=nn.Parameter.numel)
+        sizes = itertools.accumulate(map(nn.Parameter.numel, frozen))
+        self._copied = {id(p) for p, size in zip(frozen, sizes, strict=True) if size <= room}
         copies.refresh()
         return dict(zip(map(id, self.originals), self.leaves, strict=True))
 
@@ -77,8 +88,10 @@ class Lent:
         """A copy to lend; none of results of the last forward, nor of a large frozen network."""
         if id(held) not in lent:
             parameter = isinstance(held, nn.Parameter)
-            wanted = self._copies.casts(held) or (self._copy_frozen and type(held) is nn.Parameter)
+            wanted = self._copies.casts(held) or (id(held) in self._copied and type(held) is nn.Parameter)
             if held.grad_fn is not None or (parameter and not wanted):
+                if parameter:
+                    self.uncopied.append((called(where), held))
                 return None
             copy = self._copies.of(held, called(where))
             lent[id(held)] = _like(held, copy) if isinstance(held, nn.Parameter) else copy
@@ -99,7 +112,7 @@ class Lent:
     def place(self) -> None:
         for put, holder, key, lent, _ in self._places:
             put(holder, key, lent)
-        self._in_use = _State(self._contents)
+        self._in_use = _State(self.contents)
 
     @contextmanager
     def holding(self, leaves: Sequence[Tensor], others: Sequence[Tensor]) -> Iterator[None]:
@@ -243,4 +256,5 @@ def untouched(
         lent.generators.save()
         stack.callback(lent.close)
         lent.place()
+        stack.enter_context(guarded_first_forward(model, lent.contents, lent.uncopied))
         yield lent

@@ -1,19 +1,21 @@
 """Everything that the modules of a network hold, found without running code of theirs.
 
 Attributes are read from `__dict__` and from slots, containers through their base classes (`containers.py`), at any
-depth; modules are found wherever they are held, in a plain list or behind a weak reference too. Of an object of another
-class its attributes and the containers in them are found, so that they can be put back; no tensor, and no object in it.
+depth; modules are found wherever they are held: in a plain list, behind a weak reference, in an attribute of an object,
+in what a function closes over. Attributes and slots of objects, and the containers in them, are found so that they can
+be put back. Tensors in objects are not lent; `guarded` names them, for the guard of the first forward.
 """
 
 import copy
+import functools
 import io
 import itertools
 import random
 import sys
 import weakref
-from collections import UserDict, UserList
+from collections import ChainMap, UserDict, UserList
 from collections.abc import Callable, Iterator
-from types import MemberDescriptorType, SimpleNamespace
+from types import CellType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,7 +38,10 @@ _FRESH: tuple[Any, ...] = (
     reversed([]), itertools.count(),
 )  # fmt: skip
 _COPYABLE = frozenset(map(type, _FRESH))
-_FACTORIES = (UserDict, UserList, SimpleNamespace)
+_EMPTY_CELL = CellType()
+_FACTORIES = (UserDict, UserList, SimpleNamespace, ChainMap, weakref.WeakValueDictionary, weakref.WeakSet)
+# Objects that are gone through: a model that leads to its whole program would be read for seconds before each pass.
+_MOST_OBJECTS = 2_000
 
 
 class Place(NamedTuple):
@@ -54,7 +59,7 @@ class Contents:
 
     parameters: name, parameter, whether a registered module has it. containers: with base and name; `empty` are the
     plain ones that hold nothing. tensors, arrays, iterators, tuples, references: places to lend something in. owned:
-    random generators. slots: with their module and value.
+    random generators. slots: with their module and value. guarded: tensors in objects, by a name.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -68,6 +73,8 @@ class Contents:
         self.references: list[Place] = []
         self.slots: list[tuple[Any, Any, tuple[str, Any]]] = []
         self.owned: list[Any] = []
+        self.guarded: list[tuple[str, Tensor]] = []
+        self._objects = 0
         self._seen: set[int] = set()
         self._modules: list[tuple[str, Any, dict[str, Any]]] = []
         self._handlers: dict[type, Callable[[Contents, Place], None]] = dict.fromkeys(_INERT, _nothing_to_do)
@@ -77,6 +84,10 @@ class Contents:
         # The list grows while it is gone through, by the modules that are registered nowhere.
         for number, (name, module, attributes) in enumerate(self._modules):
             self._module(name, module, attributes, number < registered)
+
+    def holds(self, module: nn.Module) -> bool:
+        """Whether the module is the model, in it, or was found in what it holds."""
+        return any(module is known for _, known, _ in self._modules)
 
     def _add(self, name: str, module: nn.Module) -> None:
         """The module and those registered in it, in torch's order."""
@@ -137,6 +148,8 @@ class Contents:
             kind = type(held)
             if kind not in _INERT:
                 (handlers.get(kind) or self._handler(kind))(self, Place(base.put, value, key, held, where))
+            if type(key) not in _INERT:
+                self._inside(key, where)
 
     def tensor(self, place: Place) -> None:
         if place.put is not SET.put:
@@ -187,33 +200,73 @@ class Contents:
     def thing(self, place: Place) -> None:
         """An object of another class: its attributes, and the containers among them."""
         value = place.value
+        if id(value) in self._seen or self._objects == _MOST_OBJECTS:
+            return
+        self._seen.add(id(value))
+        self._objects += 1
+        attributes = _attributes(value)
+        if attributes is not None:
+            self.containers.append((DICT, attributes, place.where))
+            wrapped = issubclass(type(value), (UserDict, UserList))
+            for key, held in attributes.items():
+                if wrapped and key == "data":
+                    self._value(Place(DICT.put, attributes, key, held, place.where))
+                else:
+                    self._inside(held, place.where)
+        for member in self._members(type(value)):
+            held = read_slot(value, member)
+            self.slots.append((value, member, place.where))
+            self._inside(held, place.where)
+
+    def function(self, place: Place) -> None:
+        """A function, a method or a partial: what it is bound to and closes over."""
+        value = place.value
         if id(value) in self._seen:
             return
         self._seen.add(id(value))
-        try:
-            attributes = object.__getattribute__(value, "__dict__")
-        except AttributeError:
-            return
-        if type(attributes) is not dict:
-            return
-        self.containers.append((DICT, attributes, place.where))
-        wrapped = issubclass(type(value), (UserDict, UserList))
-        for key, held in attributes.items():
-            if wrapped and key == "data":
-                self._value(Place(DICT.put, attributes, key, held, place.where))
-            else:
-                self._inside(held, place.where)
+        if type(value) is MethodType:
+            held: list[Any] = [value.__self__, value.__func__]
+        elif type(value) is FunctionType:
+            held = [cell.cell_contents for cell in value.__closure__ or () if cell != _EMPTY_CELL]
+            held.append(value.__dict__)
+        else:
+            held = [value.func, value.args, value.keywords]
+        for part in held:
+            self._inside(part, place.where)
 
     def _inside(self, held: Any, where: tuple[str, Any]) -> None:
-        """A container in an object, and those in it; nothing is lent in their places."""
-        base = base_of(type(held))
-        if base is None or base.size(held) > MOST or id(held) in self._seen:
+        """What an object or a function holds; nothing is lent in its place."""
+        kind = type(held)
+        if kind in _INERT or held is _NOTHING or id(held) in self._seen:
             return
-        self._seen.add(id(held))
-        self.containers.append((base, held, where))
-        for _, value in _entries(base, held):
-            if type(value) not in _INERT:
+        place = Place(SET.put, None, None, held, where)
+        base = base_of(kind)
+        if base is not None:
+            if base.size(held) > MOST:
+                return
+            self._seen.add(id(held))
+            self.containers.append((base, held, where))
+            for key, value in _entries(base, held):
+                self._inside(key, where)
                 self._inside(value, where)
+        elif issubclass(kind, (tuple, frozenset)):
+            for value in (tuple if issubclass(kind, tuple) else frozenset).__iter__(held):
+                self._inside(value, where)
+        elif issubclass(kind, Tensor):
+            self._seen.add(id(held))
+            self.guarded.append((called(where), held))
+        elif (self._handlers.get(kind) or self._handler(kind)) in _WITHIN_OBJECTS:
+            self._handlers[kind](self, place)
+
+
+def _attributes(value: Any) -> dict[str, Any] | None:
+    """The `__dict__` of an object, past a property of that name in its class."""
+    for cls in type(value).__mro__:
+        own: Any = vars(cls).get("__dict__")
+        if type(own) in (GetSetDescriptorType, MemberDescriptorType):
+            found = own.__get__(value)
+            return found if type(found) is dict else None
+    return None
 
 
 def base_of(kind: type) -> Base | None:
@@ -274,8 +327,11 @@ _HANDLERS: tuple[tuple[Any, Callable[[Contents, Place], None]], ...] = (
     (np.ndarray, Contents.array),
     (_GENERATORS, Contents.generator),
     (weakref.ref, Contents.reference),
+    ((weakref.ProxyType, weakref.CallableProxyType), _nothing_to_do),
+    ((FunctionType, MethodType, functools.partial), Contents.function),
     (torch.optim.Optimizer, _nothing_to_do),
 )
+_WITHIN_OBJECTS = (Contents.module, Contents.thing, Contents.function, Contents.reference, Contents.generator)
 
 
 def _entries(base: Base, container: Any) -> Iterator[tuple[Any, Any]]:

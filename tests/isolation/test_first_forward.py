@@ -1,0 +1,178 @@
+"""The first forward: modules are found in what holds them, and what is not lent is refused before it changes."""
+
+import collections
+import functools
+import types
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import normscope as ns
+
+X = torch.randn(16, 6, generator=torch.Generator().manual_seed(0))
+Y = torch.randint(3, (16,), generator=torch.Generator().manual_seed(1))
+
+
+class Holder:
+    def __init__(self, held):
+        self.held = held
+
+
+class Slotted:
+    __slots__ = ("held",)
+
+    def __init__(self, held):
+        self.held = held
+
+
+class Net(nn.Module):
+    """A BatchNorm that no module holds, called by what `hold` makes of it."""
+
+    def __init__(self, hold, norm):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.call = hold(norm)
+
+    def forward(self, x):
+        return self.last(F.silu(self.call(self.first(x))))
+
+
+class Calling(Holder):
+    def __call__(self, x):
+        held = self.held
+        while not callable(held):
+            held = held[0] if isinstance(held, (list, tuple)) else held.held
+        return held(x)
+
+
+FOUND = {
+    "object": Calling,
+    "object in an object": lambda norm: Calling(Holder(norm)),
+    "slots": lambda norm: Calling(Slotted(norm)),
+    "list in an object": lambda norm: Calling([(norm,)]),
+    "partial": functools.partial,
+    "closure": lambda norm: lambda x: norm(x),
+    "method": lambda norm: norm.forward,
+    "dict key": lambda norm: (lambda keys: lambda x: next(iter(keys))(x))({norm: 1}),
+    "chain of maps": lambda norm: (lambda maps: lambda x: maps["n"](x))(collections.ChainMap({"n": norm})),
+    "namespace": lambda norm: (lambda space: lambda x: space.n(x))(types.SimpleNamespace(n=norm)),
+    "weak set": lambda norm: (lambda held: lambda x: next(iter(held))(x))(weakref.WeakSet([norm])),
+}
+
+
+def state(norm):
+    return [t.clone() for t in norm.state_dict().values()], [id(t) for t in (*norm.parameters(), *norm.buffers())]
+
+
+def unchanged(before, after):
+    return before[1] == after[1] and all(map(torch.equal, before[0], after[0]))
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_module_is_found_in_what_holds_it(name):
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(8)
+    net = Net(FOUND[name], norm)
+    before = state(norm)
+    alone = nn.Sequential(net.first, nn.BatchNorm1d(8), nn.SiLU(), net.last)
+    alone[1].requires_grad_(False)
+    expected = ns.measure(alone, F.cross_entropy, (X, Y)).lambda_max
+    assert ns.measure(net, F.cross_entropy, (X, Y)).lambda_max == pytest.approx(expected, rel=1e-3)
+    assert unchanged(before, state(norm))
+
+
+class OfTheClass(nn.Module):
+    norm = None
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.linear(type(self).norm[0](x))
+
+
+def test_a_module_that_nothing_leads_to_is_refused_before_it_moves():
+    norm = nn.BatchNorm1d(6)
+    OfTheClass.norm = (norm,)
+    before = state(norm)
+    with pytest.raises(TypeError, match=r"calls a BatchNorm1d that no attribute of the model leads to.*Register it"):
+        ns.measure(OfTheClass(), F.cross_entropy, (X, Y))
+    assert unchanged(before, state(norm))
+
+
+class Momentum(nn.Module):
+    """A momentum encoder, beside a frozen backbone of `width` x `width`."""
+
+    def __init__(self, width, written):
+        super().__init__()
+        self.query, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+        self.key = nn.Linear(6, 6).requires_grad_(False)
+        self.backbone = nn.Linear(width, width).requires_grad_(False)
+        self.written = written
+
+    def forward(self, x):
+        with torch.no_grad():
+            getattr(self, self.written).weight.mul_(0.9)
+        return self.head(self.query(x) + self.key(x))
+
+
+def test_a_momentum_encoder_beside_a_large_frozen_part_is_copied():
+    net = Momentum(1200, "key")
+    before = net.key.weight.clone()
+    assert ns.measure(net, F.cross_entropy, (X, Y)).lambda_max > 0
+    assert torch.equal(net.key.weight, before)
+
+
+def test_a_write_into_a_large_frozen_part_is_refused_before_it_is_made():
+    net = Momentum(1200, "backbone")
+    before = net.backbone.weight.clone()
+    with pytest.raises(TypeError, match=r"writes into backbone\._parameters, 1,440,000 values of which no copy"):
+        ns.measure(net, F.cross_entropy, (X, Y))
+    monitor = ns.Monitor(net, F.cross_entropy, every=1)
+    F.cross_entropy(nn.Module.__call__(nn.Sequential(net.query, net.head), X), Y).backward()
+    with pytest.warns(UserWarning, match="writes into backbone"):
+        monitor.step(X, Y, torch.optim.SGD(net.query.parameters(), 0.1))
+    assert torch.equal(net.backbone.weight, before)
+
+
+class Lazy(nn.Module):
+    """A first forward that creates a buffer; the flag lies in what `make` gives."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.linear, self.flag = nn.Linear(6, 3), make(False)
+
+    def forward(self, x):
+        if not self.flag.held:
+            self.register_buffer("scale", torch.full((6,), 2.0))
+            self.flag.held = True
+        return self.linear(x * self.scale)
+
+
+@pytest.mark.parametrize("make", [Holder, Slotted])
+def test_a_flag_of_a_first_forward_is_undone_with_what_the_forward_created(make):
+    net = Lazy(make)
+    assert ns.measure(net, F.cross_entropy, (X, Y)).lambda_max > 0
+    assert not net.flag.held
+    assert not hasattr(net, "scale")
+    assert net(X).shape == (16, 3)
+
+
+def test_layers_made_inside_a_forward_are_no_fault():
+    class Making(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(6, 3)
+
+        def forward(self, x):
+            if not hasattr(self, "norm"):
+                self.norm = nn.BatchNorm1d(6)
+            return nn.Tanh()(self.linear(self.norm(x)))
+
+    net = Making()
+    assert ns.measure(net, F.cross_entropy, (X, Y)).lambda_max > 0
+    assert not hasattr(net, "norm")
