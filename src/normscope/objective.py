@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 from normscope import losses
 from normscope.isolation.batch_copies import lending
 from normscope.isolation.batches import described
+from normscope.loss_mismatch import check_outputs, explaining
 
 LABELS = ("labels", "label", "targets", "target", "y")
 LossFn = Callable[..., Any]
@@ -57,6 +58,8 @@ class Objective:
         if self.loss_fn is None:
             return batch, None
         inputs, targets = _split(batch)
+        if isinstance(inputs, Tensor) and inputs.ndim and not len(inputs):
+            raise ValueError("The batch is empty: it has no sample to take a loss of. Hand in at least one.")
         if self.forward is not None:
             return batch, targets
         if isinstance(batch, Tensor) or (isinstance(batch, (tuple, list)) and len(batch) < 2):
@@ -78,8 +81,10 @@ class Objective:
         """The scalar loss of outputs and targets."""
         if self.loss_fn is None:
             return own_loss(outputs)
+        check_outputs(self.loss_fn, outputs, targets)
         try:
-            loss: Tensor = self.loss_fn(outputs, targets)
+            with explaining(targets):
+                loss: Tensor = self.loss_fn(outputs, targets)
         except (TypeError, AttributeError) as error:
             if isinstance(outputs, Tensor):
                 raise
@@ -157,7 +162,8 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
         except TypeError as error:
             raise ValueError(
                 f"The batch gives the model {described(inputs)} beside the target, and its forward does not take that "
-                f"({error}). Hand in forward=lambda model, batch: ... for batches of another form."
+                f"({error}). Hand in loss_fn, which takes the last part as targets, or "
+                "forward=lambda model, batch: ... for batches of another form."
             ) from error
     return model(inputs)
 

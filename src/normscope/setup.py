@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.choices import check_choice
+from normscope.isolation.batches import Batches
 from normscope.isolation.loaders import Stream, is_one_shot
 from normscope.objective import Objective
 
@@ -81,15 +82,24 @@ class Setup:
             if not isinstance(getattr(self, name), kinds):
                 raise ValueError(f"{name} must be {wanted}; got {type(getattr(self, name)).__name__}.")
         for name in ("loss_fn", "metric", "forward", "training_step"):
-            if getattr(self, name) is not None and not callable(getattr(self, name)):
-                raise ValueError(f"{name} must be callable; got {type(getattr(self, name)).__name__}.")
+            given = getattr(self, name)
+            if given is not None and not callable(given):
+                raise ValueError(f"{name} must be callable; got {type(given).__name__}.")
+            if isinstance(given, type):
+                way = f"Make an object of it: {given.__name__}()."
+                raise ValueError(f"{name} must be a function or an object; got the class itself. {way}")
+        for name, method in (("scheduler", "step"), ("scaler", "scale"), ("averaged_model", "update_parameters")):
+            given = getattr(self, name)
+            if given is not None and not hasattr(given, method):
+                raise ValueError(f"{name} must have a method {method}(); got {type(given).__name__}.")
         for name in ("batches", "eval_batches"):
             self._check_batches(name)
-        if not isinstance(self.accumulate, int) or self.accumulate < 1:
+        if not isinstance(self.accumulate, int) or isinstance(self.accumulate, bool) or self.accumulate < 1:
             raise ValueError(f"accumulate counts the batches of one step, at least 1; got {self.accumulate!r}.")
         if self.steps is not None and (not isinstance(self.steps, int) or self.steps < 1):
             raise ValueError(f"steps counts optimizer steps, at least 1; got {self.steps!r}.")
-        if isinstance(self.clip, (int, float)) and not self.clip > 0:
+        number = isinstance(self.clip, (int, float)) and not isinstance(self.clip, bool)
+        if not (self.clip is None or callable(self.clip) or (number and self.clip > 0)):
             raise ValueError(f"clip is the largest norm of the gradient, above 0; got {self.clip!r}.")
         if self.optimizer is not None:
             held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
@@ -117,6 +127,11 @@ class Setup:
     def objective(self) -> Objective:
         """How a batch becomes outputs and a loss."""
         return Objective(self.loss_fn, self.forward)
+
+    @property
+    def batches_to_read(self) -> Iterable[Any] | None:
+        """The batches; a list in a setup is one of batches, be each of them a bare tensor."""
+        return Batches(self.batches) if type(self.batches) is list else self.batches
 
     def copied(self) -> "Setup":
         """A setup of its own to train: model, optimizer and all that refers to them, copied together.

@@ -67,7 +67,7 @@ def check_network(
     """
     setup = gathered(model, loss_fn=loss_fn, forward=forward)
     model, objective = setup.model, setup.objective
-    batches = setup.batches if batches is None else batches
+    batches = setup.batches_to_read if batches is None else batches
     if batches is None:
         raise ValueError("The theorems need a batch: check_network(model, loss_fn, (x, y)), or a Setup with batches.")
     device = next((p.device for p in model.parameters()), torch.device("cpu"))

@@ -28,6 +28,8 @@ _LEAST = 1e-4
 # Relative residual in float64, and difference of the values, up to which float32 has found the right eigenvector: a new
 # search would cost as much as the first. Beyond, the vector may be one of the other end, with a small residual too.
 _NEAR = 0.02
+# Share of a float32 value below which the value in float64 is rounding of zero: roundings squared have ratio 3e-18.
+_ROUNDING = 1e-13
 # Means of so many standard deviations are named.
 _FAR = 100.0
 
@@ -88,7 +90,7 @@ def looked_at_in_float64(
                     continue
                 ritz, error = _mended(one.ritz, ends, tol), one.error
                 left = solver.most - one.ritz.products
-                if left >= LEAST and any(end.gap > _NEAR for end in ends):
+                if left >= LEAST and ends[0].exact and any(end.gap > _NEAR for end in ends):
                     search: dict[str, Any] = {"smallest": one.smallest, "keep": keep}
                     ritz, error = looking(left).top(one.stats, one.matrix, one.chosen, **search)
                     ritz = replace(ritz, products=one.ritz.products + ritz.products)
@@ -143,6 +145,9 @@ def _end(pair: _Pair, look: Look, found: Found, bearable: float) -> _End:
         return _End(exact, abs(pair.value - exact) / pair.size, pair.residual)
     product = image()
     exact = float(pair.vector @ product)
+    if abs(exact) < _ROUNDING * abs(pair.value):
+        # The float32 value was all rounding, as where only a bias before BatchNorm is trained.
+        return _End(0.0, abs(pair.value) / pair.size, 0.0)
     residual = float((product - exact * pair.vector).norm()) / pair.size
     return _End(exact, abs(pair.value - exact) / pair.size, residual)
 

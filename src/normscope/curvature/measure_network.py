@@ -104,7 +104,7 @@ def measure(
     """
     given = {"loss_fn": loss_fn, "forward": forward, "optimizer": optimizer}
     setup = gathered(model, **given)
-    batches = setup.batches if batches is None else batches
+    batches = setup.batches_to_read if batches is None else batches
     if batches is None:
         raise ValueError("measure needs a batch: measure(model, loss_fn, (x, y)), or a Setup with batches.")
     by_default, matrix = matrix is None, matrix or "ggn"

@@ -17,6 +17,10 @@ MOST_BATCHES = 1000
 FEW = 4
 
 
+class Batches(list[Any]):
+    """A list that is known to be of batches, be each of them a bare tensor."""
+
+
 @dataclass(frozen=True)
 class Read:
     """The batches that were read; note: what reading them used up; one: whether one batch was handed in."""
@@ -80,7 +84,7 @@ def is_one_batch(batches: Any) -> bool:
     """
     if isinstance(batches, Mapping) or (hasattr(batches, "to") and not isinstance(batches, Tensor)):
         return True
-    if not isinstance(batches, (tuple, list)):
+    if not isinstance(batches, (tuple, list)) or isinstance(batches, Batches):
         return False
     if isinstance(batches, tuple) and len(batches) == 2:
         if all(isinstance(part, (tuple, list)) and len(part) == 2 for part in batches):

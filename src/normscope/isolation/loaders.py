@@ -16,7 +16,9 @@ from normscope.isolation.generators import Generators
 
 
 class Stream:
-    """A one-shot iterable whose first batches can be looked at; iterating gives those first, then the others.
+    """A one-shot or streaming iterable whose first batches can be read ahead: iterating gives them, then the others.
+
+    A source that can be iterated anew is, once it has come to its end.
 
     Example:
         >>> stream = Stream(iter([1, 2, 3]))
@@ -25,23 +27,29 @@ class Stream:
     """
 
     def __init__(self, source: Iterable[Any]) -> None:
-        self._rest = iter(source)
+        self.source = source
+        self._rest: Iterator[Any] | None = None
         self._kept: deque[Any] = deque()
 
     def head(self, count: int) -> list[Any]:
         """The next `count` batches, which still come when the stream is iterated; fewer where it ends."""
+        if self._rest is None:
+            self._rest = iter(self.source)
         self._kept.extend(islice(self._rest, max(0, count - len(self._kept))))
         return list(islice(self._kept, count))
 
     def __iter__(self) -> Iterator[Any]:
+        if self._rest is None:
+            self._rest = iter(self.source)
         while self._kept:
             yield self._kept.popleft()
         yield from self._rest
+        self._rest = None
 
 
 def is_one_shot(batches: Iterable[Any]) -> bool:
-    """Whether iterating uses `batches` up, as it does a generator."""
-    return isinstance(batches, Iterator)
+    """Whether iterating may use `batches` up: a generator, or a loader of a stream."""
+    return isinstance(batches, Iterator) or isinstance(getattr(batches, "dataset", None), IterableDataset)
 
 
 def first_batches(batches: Iterable[Any], count: int) -> tuple[list[Any], str]:
@@ -52,8 +60,13 @@ def first_batches(batches: Iterable[Any], count: int) -> tuple[list[Any], str]:
         ([1, 2], '')
     """
     if isinstance(batches, Stream):
-        return batches.head(count), ""
-    if is_one_shot(batches):
+        generators = Generators(_owned(batches.source))
+        generators.save()
+        try:
+            return batches.head(count), ""
+        finally:
+            generators.restore()
+    if isinstance(batches, Iterator):
         found = list(islice(batches, count))
         return found, "They are gone from it: it can be iterated once."
     if isinstance(batches, (list, tuple)):

@@ -176,41 +176,44 @@ class Monitor(Reportable):
         errors: dict[str, str] = {}
         loss, notes = float("nan"), list(self._notes)
         watchers = [m.watch for m in chosen if hasattr(m, "watch")]
-        with ExitStack() as stack:
+        try:
+            with ExitStack() as stack:
 
-            def enter() -> Snapshot:
-                for probe in chosen:
-                    if hasattr(probe, "start"):
-                        probe.start()
-                return stack.enter_context(
-                    snapshot_of(
-                        self._task,
-                        batch,
-                        optimizer=None if optimizer is None else plain_optimizer(optimizer),
-                        lr=lr,
-                        step=number,
-                        scale=scale,
-                        watchers=watchers,
-                        forward_only=all(m.forward_only for m in chosen),
-                        traced=any(hasattr(m, "watch") or getattr(m, "traces", False) for m in chosen),
+                def enter() -> Snapshot:
+                    for probe in chosen:
+                        if hasattr(probe, "start"):
+                            probe.start()
+                    return stack.enter_context(
+                        snapshot_of(
+                            self._task,
+                            batch,
+                            optimizer=None if optimizer is None else plain_optimizer(optimizer),
+                            lr=lr,
+                            step=number,
+                            scale=scale,
+                            watchers=watchers,
+                            forward_only=all(m.forward_only for m in chosen),
+                            traced=any(hasattr(m, "watch") or getattr(m, "traces", False) for m in chosen),
+                        )
                     )
-                )
 
-            try:
-                snapshot = together(enter)
-                loss = together(lambda: snapshot.loss)
-                notes += [_FIXED_DRAWS] if snapshot.drew else []
-                if self._kind in (UNKNOWN, FLAT):
-                    self._kind = together(lambda: kind_here(snapshot.at))
-                notes += noted(self._kind)
-            except Exception as error:
-                errors["look"] = self._said("nothing was measured", number, error)
-                chosen = ()
-            for probe in chosen:
                 try:
-                    results[probe.name] = together(lambda: probe.measure(snapshot))  # noqa: B023
+                    snapshot = together(enter)
+                    loss = together(lambda: snapshot.loss)
+                    notes += [_FIXED_DRAWS] if snapshot.drew else []
+                    if self._kind in (UNKNOWN, FLAT):
+                        self._kind = together(lambda: kind_here(snapshot.at))
+                    notes += noted(self._kind)
                 except Exception as error:
-                    errors[probe.name] = self._said(f"{probe.name} was not measured", number, error)
+                    errors["look"] = self._said("nothing was measured", number, error)
+                    chosen = ()
+                for probe in chosen:
+                    try:
+                        results[probe.name] = together(lambda: probe.measure(snapshot))  # noqa: B023
+                    except Exception as error:
+                        errors[probe.name] = self._said(f"{probe.name} was not measured", number, error)
+        except Exception as error:
+            errors["look"] = self._said("something was not put back", number, error)
         verdicts: list[Verdict] = []
         for name, result in results.items():
             try:

@@ -108,7 +108,7 @@ def snapshot_of(
     rates = None if optimizer is None else held(optimizer)
     with untouched(task.model, only=rates) as lent:
         if not lent.leaves:
-            check_optimizer(rates, task.model.parameters())
+            check_optimizer(rates, (parameter for _, parameter, _ in lent.contents.parameters))
             raise ValueError("No trainable parameter of the model moves, so there is nothing to look along.")
         yield Snapshot(BatchLoss(task, lent, batch), optimizer=optimizer, **options)
 

@@ -119,7 +119,10 @@ def _arguments(old: nn.Module, to: str, fallback: Tensor) -> dict[str, Any]:
         sync = isinstance(old, nn.SyncBatchNorm) or getattr(old, "sync", False)
         arguments |= {"track_running_stats": old.track_running_stats, "sync": sync}
     eps = None if isinstance(old, _LpLayer) else getattr(old, "eps", None)
-    same = isinstance(old, RMSNorm if to == "rms" else nn.GroupNorm)
+    if isinstance(old, nn.RMSNorm) and eps is None and to == "rms":
+        # The default of torch's RMSNorm.
+        eps = torch.finfo(like.dtype).eps
+    same = isinstance(old, (RMSNorm, nn.RMSNorm) if to == "rms" else nn.GroupNorm)
     if eps is not None and (eps > _GUARD or eps == 0 or same) and to not in ("l1", "l2", "linf"):
         arguments["eps"] = eps
     if to == "group" and isinstance(old, nn.GroupNorm) and old.num_groups > 1:

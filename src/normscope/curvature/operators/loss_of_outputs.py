@@ -15,10 +15,10 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from normscope.curvature.autograd.differentiable_kernels import derivable
 from normscope.curvature.autograd.user_functions import refuse_delayed, refuse_without_second_derivative
-from normscope.curvature.loss_fit import check_outputs, explaining
 from normscope.curvature.operators.fisher import LOG_LABELS, distribution
 from normscope.isolation.batch_copies import Copies, lending
 from normscope.isolation.flat_vectors import flat, split
+from normscope.loss_mismatch import check_outputs, explaining
 from normscope.objective import main_output, own_loss
 
 Bent = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]]
