@@ -47,7 +47,7 @@ def said_once(doing: str) -> Iterator[None]:
     """Code of the user's: whatever it raises is one ValueError that begins with `doing`, has its file and line."""
     try:
         yield
-    except (KeyboardInterrupt, GeneratorExit):
+    except KeyboardInterrupt:
         raise
     except BaseException as error:
         raise ValueError(f"{doing} and raised {first_line(error)}{place_of(error)}.") from error
@@ -90,6 +90,8 @@ def load(reference: str) -> Callable[..., Any]:
 
 
 def _file(path: Path) -> ModuleType:
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is no plain file. Name a file of Python code.")
     if not path.is_file():
         there = [one.name for one in sorted(path.parent.glob("*.py"))] if path.parent.is_dir() else []
         near = get_close_matches(path.name, there, n=1)

@@ -49,8 +49,10 @@ def beside(path: str | Path) -> Iterator[Path]:
         if place.exists():
             shutil.copymode(place, new)
         os.replace(new, place)
-    except BaseException:
+    except BaseException as error:
         new.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename == str(new):
+            raise type(error)(error.errno, error.strerror, str(path)) from error
         raise
 
 

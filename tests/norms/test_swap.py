@@ -128,7 +128,8 @@ def test_every_source_to_every_target_is_that_normalizer(source, to):
     bias = getattr(old, "bias", None)
     w = np.ones(C) if weight is None else weight.detach().numpy()
     b = np.zeros(C) if bias is None else bias.detach().numpy()
-    # eps is added to a variance in every kind but l_p; torch's RMSNorm gives its own to another one alone. Groups stay those there were.
+    # eps is added to a variance in every kind but l_p; the default of torch's RMSNorm goes to another RMSNorm alone.
+    # Groups stay those there were.
     eps = 1e-5 if isinstance(old, LpNorm2d) else getattr(old, "eps", None) or 1e-5
     if to == "rms" and isinstance(old, nn.RMSNorm) and old.eps is None:
         eps = torch.finfo(x.dtype).eps

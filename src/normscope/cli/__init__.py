@@ -29,6 +29,7 @@ from normscope.cli.reproduce import reproduce
 from normscope.cli.solve import solve
 from normscope.cli.stopping import stopping
 from normscope.cli.sweep import sweep
+from normscope.loading import place_of
 from normscope.messages import brief
 
 
@@ -105,6 +106,9 @@ def main() -> None:
         sys.exit(2)
     except SystemExit as ended:
         # Typer's status for Ctrl-C where a verb has nothing to keep; here 1 is whatever was begun and not finished.
+        if place := place_of(ended):
+            typer.echo(f"normscope: Your code ended the program with SystemExit({ended.code!r}){place}.", err=True)
+            sys.exit(2)
         if ended.code != _INTERRUPTED:
             raise
         typer.echo(_ANEW, err=True)

@@ -35,9 +35,9 @@ def measure(
 
     Example: normscope measure train.py:setup --lr 0.1, or normscope measure net.py:build --data digits --lr 0.1
     """
-    from rich.console import Console
     from rich.table import Table
 
+    from normscope.cli.printing import console
     from normscope.curvature import STATISTICS
     from normscope.curvature import measure as measure_curvature
     from normscope.curvature.operators.statistics import over_the_batch
@@ -77,13 +77,13 @@ def measure(
         said = None if verdict is None else {"lr": lr, "good": verdict.good, "text": verdict.text}
         typer.echo(json.dumps(found.plain() | {"verdict": said}, indent=1, allow_nan=False))
         return
-    console = Console()
-    console.print(str(found), soft_wrap=True, highlight=False, markup=False)
+    terminal = console()
+    terminal.print(str(found), soft_wrap=True)
     if layers:
         rows = found.frame()
         table = Table(*rows.columns)
         for row in rows.itertuples(index=False):
             table.add_row(*(value if isinstance(value, str) else f"{value:.3g}" for value in row))
-        console.print(table)
+        terminal.print(table)
     if verdict is not None:
-        console.print(str(verdict), soft_wrap=True, highlight=False, markup=False)
+        terminal.print(str(verdict), soft_wrap=True)

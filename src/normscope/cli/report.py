@@ -25,7 +25,7 @@ def report(
     Example: normscope report runs/a runs/b --out report.html
     """
     from normscope.report.reading import sections_of
-    from normscope.report.writing import page_for, write_report
+    from normscope.report.writing import write_report
     from normscope.saving import check_folder
 
     if serve:
@@ -37,10 +37,8 @@ def report(
     if figures is not None:
         check_folder(figures, "--figures")
     sections = sections_of(runs)
-    # Neither is left without the other: what is wrong with the page is said before the figures are drawn.
-    page_for(sections, out)
-    drawn = _drawn(sections, figures) if figures is not None else []
     written = write_report(sections, out)
+    drawn = _drawn(sections, figures) if figures is not None else []
     if as_json:
         found = {
             "schema": 1,

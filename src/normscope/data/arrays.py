@@ -4,6 +4,7 @@ import math
 import zipfile
 import zlib
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,10 @@ def read_xy(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
+# What reading a damaged header raises.
+_UNREADABLE = (TypeError, ValueError, SyntaxError, OverflowError, MemoryError, RecursionError, TokenError)
+
+
 def _array(archive: zipfile.ZipFile, name: str, path: str) -> np.ndarray:
     there = [one.removesuffix(".npy") for one in archive.namelist()]
     if f"{name}.npy" not in archive.namelist():
@@ -48,7 +53,7 @@ def _array(archive: zipfile.ZipFile, name: str, path: str) -> np.ndarray:
             _check(f"{name} of {path}", shape, dtype, entry.file_size - stream.tell())
         with archive.open(entry) as stream:
             return _native(np.asarray(npy.read_array(stream, allow_pickle=False)))
-    except (TypeError, ValueError, SyntaxError, OverflowError, MemoryError) as error:
+    except _UNREADABLE as error:
         if path in str(error):
             raise
         raise ValueError(f"{name} of {path} is no readable array ({first_line(error)}). Make the file anew.") from error

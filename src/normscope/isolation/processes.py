@@ -95,7 +95,7 @@ class Processes:
     def _tried(self, work: Callable[[], T]) -> T:
         try:
             found = work()
-        except Exception as error:
+        except BaseException as error:
             if not self._told:
                 self._exchange(error)
             raise
@@ -109,7 +109,7 @@ class Processes:
             raise failure
 
     @steady
-    def _exchange(self, error: Exception | None, coming: int = 0) -> FailedElsewhere | None:
+    def _exchange(self, error: BaseException | None, coming: int = 0) -> FailedElsewhere | None:
         """What to raise where a process has failed; None where all go on, to the exchange of the number `coming`."""
         # The group's functions, not those of `torch.distributed`, which announce themselves.
         exchanges = dist.distributed_c10d

@@ -1,6 +1,7 @@
 """What lies in a file or folder, known by what it holds and not by its name."""
 
 import json
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -137,6 +138,7 @@ def _told_apart(courses: Sequence[Course]) -> list[Course]:
 
 
 def _read(file: Path, label: str, live: bool) -> list[Course | Section]:
+    check_file(file, math.inf)
     with file.open("rb") as opened:
         start = opened.read(4096)
     if not start.strip():

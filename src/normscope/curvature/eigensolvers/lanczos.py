@@ -114,6 +114,11 @@ class Krylov:
         unit = unit_of(found)
         torch.div(found, unit, out=w)
         alpha = float(w @ q)
+        if not math.isfinite(alpha):
+            raise ValueError(
+                f"A matrix-vector product is not finite in {str(w.dtype).removeprefix('torch.')}. Standardize the "
+                "inputs, or measure with dtype=torch.float64."
+            )
         self.alphas.append(unit * alpha)
         w.sub_(q, alpha=alpha)
         if j:
