@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from normscope.isolation.loaders import first_batches, to_device
+from normscope.isolation.loaders import Stream, first_batches, to_device
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 MOST_BATCHES = 1000
@@ -59,7 +59,8 @@ def _from_iterable(batches: Any, most: int | None) -> tuple[list[Any], str]:
     if len(found) > MOST_BATCHES and most is None:
         raise ValueError(f"There are more than {MOST_BATCHES} batches, and all are held. Hand in fewer: batches[:50].")
     if few is not None:
-        read = f"{len(found)} batches of the {type(batches).__name__} were read; n_batches= asks for another number."
+        source = batches.source if isinstance(batches, Stream) else batches
+        read = f"{len(found)} batches of the {type(source).__name__} were read; n_batches= asks for another number."
         note = f"{read} {note}".rstrip()
     if not found:
         raise ValueError("The iterable gives no batch. Check the loader: is the dataset empty, or drop_last=True?")

@@ -24,9 +24,14 @@ def guarded_first_forward(
 ) -> Iterator[None]:
     """Inside, the first call of a module of `contents` is watched, until that call returns or raises.
 
+    Models with a compiled part are not watched: torch warns of hooks on all modules there.
+
     Args:
         uncopied: tensors that a forward must not write into, by name.
     """
+    if contents.compiled:
+        yield
+        return
     guard = _Guard(model, contents, uncopied)
     hooks = register_module_forward_pre_hook(guard.before), register_module_forward_hook(guard.after, always_call=True)
     try:

@@ -85,6 +85,11 @@ class Contents:
         for number, (name, module, attributes) in enumerate(self._modules):
             self._module(name, module, attributes, number < registered)
 
+    @property
+    def compiled(self) -> bool:
+        """Whether a module is what `torch.compile` makes of one."""
+        return any(type(module).__name__ == "OptimizedModule" for _, module, _ in self._modules)
+
     def holds(self, module: nn.Module) -> bool:
         """Whether the module is the model, in it, or was found in what it holds."""
         return any(module is known for _, known, _ in self._modules)
