@@ -20,12 +20,12 @@ import torch
 from torch import nn
 
 from normscope.choices import check_choice
+from normscope.curvature.eigensolvers.solver import Solver
 from normscope.curvature.operators.batch_weights import OVER
 from normscope.curvature.operators.network_products import MATRICES
 from normscope.curvature.operators.statistics import STATISTICS
-from normscope.curvature.procedure import Asked, carry_out
+from normscope.curvature.procedure import Request, carry_out
 from normscope.curvature.result import Measurement
-from normscope.curvature.session import Solver
 from normscope.isolation.unwrapping import unwrapped
 from normscope.setup import Setup, gathered
 
@@ -118,7 +118,7 @@ def measure(
     if most is None:
         cheap = tol is None and not hessian and matrix != "hessian" and over == "first"
         most = CHEAP if cheap else MOST
-    asked = Asked(
+    request = Request(
         momentum=momentum,
         nesterov=nesterov,
         optimizer=setup.optimizer,
@@ -139,4 +139,4 @@ def measure(
     )
     inner, processes, convention = unwrapped(setup.model)
     # What fails in one process, be it in its batch alone, fails in all: none waits for it.
-    return processes.together(lambda: carry_out(asked, inner, setup.objective, batches, processes, convention))
+    return processes.together(lambda: carry_out(request, inner, setup.objective, batches, processes, convention))

@@ -8,27 +8,24 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from normscope.choices import check_choice
-from normscope.curvature.autograd.differentiable_kernels import derivable, working_dtype
+from normscope.curvature.autograd.differentiable_kernels import derivable
 from normscope.curvature.eigensolvers.density import Density, density, trace
 from normscope.curvature.operators.fisher_by_outputs import MeanMode, mean_mode_of
 from normscope.curvature.operators.network_products import MATRICES, Network
 from normscope.curvature.operators.several_batches import refuse_linear
 from normscope.curvature.operators.statistics import STATISTICS
-from normscope.curvature.parameter_choice import check_parameters, chosen_parameters
-from normscope.curvature.session import Look, Solver
+from normscope.curvature.parameter_choice import check_parameters
+from normscope.curvature.session import open_session
 from normscope.environment import environment
 from normscope.isolation.batch_loss import check_devices
 from normscope.isolation.batches import samples
-from normscope.isolation.lending import untouched
 from normscope.isolation.processes import Processes
 from normscope.isolation.unwrapping import unwrapped
 from normscope.losses import half_mse, pair
 from normscope.reporting import Reportable
 from normscope.results import plain, write_json
-from normscope.stability.optimizer_limits import momentum_limit
 
 SCHEMA = 1
 
@@ -140,19 +137,14 @@ def _opened(
     stats: str,
     processes: Processes,
 ) -> Iterator[tuple[Network, float]]:
-    """The network on its batch and its loss; as `measure` does, in float32 at least, and refused where not finite."""
+    """The network on its batch, and its loss; refused where the loss or its gradient is not finite."""
     check_choice("stats", stats, STATISTICS)
     check_parameters(model)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    one = [pair(batch)]
-    check_devices(one, device)
-    cast = working_dtype(model, None)
-    if cast is not None:
-        one = [tree_map_only(Tensor, lambda t: t.to(cast) if t.is_floating_point() else t, b) for b in one]
-    with untouched(model, dtype=cast) as lent, derivable(device.type):
-        chosen = chosen_parameters(lent, None)
-        look = Look(lent, model, loss_fn, one, limit=momentum_limit(), solver=Solver(), processes=processes, dtype=cast)
-        loss, _, _ = look.first(stats, chosen)
-        network = look.network(stats, chosen)
+    batches = [pair(batch)]
+    check_devices(batches, device)
+    with open_session(model, loss_fn, batches, processes=processes) as session, derivable(device.type):
+        loss = session.loss_and_gradient(stats).loss
+        network = session.network(stats)
         assert isinstance(network, Network)
         yield network, loss

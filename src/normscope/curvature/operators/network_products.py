@@ -78,10 +78,6 @@ class Network:
         self._folds = goes_into_weights(model, stats)
         self.forward_mode = True
         self.leaves = [lent.leaves[i] for i in (range(len(lent.leaves)) if chosen is None else chosen)]
-        for leaf in lent.leaves:
-            leaf.requires_grad_(False)
-        for leaf in self.leaves:
-            leaf.requires_grad_(True)
 
     @property
     def size(self) -> int:

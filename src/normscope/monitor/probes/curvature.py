@@ -9,16 +9,12 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-from torch.utils._pytree import tree_map_only
-
 from normscope.choices import check_choice
-from normscope.curvature.autograd.differentiable_kernels import working_dtype
 from normscope.curvature.eigensolvers.lanczos import Memory
+from normscope.curvature.eigensolvers.solver import Solver
 from normscope.curvature.eigensolvers.start_vectors import KEPT
 from normscope.curvature.operators.loss_of_outputs import own_loss_of
-from normscope.curvature.session import Look, Solver
-from normscope.isolation.lending import untouched
+from normscope.curvature.session import differentiated, open_session
 from normscope.monitor.snapshot import Snapshot, flat
 from normscope.stability.optimizer_limits import Limit, momentum_limit, optimizer_limit
 from normscope.stability.verdict import Verdict
@@ -88,28 +84,26 @@ class CurvatureProbe:
         task, outer = snapshot.at.task, snapshot.at.lent
         snapshot.at.move_to(snapshot.theta)
         outer.reset()
-        for leaf in outer.leaves:
-            leaf.requires_grad_(True)
-        cast = working_dtype(task.model, None)
+        loss_fn = task.objective.loss_fn or own_loss_of
+        matrix = "hessian" if task.objective.loss_fn is None else self.matrix
+        remembered = self._last if self._last is not None and self._last.vectors.shape[1] == gradient.numel() else None
         settings: dict[str, Any] = {"limit": limit, "solver": self._solver, "processes": task.processes}
-        with untouched(task.model, only=set(map(id, outer.leaves)), dtype=cast) as lent:
-            objective = task.objective
-            inputs, targets = objective.parts(snapshot.at.batch)
-            batch, loss_fn = (inputs, targets), objective.loss_fn or own_loss_of
-            matrix = "hessian" if objective.loss_fn is None else self.matrix
-            if cast is not None:
-                batch = tree_map_only(Tensor, lambda t: t.to(cast) if t.is_floating_point() else t, batch)
-            look = Look(lent, task.model, loss_fn, [batch], call=objective.outputs, dtype=cast, **settings)
-            warm = self._last if self._last is not None and self._last.vectors.shape[1] == gradient.numel() else None
-            found, _ = look.top("batch", matrix, warm=warm, gradient=gradient.to(lent.leaves[0].dtype), keep=KEPT)
-        self._last = found.memory
-        top = found.values[0]
+        settings |= {"call": task.objective.outputs, "only": set(map(id, outer.leaves))}
+        batches = [task.objective.parts(snapshot.at.batch)]
+        with (
+            differentiated(outer, range(len(outer.leaves))),
+            open_session(task.model, loss_fn, batches, **settings) as session,
+        ):
+            gradient = gradient.to(session.lent.leaves[0].dtype)
+            ritz, _ = session.search("batch", matrix, memory=remembered, gradient=gradient, keep=KEPT)
+        self._last = ritz.memory
+        top = ritz.values[0]
         return Curvature(
             matrix=matrix,
             lambda_max=top,
-            residual=found.residuals[0],
-            converged=found.converged,
-            products=found.products,
+            residual=ritz.residuals[0],
+            converged=ritz.converged,
+            products=ritz.products,
             eta_star=math.nan if reason else (limit.factor / top if top > 0 else math.inf),
             lr=_rate(snapshot),
             rule=limit.rule,
