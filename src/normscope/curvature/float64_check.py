@@ -20,7 +20,8 @@ from torch.utils._pytree import tree_leaves
 from normscope.curvature.autograd.float32_draws import NarrowDraws
 from normscope.curvature.eigensolvers.davidson import LEAST
 from normscope.curvature.eigensolvers.lanczos import Ritz, scales
-from normscope.curvature.session import Session, differentiated, open_session
+from normscope.curvature.opening import open_session
+from normscope.curvature.session import Session, differentiated
 
 # The least difference that is held against float32: rounding of v'Av alone makes up to 1e-5.
 _LEAST = 1e-4

@@ -6,11 +6,12 @@ import torch
 from torch import nn
 
 from normscope.curvature.eigensolvers.lanczos import Ritz
+from normscope.curvature.opening import listed
 from normscope.curvature.operators.fisher import distribution
 from normscope.curvature.operators.statistics import over_the_batch
-from normscope.curvature.parameter_choice import listed
 from normscope.curvature.session import Session
 from normscope.isolation.batches import samples
+from normscope.loss_kinds import Kind
 from normscope.stability.optimizer_limits import Moments
 
 
@@ -93,5 +94,18 @@ def on_the_pass(session: Session, unused: Sequence[str], matrix: str, over: str)
         notes.append(
             "The model has no forward-mode derivative, or another than the optimizer's; reverse mode was used twice in "
             "its place."
+        )
+    return notes
+
+
+def on_the_kind(kind: Kind) -> list[str]:
+    """Notes on a loss that is neither a cross-entropy nor a squared error."""
+    notes = []
+    if kind.why:
+        notes.append(f"The loss counts as neither cross-entropy nor squared error: {kind.why}.")
+    if not kind.convex:
+        notes.append(
+            "The loss is not convex in the outputs, so the Gauss-Newton matrix may have negative eigenvalues; "
+            "matrix='hessian' is that of the loss as it is."
         )
     return notes

@@ -12,19 +12,20 @@ from normscope.curvature.eigensolvers.solver import Solver
 from normscope.curvature.eigensolvers.start_vectors import KEPT
 from normscope.curvature.float64_check import SpectrumEnds, checked_in_float64
 from normscope.curvature.further_batches import FurtherBatch, further_batch
-from normscope.curvature.loss_fit import on_the_kind, refuse_flat, refuse_impossible
 from normscope.curvature.measurement_notes import (
     on_convergence,
     on_precision,
     on_statistics,
+    on_the_kind,
     on_the_limit,
     on_the_pass,
 )
+from normscope.curvature.opening import blocks, check_parameters, held_by, open_session, parameters_of
+from normscope.curvature.operators.loss_fit import refuse_flat, refuse_impossible
 from normscope.curvature.operators.loss_of_outputs import NoOutputs, own_loss_of
-from normscope.curvature.parameter_choice import blocks, check_parameters, held_by, parameters_of
 from normscope.curvature.result import Measurement
 from normscope.curvature.second_moments import gathered_moments
-from normscope.curvature.session import FirstPass, Session, open_session
+from normscope.curvature.session import FirstPass, Session
 from normscope.environment import environment
 from normscope.isolation.batch_loss import check_devices
 from normscope.isolation.batches import read_batches, samples

@@ -9,28 +9,25 @@ operator is P^-1/2 (A + R) P^-1/2 + D (`stability/optimizer_limits.py`). Several
 products, as DDP averages gradients; all of them then take the same steps.
 """
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
 
-from normscope.curvature.autograd.differentiable_kernels import working_dtype
+from normscope.curvature.eigensolvers.heap_trimming import room
 from normscope.curvature.eigensolvers.lanczos import Memory, Product, Ritz
 from normscope.curvature.eigensolvers.solver import Solver
-from normscope.curvature.heap_trimming import room
-from normscope.curvature.operators.batch_weights import check_parts, refuse_mixing, shares
 from normscope.curvature.operators.loss_of_outputs import own_loss_of
 from normscope.curvature.operators.network_products import Network
-from normscope.curvature.operators.several_batches import Several, refuse_linear
+from normscope.curvature.operators.several_batches import Several, check_parts, refuse_linear, refuse_mixing, shares
 from normscope.curvature.operators.statistics import enough_values, reading
-from normscope.curvature.parameter_choice import check_parameters, every_parameter
 from normscope.isolation.batch_copies import Copies
 from normscope.isolation.flat_vectors import flat
-from normscope.isolation.lending import Lent, untouched
+from normscope.isolation.lending import Lent
 from normscope.isolation.module_calls import Trace
 from normscope.isolation.processes import Processes
 from normscope.loss_kinds import FLAT, Kind, kind_by_name, kind_of
@@ -332,36 +329,6 @@ class Session:
 
 
 @contextmanager
-def open_session(
-    model: nn.Module,
-    loss_fn: Callable[[Any, Any], Tensor],
-    batches: Sequence[tuple[Any, Any]],
-    *,
-    only: Container[int] | None = None,
-    dtype: torch.dtype | None = None,
-    choose: Callable[[Lent], Sequence[int]] = every_parameter,
-    **settings: Any,
-) -> Iterator[Session]:
-    """A session of `model` on these batches; at the end the model is as it was.
-
-    Args:
-        only: ids of the parameters to lend, all trainable ones by default.
-        dtype: of the products; by default the model's own, float32 where that is narrower. Tensors of the model and the
-            batches are cast to it.
-        choose: gives the numbers of the parameters to take curvature by.
-        settings: further fields of the `Session`.
-    """
-    check_parameters(model)
-    lent_dtype = working_dtype(model, dtype)
-    if lent_dtype is not None:
-        batches = cast(batches, lent_dtype)
-    with untouched(model, only=only, dtype=lent_dtype) as lent:
-        chosen = choose(lent)
-        with differentiated(lent, chosen):
-            yield Session(lent, model, loss_fn, batches, chosen, lent_dtype, **settings)
-
-
-@contextmanager
 def differentiated(lent: Lent, numbers: Sequence[int]) -> Iterator[None]:
     """Inside, the lent parameters of these numbers alone require gradients, so graphs hold no others."""
     before = [leaf.requires_grad for leaf in lent.leaves]
@@ -373,8 +340,3 @@ def differentiated(lent: Lent, numbers: Sequence[int]) -> Iterator[None]:
     finally:
         for leaf, required in zip(lent.leaves, before, strict=True):
             leaf.requires_grad_(required)
-
-
-def cast(batches: Sequence[Any], dtype: torch.dtype) -> list[Any]:
-    """The batches with floating-point tensors of this dtype."""
-    return [tree_map_only(Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, b) for b in batches]

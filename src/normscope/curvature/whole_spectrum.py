@@ -10,14 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from normscope.choices import check_choice
-from normscope.curvature.autograd.differentiable_kernels import derivable
+from normscope.curvature.autograd.patching import differentiable_kernels
 from normscope.curvature.eigensolvers.density import Density, density, trace
+from normscope.curvature.opening import check_parameters, open_session
 from normscope.curvature.operators.fisher_by_outputs import MeanMode, mean_mode_of
 from normscope.curvature.operators.network_products import MATRICES, Network
 from normscope.curvature.operators.several_batches import refuse_linear
 from normscope.curvature.operators.statistics import STATISTICS
-from normscope.curvature.parameter_choice import check_parameters
-from normscope.curvature.session import open_session
 from normscope.environment import environment
 from normscope.isolation.batch_loss import check_devices
 from normscope.isolation.batches import samples
@@ -143,7 +142,7 @@ def _opened(
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     batches = [pair(batch)]
     check_devices(batches, device)
-    with open_session(model, loss_fn, batches, processes=processes) as session, derivable(device.type):
+    with open_session(model, loss_fn, batches, processes=processes) as session, differentiable_kernels(device.type):
         loss = session.loss_and_gradient(stats).loss
         network = session.network(stats)
         assert isinstance(network, Network)

@@ -8,13 +8,14 @@ exact products, which may be known from rounded ones.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from normscope.curvature.autograd.differentiable_kernels import rounded
 from normscope.curvature.eigensolvers.davidson import Search
 from normscope.curvature.eigensolvers.lanczos import Product, Ritz
 from normscope.curvature.eigensolvers.start_vectors import KEPT
@@ -25,6 +26,22 @@ _TOL = 5e-4
 _MISLED = 0.1
 # Products set apart for the end, and how many a search must be allowed to spare them.
 _END, _LEAST = 4, 16
+
+_rounded: ContextVar[bool] = ContextVar("_rounded", default=False)
+
+
+@contextmanager
+def rounded() -> Iterator[None]:
+    """Inside, products may be rounded to TF32; whoever makes a product asks `is_rounded`."""
+    token = _rounded.set(True)
+    try:
+        yield
+    finally:
+        _rounded.reset(token)
+
+
+def is_rounded() -> bool:
+    return _rounded.get()
 
 
 def rehearsable(like: Tensor, tol: float, most: int) -> bool:

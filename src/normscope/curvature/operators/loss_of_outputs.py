@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from normscope.curvature.autograd.differentiable_kernels import derivable
+from normscope.curvature.autograd.patching import differentiable_kernels
 from normscope.curvature.autograd.user_functions import refuse_delayed, refuse_without_second_derivative
-from normscope.curvature.loss_fit import check_outputs, explaining
 from normscope.curvature.operators.fisher import LOG_LABELS, distribution
+from normscope.curvature.operators.loss_fit import check_outputs, explaining
 from normscope.isolation.batch_copies import Copies, lending
 from normscope.isolation.flat_vectors import flat, split
 from normscope.objective import main_output, own_loss
@@ -56,7 +56,7 @@ class LossOfOutputs:
         """The loss, at other targets if they are given."""
         targets = self.targets if targets is None else targets
         check_outputs(self.loss_fn, output, targets)
-        with derivable(self._device), explaining(targets):
+        with differentiable_kernels(self._device), explaining(targets):
             loss = self._lending(output, targets)
         if not isinstance(loss, Tensor) or loss.ndim:
             got = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__

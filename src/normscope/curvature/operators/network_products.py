@@ -20,16 +20,13 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from normscope.curvature.autograd.batchnorm_tangents import fused, with_tangent
 from normscope.curvature.autograd.convolutions import gradients_of_the_user
-from normscope.curvature.autograd.differentiable_kernels import derivable
-from normscope.curvature.autograd.double_backward import twice_derivable
-from normscope.curvature.autograd.saved_outputs import Outputs
+from normscope.curvature.autograd.forward_mode import Outputs, fused, with_tangent
+from normscope.curvature.autograd.patching import differentiable_kernels, fast_second_derivatives
 from normscope.curvature.autograd.user_functions import Calls, refuse_delayed, refuse_without_second_derivative
 from normscope.curvature.eigensolvers.lanczos import Product
 from normscope.curvature.operators.fisher import FisherOfOutputs, fisher_of_outputs
-from normscope.curvature.operators.gauss_newton import adjoint, around
-from normscope.curvature.operators.gradient_map import Gradients, goes_into_weights, gradients_by_slope
+from normscope.curvature.operators.gauss_newton import Gradients, adjoint, around, goes_into_weights, gradients_by_slope
 from normscope.curvature.operators.loss_of_outputs import Bent, LossOfOutputs, joined
 from normscope.curvature.operators.sample_coupling import depends_on_others
 from normscope.curvature.operators.statistics import reading
@@ -86,7 +83,7 @@ class Network:
     @contextmanager
     def _reading(self) -> Iterator[None]:
         """Around backward passes too: activation checkpointing calls the layers again there."""
-        with twice_derivable(), reading(self._model, self._stats), derivable(self._device):
+        with fast_second_derivatives(), reading(self._model, self._stats), differentiable_kernels(self._device):
             yield
 
     def output(self, x: Any = None, around: AbstractContextManager[None] | None = None) -> Any:

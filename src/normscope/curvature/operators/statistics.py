@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from normscope.choices import check_choice
-from normscope.curvature.autograd.patching import renamed
+from normscope.curvature.autograd.patching import batch_norm_held
 from normscope.isolation.module_calls import answering
-from normscope.norms._held import held, statistics_held
+from normscope.norms._held import statistics_held
 from normscope.norms._processes import several_processes
 from normscope.norms.batch import batch_norm
 from normscope.norms.lp import _LpLayer
@@ -72,35 +71,9 @@ def reading(model: nn.Module, statistics: str) -> Iterator[None]:
             for module in training:
                 vars(module)["training"] = True
     elif statistics == "frozen":
-        with statistics_held(), _held_in_torch(), answering(_synced(model), _over_processes):
+        with statistics_held(), batch_norm_held(), answering(_synced(model), _over_processes):
             yield
     else:
-        yield
-
-
-@contextmanager
-def _held_in_torch() -> Iterator[None]:
-    """Inside, torch's batch normalization, which `F.batch_norm` and the layers end in, holds the batch's statistics."""
-
-    def made(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def call(
-            input: Tensor,
-            weight: Tensor | None,
-            bias: Tensor | None,
-            running_mean: Any,
-            running_var: Any,
-            training: bool,
-            momentum: float,
-            eps: float,
-            cudnn_enabled: bool,
-        ) -> Tensor:
-            if training and held():
-                return batch_norm(input, weight, bias, eps=eps)
-            return function(input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled)
-
-        return call
-
-    with renamed([(vars(torch), "batch_norm")], made):
         yield
 
 

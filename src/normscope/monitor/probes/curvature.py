@@ -13,8 +13,9 @@ from normscope.choices import check_choice
 from normscope.curvature.eigensolvers.lanczos import Memory
 from normscope.curvature.eigensolvers.solver import Solver
 from normscope.curvature.eigensolvers.start_vectors import KEPT
+from normscope.curvature.opening import open_session
 from normscope.curvature.operators.loss_of_outputs import own_loss_of
-from normscope.curvature.session import differentiated, open_session
+from normscope.curvature.session import differentiated
 from normscope.monitor.snapshot import Snapshot, flat
 from normscope.stability.optimizer_limits import Limit, momentum_limit, optimizer_limit
 from normscope.stability.verdict import Verdict

@@ -91,16 +91,3 @@ def refuse_impossible(kind: Kind, matrix: str, lambda_max: float) -> None:
             "No output changes with the parameters to first order, as where all units are dead or all weights zero: "
             "lambda_max is 0 and sets no learning rate a limit. Measure at another start, or after some steps."
         )
-
-
-def on_the_kind(kind: Kind) -> list[str]:
-    """Notes on a loss that is neither a cross-entropy nor a squared error."""
-    notes = []
-    if kind.why:
-        notes.append(f"The loss counts as neither cross-entropy nor squared error: {kind.why}.")
-    if not kind.convex:
-        notes.append(
-            "The loss is not convex in the outputs, so the Gauss-Newton matrix may have negative eigenvalues; "
-            "matrix='hessian' is that of the loss as it is."
-        )
-    return notes

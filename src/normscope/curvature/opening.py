@@ -1,18 +1,73 @@
-"""The parameters to take curvature by: the choice among the lent ones, and the layers that own them."""
+"""The opening of a session: lend the model, cast its tensors and the batches, choose the parameters."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_map_only
 
+from normscope.curvature.session import Session, differentiated
 from normscope.isolation.coming_update import check_optimizer, held
-from normscope.isolation.lending import Lent
+from normscope.isolation.lending import Lent, untouched
 
 
 def every_parameter(lent: Lent) -> list[int]:
     """Numbers of all lent parameters."""
     return parameters_of(lent, None)
+
+
+@contextmanager
+def open_session(
+    model: nn.Module,
+    loss_fn: Callable[[Any, Any], Tensor],
+    batches: Sequence[tuple[Any, Any]],
+    *,
+    only: Container[int] | None = None,
+    dtype: torch.dtype | None = None,
+    choose: Callable[[Lent], Sequence[int]] = every_parameter,
+    **settings: Any,
+) -> Iterator[Session]:
+    """A session of `model` on these batches; at the end the model is as it was.
+
+    Args:
+        only: ids of the parameters to lend, all trainable ones by default.
+        dtype: of the products; by default the model's own, float32 where that is narrower. Tensors of the model and the
+            batches are cast to it.
+        choose: gives the numbers of the parameters to take curvature by.
+        settings: further fields of the `Session`.
+    """
+    check_parameters(model)
+    lent_dtype = working_dtype(model, dtype)
+    if lent_dtype is not None:
+        batches = cast(batches, lent_dtype)
+    with untouched(model, only=only, dtype=lent_dtype) as lent:
+        chosen = choose(lent)
+        with differentiated(lent, chosen):
+            yield Session(lent, model, loss_fn, batches, chosen, lent_dtype, **settings)
+
+
+def working_dtype(model: nn.Module, asked: torch.dtype | None) -> torch.dtype | None:
+    """The dtype to lend the model's tensors in, None where they are of the right one: float32 at least.
+
+    Example:
+        >>> working_dtype(nn.Linear(1, 1), None), working_dtype(nn.Linear(1, 1).bfloat16(), None)
+        (None, torch.float32)
+    """
+    if asked not in (None, torch.float32, torch.float64):
+        raise ValueError(f"dtype is torch.float32 or torch.float64, for products of enough digits; got {asked}.")
+    present = {p.dtype for p in model.parameters() if p.is_floating_point()}
+    wanted = asked
+    if wanted is None and any(dtype.itemsize < 4 for dtype in present):
+        wanted = torch.float64 if torch.float64 in present else torch.float32
+    return None if wanted is None or present == {wanted} else wanted
+
+
+def cast(batches: Sequence[Any], dtype: torch.dtype) -> list[Any]:
+    """The batches with floating-point tensors of this dtype."""
+    return [tree_map_only(Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, b) for b in batches]
 
 
 def parameters_of(lent: Lent, wanted: Callable[[str, nn.Parameter], bool] | None) -> list[int]:
