@@ -12,7 +12,7 @@ from normscope.curvature.operators.statistics import over_the_batch
 from normscope.curvature.session import Session
 from normscope.isolation.batches import samples
 from normscope.loss_kinds import Kind
-from normscope.stability.optimizer_limits import Moments
+from normscope.stability.optimizer_limits import SecondMoments
 
 
 def on_statistics(model: nn.Module, readings: Sequence[str]) -> list[str]:
@@ -29,7 +29,7 @@ def on_statistics(model: nn.Module, readings: Sequence[str]) -> list[str]:
     return notes
 
 
-def on_the_limit(moments: Moments | None, still: Sequence[str]) -> list[str]:
+def on_the_limit(moments: SecondMoments | None, still: Sequence[str]) -> list[str]:
     """What the optimizer's limit stands on. still: parameters that the optimizer does not move."""
     notes = []
     if moments is not None:

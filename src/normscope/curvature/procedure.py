@@ -35,7 +35,7 @@ from normscope.loss_kinds import Kind
 from normscope.objective import Objective
 from normscope.stability.critical_rate import critical_step
 from normscope.stability.first_guess import Start, kind_of_descent, start
-from normscope.stability.optimizer_limits import Limit, Moments, momentum_limit, optimizer_limit
+from normscope.stability.optimizer_limits import Limit, SecondMoments, momentum_limit, optimizer_limit
 
 # Names of two searches in notes; further ones are named by their statistics or their layer.
 _TOP, _HESSIAN = "lambda_max", "the Hessian"
@@ -91,7 +91,7 @@ class _Measured:
     """All that was measured while the model was lent."""
 
     limit: Limit
-    moments: Moments | None
+    moments: SecondMoments | None
     first: FirstPass
     kind: Kind
     searches: Searches
@@ -191,7 +191,7 @@ def _measure(request: Request, opened: Session, notes: list[str]) -> _Measured:
     )
 
 
-def _limit(request: Request, session: Session, notes: list[str]) -> tuple[Limit, Moments | None]:
+def _limit(request: Request, session: Session, notes: list[str]) -> tuple[Limit, SecondMoments | None]:
     """The limit of the optimizer, and the second moments that it lacked."""
     if request.optimizer is None:
         return momentum_limit(request.momentum, nesterov=request.nesterov), None

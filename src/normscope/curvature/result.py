@@ -88,7 +88,7 @@ class Measurement(Reportable):
 
     def verdict(self, lr: float) -> Verdict:
         """What a learning rate of `lr` means here, worded for the loss, and which one to start with."""
-        found = stability_verdict(
+        stability = stability_verdict(
             lr,
             self.eta_star,
             kind=self.loss_kind,
@@ -99,7 +99,7 @@ class Measurement(Reportable):
             ends=(self.hessian_min, self.hessian_max),
         )
         advice = starting_rate(*self.start_range) + beyond(self.start_rate, self.eta_star, self.loss_kind)
-        return replace(found, text=found.text + advice)
+        return replace(stability, text=stability.text + advice)
 
     def frame(self) -> "pd.DataFrame":
         """One row a layer: lambda_max of its own block, its residual, and eta* if it alone were trained.
@@ -122,8 +122,8 @@ class Measurement(Reportable):
 
     def plain(self) -> dict[str, Any]:
         """For JSON: everything but the vectors."""
-        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "memory"}
-        return {"kind": "measurement", "schema": SCHEMA} | plain(found)
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "memory"}
+        return {"kind": "measurement", "schema": SCHEMA} | plain(values)
 
     def save(self, path: str | Path) -> None:
         """As plain JSON; numbers that JSON has no word for (inf, nan) as strings."""

@@ -11,14 +11,14 @@ import torch
 
 from normscope.curvature.session import Session
 from normscope.isolation.flat_vectors import split
-from normscope.stability.optimizer_limits import Moments, adds_decay, fresh
+from normscope.stability.optimizer_limits import SecondMoments, adds_decay, fresh
 
 # More batches would change v by a few percent, and cost a gradient each.
 MOST = 5
 
 
-def gathered_moments(optimizer: torch.optim.Optimizer, session: Session) -> Moments | None:
-    """Moments over at most `MOST` batches of the session; None where the optimizer has its own."""
+def gathered_moments(optimizer: torch.optim.Optimizer, session: Session) -> SecondMoments | None:
+    """SecondMoments over at most `MOST` batches of the session; None where the optimizer has its own."""
     lent, chosen = session.lent, session.chosen
     if not fresh(optimizer, [lent.originals[i] for i in chosen]):
         return None
@@ -32,4 +32,4 @@ def gathered_moments(optimizer: torch.optim.Optimizer, session: Session) -> Mome
             whole = slope + decay * leaf.detach()
             mean += whole / len(used)
             square += whole.square() / len(used)
-    return Moments(dict(zip(chosen, means, strict=True)), dict(zip(chosen, squares, strict=True)), len(used))
+    return SecondMoments(dict(zip(chosen, means, strict=True)), dict(zip(chosen, squares, strict=True)), len(used))

@@ -118,10 +118,10 @@ def mean_mode(
             "statistics that are not synchronized."
         )
     with _opened(inner, _half_square, batch, stats, processes) as (network, _):
-        found = mean_mode_of(network, tol=tol, seed=seed)
+        mode = mean_mode_of(network, tol=tol, seed=seed)
         device = network.leaves[0].device
     settings = {"stats": stats, "tol": tol, "seed": seed, "samples": samples(batch)}
-    return replace(found, settings=settings, environment=environment(device))
+    return replace(mode, settings=settings, environment=environment(device))
 
 
 def _half_square(output: Tensor, _: Any) -> Tensor:

@@ -21,11 +21,11 @@ PASSES = 8
 _TOLERANCE = 1e-3
 
 
-class Search:
+class CrossingSearch:
     """The first s > 0 at which `rise(s)` turns positive, from `guess`, in at most `most` calls.
 
     Example:
-        >>> search = Search(lambda s: s * s - 3 * s, 1.0)
+        >>> search = CrossingSearch(lambda s: s * s - 3 * s, 1.0)
         >>> round(search.run(), 12), search.passes
         (3.0, 5)
     """
@@ -112,7 +112,7 @@ def critical_step(
 
     at_start = loss() if here is None else here
     try:
-        return Search(lambda s: at(s) - at_start, start, most).run()
+        return CrossingSearch(lambda s: at(s) - at_start, start, most).run()
     finally:
         with torch.no_grad():
             torch._foreach_copy_(leaves, origin)

@@ -54,7 +54,7 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Moments:
+class SecondMoments:
     """Gradients' mean and mean square over `batches`, by the parameter's number, for an optimizer without a state."""
 
     mean: Mapping[int, Tensor]
@@ -85,7 +85,7 @@ def optimizer_limit(
     optimizer: torch.optim.Optimizer,
     parameters: Sequence[nn.Parameter],
     chosen: Sequence[int] | None = None,
-    moments: Moments | None = None,
+    moments: SecondMoments | None = None,
 ) -> Limit:
     """Read off `optimizer` as it stands, for the parameters number `chosen` (all): one rule for their groups.
 
@@ -190,22 +190,26 @@ def _inverses(
     optimizer: torch.optim.Optimizer,
     parameters: Sequence[nn.Parameter],
     groups: Sequence[dict[str, Any] | None],
-    moments: Moments | None,
+    moments: SecondMoments | None,
 ) -> list[Tensor]:
     """The diagonal of P^-1 for each parameter; zero where the optimizer has had no gradient of it, ever."""
-    found = []
+    inverses = []
     for i, (parameter, group) in enumerate(zip(parameters, groups, strict=True)):
         second = None if group is None else _second(optimizer, parameter, i, group, moments)
-        found.append(torch.zeros(()) if group is None or second is None else 1 / (second.sqrt() + group["eps"]))
-    if not any(inverse.any() for inverse in found):
+        inverses.append(torch.zeros(()) if group is None or second is None else 1 / (second.sqrt() + group["eps"]))
+    if not any(inverse.any() for inverse in inverses):
         raise ValueError(
             f"{type(optimizer).__name__} has no second moments yet: its preconditioner exists after the first step."
         )
-    return found
+    return inverses
 
 
 def _second(
-    optimizer: torch.optim.Optimizer, parameter: nn.Parameter, i: int, group: dict[str, Any], moments: Moments | None
+    optimizer: torch.optim.Optimizer,
+    parameter: nn.Parameter,
+    i: int,
+    group: dict[str, Any],
+    moments: SecondMoments | None,
 ) -> Tensor | None:
     """The second moment that the optimizer takes the root of; None where it does not move the parameter."""
     state = optimizer.state.get(parameter, {})
@@ -242,9 +246,9 @@ def preconditioned(
 
     def whole(v: Tensor) -> Tensor:
         w = v if half is None else half * v
-        found = product(w)
-        found = found if ridge is None else found + ridge * w
-        found = found if half is None else half * found
-        return found if decay is None else found + decay * v
+        image = product(w)
+        image = image if ridge is None else image + ridge * w
+        image = image if half is None else half * image
+        return image if decay is None else image + decay * v
 
     return whole, half

@@ -45,14 +45,14 @@ class Image:
 
     def by_input(self, g: Tensor, weight: Tensor) -> Tensor:
         """dL/dx for g = dL/dy, `ordered`."""
-        found: Tensor = _convolution_backward(g, self.x, weight, None, *self.settings, [True, False, False])[0]
-        return found
+        gradient: Tensor = _convolution_backward(g, self.x, weight, None, *self.settings, [True, False, False])[0]
+        return gradient
 
     def by_weight(self, g: Tensor) -> Tensor:
         """dL/dW for g = dL/dy, `ordered`."""
         like = g.new_empty(self._shape)
-        found: Tensor = _convolution_backward(g, self.x, like, None, *self.settings, [False, True, False])[1]
-        return found.contiguous()
+        gradient: Tensor = _convolution_backward(g, self.x, like, None, *self.settings, [False, True, False])[1]
+        return gradient.contiguous()
 
 
 class ChannelsLast(Image):
@@ -80,8 +80,8 @@ class ChannelsLast(Image):
             self._patches = self._made()
         if self._patches is None:
             return super().by_weight(g)
-        found = g.permute(0, 2, 3, 1).reshape(-1, outputs).T @ self._patches
-        return found.view(outputs, *kernel, inputs).permute(0, 3, 1, 2).contiguous()
+        gradient = g.permute(0, 2, 3, 1).reshape(-1, outputs).T @ self._patches
+        return gradient.view(outputs, *kernel, inputs).permute(0, 3, 1, 2).contiguous()
 
     def _few(self) -> bool:
         size = self._sides[0] * self._sides[1] * self._shape[2] * self._shape[3]

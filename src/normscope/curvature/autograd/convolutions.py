@@ -40,15 +40,15 @@ class _Convolution(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> Any:
         x, weight, _ = ctx.saved_tensors
         if ctx.checkpointed:
-            found, goes_on = Image(x, weight.shape, ctx.settings), False
+            input_image, goes_on = Image(x, weight.shape, ctx.settings), False
         else:
             before = ctx.next_functions[0][0]
             goes_on = _between.get() and _follows_a_convolution(before) and not x._backward_hooks
             # Detached: x leads back to the node before it, which would keep itself alive by what is `ordered`.
-            found = ctx.image = ctx.image or image(x.detach(), weight.shape, ctx.settings)
+            input_image = ctx.image = ctx.image or image(x.detach(), weight.shape, ctx.settings)
             if goes_on:
-                before.ordered = found.x
-        return *_ConvolutionGrad.apply(g, x, weight, found, list(ctx.needs_input_grad[:3]), goes_on), None
+                before.ordered = input_image.x
+        return *_ConvolutionGrad.apply(g, x, weight, input_image, list(ctx.needs_input_grad[:3]), goes_on), None
 
 
 @contextmanager
@@ -114,8 +114,8 @@ class _ConvolutionGrad(torch.autograd.Function):
 
 
 def _by_input(ctx: Any, image: Image, g: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-    found = image.by_input(g, weight)
-    return found.contiguous() if x.is_contiguous() and not ctx.goes_on else found
+    gradient = image.by_input(g, weight)
+    return gradient.contiguous() if x.is_contiguous() and not ctx.goes_on else gradient
 
 
 def _asked(ctx: Any, i: int) -> bool:
@@ -143,8 +143,8 @@ def into_weights(y: Tensor, scale: Tensor, mean: Tensor, shift: Tensor | None) -
     shifted = scale * (-mean if bias is None else bias - mean)
     shifted = shifted if shift is None else shifted + shift
     scaled = weight * scale.view(-1, *[1] * (weight.ndim - 1))
-    found: Tensor = _Convolution.apply(x, scaled, shifted, node.settings)
-    return found
+    normalized: Tensor = _Convolution.apply(x, scaled, shifted, node.settings)
+    return normalized
 
 
 def convolution(function: Callable[..., Tensor], space: int) -> Callable[..., Tensor]:

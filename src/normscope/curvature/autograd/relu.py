@@ -30,8 +30,8 @@ class Rectifier(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Tensor:
         (y,) = ctx.saved_tensors
-        found: Tensor = _RectifierGrad.apply(g, y if ctx.ordered is None or g.is_contiguous() else ctx.ordered)
-        return found
+        gradient: Tensor = _RectifierGrad.apply(g, y if ctx.ordered is None or g.is_contiguous() else ctx.ordered)
+        return gradient
 
 
 def _hooks(x: Tensor) -> Mapping[int, Any]:
@@ -50,8 +50,8 @@ class _RectifierGrad(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, g: Tensor, y: Tensor) -> Tensor:
         ctx.save_for_backward(y)
-        found: Tensor = _slope(g, y, 0)
-        return found
+        gradient: Tensor = _slope(g, y, 0)
+        return gradient
 
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> Any:

@@ -49,13 +49,13 @@ def delayed(roots: Sequence[Any]) -> bool:
 
 def nodes(roots: Sequence[Any]) -> Iterator[Any]:
     waiting = [root for root in roots if root is not None]
-    seen = set(waiting)
+    reached = set(waiting)
     while waiting:
         node = waiting.pop()
         yield node
-        new = {following for following, _ in node.next_functions if following is not None} - seen
+        new = {following for following, _ in node.next_functions if following is not None} - reached
         waiting += new
-        seen |= new
+        reached |= new
 
 
 def refuse_without_second_derivative(root: Any, run: Callable[["Calls"], Any], *, slope_alone: bool = False) -> None:
@@ -153,8 +153,8 @@ class _Probe:
         args = list(self._args)
         for i, t in zip(self._places, x, strict=True):
             args[i] = t if t.requires_grad else t.detach().requires_grad_()
-        found = tree_leaves(self._kind.apply(*args))
-        return [y for y in found if isinstance(y, Tensor) and y.requires_grad]
+        outputs = tree_leaves(self._kind.apply(*args))
+        return [y for y in outputs if isinstance(y, Tensor) and y.requires_grad]
 
     def _phi(self, x: Sequence[Tensor], g: Sequence[Tensor], graph: bool = False) -> Tensor:
         x = [t if t.requires_grad else t.detach().requires_grad_() for t in x]
@@ -175,16 +175,16 @@ class _Probe:
         by_x, by_g = _along(taken[: len(x)], along), _along(taken[len(x) :], slopes)
         ahead = self._phi([t + self._step * v for t, v in zip(x, along, strict=True)], self._g)
         behind = self._phi([t - self._step * v for t, v in zip(x, along, strict=True)], self._g)
-        found = {BY_INPUT} if self._near(by_x, float(ahead - behind) / (2 * self._step), float(value)) else set()
+        agrees = {BY_INPUT} if self._near(by_x, float(ahead - behind) / (2 * self._step), float(value)) else set()
         # phi is linear in g.
-        return found | ({BY_SLOPE} if self._near(by_g, float(self._phi(x, slopes)), float(value)) else set())
+        return agrees | ({BY_SLOPE} if self._near(by_g, float(self._phi(x, slopes)), float(value)) else set())
 
     def _few(self, t: Tensor) -> Tensor:
         """A direction along few entries, as large as the inputs are."""
-        found = torch.zeros(t.numel(), dtype=t.dtype)
+        direction = torch.zeros(t.numel(), dtype=t.dtype)
         places = torch.randperm(t.numel(), generator=self._generator)[:_ENTRIES]
-        found[places] = torch.randn(len(places), generator=self._generator).to(found)
-        return found.reshape(t.shape).to(t.device) * _size(t)
+        direction[places] = torch.randn(len(places), generator=self._generator).to(direction)
+        return direction.reshape(t.shape).to(t.device) * _size(t)
 
     def _near(self, taken: float, difference: float, value: float) -> bool:
         gap = abs(taken - difference)
@@ -249,11 +249,11 @@ class Calls:
 
 
 def _said(kind: type, where: str) -> str:
-    at = f" in {where}" if where else ""
+    place = f" in {where}" if where else ""
     why = "it is marked once_differentiable" if is_once_differentiable(kind) else "its backward drops terms"
     return (
-        f"The autograd function {kind.__qualname__}{at} has no second derivative: {why}, which torch would pass over "
-        "without an error, and the curvature would be wrong. Replace it by plain torch operations while you measure, "
+        f"The autograd function {kind.__qualname__}{place} has no second derivative: {why}, which torch would pass "
+        "over without an error, and the curvature would be wrong. Replace it by plain torch operations while you measure, "
         "or write its backward from operations that torch can differentiate; a Gauss-Newton matrix is content with a "
         "jvp of the function too."
     )

@@ -56,13 +56,13 @@ class _Basis:
 
     def stacked(self, coordinates: list[Tensor]) -> Tensor:
         """One a row; zero along rows of the basis that came later."""
-        found = torch.zeros(len(coordinates), len(self.rows), dtype=torch.float64)
-        for row, part in zip(found, coordinates, strict=True):
+        rows = torch.zeros(len(coordinates), len(self.rows), dtype=torch.float64)
+        for row, part in zip(rows, coordinates, strict=True):
             row[: len(part)] = part
-        return found
+        return rows
 
 
-class Search:
+class DavidsonSearch:
     """The vectors multiplied so far with their images, the Ritz pairs in their span, and B.
 
     size: of A, as far as it is known; what residuals are relative to is no less than in a space that has shown it all
@@ -104,8 +104,8 @@ class Search:
         recalled = self.basis.stacked(self._recalled) @ outside
         half = self.space.T @ self._of
         across = half @ outside
-        found = (half - across + (half - across).T) / 2 + across + across.T
-        return found + recalled.T @ (self._values[:, None] * recalled), outside
+        matrix = (half - across + (half - across).T) / 2 + across + across.T
+        return matrix + recalled.T @ (self._values[:, None] * recalled), outside
 
     def towards_the_top(self) -> Tensor | None:
         """The direction to multiply next, or None where the space is invariant."""
@@ -176,10 +176,10 @@ def lanczos_from(
             that is not known zero would be expected, which is more, and looked for in vain.
         smallest, tol, least, most, keep: as for `lanczos`.
     """
-    search = Search(memory, start)
+    search = DavidsonSearch(memory, start)
     search.multiply(search.basis.coordinates(start), product)
     if most > 1 and (float(search.residuals[0]) >= 1 or float(search.theta[0]) < 0):
-        found = lanczos(product, fresh, smallest=smallest, tol=tol, least=LEAST, most=most - 1, mix=0.0, keep=keep)
-        return replace(found, products=found.products + 1)
+        ritz = lanczos(product, fresh, smallest=smallest, tol=tol, least=LEAST, most=most - 1, mix=0.0, keep=keep)
+        return replace(ritz, products=ritz.products + 1)
     search.scale()
     return search.ended(product, 1, smallest=smallest, tol=tol, least=least, most=most, keep=keep)

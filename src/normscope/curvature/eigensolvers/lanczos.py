@@ -110,9 +110,9 @@ class Krylov:
         if j + 1 == len(self._rows):
             self._rows = torch.cat([self._rows, self._rows.new_empty(min(j, self._most - j), self._rows.shape[1])])
         q, w = self._rows[j], self._rows[j + 1]
-        found = product(q)
-        unit = unit_of(found)
-        torch.div(found, unit, out=w)
+        image = product(q)
+        unit = unit_of(image)
+        torch.div(image, unit, out=w)
         alpha = float(w @ q)
         self.alphas.append(unit * alpha)
         w.sub_(q, alpha=alpha)

@@ -16,7 +16,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from normscope.curvature.eigensolvers.davidson import Search
+from normscope.curvature.eigensolvers.davidson import DavidsonSearch
 from normscope.curvature.eigensolvers.lanczos import Product, Ritz
 from normscope.curvature.eigensolvers.start_vectors import KEPT
 
@@ -56,29 +56,31 @@ def rehearsed(
 ) -> Ritz:
     """`search(product, ...)` by rounded products, its end by exact ones."""
 
-    def quick(v: Tensor) -> Tensor:
+    def by_rounded_products(v: Tensor) -> Tensor:
         with rounded():
             return product(v)
 
     def exactly(done: int) -> Ritz:
-        found = search(product, smallest=smallest, tol=tol, least=least, most=most - done, keep=keep)
-        return replace(found, products=done + found.products)
+        ritz = search(product, smallest=smallest, tol=tol, least=least, most=most - done, keep=keep)
+        return replace(ritz, products=done + ritz.products)
 
     try:
-        seen = search(quick, smallest=smallest, tol=tol, least=least - 1, most=most - _END, keep=max(keep, KEPT))
+        rehearsal = search(
+            by_rounded_products, smallest=smallest, tol=tol, least=least - 1, most=most - _END, keep=max(keep, KEPT)
+        )
     except RuntimeError:
         # Torch does not let a forward read its older flags of precision meanwhile. What else it was comes again.
         return exactly(0)
-    size = max(map(abs, seen.values))
-    end = Search(seen.memory, seen.vectors[0], size)
-    both = smallest and len(seen.values) > 1
-    wanted = (seen.vectors[0], seen.smallest_vector) if both else (seen.vectors[0],)
+    size = max(map(abs, rehearsal.values))
+    end = DavidsonSearch(rehearsal.memory, rehearsal.vectors[0], size)
+    both = smallest and len(rehearsal.values) > 1
+    wanted = (rehearsal.vectors[0], rehearsal.smallest_vector) if both else (rehearsal.vectors[0],)
     top, *bottom = [end.basis.coordinates(v) for v in wanted]
     end.multiply(top, product)
-    error = math.hypot(float(end.theta[0]) - seen.values[0], float(end.lengths[0]))
-    if seen.converged and error > max(_MISLED, 2 * tol) * size:
-        return exactly(seen.products + 1)
+    error = math.hypot(float(end.theta[0]) - rehearsal.values[0], float(end.lengths[0]))
+    if rehearsal.converged and error > max(_MISLED, 2 * tol) * size:
+        return exactly(rehearsal.products + 1)
     for direction in bottom:
         end.multiply(end.basis.stacked([direction])[0], product)
-    done = seen.products + len(wanted)
+    done = rehearsal.products + len(wanted)
     return end.ended(product, done, smallest=smallest, tol=tol, least=0, most=most, keep=keep)

@@ -72,15 +72,6 @@ def dual(network: Network) -> tuple[Callable[[Tensor], Tensor], torch.Size]:
     return product, shape
 
 
-def dense_dual(network: Network) -> Tensor:
-    """F itself, from one backward pass for each sample and output."""
-    output = network.output()
-    pull = network.pull(output)
-    units = torch.eye(output.numel(), dtype=output.dtype, device=output.device)
-    rows = torch.stack([pull(unit.view(output.shape)) for unit in units])
-    return rows @ rows.T / len(output)
-
-
 def mean_mode_of(network: Network, *, tol: float = 1e-3, most: int = 100, seed: int = 0, dense: int = 100) -> MeanMode:
     """lambda_max by the dual, its bounds and the mean mode's share.
 
@@ -97,20 +88,20 @@ def mean_mode_of(network: Network, *, tol: float = 1e-3, most: int = 100, seed: 
     pull, m, outputs = network.pull(output), len(output), output[0].numel()
     generator = torch.Generator().manual_seed(seed)
 
-    def at(k: int, weights: Tensor) -> float:
+    def squared_length(k: int, weights: Tensor) -> float:
         """||sum_s weights_s grad f_k(x_s)||^2."""
         u = torch.zeros_like(output).view(m, outputs)
         u[:, k] = weights
         return float(pull(u.view(output.shape)).square().sum())
 
     ones = torch.ones(m).to(output)
-    sums = [at(k, ones) for k in range(outputs)]
+    sums = [squared_length(k, ones) for k in range(outputs)]
     if m * outputs <= dense:
         signs, error = list(torch.eye(m).to(output)), 0.0
-        squares = [sum(at(k, sign) for sign in signs) for k in range(outputs)]
+        squares = [sum(squared_length(k, sign) for sign in signs) for k in range(outputs)]
     else:
         draws = [(torch.randint(0, 2, (m,), generator=generator) * 2 - 1).to(output) for _ in range(SIGNS)]
-        table = torch.tensor([[at(k, sign) for k in range(outputs)] for sign in draws], dtype=torch.float64)
+        table = torch.tensor([[squared_length(k, sign) for k in range(outputs)] for sign in draws], dtype=torch.float64)
         squares = table.mean(0).tolist()
         error = float(table.sum(1).std() / len(table) ** 0.5) / m
     product, shape = dual(network)

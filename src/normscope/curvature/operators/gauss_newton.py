@@ -47,8 +47,8 @@ def around(bend: Bent, pull: Product, push: Product, along: Product | None, mode
         w = pull(u)
         if first and not is_rounded() and (along is not None or mode.forward_mode):
             # Zero is its own adjoint, so there other outputs are asked.
-            seen = (u, w) if t.any() else (wavy(t), pull(wavy(t)))
-            if not adjoint(t, seen[0], v, seen[1]):
+            pair = (u, w) if t.any() else (wavy(t), pull(wavy(t)))
+            if not adjoint(t, pair[0], v, pair[1]):
                 along, mode.forward_mode = None, along is not None and mode.forward_mode
                 return product(v)
             first = not t.any()
@@ -64,8 +64,10 @@ def wavy(like: Tensor) -> Tensor:
 
 def adjoint(t: Tensor, u: Tensor, v: Tensor, w: Tensor) -> bool:
     """Whether <u, J v> = <J^T u, v> for t = J v, w = J^T u, but for rounding in float32."""
-    one, other = float((t * u).sum()), float(v @ w)
-    return abs(one - other) <= 1e-3 * max(abs(one), abs(other)) + 1e-5 * float(v.norm() * w.norm())
+    by_tangent, by_gradient = float((t * u).sum()), float(v @ w)
+    return abs(by_tangent - by_gradient) <= 1e-3 * max(abs(by_tangent), abs(by_gradient)) + 1e-5 * float(
+        v.norm() * w.norm()
+    )
 
 
 def goes_into_weights(model: nn.Module, stats: str) -> bool:
@@ -88,17 +90,17 @@ def gradients_by_slope(
     """
     if functions_of(output.grad_fn):
         return None
-    seen: list[Tensor] = []
+    slopes: list[Tensor] = []
 
     def cut(slope: Tensor) -> Tensor:
-        seen.append(slope.detach().requires_grad_())
-        return seen[-1]
+        slopes.append(slope.detach().requires_grad_())
+        return slopes[-1]
 
     handle = output.register_hook(cut)
     try:
-        found = torch.autograd.grad(loss, leaves, create_graph=True, allow_unused=True)
+        gradients = torch.autograd.grad(loss, leaves, create_graph=True, allow_unused=True)
     except Exception:
         return None
     finally:
         handle.remove()
-    return found, seen[0] if seen else None
+    return gradients, slopes[0] if slopes else None

@@ -68,8 +68,8 @@ class LossOfOutputs:
         """A loss that holds the model's parameters in a list of its own has others than the model has here."""
         if not loss.requires_grad or distribution(self.loss_fn) is not None:
             return
-        found = torch.autograd.grad(loss, self._originals, retain_graph=True, allow_unused=True)
-        if any(slope is not None for slope in found):
+        slopes = torch.autograd.grad(loss, self._originals, retain_graph=True, allow_unused=True)
+        if any(slope is not None for slope in slopes):
             raise ValueError(
                 "loss_fn holds parameters of the model itself; while it is measured the model has copies of them, so "
                 "what it adds would have no curvature. Have it read them at each call: model.parameters()."
@@ -84,9 +84,9 @@ class LossOfOutputs:
             return ()
         if isinstance(outputs, Tensor):
             return ()
-        found = tree_leaves(outputs)
-        moving = [i for i, part in enumerate(found) if isinstance(part, Tensor) and part.requires_grad]
-        moved = [part.detach().requires_grad_() if i in moving else part for i, part in enumerate(found)]
+        parts = tree_leaves(outputs)
+        moving = [i for i, part in enumerate(parts) if isinstance(part, Tensor) and part.requires_grad]
+        moved = [part.detach().requires_grad_() if i in moving else part for i, part in enumerate(parts)]
         loss = self(tree_unflatten(moved, tree_flatten(outputs)[1]))
         slopes = torch.autograd.grad(loss, [moved[i] for i in moving], allow_unused=True) if loss.requires_grad else []
         read = tuple(i for i, slope in zip(moving, slopes, strict=False) if slope is not None)
@@ -112,9 +112,9 @@ class LossOfOutputs:
                 return torch.zeros_like(u), None
             along = [u, *split(v, leaves)] if self.direct else [u]
             taken = [along[i] for i in curved]
-            found = torch.autograd.grad(grads, inputs, taken, retain_graph=True, allow_unused=True)
-            by_outputs = torch.zeros_like(u) if found[0] is None else found[0]
-            return by_outputs, flat(found[1:], leaves) if self.direct else None
+            slopes_along = torch.autograd.grad(grads, inputs, taken, retain_graph=True, allow_unused=True)
+            by_outputs = torch.zeros_like(u) if slopes_along[0] is None else slopes_along[0]
+            return by_outputs, flat(slopes_along[1:], leaves) if self.direct else None
 
         generator = torch.Generator(z.device).manual_seed(0)
         probe = torch.empty_like(z).normal_(generator=generator)
@@ -138,8 +138,8 @@ class LossOfOutputs:
         def product(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None]:
             if not slope.requires_grad:
                 return torch.zeros_like(u), None
-            (found,) = torch.autograd.grad(slope, z, u, retain_graph=True, allow_unused=True)
-            return torch.zeros_like(u) if found is None else found, None
+            (slope_along,) = torch.autograd.grad(slope, z, u, retain_graph=True, allow_unused=True)
+            return torch.zeros_like(u) if slope_along is None else slope_along, None
 
         return product
 
@@ -161,8 +161,8 @@ def joined(outputs: Any, read: tuple[int, ...]) -> Tensor:
         if main is None:
             raise NoOutputs
         return main
-    found = tree_leaves(outputs)
-    parts = [found[i] for i in read]
+    leaves = tree_leaves(outputs)
+    parts = [leaves[i] for i in read]
     return parts[0] if len(parts) == 1 else torch.cat([part.reshape(-1) for part in parts])
 
 
@@ -170,12 +170,12 @@ def rebuilt(outputs: Any, read: tuple[int, ...], z: Tensor) -> Any:
     """The outputs with z in the place of what `joined` took; all else is held constant."""
     if isinstance(outputs, Tensor):
         return z
-    found, form = tree_flatten(outputs)
-    found = [part.detach() if isinstance(part, Tensor) else part for part in found]
-    parts = [z] if len(read) == 1 else split(z, [found[i] for i in read])
+    leaves, form = tree_flatten(outputs)
+    leaves = [part.detach() if isinstance(part, Tensor) else part for part in leaves]
+    parts = [z] if len(read) == 1 else split(z, [leaves[i] for i in read])
     for i, part in zip(read, parts, strict=True):
-        found[i] = part
-    return tree_unflatten(found, form)
+        leaves[i] = part
+    return tree_unflatten(leaves, form)
 
 
 class NoOutputs(ValueError):

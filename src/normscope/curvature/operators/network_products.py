@@ -92,11 +92,11 @@ class Network:
             self._lent.draws = True
         self._lent.reset()
         with self._reading(), gradients_of_the_user(), around or nullcontext():
-            found = self._call(self._model, self._x.take() if x is None else x)
+            outputs = self._call(self._model, self._x.take() if x is None else x)
         if self._fresh:
             self._lent.draws = self._lent.generators.moved()
             self._fresh = False
-        return found
+        return outputs
 
     def mixes(self, *, whole: bool = False) -> bool:
         """Whether a sample's output depends on other samples; whole: in a pass of all, where a number hangs on it."""
@@ -117,24 +117,24 @@ class Network:
         matrix: keep the graph for `product` with it, which then makes none of its own.
         """
         if matrix == "hessian":
-            loss, found = self._begun["hessian"] = self._derivable_gradients()
-            return loss.detach(), [None if g is None else g.detach() for g in found]
+            loss, gradients = self._begun["hessian"] = self._derivable_gradients()
+            return loss.detach(), [None if g is None else g.detach() for g in gradients]
         kept = Outputs(self._model) if matrix and not self._folds else None
         output, along = self.output(around=None if kept is None else kept.keeping()), None
         loss = self.loss(output)
-        found = [None] * len(self.leaves)
+        gradients = [None] * len(self.leaves)
         slopes = None
         if matrix and self._folds and loss.requires_grad and isinstance(output, Tensor) and output.requires_grad:
             with self._reading():
                 slopes = gradients_by_slope(loss, output, self.leaves)
         if slopes is not None:
-            found, u = slopes
-            along = None if u is None else self._tangent(found, u)
+            gradients, u = slopes
+            along = None if u is None else self._tangent(gradients, u)
         elif loss.requires_grad:
-            found = self._grad([loss], self.leaves, None, keep=kept is not None)
+            gradients = self._grad([loss], self.leaves, None, keep=kept is not None)
         if matrix and (slopes is not None or kept is not None):
             self._begun[matrix] = kept, output, along
-        return loss.detach(), [None if g is None else g.detach() for g in found]
+        return loss.detach(), [None if g is None else g.detach() for g in gradients]
 
     def gradient(self, matrix: str = "") -> Tensor:
         return flat(self.value_and_gradients(matrix=matrix)[1], self.leaves)
@@ -158,13 +158,13 @@ class Network:
             return loss, [None] * len(self.leaves)
         self._refuse_first_order(loss)
         with self._reading():
-            found = torch.autograd.grad(loss, self.leaves, create_graph=True, allow_unused=True)
-        refuse_delayed(found)
-        return loss, found
+            gradients = torch.autograd.grad(loss, self.leaves, create_graph=True, allow_unused=True)
+        refuse_delayed(gradients)
+        return loss, gradients
 
     def hessian(self) -> Product:
-        _, found = self._begun.pop("hessian", None) or self._derivable_gradients()
-        through = self._through(found, self.leaves)
+        _, gradients = self._begun.pop("hessian", None) or self._derivable_gradients()
+        through = self._through(gradients, self.leaves)
         return lambda v: flat(through(v), self.leaves)
 
     def gauss_newton(self) -> Product:
@@ -269,9 +269,9 @@ class Network:
         self._refuse_first_order(output, slope_alone=True)
         with self._reading():
             u = torch.zeros_like(output, requires_grad=True)
-            found = torch.autograd.grad(output, self.leaves, u, create_graph=True, allow_unused=True)
-        refuse_delayed(found)
-        return self._tangent(found, u)
+            gradients = torch.autograd.grad(output, self.leaves, u, create_graph=True, allow_unused=True)
+        refuse_delayed(gradients)
+        return self._tangent(gradients, u)
 
     def _refuse_first_order(self, end: Tensor, *, slope_alone: bool = False) -> None:
         def run(calls: Calls) -> None:

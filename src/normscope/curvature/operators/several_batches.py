@@ -112,21 +112,21 @@ def shares(networks: Sequence[Network]) -> list[float]:
     sizes = [[len(leaf) for leaf in leaves] for leaves, _ in outputs]
     targets = [network.loss.targets for network in networks]
     joined = tree_map(_joined, *targets)
-    found = []
+    ratios = []
     for share in _SHARES_OF_NEIGHBOUR:
         whole = [_mixed(torch.cat(parts), share) for parts in zip(*(leaves for leaves, _ in outputs), strict=True)]
         cut = zip(*(leaf.split([n[i] for n in sizes]) for i, leaf in enumerate(whole)), strict=True)
         slopes = _slopes(networks[0], whole, form, joined)
         of_parts = zip(*(slope.split([n[i] for n in sizes]) for i, slope in enumerate(slopes)), strict=True)
-        found.append(
+        ratios.append(
             [
                 _ratio(_vector(of_part), _vector(_slopes(network, leaves, form, y)))
                 for network, leaves, of_part, y in zip(networks, cut, of_parts, targets, strict=True)
             ]
         )
-    if not all(math.isclose(a, b, rel_tol=_TOLERANCE) for a, b in zip(*found, strict=True)):
+    if not all(math.isclose(a, b, rel_tol=_TOLERANCE) for a, b in zip(*ratios, strict=True)):
         raise ValueError(_NO_SUM)
-    return found[0]
+    return ratios[0]
 
 
 _NO_SUM = (
@@ -148,8 +148,8 @@ def _slopes(network: Network, leaves: Sequence[Tensor], form: Any, targets: Any)
     moved = [leaf.detach().clone().requires_grad_(leaf.is_floating_point()) for leaf in leaves]
     loss = network.loss(tree_unflatten(moved, form), targets)
     wanted = [leaf for leaf in moved if leaf.requires_grad]
-    found = iter(torch.autograd.grad(loss, wanted, allow_unused=True))
-    slopes = [next(found) if leaf.requires_grad else None for leaf in moved]
+    taken = iter(torch.autograd.grad(loss, wanted, allow_unused=True))
+    slopes = [next(taken) if leaf.requires_grad else None for leaf in moved]
     return [torch.zeros_like(leaf) if s is None else s for s, leaf in zip(slopes, moved, strict=True)]
 
 
