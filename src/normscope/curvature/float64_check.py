@@ -1,11 +1,13 @@
-r"""Eigenvalues found in float32, looked at once more in float64: v'Av of each pair, and the product where it differs.
+r"""A check of float32 results in float64: v'Av of each pair, and the product A v where it differs.
 
-Behind inputs whose mean is many times their spread a normalizer takes the difference of large numbers. Its products are
-then those of another matrix, symmetric and with small residuals: with a mean of 1e4 standard deviations 90 times as
-large. No residual shows that, since it is made of the same products. Where v'Av of both differ by more than the
-tolerance, value and residual of that product are taken if the vector is near an eigenvector in float64 too. If it is
-not, the search is made anew in float64, with the products that are left of `most`; with too few left, that one product
-stands, and counts as not converged.
+Behind inputs whose mean is many times their spread a normalizer takes the difference of large numbers. In float32 its
+products are then those of another matrix, symmetric and with small residuals; with a mean of 1e4 standard deviations,
+of a matrix 90 times as large. No residual shows this, since residuals come from the same products.
+
+Where v'Av in the two precisions differ by more than the tolerance, there are three cases:
+- The vector is near an eigenvector in float64 too: value and residual of the float64 product are taken.
+- The vector is not near one: the search is made again in float64, with the products that are left of `most`.
+- Too few products are left: the one float64 product stands, and counts as not converged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,10 +25,10 @@ from normscope.curvature.eigensolvers.lanczos import Ritz, scales
 from normscope.curvature.opening import open_session
 from normscope.curvature.session import Session, differentiated
 
-# The least difference that is held against float32: rounding of v'Av alone makes up to 1e-5.
+# Differences below this are accepted: rounding of v'Av alone makes up to 1e-5.
 _LEAST = 1e-4
-# Relative residual in float64, and difference of the values, up to which float32 has found the right eigenvector: a new
-# search would cost as much as the first. Beyond, the vector may be one of the other end, with a small residual too.
+# Relative residual in float64, and difference of the values, up to which float32 has found the right eigenvector, and no
+# new search is made. Beyond, the vector may belong to the other end of the spectrum, with a small residual too.
 _NEAR = 0.02
 # Inputs whose mean is at least this many standard deviations are named in the note.
 _FAR = 100.0
@@ -56,7 +58,7 @@ def checked_in_float64(
     Args:
         session: in float32. Its solver's tolerance is the relative difference to bear. keep: pairs to remember.
     """
-    # Generators, too, begin where every pass has begun.
+    # Generators, too, begin in the state where every pass has begun.
     session.lent.reset()
     checked, notes = dict(searches), []
     leaves, solver = session.lent.leaves, session.solver
@@ -93,7 +95,7 @@ def checked_in_float64(
 
 @dataclass(frozen=True)
 class _Pair:
-    """A value and its residual as found, its unit vector, and the size that differences are relative to."""
+    """A value and its residual in float32, its unit vector, and the size that differences are relative to."""
 
     value: float
     residual: float
@@ -103,9 +105,9 @@ class _Pair:
 
 @dataclass(frozen=True)
 class _End:
-    """exact: v'Av in float64; difference: of the value found from it. residual: in float64, relative as that is.
+    """exact: v'Av in float64. difference: relative, of the float32 value from it. residual: relative, in float64.
 
-    Where the difference is bearable the residual is that of the search, in float32.
+    Where the difference is bearable, the residual is that of the search in float32.
     """
 
     exact: float

@@ -1,10 +1,10 @@
-r"""Further batches beside the one whose spectrum was searched: how much lambda_max and the critical rate vary.
+r"""Further batches beside the searched one: how much lambda_max and the critical rate vary over batches.
 
     lambda_max(A_b) >= w'w / v'w,     w = A_b v         v: the top eigenvector of the first batch's matrix
 
-For A_b positive semidefinite this is the Rayleigh quotient of A_b^1/2 v, which one product gives; it is no less than
-v'A_b v, the quotient of v itself, which is what a Hessian is left with. A batch costs one gradient, one product and at
-most four forwards of a search for its critical rate that begins at the first batch's: four gradient passes.
+For A_b positive semidefinite this is the Rayleigh quotient of A_b^1/2 v, which one product gives. It is no less than
+v'A_b v, the quotient of v itself, which is the bound for a Hessian. A batch costs four gradient passes: one gradient,
+one product, and at most four forwards of a search for its critical rate that begins at the first batch's.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Conventions that were used in a measurement, and what its reader should know of it."""
+"""Notes of a measurement: the conventions that were used, and facts that its reader should know."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,7 +16,7 @@ from normscope.stability.optimizer_limits import SecondMoments
 
 
 def on_statistics(model: nn.Module, readings: Sequence[str]) -> list[str]:
-    """What the layers make of the readings asked for."""
+    """Notes on how the layers read their statistics in the readings asked for."""
     notes = []
     normed = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     if "running" in readings:
@@ -30,7 +30,7 @@ def on_statistics(model: nn.Module, readings: Sequence[str]) -> list[str]:
 
 
 def on_the_limit(moments: SecondMoments | None, still: Sequence[str]) -> list[str]:
-    """What the optimizer's limit stands on. still: parameters that the optimizer does not move."""
+    """Notes on the optimizer's limit; still: names of the parameters that the optimizer does not move."""
     notes = []
     if moments is not None:
         notes.append(

@@ -81,7 +81,7 @@ def parameters_of(lent: Lent, wanted: Callable[[str, nn.Parameter], bool] | None
 
 
 def held_by(optimizer: torch.optim.Optimizer, lent: Lent, chosen: list[int]) -> tuple[list[int], list[str]]:
-    """Those of the chosen parameters that the optimizer holds, and a note on the others."""
+    """The chosen parameters that the optimizer holds, and a note on the others."""
     rates = held(optimizer)
     numbers = [i for i in chosen if id(lent.originals[i]) in rates]
     if not numbers:

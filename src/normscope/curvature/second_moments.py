@@ -3,7 +3,7 @@ r"""Second moments for an optimizer that has made no step: the squares of the gr
     v = mean_b (g_b + w theta)^2          w: weight decay that the optimizer adds to the gradient, else 0
 
 Adam's running average, corrected for its start, is this mean over its last batches, and RMSprop's settles at it. An
-Adagrad's sum grows with each step; the one after its first step is taken. Parameters stay where they are, and nothing
+Adagrad's sum grows with each step; its value after the first step is taken. Parameters stay where they are, and nothing
 is written into the optimizer.
 """
 

@@ -1,4 +1,4 @@
-"""More than the top eigenvalue, for one network and one batch: the whole spectrum, its trace, the mean mode."""
+"""The whole spectrum of one network on one batch: its density, its trace, and the mean mode."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -43,7 +43,7 @@ class Spectrum(Reportable):
     environment: dict[str, str | int]
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """The spectrum as a plain dictionary for JSON."""
         return {"kind": "spectrum", "schema": SCHEMA} | plain(asdict(self))
 
     def save(self, path: str | Path) -> None:
@@ -71,7 +71,7 @@ def spectrum(
     Args:
         model, loss_fn, batch, matrix, stats: as for `measure`.
         starts, steps: random vectors, and products with each; the trace takes as many as one of them.
-        seed: of the vectors.
+        seed: seed of the random vectors.
 
     Example:
         >>> layer = nn.Linear(2, 1, bias=False)
@@ -106,10 +106,10 @@ def spectrum(
 def mean_mode(
     model: nn.Module, batch: tuple[Any, Any], *, stats: str = "batch", tol: float = 1e-3, seed: int = 0
 ) -> MeanMode:
-    """How much of the top eigenvector is constant over samples, and the bounds of seed 002 on the eigenvalue.
+    """Measure how much of the top eigenvector is constant over samples, with bounds of Wei et al. 2019 on lambda_max.
 
-    Of the Fisher matrix of 1/2 squared error, E_x sum_k grad f_k grad f_k^T, by its dual in output space; the targets
-    of the batch have no part in it. Of one process: that of several is not a mean over them.
+    The matrix is the Fisher matrix of 1/2 squared error, E_x sum_k grad f_k grad f_k^T, by its dual in output space; the
+    batch's targets have no part in it. Refused with several processes, whose mean mode is not a mean over them.
     """
     inner, processes, _ = unwrapped(model)
     if processes.size > 1:

@@ -38,7 +38,7 @@ _BATCHNORM_FORWARDS = (_BatchNorm.forward, _BatchNormLayer.forward)
 
 
 class Outputs:
-    """Of one pass of `model`, by layer and call."""
+    """The outputs of linear maps and convolutions in one pass of `model`, by layer and call."""
 
     def __init__(self, model: nn.Module) -> None:
         self._layers = {name: layer for name, layer in model.named_modules() if _bilinear(layer)}
@@ -47,13 +47,13 @@ class Outputs:
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """Around the pass."""
+        """Inside, a pass of the model keeps its outputs."""
         with answering(self._layers, self._keep):
             yield
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Around a pass in forward mode that repeats it."""
+        """Inside, a pass in forward mode that repeats the kept one uses its outputs."""
         self._calls = dict.fromkeys(self._layers, 0)
         with answering(self._layers, self._with_tangent):
             yield
@@ -85,7 +85,7 @@ class Outputs:
 
 
 def _bilinear(layer: nn.Module) -> bool:
-    """Whether it is one of torch's own, with no forward of the user's; reflected borders are copies, not zeros."""
+    """Whether the layer is torch's linear map or convolution with torch's forward; borders may be zeros or copies."""
     if "forward" in vars(layer):
         return False
     kind: Any = type(layer)
@@ -113,7 +113,7 @@ def fused(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def with_tangent(name: str, layer: Any, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """The layer's output as a dual tensor; its own where the forward itself takes gradients."""
+    """The layer's output as a dual tensor; where the forward itself takes gradients, by the layer's own forward."""
     if torch.is_grad_enabled():
         return forward(*args, **kwargs)
     x, dx = forward_ad.unpack_dual(*args, *kwargs.values())

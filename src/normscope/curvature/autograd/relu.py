@@ -1,6 +1,6 @@
-"""ReLU with the second derivative it has: none. Its slope is constant where it has one.
+"""ReLU without a second derivative: its slope is constant wherever it has one.
 
-Torch writes zeros for the derivative of the slope, and adds them (2 % of a Hessian product).
+Torch computes zeros for the derivative of the slope, and adds them (2 % of a Hessian product).
 """
 
 from collections.abc import Mapping
@@ -15,9 +15,10 @@ _slope = torch.ops.aten.threshold_backward
 
 
 class Rectifier(torch.autograd.Function):
-    """`ordered` of its node: the output with its channels last, where a convolution after it has it so (`orders.py`).
+    """ReLU, whose node has two attributes for the convolutions beside it (`convolutions.py`).
 
-    `hooks`: the user's, of gradients by its input.
+    ordered: the output with channels last, where the next convolution has put it in that order. hooks: the user's
+    hooks on gradients by the input.
     """
 
     @staticmethod
@@ -35,10 +36,10 @@ class Rectifier(torch.autograd.Function):
 
 
 def _hooks(x: Tensor) -> Mapping[int, Any]:
-    """Of x, those to come too; x itself, which nobody else keeps, may be gone by then."""
+    """The mapping of hooks of x, into which later hooks go too; x itself may be gone by then."""
     if x.grad_fn is None:
         return {}
-    # Makes the mapping that later ones go into.
+    # Registering a hook creates the mapping that later hooks go into.
     x.register_hook(lambda _: None).remove()
     assert x._backward_hooks is not None
     return x._backward_hooks

@@ -1,9 +1,9 @@
-"""Memory that products find again: on a CPU the system would take it back after each of them and clear it for the next.
+"""Freed memory kept between matrix-vector products: glibc would trim its heap after each of them.
 
-The C library gives the end of its heap back once some tens of megabytes are free there, and all that a product frees
-lies there. Every page then has to be mapped and cleared anew, 9,000 and more for a product of the CNN at batch 256, a
-fifth of its time; whether, hangs on what else happens to lie on the heap. Here something small does for as long as
-products are made: a block at the end of it, with free ones before.
+The C library gives the end of its heap back to the system once some tens of megabytes are free there, and the memory
+that a product frees lies there. The next product then has to map and clear every page again: 9,000 and more for a
+product of the CNN at batch 256, a fifth of its time. Whether that happens depends on the other contents of the heap.
+While products are made, a small block at the end of the heap, with free blocks before it, prevents the trimming.
 """
 
 from collections.abc import Iterator
@@ -11,14 +11,14 @@ from contextlib import contextmanager
 
 import torch
 
-# Pages that no product uses are not mapped (but for one, or a huge one, at each block's end), so the size is that of
-# addresses.
+# Pages that no product uses are not mapped, but for one (or a huge one) at each block's end, so the blocks take
+# addresses and hardly any memory.
 _BLOCK, _BLOCKS = 4 << 20, 64
 
 
 @contextmanager
 def room(device: torch.device) -> Iterator[None]:
-    """Around products; only a C library that gives memory back so, glibc's, knows the difference."""
+    """Inside, memory that a product frees stays with the process; without effect where the C library is not glibc."""
     last = _last_of_many() if device.type == "cpu" else None
     try:
         yield
@@ -27,9 +27,9 @@ def room(device: torch.device) -> Iterator[None]:
 
 
 def _last_of_many() -> torch.UntypedStorage | None:
-    """The last of blocks in a row, the others free again; None where so many addresses are not to be had."""
+    """The last of many blocks in a row, the others freed; None where the system does not give so many addresses."""
     try:
-        # Freed at once: from now on blocks of this size come from the heap, not each from the system.
+        # A first block, freed at once: after it glibc takes blocks of this size from the heap, not from the system.
         _block()
         return [_block() for _ in range(_BLOCKS)][-1]
     except RuntimeError:
@@ -37,5 +37,5 @@ def _last_of_many() -> torch.UntypedStorage | None:
 
 
 def _block() -> torch.UntypedStorage:
-    """No tensor: deterministic algorithms would fill it, and a default device have it elsewhere."""
+    """A storage on the CPU; deterministic algorithms would fill a tensor, and a default device would move it."""
     return torch.UntypedStorage(_BLOCK, device="cpu")

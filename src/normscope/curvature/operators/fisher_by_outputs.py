@@ -1,4 +1,4 @@
-r"""The Fisher matrix seen from the outputs: same nonzero spectrum, often far smaller.
+r"""The Fisher matrix by its dual over the outputs, and the mean mode: same nonzero spectrum, often far smaller.
 
     I = 1/m J^T J  (parameters)        F = 1/m J J^T  (m samples x C outputs)        J = df/dtheta
 
@@ -8,7 +8,7 @@ for the loss 1/2 mean_n ||f - y||^2. Bounds and the mean mode, for output k with
 
 V is the Rayleigh quotient of F at the all-ones direction of output k; it contains the diagonal s = t, and the unbiased
 U = (m V - 1/m sum_s ||g_s||^2) / (m - 1) does not: V - U is O(1/m). Under batch statistics f_k(x_s) depends on the
-whole batch and g_s is its gradient all the same. Source: seed 002, Eqs. (147), (150), (152), (153).
+whole batch, and g_s is its gradient through the statistics. Source: Wei et al. 2019, Eqs. (147), (150), (152), (153).
 """
 
 from collections.abc import Callable
@@ -48,7 +48,7 @@ class MeanMode:
     environment: dict[str, str | int] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """The mean mode as a plain dictionary for JSON."""
         return {"kind": "mean_mode", "schema": SCHEMA} | plain(asdict(self))
 
     def save(self, path: str | Path) -> None:
@@ -56,7 +56,7 @@ class MeanMode:
 
 
 def dual(network: Network) -> tuple[Callable[[Tensor], Tensor], torch.Size]:
-    """u -> F u on flattened outputs, and the outputs' shape; matrix-free, one backward and one forward a product."""
+    """The product u -> F u on flattened outputs, and the outputs' shape; one backward and one forward a product."""
     output = network.output()
     pull, push = network.pull(output), network.push()
     m, shape = len(output), output.shape

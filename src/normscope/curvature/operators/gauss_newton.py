@@ -1,8 +1,15 @@
-r"""v -> J^T B (J v), with J v taken in the first way that is the adjoint of J^T.
+r"""Gauss-Newton products v -> J^T B (J v), with J v taken in the first way that is the adjoint of J^T.
 
-<J v, u> = <v, J^T u> for every v and u; a product has both sides for nothing. A model whose forward mode, or whose
-second derivative by reverse mode, is of another map than its gradient (what was computed under no_grad, a hook of the
-user's) shows it there, in the first product that is not rounded.
+**The check.** <J v, u> = <v, J^T u> for every v and u, and a product has both sides at no cost. Values computed under
+no_grad, or a hook of the user's, may give a model's forward mode, or its second derivative by reverse mode, another map
+than its gradient has. The first product that is not rounded shows it.
+
+**J v by the gradient.** The gradient is a linear map of the loss's slope by the outputs, so one pass gives both:
+
+    dL/dtheta = J^T u  at  u = dl/df,      J v = d<J^T u, v>/du
+
+The graph of u -> J^T u holds no output of the forward, and no normalizer that went into weights (`convolutions.py`).
+Forward mode would compute both again for each product: in eval mode 29 ms instead of 16 ms (CNN at batch 256, two cores).
 """
 
 from collections.abc import Sequence
@@ -21,13 +28,18 @@ Gradients = Sequence[Tensor | None]
 
 
 class ForwardMode(Protocol):
-    """forward_mode: whether `push` may take it; without, it goes by reverse mode twice."""
+    """forward_mode: whether `push` may take forward mode; otherwise it takes reverse mode twice."""
 
     forward_mode: bool
 
 
 def around(bend: Bent, pull: Product, push: Product, along: Product | None, mode: ForwardMode) -> Product:
-    """bend: B, with what the loss adds itself; pull: J^T u; push: J v; along: J v too, cheaper, to be tried first."""
+    """The product v -> J^T B (J v).
+
+    Args:
+        bend: B, and the part that the loss adds by reading parameters itself. pull: J^T u. push: J v.
+        along: J v in a cheaper way, to be tried first. mode: switched to reverse mode where the check fails.
+    """
     first = True
 
     def tangent(v: Tensor) -> Tensor:
@@ -36,7 +48,7 @@ def around(bend: Bent, pull: Product, push: Product, along: Product | None, mode
             try:
                 return along(v)
             except Exception:
-                # Something in the model has no second derivative, and says so in its own way.
+                # A part of the model has no second derivative, and may raise any error.
                 along = None
         return push(v)
 
@@ -46,7 +58,7 @@ def around(bend: Bent, pull: Product, push: Product, along: Product | None, mode
         u, own = bend(t, v)
         w = pull(u)
         if first and not is_rounded() and (along is not None or mode.forward_mode):
-            # Zero is its own adjoint, so there other outputs are asked.
+            # Zero passes every check, so at J v = 0 the check takes other outputs.
             pair = (u, w) if t.any() else (wavy(t), pull(wavy(t)))
             if not adjoint(t, pair[0], v, pair[1]):
                 along, mode.forward_mode = None, along is not None and mode.forward_mode
@@ -58,7 +70,7 @@ def around(bend: Bent, pull: Product, push: Product, along: Product | None, mode
 
 
 def wavy(like: Tensor) -> Tensor:
-    """A vector of outputs that no normalizer over them makes a constant, as it does their plain sum."""
+    """A vector of outputs that no normalizer over them makes a constant; their plain sum may become one."""
     return torch.arange(like.numel(), device=like.device).cos().to(like).view_as(like)
 
 
@@ -71,9 +83,9 @@ def adjoint(t: Tensor, u: Tensor, v: Tensor, w: Tensor) -> bool:
 
 
 def goes_into_weights(model: nn.Module, stats: str) -> bool:
-    """Whether each batch normalization of `model`, and there is one, is a scale and a shift in this reading.
+    """Whether `model` has batch normalization, each of which is a scale and a shift in this reading of the statistics.
 
-    Of those with statistics of the batch the second derivative takes more passes than forward mode.
+    With statistics of the batch, the second derivative takes more passes than forward mode.
     """
     normed = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
     return normed and not over_the_batch(model, stats)
@@ -82,11 +94,12 @@ def goes_into_weights(model: nn.Module, stats: str) -> bool:
 def gradients_by_slope(
     loss: Tensor, output: Tensor, leaves: Sequence[Tensor]
 ) -> tuple[Gradients, Tensor | None] | None:
-    """The loss's gradients by the leaves with their graph in u, and u: None where the loss does not read the output.
+    """The loss's gradients by the leaves with their graph in u, and u, which is None where the loss reads no output.
 
-    None at all where the user has a say in the graph: a Function whose second derivative is zero for an output takes it
-    out of J v and of B J v alike, and <J v, B J v> = <v, J^T B J v> all the same. And where a hook of the user's takes
-    no graph, as one in numpy; what else is wrong, the plain pass says.
+    The answer is None, without gradients, where code of the user's has a part in the graph. A Function whose second
+    derivative is zero for an output takes that output out of J v and of B J v alike, so <J v, B J v> = <v, J^T B J v>
+    holds all the same. A hook of the user's may not take a graph, as one in numpy. Any other error will recur in the
+    plain pass.
     """
     if functions_of(output.grad_fn):
         return None

@@ -1,4 +1,4 @@
-"""Losses that do not fit their outputs or targets, refused with a way out."""
+"""Refusal of losses that do not fit their outputs or targets, with a next step."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ _NUMBERS = (
     "Hand in targets.float() for numbers, one_hot(targets, classes).float() for class labels, or use cross_entropy for "
     "them."
 )
-# What torch says, and what to do about it.
+# Parts of torch's messages, each with the next step for the user.
 _WAYS_OUT = {
     "target with class probabilities, got Long": "cross_entropy takes one row of logits for each target: outputs "
     "(N, classes), targets (N,).",
@@ -55,7 +55,7 @@ def check_outputs(loss_fn: Callable[..., Any], outputs: Any, targets: Any) -> No
 
 @contextmanager
 def explaining(targets: Any) -> Iterator[None]:
-    """Add a way out to what torch raises where outputs and targets do not fit each other."""
+    """Add the next step to an error of torch's where outputs and targets do not fit each other."""
     try:
         yield
     except (RuntimeError, IndexError) as error:

@@ -3,7 +3,7 @@ r"""The loss as a function of the outputs f, and of the parameters that it reads
     G = (J, 1)^T (d^2 l / d(f, theta)^2) (J, 1)             J = df/dtheta
 
 is the generalized Gauss-Newton matrix of both: where l reads no parameter it is J^T (d^2 l / df^2) J, and a penalty
-adds its Hessian. Targets, and what a loss holds, are lent as copies.
+adds its Hessian. Targets, and tensors that a loss holds, are lent as copies.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from normscope.isolation.flat_vectors import flat, split
 from normscope.objective import main_output, own_loss
 
 Bent = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]]
-# Relative part of the gradient that may pass by the predictions of a model with a loss of its own: rounding.
+# Relative part of the gradient that may go past the predictions of a model with a loss of its own: rounding.
 _THROUGH = 1e-3
 
 
@@ -30,10 +30,10 @@ class LossOfOutputs:
     """loss_fn(outputs, targets) of one batch.
 
     Args:
-        originals: the parameters that the model has outside, in whose places it is lent others.
-        dtype: that of the tensors the loss holds, None for their own.
+        originals: the model's own parameters, in whose places it is lent copies.
+        dtype: cast the tensors that the loss holds to it; None leaves them.
 
-    direct: whether the loss reads parameters itself; linear: whether it has no curvature at all. Known after `bent`.
+    direct: whether the loss reads parameters itself. linear: whether it has no curvature. Both are set by `bent`.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class LossOfOutputs:
         return loss
 
     def _refuse_held(self, loss: Tensor) -> None:
-        """A loss that holds the model's parameters in a list of its own has others than the model has here."""
+        """Refuse a loss that holds the model's own parameters: the model has copies of them here."""
         if not loss.requires_grad or distribution(self.loss_fn) is not None:
             return
         slopes = torch.autograd.grad(loss, self._originals, retain_graph=True, allow_unused=True)
@@ -76,7 +76,7 @@ class LossOfOutputs:
             )
 
     def read(self, outputs: Any) -> tuple[int, ...]:
-        """Numbers of the tensors among the outputs that the loss depends on; none for one tensor or the predictions."""
+        """Numbers of the outputs that the loss depends on; () where the outputs are one tensor or own predictions."""
         if self.loss_fn is own_loss_of:
             main = main_output(outputs)
             if main is None or not main.requires_grad:
@@ -95,7 +95,7 @@ class LossOfOutputs:
         return read
 
     def bent(self, outputs: Any, read: tuple[int, ...], leaves: Sequence[Tensor]) -> Bent:
-        """(J v, v) -> the second derivative along them, by the outputs and by the leaves (None without any)."""
+        """The map (J v, v) -> second derivatives along them, by outputs and by leaves (None without a penalty)."""
         if self.loss_fn is own_loss_of:
             return self._bent_inside(outputs, read, leaves)
         z = joined(outputs, read).detach().requires_grad_()
@@ -124,7 +124,7 @@ class LossOfOutputs:
         return product
 
     def _bent_inside(self, outputs: Any, read: tuple[int, ...], leaves: Sequence[Tensor]) -> Bent:
-        """The same for a loss that the model computes of its predictions z: by the part of its graph from z on."""
+        """`bent` for a loss that the model computes from its predictions z: by the part of its graph from z on."""
         z, loss = joined(outputs, read), self(outputs)
         (slope,) = torch.autograd.grad(loss, z, create_graph=True, allow_unused=True)
         if slope is None:
@@ -145,14 +145,14 @@ class LossOfOutputs:
 
 
 def own_loss_of(outputs: Any, _: Any) -> Tensor:
-    """In the place of loss_fn(outputs, targets) where the model or forward= computes the loss itself."""
+    """The loss_fn of a model, or of a forward=, that computes the loss itself."""
     return own_loss(outputs)
 
 
 def joined(outputs: Any, read: tuple[int, ...]) -> Tensor:
-    """The tensors number `read` among the outputs as one: itself where it is one, else all entries in a row.
+    """The outputs of the numbers `read` as one tensor: itself where it is one, else all entries in a row.
 
-    Without numbers: outputs that are one tensor, or the predictions among several.
+    With no numbers: the outputs where they are one tensor, or the predictions among several.
     """
     if isinstance(outputs, Tensor):
         return outputs
@@ -167,7 +167,7 @@ def joined(outputs: Any, read: tuple[int, ...]) -> Tensor:
 
 
 def rebuilt(outputs: Any, read: tuple[int, ...], z: Tensor) -> Any:
-    """The outputs with z in the place of what `joined` took; all else is held constant."""
+    """The outputs with z in the place of the tensors that `joined` took; the others are held constant."""
     if isinstance(outputs, Tensor):
         return z
     leaves, form = tree_flatten(outputs)

@@ -1,14 +1,24 @@
-r"""Several batches as one: the mean of their operators, or the curvature of all data together.
+r"""Several batches together: the mean of their operators, or the curvature of the loss of all data.
 
     over="batches"   A = 1/B sum_b A_b                    each batch counts the same; with batch statistics A_b is the
                                                           curvature of the loss that step b descends
-    over="data"      A = sum_b w_b A_b                    that of the loss of all data, L = sum_b w_b L_b: n_b / n for a
-                                                          mean, 1 for a sum (`shares.py` reads them off the loss);
-                                                          only where a sample's output does not depend on its batch
+    over="data"      A = sum_b w_b A_b                    the curvature of the loss of all data, L = sum_b w_b L_b:
+                                                          w_b = n_b / n for a mean, 1 for a sum (`shares`); only
+                                                          where a sample's output does not depend on its batch
 
-With batch statistics the loss of all data is that of one large batch, which its parts do not add up to: asking for it
-in parts is refused, and so is cutting one batch into parts. Graphs are made anew for each product, so memory is that of
-one batch and a product costs one forward a batch more than its own.
+With batch statistics the loss of all data is that of one large batch, and its parts do not add up to it. Asking for it
+in parts is refused, and so is cutting one batch into parts. Each product makes new graphs, so memory is that of one
+batch, and a product costs one forward more for each batch.
+
+**The weights w_b.** Where L = sum_b w_b L_b with constants w_b, the slopes by the outputs f_b of part b are
+proportional at any outputs:
+
+    dL/df_b = w_b dL_b/df_b,        w_b = <dL/df_b, dL_b/df_b> / ||dL_b/df_b||^2
+
+So w_b is read off the loss, whatever the loss divides by: samples, class weights, targets that are not ignored. The
+slopes are taken at two mixtures of the outputs, which keep to the loss's domain; at the outputs themselves all slopes
+may be zero. Where the slopes are not proportional, or the ratio changes with the outputs, the loss is no such sum and
+is refused.
 """
 
 import math
@@ -49,7 +59,7 @@ class Several:
         return all(network.forward_mode for network in self._networks)
 
     def gradient(self, matrix: str = "") -> Tensor:
-        """No graph is kept for products with `matrix`: one batch's goes before the next one's is made."""
+        """The gradient; no graph is kept for `matrix`: one batch's graph is freed before the next one is made."""
         return self._sum(lambda network: network.gradient())
 
     def product(self, matrix: str) -> Product:
@@ -70,7 +80,7 @@ class Several:
 
 
 def refuse_linear(network: Network | Several) -> None:
-    """Raises where a product has shown a loss without curvature by its outputs; other zeros are true ones."""
+    """Raise where a product has shown a loss without curvature by its outputs; other zero products are true."""
     if network.linear:
         raise ValueError(
             "The loss is linear in the outputs, so its Gauss-Newton matrix is zero. For log-probabilities and "
@@ -79,7 +89,7 @@ def refuse_linear(network: Network | Several) -> None:
 
 
 def check_parts(model: nn.Module, over: str, stats: str, parts: int) -> bool:
-    """Whether parts are put together to the loss of all data; refused where layers take statistics over each."""
+    """Whether parts are put together to the loss of all data; refused where layers take statistics over a part."""
     check_choice("over", over, OVER)
     if over == "batches" or parts == 1:
         return False
@@ -95,7 +105,7 @@ def check_parts(model: nn.Module, over: str, stats: str, parts: int) -> bool:
 
 
 def refuse_mixing(network: Network) -> None:
-    """The same for a forward without such a layer whose outputs depend on other samples all the same."""
+    """Refuse a forward without such a layer whose outputs depend on other samples all the same."""
     if network.mixes(whole=True):
         raise ValueError(
             "The output of one sample depends on others of its batch (a normalizer inside the forward, perhaps), so "
@@ -105,7 +115,7 @@ def refuse_mixing(network: Network) -> None:
 
 
 def shares(networks: Sequence[Network]) -> list[float]:
-    """w_b of each."""
+    """The weight w_b of each batch."""
     with torch.no_grad():
         outputs = [tree_flatten(network.output()) for network in networks]
     form = outputs[0][1]
@@ -140,7 +150,7 @@ def _joined(*parts: Any) -> Any:
 
 
 def _mixed(outputs: Tensor, share: float) -> Tensor:
-    """Each row with a share of its neighbour's; of a convex domain they stay inside."""
+    """Each row mixed with a share of its neighbour; mixtures stay inside a convex domain."""
     return outputs.lerp(outputs.roll(1, 0), share) if outputs.is_floating_point() else outputs
 
 

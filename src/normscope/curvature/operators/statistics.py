@@ -1,13 +1,14 @@
-"""Three readings of a normalizer's statistics: differentiated through, held constant, or those of eval mode.
+"""Three readings of normalizers' statistics: as trained, frozen, or running.
 
-    batch       the statistics of this batch, differentiated through: the loss as it is trained
-    frozen      the statistics of this batch, held constant: what a theory that takes mean and variance as given sees
+    batch       as trained: the statistics of this batch, differentiated through
+    frozen      the statistics of this batch, held constant, as in a theory that takes mean and variance as given
     running     eval mode: running statistics, no dropout, no noise
 
 Layers whose statistics are not over the batch (LayerNorm, GroupNorm, InstanceNorm, RMSNorm) are the same in all three.
-Held are the statistics of our own layers and of `F.batch_norm`, wherever a forward calls it, so a subclass, a patched
-forward or a normalizer without a layer keeps all else it does, and the loss is that of "batch". A normalizer written
-out in elementary operations is not seen; `Network.mixes` tells of it.
+
+"frozen" holds the statistics of normscope's layers and of `F.batch_norm`, wherever a forward calls it. So a subclass, a
+patched forward or a normalizer without a layer keeps all its other effects, and the loss is that of "batch". A
+normalizer written out in elementary operations is not recognized; `Network.mixes` reports it.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ STATISTICS = ("batch", "frozen", "running")
 
 @contextmanager
 def enough_values() -> Iterator[None]:
-    """Says what to do where BatchNorm refuses a batch of one."""
+    """Add the next step to BatchNorm's refusal of a batch of one."""
     try:
         yield
     except ValueError as error:
@@ -42,7 +43,7 @@ def enough_values() -> Iterator[None]:
 
 
 def over_the_batch(model: nn.Module, statistics: str = "batch") -> dict[str, nn.Module]:
-    """Layers that take their statistics over the batch in this reading; in eval mode those that keep no running ones.
+    """Layers that take their statistics over the batch in this reading; in eval mode those without running statistics.
 
     Example:
         >>> keeps_none = nn.BatchNorm1d(2, track_running_stats=False)
@@ -60,7 +61,7 @@ def over_the_batch(model: nn.Module, statistics: str = "batch") -> dict[str, nn.
 
 @contextmanager
 def reading(model: nn.Module, statistics: str) -> Iterator[None]:
-    """Inside, the forwards of `model` read their statistics so."""
+    """Inside, the forwards of `model` read their statistics in this way."""
     check_choice("stats", statistics, STATISTICS)
     if statistics == "running":
         training = [module for module in model.modules() if module.training]
@@ -78,7 +79,7 @@ def reading(model: nn.Module, statistics: str) -> Iterator[None]:
 
 
 def _synced(model: nn.Module) -> dict[str, nn.Module]:
-    """torch's layers whose kernel goes over several processes, and through no function that could be answered for."""
+    """Torch's layers whose kernel goes over several processes, without a function that could be replaced."""
     if not several_processes():
         return {}
     return {name: m for name, m in model.named_modules() if isinstance(m, nn.SyncBatchNorm) and m.training}
