@@ -27,7 +27,7 @@ from normscope.curvature.session import Session, differentiated
 
 # Differences below this are accepted: rounding of v'Av alone makes up to 1e-5.
 _LEAST = 1e-4
-# Relative residual in float64, and difference of the values, up to which float32 has found the right eigenvector, and no
+# Relative residual in float64, and difference of the values, up to which float32 has found the right eigenvector and no
 # new search is made. Beyond, the vector may belong to the other end of the spectrum, with a small residual too.
 _NEAR = 0.02
 # Inputs whose mean is at least this many standard deviations are named in the note.

@@ -59,8 +59,8 @@ def on_convergence(searches: Mapping[str, tuple[Ritz, bool]]) -> list[str]:
         if not ritz.converged:
             residual = max(ritz.residuals[0], ritz.residuals[-1] if smallest else 0.0)
             notes.append(
-                f"Not converged in {ritz.products} products: {name}. Its relative residual is {residual:.1e}; with "
-                "most= a search goes on for longer."
+                f"Not converged in {ritz.products} products: {name}. Its relative residual is {residual:.1e}; a larger "
+                "most= allows more products."
             )
     return notes
 
@@ -76,24 +76,24 @@ def on_the_pass(session: Session, unused: Sequence[str], matrix: str, over: str)
     if observed.mixing:
         names = " and ".join(f"stats={name!r}" for name in sorted(observed.mixing))
         notes.append(
-            f"With {names} outputs still depend on other samples of the batch, by something in the forward that is no "
-            "normalizer known here: its statistics were differentiated through."
+            f"With {names} outputs still depend on other samples of the batch. A part of the forward that is no known "
+            "normalizer makes them so; its statistics were differentiated through."
         )
     if unused:
         notes.append(f"No gradient reaches {', '.join(unused)}: their rows of the matrix are zero.")
     if matrix == "fisher" and distribution(session.loss_fn) is None:
         notes.append(
-            "This loss is not the -log p of a distribution known here: through its own second derivative by the "
-            "outputs, the matrix is the generalized Gauss-Newton one."
+            "The matrix is the generalized Gauss-Newton matrix: this loss is not the -log p of a distribution known "
+            "here, so its own second derivative by the outputs was taken."
         )
     if over == "batches" and len({samples(batch) for batch in batches}) > 1:
         notes.append("The batches differ in size; each counts the same.")
     if observed.penalty:
-        notes.append("The loss reads parameters itself (a penalty): what that adds to the curvature is in it.")
+        notes.append("The loss reads parameters itself (a penalty); the curvature includes that of the penalty.")
     if not observed.forward_mode:
         notes.append(
-            "The model has no forward-mode derivative, or another than the optimizer's; reverse mode was used twice in "
-            "its place."
+            "The model has no forward-mode derivative, or one that differs from its gradient, so reverse mode was used "
+            "twice instead."
         )
     return notes
 

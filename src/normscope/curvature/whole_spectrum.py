@@ -108,8 +108,8 @@ def mean_mode(
 ) -> MeanMode:
     """Measure how much of the top eigenvector is constant over samples, with bounds of Wei et al. 2019 on lambda_max.
 
-    The matrix is the Fisher matrix of 1/2 squared error, E_x sum_k grad f_k grad f_k^T, by its dual in output space; the
-    batch's targets have no part in it. Refused with several processes, whose mean mode is not a mean over them.
+    The matrix is the Fisher matrix of 1/2 squared error, E_x sum_k grad f_k grad f_k^T, by its dual in output space.
+    The batch's targets have no part in it. Refused with several processes, whose mean mode is not a mean over them.
     """
     inner, processes, _ = unwrapped(model)
     if processes.size > 1:

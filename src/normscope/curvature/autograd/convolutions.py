@@ -64,7 +64,7 @@ def gradients_of_the_user() -> Iterator[None]:
 
 
 def _follows_a_convolution(node: Any) -> bool:
-    """Whether `node` is a `Rectifier` without hooks after a `_Convolution`, with at most a `BatchNormFunction` between."""
+    """Whether `node` is a `Rectifier` without hooks after a `_Convolution`; at most batch normalization between."""
     if not isinstance(node, Rectifier._backward_cls) or node.checkpointed or node.hooks:
         return False
     node = node.next_functions[0][0]

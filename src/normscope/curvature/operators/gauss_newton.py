@@ -9,7 +9,8 @@ than its gradient has. The first product that is not rounded shows it.
     dL/dtheta = J^T u  at  u = dl/df,      J v = d<J^T u, v>/du
 
 The graph of u -> J^T u holds no output of the forward, and no normalizer that went into weights (`convolutions.py`).
-Forward mode would compute both again for each product: in eval mode 29 ms instead of 16 ms (CNN at batch 256, two cores).
+Forward mode would compute both again for each product: 29 ms instead of 16 ms in eval mode (CNN, batch
+256, two cores).
 """
 
 from collections.abc import Sequence

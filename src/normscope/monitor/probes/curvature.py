@@ -1,8 +1,9 @@
 r"""Curvature in the `Monitor`: lambda_max as trained, eta* of the optimizer, and what its learning rate means.
 
-Every look after the first starts from what the last one remembers (`warm.py`; 12 vectors of the parameters' size): 3 to
-12 products where a fresh start takes 8 to 20, and more of both where a step moves the matrix far. A product costs up to
-two gradients, so such a look costs as much as 3 to 40 training steps; the Monitor's budget spaces them.
+Every snapshot after the first starts the search from the remembered eigenvectors of the last one (12 vectors of the
+parameters' size). It takes 3 to 12 products, where a fresh start takes 8 to 20; more of both where a step moves the
+matrix far. A product costs up to two gradients, so a snapshot costs as much as 3 to 40 training steps. The Monitor's
+budget spaces them.
 """
 
 import math
@@ -28,9 +29,9 @@ _SOURCE = "curvature of this batch, as trained"
 class Curvature:
     """lambda_max of `matrix` with its relative residual; eta* of the optimizer by `rule`.
 
-    lr: the largest learning rate of its groups, nan without one. reason: why there is no eta*, which is nan then.
-    preconditioned: whether lambda_max is that of the matrix preconditioned by the optimizer, another number, which has
-    a column of its own.
+    lr: the largest learning rate of the optimizer's groups, nan without an optimizer. reason: the reason where there is
+    no eta*, which is nan then. preconditioned: whether lambda_max is that of the matrix preconditioned by the
+    optimizer, which is another number and has a column of its own.
     """
 
     matrix: str
@@ -62,11 +63,11 @@ class Curvature:
 
 
 class CurvatureProbe:
-    """Measures `Curvature` of the batch, as trained; starts from what the last look remembers.
+    """The probe of `Curvature` of the batch, as trained; it starts from the eigenvectors of the last snapshot.
 
     Args:
-        matrix: "ggn" or "hessian". Without loss_fn a Monitor knows no outputs: then it is the Hessian.
-        tol, most: relative residual to reach, in at most so many products.
+        matrix: "ggn" or "hessian". A Monitor without loss_fn knows no outputs, and takes the Hessian.
+        tol: relative residual to reach. most: products at most.
     """
 
     name = "curvature"
@@ -114,7 +115,7 @@ class CurvatureProbe:
 
     @staticmethod
     def _limit(snapshot: Snapshot) -> tuple[Limit, str]:
-        """The optimizer's; gradient descent's and the reason where there is none for it, or none yet."""
+        """The optimizer's limit; where it has no limit, or none yet, that of gradient descent and the reason."""
         if snapshot.optimizer is None:
             return momentum_limit(), ""
         try:
