@@ -20,10 +20,11 @@ from torch import nn
 
 from normscope.choices import check_choice
 from normscope.curvature.eigensolvers.solver import Solver
+from normscope.curvature.measured import Request
 from normscope.curvature.operators.network_products import MATRICES
 from normscope.curvature.operators.several_batches import OVER
 from normscope.curvature.operators.statistics import STATISTICS
-from normscope.curvature.procedure import Request, carry_out
+from normscope.curvature.procedure import carry_out
 from normscope.curvature.result import Measurement
 from normscope.isolation.unwrapping import unwrapped
 from normscope.setup import Setup, gathered

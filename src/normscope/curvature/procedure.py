@@ -1,17 +1,29 @@
 """The steps of a measurement, from its batches to the result; the docstring of `measure` explains the arguments."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from normscope.curvature.eigensolvers.solver import Solver
 from normscope.curvature.eigensolvers.start_vectors import KEPT
 from normscope.curvature.float64_check import SpectrumEnds, checked_in_float64
 from normscope.curvature.further_batches import FurtherBatch, further_batch
+from normscope.curvature.measured import (
+    HESSIAN,
+    TOP,
+    Inputs,
+    Measured,
+    Request,
+    Searches,
+    by_layer_name,
+    by_statistics_name,
+    eta_star_of,
+    first_guess,
+    group_of,
+    result_of,
+)
 from normscope.curvature.measurement_notes import (
     on_convergence,
     on_precision,
@@ -26,89 +38,13 @@ from normscope.curvature.operators.loss_of_outputs import NoOutputs, own_loss_of
 from normscope.curvature.result import Measurement
 from normscope.curvature.second_moments import gathered_moments
 from normscope.curvature.session import FirstPass, Session
-from normscope.environment import environment
 from normscope.isolation.batch_loss import check_devices
-from normscope.isolation.batches import read_batches, samples
+from normscope.isolation.batches import read_batches
 from normscope.isolation.lending import Lent
 from normscope.isolation.processes import Processes
-from normscope.loss_kinds import Kind
 from normscope.objective import Objective
 from normscope.stability.critical_rate import critical_step
-from normscope.stability.first_guess import Start, kind_of_descent, start
 from normscope.stability.optimizer_limits import Limit, SecondMoments, momentum_limit, optimizer_limit
-
-# Names of two searches in notes; further ones are named by their statistics or their layer.
-_TOP, _HESSIAN = "lambda_max", "the Hessian"
-
-Searches = dict[str, SpectrumEnds]
-
-
-@dataclass(frozen=True)
-class Request:
-    """The arguments of `measure`."""
-
-    momentum: float
-    nesterov: bool
-    optimizer: torch.optim.Optimizer | None
-    matrix: str
-    stats: str
-    compare: tuple[str, ...]
-    hessian: bool
-    layers: bool
-    parameters: Callable[[str, nn.Parameter], bool] | None
-    draws: int
-    over: str
-    micro_batch: int | None
-    n_batches: int | None
-    matrix_by_default: bool
-    dtype: torch.dtype | None
-    solver: Solver
-    start: Measurement | None
-
-    @property
-    def compared(self) -> list[str]:
-        """Readings of the statistics to give beside `stats`."""
-        return [name for name in self.compare if name != self.stats]
-
-    @property
-    def put_together(self) -> str:
-        """How several batches are put together: "first", "batches" or "data"."""
-        return "data" if self.micro_batch is not None else self.over
-
-
-@dataclass(frozen=True)
-class _Inputs:
-    """Batches as pairs of inputs and targets on `device`; one: whether a single batch was handed in."""
-
-    batches: list[Any]
-    one: bool
-    device: torch.device
-    note: str
-
-
-@dataclass(frozen=True)
-class _Measured:
-    """All that was measured while the model was lent."""
-
-    limit: Limit
-    moments: SecondMoments | None
-    first: FirstPass
-    kind: Kind
-    searches: Searches
-    layers: tuple[str, ...]
-    critical: float
-    further: list[FurtherBatch]
-    parameters: str | list[str]
-    dtype: torch.dtype | None
-    group: Mapping[str, Any]
-
-    @property
-    def top(self) -> SpectrumEnds:
-        return self.searches[_TOP]
-
-    @property
-    def eta_star(self) -> float:
-        return _eta_star(self.limit, self.top)
 
 
 def carry_out(
@@ -133,16 +69,16 @@ def carry_out(
         notes += on_statistics(model, (request.stats, *request.compare))
         notes += on_choice
         measured = _measure(request, session, notes)
-    named = _first_guess(request, measured)
+    named = first_guess(request, measured)
     notes += [*on_the_kind(measured.kind), *named.notes]
-    return _result(request, measured, named, inputs, objective.name, notes)
+    return result_of(request, measured, named, inputs, objective.name, notes)
 
 
-def _read(request: Request, model: nn.Module, objective: Objective, given: Any) -> _Inputs:
+def _read(request: Request, model: nn.Module, objective: Objective, given: Any) -> Inputs:
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     read = read_batches(given, device=device, micro_batch=request.micro_batch, most=request.n_batches)
     check_devices(read.batches, device)
-    return _Inputs([objective.parts(batch) for batch in read.batches], read.one, device, read.note)
+    return Inputs([objective.parts(batch) for batch in read.batches], read.one, device, read.note)
 
 
 def _chosen(request: Request, lent: Lent) -> tuple[list[int], list[str]]:
@@ -151,7 +87,7 @@ def _chosen(request: Request, lent: Lent) -> tuple[list[int], list[str]]:
     return (chosen, []) if request.optimizer is None else held_by(request.optimizer, lent, chosen)
 
 
-def _measure(request: Request, opened: Session, notes: list[str]) -> _Measured:
+def _measure(request: Request, opened: Session, notes: list[str]) -> Measured:
     """Everything that needs the lent model; notes are added as the steps give them."""
     limit, moments = _limit(request, opened, notes)
     over, batches = request.put_together, opened.batches
@@ -166,17 +102,17 @@ def _measure(request: Request, opened: Session, notes: list[str]) -> _Measured:
         refuse_flat(kind, request.matrix)
     layers = blocks(session.lent, session.model, session.chosen) if request.layers else {}
     searches = _all_searches(request, session, first, layers, notes)
-    if searches[_TOP].ritz.vectors.dtype == torch.float32 and not request.draws:
+    if searches[TOP].ritz.vectors.dtype == torch.float32 and not request.draws:
         searches, corrections = checked_in_float64(searches, session, keep=KEPT)
         notes += corrections
-    top = searches[_TOP]
+    top = searches[TOP]
     refuse_impossible(kind, top.matrix, top.ritz.values[0])
-    critical = _critical_rate(request, session, first, _eta_star(limit, top), notes)
-    further = _further_batches(request, session, others, top, critical, _eta_star(limit, top))
+    critical = _critical_rate(request, session, first, eta_star_of(limit, top), notes)
+    further = _further_batches(request, session, others, top, critical, eta_star_of(limit, top))
     notes += on_the_pass(session, first.unused, top.matrix, over)
     notes += on_convergence({name: (ends.ritz, ends.smallest) for name, ends in searches.items()})
     names = [session.lent.names[i] for i in session.chosen]
-    return _Measured(
+    return Measured(
         limit=limit,
         moments=moments,
         first=first,
@@ -187,7 +123,7 @@ def _measure(request: Request, opened: Session, notes: list[str]) -> _Measured:
         further=further,
         parameters="all" if len(names) == len(session.lent.names) else names,
         dtype=session.dtype,
-        group=_group(request, session.lent.originals[session.chosen[0]]),
+        group=group_of(request, session.lent.originals[session.chosen[0]]),
     )
 
 
@@ -216,29 +152,21 @@ def _all_searches(
 ) -> Searches:
     """Every search that was asked for, by its name in notes."""
     stats, top = request.stats, _top_search(request, session, first, notes)
-    searches = {_TOP: top}
+    searches = {TOP: top}
     if request.hessian and not top.smallest:
         try:
             both, _ = session.search(stats, "hessian", smallest=True, gradient=first.gradient)
-            searches[_HESSIAN] = SpectrumEnds(stats, "hessian", None, True, both)
+            searches[HESSIAN] = SpectrumEnds(stats, "hessian", None, True, both)
         except (NotImplementedError, RuntimeError) as problem:
             notes.append(f"The Hessian was not measured: {str(problem).splitlines()[0]}")
     for name in request.compared:
         session.observe_mixing(name)
         ritz, _ = session.search(name, top.matrix)
-        searches[_by_statistics(name)] = SpectrumEnds(name, top.matrix, None, False, ritz)
+        searches[by_statistics_name(name)] = SpectrumEnds(name, top.matrix, None, False, ritz)
     for name, block in layers.items():
         ritz, _ = session.search(stats, top.matrix, block)
-        searches[_by_layer(name)] = SpectrumEnds(stats, top.matrix, block, False, ritz)
+        searches[by_layer_name(name)] = SpectrumEnds(stats, top.matrix, block, False, ritz)
     return searches
-
-
-def _by_statistics(name: str) -> str:
-    return f"statistics {name!r}"
-
-
-def _by_layer(name: str) -> str:
-    return f"layer {name!r}"
 
 
 def _top_search(request: Request, session: Session, first: FirstPass, notes: list[str]) -> SpectrumEnds:
@@ -256,11 +184,6 @@ def _top_search(request: Request, session: Session, first: FirstPass, notes: lis
         matrix, both_ends = "hessian", request.hessian
         ritz, error = session.search(stats, matrix, smallest=both_ends, **options)
     return SpectrumEnds(stats, matrix, None, both_ends, ritz, error)
-
-
-def _eta_star(limit: Limit, top: SpectrumEnds) -> float:
-    lambda_max = top.ritz.values[0]
-    return limit.factor / lambda_max if lambda_max > 0 else math.inf
 
 
 def _critical_rate(request: Request, session: Session, first: FirstPass, eta_star: float, notes: list[str]) -> float:
@@ -282,113 +205,3 @@ def _further_batches(
     guess = eta_star if critical in (0.0, math.inf) else critical
     asked: dict[str, Any] = {"stats": request.stats, "matrix": top.matrix, "optimizer": request.optimizer}
     return [further_batch(session.on([batch]), vector=top.ritz.vectors[0], guess=guess, **asked) for batch in batches]
-
-
-def _first_guess(request: Request, measured: _Measured) -> Start:
-    return start(
-        measured.critical,
-        _critical_by_batch(measured),
-        measured.eta_star,
-        measured.kind,
-        kind_of_descent(request.optimizer, measured.group),
-        optimizer=type(request.optimizer).__name__,
-        unmeasured=_unmeasured(request.stats, measured.dtype),
-    )
-
-
-def _critical_by_batch(measured: _Measured) -> tuple[float, ...]:
-    return (measured.critical, *(batch.critical for batch in measured.further))
-
-
-def _result(
-    request: Request, measured: _Measured, named: Start, inputs: _Inputs, loss_name: str, notes: Sequence[str]
-) -> Measurement:
-    top, limit = measured.top, measured.limit
-    lambda_max, residual = top.ritz.values[0], top.ritz.residuals[0]
-    ends = measured.searches.get(_TOP if top.smallest else _HESSIAN)
-    hessian = None if ends is None else ends.ritz
-    by_statistics = {name: measured.searches[_by_statistics(name)].ritz for name in request.compared}
-    by_layer = {name: measured.searches[_by_layer(name)].ritz for name in measured.layers}
-    return Measurement(
-        lambda_max=lambda_max,
-        residual=residual,
-        converged=top.ritz.converged,
-        stderr=top.error,
-        eta_star=measured.eta_star,
-        factor=limit.factor,
-        rule=limit.rule,
-        optimizer=_optimizer_name(request, measured.group),
-        loss=measured.first.loss,
-        loss_kind=measured.kind.name,
-        loss_name=loss_name,
-        matrix=top.matrix,
-        stats=request.stats,
-        products=top.ritz.products,
-        hessian_max=hessian.values[0] if hessian else math.nan,
-        hessian_min=hessian.values[-1] if hessian else math.nan,
-        hessian_residual=max(hessian.residuals[0], hessian.residuals[-1]) if hessian else math.nan,
-        by_statistics={request.stats: lambda_max} | {name: ritz.values[0] for name, ritz in by_statistics.items()},
-        statistics_residuals={request.stats: residual} | {k: ritz.residuals[0] for k, ritz in by_statistics.items()},
-        by_layer={name: ritz.values[0] for name, ritz in by_layer.items()},
-        layer_residuals={name: ritz.residuals[0] for name, ritz in by_layer.items()},
-        notes=tuple(notes),
-        settings=_settings(request, measured, inputs),
-        environment=environment(inputs.device),
-        preconditioned=limit.inverse is not None,
-        critical=measured.critical,
-        critical_by_batch=_critical_by_batch(measured),
-        lambda_by_batch=(lambda_max, *(batch.lambda_least for batch in measured.further)),
-        start_rate=named.rate,
-        start_range=named.over_batches,
-        advice=named.advice,
-        memory=top.ritz.memory,
-    )
-
-
-def _settings(request: Request, measured: _Measured, inputs: _Inputs) -> dict[str, Any]:
-    """The arguments that the numbers depend on, for the stored result."""
-    optimizer, moments = request.optimizer, measured.moments
-    return {
-        "momentum": request.momentum,
-        "nesterov": request.nesterov,
-        "lr": None if optimizer is None else [float(group["lr"]) for group in optimizer.param_groups],
-        "tol": request.solver.tol,
-        "most": request.solver.most,
-        "block": request.solver.block,
-        "draws": request.draws,
-        "seed": request.solver.seed,
-        "samples": [samples(batch) for batch in inputs.batches],
-        "over": "one batch" if inputs.one and len(inputs.batches) == 1 else request.put_together,
-        "micro_batch": request.micro_batch,
-        "compare": list(request.compare),
-        "parameters": measured.parameters,
-        "moments_of_batches": 0 if moments is None else moments.batches,
-        "dtype": str(measured.top.ritz.vectors.dtype).removeprefix("torch."),
-        "started_from": "an earlier result" if request.start is not None else "gradient and random",
-    }
-
-
-def _unmeasured(stats: str, dtype: torch.dtype | None) -> str:
-    """Why the critical rate is not measured."""
-    if stats != "batch":
-        return f"the critical rate is measured with stats='batch', and not with stats={stats!r}"
-    return "" if dtype is None else f"the critical rate is measured in the model's own precision, and not in {dtype}"
-
-
-def _group(request: Request, parameter: nn.Parameter) -> dict[str, Any]:
-    """The settings of the optimizer's group that holds the parameter."""
-    if request.optimizer is None:
-        return {"momentum": request.momentum}
-    return next(g for g in request.optimizer.param_groups if any(p is parameter for p in g["params"]))
-
-
-def _optimizer_name(request: Request, group: Mapping[str, Any]) -> str:
-    if request.optimizer is None:
-        mu = request.momentum
-        plain = f"gradient descent with momentum {mu:g}" if mu else "gradient descent"
-        return plain + (" (Nesterov)" if request.nesterov else "")
-    keys = ("momentum", "nesterov", "betas", "weight_decay")
-    groups = request.optimizer.param_groups
-    set_to = {key: group[key] for key in keys if group.get(key)}
-    described = f" ({', '.join(f'{k}={v}' for k, v in set_to.items())})" if set_to else ""
-    return type(request.optimizer).__name__ + described + (f", {len(groups)} groups" if len(groups) > 1 else "")

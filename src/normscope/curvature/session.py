@@ -1,10 +1,8 @@
-r"""A session: one network lent for a measurement, and all that is asked of its curvature.
+r"""A session: one lent network on its batches, with its loss, the ends of its spectra, and single products.
 
-    open_session     lends the model, casts its tensors and the batches, chooses the parameters
-    Session          the loss and its gradient, the ends of a spectrum, single products; each for one reading of the
-                     normalizers' statistics
-
-A session's fields never change, and each method's answer follows from its arguments. With a preconditioner P the
+`opening.open_session` lends the model, casts its tensors and the batches, and chooses the parameters. Each method of
+the `Session` takes the reading of the normalizers' statistics. A session's fields never change, and each method's
+answer follows from its arguments; `Observations` alone gathers facts for the notes. With a preconditioner P the
 operator is P^-1/2 (A + R) P^-1/2 + D (`stability/optimizer_limits.py`). Several processes average gradients and
 products, as DDP averages gradients; all of them then take the same steps.
 """
