@@ -28,7 +28,7 @@ def net(*middle: nn.Module) -> nn.Sequential:
 
 FLAGS = """
 import sys, torch, warnings, normscope as ns
-from normscope.curvature.autograd.differentiable_kernels import derivable
+from normscope.curvature.autograd.patching import differentiable_kernels
 def legacy():
     try:
         return torch.backends.cudnn.allow_tf32
@@ -43,7 +43,7 @@ if sys.argv[1] == "measured":
     ns.measure(torch.nn.Linear(2, 2), ns.losses.half_mse, (torch.eye(2), torch.eye(2)))
 if sys.argv[1] == "as on a GPU":
     warnings.simplefilter("ignore")
-    with derivable("cuda"):
+    with differentiable_kernels("cuda"):
         inside = read()
         assert inside[2:5] == ["ieee"] * 3, inside
 seen.append([*read(), legacy()])

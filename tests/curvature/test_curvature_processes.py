@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from normscope import losses, measure, norms
-from normscope.curvature import mean_mode, session, spectrum
+from normscope.curvature import mean_mode, spectrum
+from normscope.curvature.eigensolvers import solver
 
 PATIENCE = int(os.environ.get("PATIENCE", "60"))
 X = torch.randn(16, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -74,7 +75,7 @@ def _jobs(rank: int) -> dict[str, object]:
     sampled = measure(local, losses.half_mse, (x, y), matrix="fisher", draws=20, hessian=False)
     found["stderr"] = sampled.stderr
     # As where one process has a GPU that rounds, and the other an older one.
-    session.rehearsable = lambda *_: rank == 0
+    solver.rehearsable = lambda *_: rank == 0
     found["unlike GPUs"] = measure(model, losses.half_mse, (x, y), **EXACT).lambda_max
     return found
 

@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from normscope import losses, measure
 from normscope.curvature import Network
-from normscope.curvature.autograd.differentiable_kernels import derivable
+from normscope.curvature.autograd.patching import differentiable_kernels
 from normscope.isolation.lending import untouched
 
 X = torch.randn(12, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -109,7 +109,7 @@ def test_fused_attention_takes_the_path_with_derivatives(training):
             for leaf in lent.leaves:
                 leaf.data.add_(step * v[offset : offset + leaf.numel()].view_as(leaf))
                 offset += leaf.numel()
-            with derivable("cpu"):
+            with differentiable_kernels("cpu"):
                 return Network(lent, model, F.cross_entropy, (X, Y), stats="batch").gradient()
 
     along = (gradient(eps) - gradient(-eps)) / (2 * eps)

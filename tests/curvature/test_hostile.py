@@ -10,7 +10,7 @@ from torch.nn.utils import parametrizations
 from twins import dense, opened
 
 from normscope.curvature import mean_mode
-from normscope.curvature.autograd.double_backward import twice_derivable
+from normscope.curvature.autograd.patching import fast_second_derivatives
 from normscope.curvature.operators.statistics import reading
 from normscope.norms import BatchNorm1d
 
@@ -181,12 +181,12 @@ def test_names_are_torchs_again_after_two_threads():
     inside, leave = threading.Event(), threading.Event()
 
     def other():
-        with twice_derivable():
+        with fast_second_derivatives():
             inside.set()
             leave.wait(10)
 
     thread = threading.Thread(target=other)
-    with twice_derivable():
+    with fast_second_derivatives():
         thread.start()
         inside.wait(10)
     leave.set()

@@ -5,12 +5,11 @@ import math
 import pytest
 import torch
 from torch import Tensor
-from twins import opened
+from twins import dense_dual, opened
 
 from normscope import losses
 from normscope.curvature import lanczos
 from normscope.curvature.eigensolvers.density import density, trace
-from normscope.curvature.operators.fisher_by_outputs import dense_dual
 from normscope.models import MLP
 
 

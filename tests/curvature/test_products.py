@@ -15,7 +15,7 @@ from twins import LOSSES, NETS, NORMS, OUTPUTS, Twin, data, dense, network, open
 import reference
 from normscope import losses
 from normscope.curvature import STATISTICS, Network
-from normscope.curvature.autograd.batchnorm_tangents import fused
+from normscope.curvature.autograd.forward_mode import fused
 from normscope.isolation.lending import untouched
 from normscope.norms import BatchNorm2d
 

@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 from torch import Tensor, nn
-from twins import NORMS, OUTPUTS, data, dense, network, opened
+from twins import NORMS, OUTPUTS, data, dense, dense_dual, network, opened
 
 from normscope import losses
 from normscope.curvature import measure
-from normscope.curvature.operators.fisher_by_outputs import dense_dual, dual, mean_mode_of
+from normscope.curvature.operators.fisher_by_outputs import dual, mean_mode_of
 from normscope.models import CNN, MLP
 
 

@@ -171,3 +171,12 @@ def opened(
 def dense(product: Callable[[Tensor], Tensor], n: int, dtype: torch.dtype = torch.float64) -> Tensor:
     """The matrix, one column a product."""
     return torch.stack([product(unit) for unit in torch.eye(n, dtype=dtype)], 1)
+
+
+def dense_dual(network: Network) -> Tensor:
+    """F itself, from one backward pass for each sample and output."""
+    output = network.output()
+    pull = network.pull(output)
+    units = torch.eye(output.numel(), dtype=output.dtype, device=output.device)
+    rows = torch.stack([pull(unit.view(output.shape)) for unit in units])
+    return rows @ rows.T / len(output)

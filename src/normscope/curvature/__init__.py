@@ -1,4 +1,9 @@
-"""Curvature of the loss as it is trained: products, eigenvalues, stable learning rates."""
+"""Curvature of the loss as it is trained: products, eigenvalues, stable learning rates.
+
+Here: `measure` (its request, steps, notes and result), the whole spectrum, and the session in which both work. Below:
+`operators/` knows networks and makes products, `eigensolvers/` knows only products, `autograd/` has the derivatives
+that torch lacks or makes slow.
+"""
 
 from typing import TYPE_CHECKING
 

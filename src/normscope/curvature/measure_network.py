@@ -1,16 +1,15 @@
 r"""`measure`: the largest stable learning rate of this network on this batch, from the curvature as trained.
 
-    eta* = factor / lambda_max,   factor = 2 (1 + mu) for gradient descent with momentum (`limits.py`)
+    eta* = factor / lambda_max,   factor = 2 (1 + mu) for gradient descent with momentum (`optimizer_limits.py`)
 
-lambda_max is that of the generalized Gauss-Newton matrix by default, through the batch statistics as they are trained
-("batch"), with them held constant ("frozen") or in eval mode ("running"). The critical rate and the rate to start with
-come beside it. eta* marks where the local quadratic turns unstable; with cross-entropy that is not where training
-breaks.
+By default lambda_max is that of the generalized Gauss-Newton matrix. Batch statistics are read as trained ("batch"),
+held constant ("frozen") or in eval mode ("running"). The result also has the critical rate and the rate to start with.
+eta* marks where the local quadratic turns unstable; with cross-entropy training usually survives rates far above it.
 
-A call that asks for no more takes at most 30 gradient passes for its first batch and 4 for each further one, a
-gradient pass being one forward and one backward: a product with the Gauss-Newton matrix is 1.2 to 1.4 of them, a
-forward a third. So one batch has its spectrum searched, and the others show by one product and a short search each how
-much the answers vary. The mean of all batches' operators, over="batches", pays a product a batch and step.
+A call with default settings takes at most 30 gradient passes for its first batch and 4 for each further one. A gradient
+pass is one forward and one backward: a product with the Gauss-Newton matrix costs 1.2 to 1.4 of them, a forward a
+third. So the spectrum of one batch is searched, and each further batch shows by one product and a short search how much
+the answers vary. The mean of all batches' operators, over="batches", costs one product for each batch at each step.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,18 +19,19 @@ import torch
 from torch import nn
 
 from normscope.choices import check_choice
-from normscope.curvature.operators.batch_weights import OVER
+from normscope.curvature.eigensolvers.solver import Solver
+from normscope.curvature.measured import Request
 from normscope.curvature.operators.network_products import MATRICES
+from normscope.curvature.operators.several_batches import OVER
 from normscope.curvature.operators.statistics import STATISTICS
-from normscope.curvature.procedure import Asked, carry_out
+from normscope.curvature.procedure import carry_out
 from normscope.curvature.result import Measurement
-from normscope.curvature.session import Solver
 from normscope.isolation.unwrapping import unwrapped
 from normscope.setup import Setup, gathered
 
 TOL, MOST = 1e-3, 100
-# Products that leave the whole below 30 gradient passes: 1.4 each, one gradient, the critical rate's nine forwards and
-# the look in float64.
+# Products that keep a measurement below 30 gradient passes: 1.4 each, beside one gradient, nine forwards for the
+# critical rate and the check in float64.
 CHEAP = 17
 
 
@@ -61,38 +61,40 @@ def measure(
     start: Measurement | None = None,
     seed: int = 0,
 ) -> Measurement:
-    """lambda_max and eta* of this network on this batch, as it is trained; the model is left untouched.
+    """Measure lambda_max and eta* of this network on this batch, as it is trained; the model is left untouched.
 
     Args:
-        model: any module, in the modes it trains in; or an `ns.Setup`, which gives all that is not handed in here.
+        model: any module, in the modes it trains in; or an `ns.Setup`, which gives every argument not handed in here.
         loss_fn: loss_fn(outputs, targets) is the scalar loss; None where the model or `forward` gives the loss.
         batches: one batch, as (x, y), (a, b, ..., y), a mapping or what `forward` takes; or an iterable of batches,
-            of which over= says what is made.
+            which over= puts together.
         forward: forward(model, batch) gives the outputs, or without loss_fn the loss.
         n_batches: batches to read of an iterable; by default all of a list and the first 4 of any other.
-        momentum, nesterov: of gradient descent, for eta*; or optimizer= to read them, weight decay, learning rates
-            that differ and the preconditioner of Adam, AdamW and RMSprop off the one that trains. Curvature is then
-            by its parameters alone.
+        momentum, nesterov: settings of gradient descent, for eta*.
+        optimizer: the optimizer that trains. Its momentum, weight decay, learning rates and the preconditioner of Adam,
+            AdamW and RMSprop are read from it, and curvature is by its parameters alone.
         matrix: "ggn" (generalized Gauss-Newton, the default), "hessian" or "fisher". By default it is the Hessian,
             with a note, where the loss is no known function of the model's outputs.
-        stats: how normalizers' batch statistics are read: "batch", "frozen" or "running"; compare= names others
-            to give beside it.
-        hessian: both ends of the Hessian's spectrum too, which cost several times as much as all the rest.
-        layers: lambda_max of every parameterized layer's own block too.
-        parameters: (name, parameter) -> whether it is one to take curvature by; all trainable ones by default.
-        draws: sample the Fisher matrix with so many labels for each output; 0 is exact.
-        over: several batches as "first", the spectrum of the first one, and of each further one its critical rate and
-            a lower bound of its lambda_max (`further.py`); as "batches", the mean of their operators; or as "data",
-            that of the loss of them all together (`several.py`), where no statistics go over the batch and the loss is
-            a sum of its parts'. micro_batch: samples of each part that one batch is cut into, for "data".
+        stats: how normalizers' batch statistics are read: "batch", "frozen" or "running".
+        compare: further readings of the statistics, whose lambda_max is given beside that of `stats`.
+        hessian: also search both ends of the Hessian's spectrum, for several times the cost of all the rest.
+        layers: also search lambda_max of every parameterized layer's own block.
+        parameters: (name, parameter) -> whether to take curvature by it; all trainable ones by default.
+        draws: labels drawn for each output to sample the Fisher matrix; 0 is the exact matrix.
+        over: how several batches are used. "first": the spectrum of the first batch, and for each further one its
+            critical rate and a lower bound of its lambda_max. "batches": the mean of the batches' operators. "data":
+            the curvature of the loss of all batches together; it needs statistics that do not go over the batch, and a
+            loss that is a weighted sum over its parts.
+        micro_batch: samples of each part that one batch is cut into, for "data".
         dtype: of the products, float32 or float64; the model's own by default, float32 where that is narrower.
-            On one GPU a search in float32 begins with products rounded to TF32; value and residual are of exact ones.
-        tol, most: relative residual to reach, in at most so many products; not reached is converged=False. By default
-            1e-3, and 17 products where the measurement is to cost no more than 30 gradient passes: where neither is
-            given, nor hessian=, matrix="hessian" or another over= than "first". Else 100.
+            On one GPU a search in float32 begins with products rounded to TF32; value and residual come from exact
+            products.
+        tol: relative residual to reach, 1e-3 by default; where it is not reached, converged is False.
+        most: products at most. By default 17, so that the measurement costs at most 30 gradient passes; 100 where tol=,
+            hessian=, matrix="hessian" or another over= than "first" is given.
         block: start vectors; as many as outputs where the top eigenvalues nearly coincide.
-        start: an earlier result of the same parameters to start from, by what it remembers (`warm.py`).
-        seed: of the start vector and of draws.
+        start: an earlier result of the same parameters; the search starts from its remembered eigenvectors.
+        seed: seed of the start vector and of draws.
 
     Example:
         >>> layer = nn.Linear(1, 1, bias=False)
@@ -118,7 +120,7 @@ def measure(
     if most is None:
         cheap = tol is None and not hessian and matrix != "hessian" and over == "first"
         most = CHEAP if cheap else MOST
-    asked = Asked(
+    request = Request(
         momentum=momentum,
         nesterov=nesterov,
         optimizer=setup.optimizer,
@@ -138,5 +140,5 @@ def measure(
         start=start,
     )
     inner, processes, convention = unwrapped(setup.model)
-    # What fails in one process, be it in its batch alone, fails in all: none waits for it.
-    return processes.together(lambda: carry_out(asked, inner, setup.objective, batches, processes, convention))
+    # An error in one process, even by its batch alone, is raised in all processes, so none waits.
+    return processes.together(lambda: carry_out(request, inner, setup.objective, batches, processes, convention))

@@ -1,20 +1,22 @@
-"""Conventions that were used in a measurement, and what its reader should know of it."""
+"""Notes of a measurement: the conventions that were used, and facts that its reader should know."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
+import torch
 from torch import nn
 
+from normscope.curvature.eigensolvers.lanczos import Ritz
+from normscope.curvature.opening import listed
 from normscope.curvature.operators.fisher import distribution
 from normscope.curvature.operators.statistics import over_the_batch
-from normscope.curvature.parameter_choice import listed
-from normscope.curvature.session import Look
+from normscope.curvature.session import Session
 from normscope.isolation.batches import samples
-from normscope.stability.optimizer_limits import Moments
+from normscope.loss_kinds import Kind
+from normscope.stability.optimizer_limits import SecondMoments
 
 
 def on_statistics(model: nn.Module, readings: Sequence[str]) -> list[str]:
-    """What the layers make of the readings asked for."""
+    """Notes on how the layers read their statistics in the readings asked for."""
     notes = []
     normed = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     if "running" in readings:
@@ -27,8 +29,8 @@ def on_statistics(model: nn.Module, readings: Sequence[str]) -> list[str]:
     return notes
 
 
-def on_the_limit(moments: Moments | None, still: Sequence[str]) -> list[str]:
-    """What the optimizer's limit stands on. still: parameters that the optimizer does not move."""
+def on_the_limit(moments: SecondMoments | None, still: Sequence[str]) -> list[str]:
+    """Notes on the optimizer's limit; still: names of the parameters that the optimizer does not move."""
     notes = []
     if moments is not None:
         notes.append(
@@ -40,40 +42,70 @@ def on_the_limit(moments: Moments | None, still: Sequence[str]) -> list[str]:
     return notes
 
 
-def on_the_pass(
-    look: Look,
-    unused: Sequence[str],
-    loss_fn: Callable[..., Any],
-    matrix: str,
-    batches: Sequence[tuple[Any, Any]],
-    over: str,
-) -> list[str]:
-    """What the passes have shown."""
+def on_precision(device: torch.device, dtype: torch.dtype | None) -> list[str]:
+    """Notes on autocast and on the dtype of the products; None for the model's own."""
     notes = []
-    if look.drew:
+    if torch.is_autocast_enabled(device.type):
+        notes.append(f"Autocast ({torch.get_autocast_dtype(device.type)}) was switched off for the products.")
+    if dtype is not None:
+        notes.append(f"Products in {dtype}, to which parameters and inputs were converted.")
+    return notes
+
+
+def on_convergence(searches: Mapping[str, tuple[Ritz, bool]]) -> list[str]:
+    """A note on each search that did not converge; with its Ritz pairs, whether the smallest one was asked for too."""
+    notes = []
+    for name, (ritz, smallest) in searches.items():
+        if not ritz.converged:
+            residual = max(ritz.residuals[0], ritz.residuals[-1] if smallest else 0.0)
+            notes.append(
+                f"Not converged in {ritz.products} products: {name}. Its relative residual is {residual:.1e}; a larger "
+                "most= allows more products."
+            )
+    return notes
+
+
+def on_the_pass(session: Session, unused: Sequence[str], matrix: str, over: str) -> list[str]:
+    """Notes on facts that the passes have shown."""
+    observed, batches = session.observed, session.batches
+    notes = []
+    if observed.draws:
         each = ", for each batch too" if len(batches) > 1 else ""
         said = "The forward draws random numbers (dropout, noise); every product was made with the same ones"
         notes.append(f"{said}{each}.")
-    if look.mixing:
-        names = " and ".join(f"stats={name!r}" for name in sorted(look.mixing))
+    if observed.mixing:
+        names = " and ".join(f"stats={name!r}" for name in sorted(observed.mixing))
         notes.append(
-            f"With {names} outputs still depend on other samples of the batch, by something in the forward that is no "
-            "normalizer known here: its statistics were differentiated through."
+            f"With {names} outputs still depend on other samples of the batch. A part of the forward that is no known "
+            "normalizer makes them so; its statistics were differentiated through."
         )
     if unused:
         notes.append(f"No gradient reaches {', '.join(unused)}: their rows of the matrix are zero.")
-    if matrix == "fisher" and distribution(loss_fn) is None:
+    if matrix == "fisher" and distribution(session.loss_fn) is None:
         notes.append(
-            "This loss is not the -log p of a distribution known here: through its own second derivative by the "
-            "outputs, the matrix is the generalized Gauss-Newton one."
+            "The matrix is the generalized Gauss-Newton matrix: this loss is not the -log p of a distribution known "
+            "here, so its own second derivative by the outputs was taken."
         )
     if over == "batches" and len({samples(batch) for batch in batches}) > 1:
         notes.append("The batches differ in size; each counts the same.")
-    if look.direct:
-        notes.append("The loss reads parameters itself (a penalty): what that adds to the curvature is in it.")
-    if not look.forward_mode:
+    if observed.penalty:
+        notes.append("The loss reads parameters itself (a penalty); the curvature includes that of the penalty.")
+    if not observed.forward_mode:
         notes.append(
-            "The model has no forward-mode derivative, or another than the optimizer's; reverse mode was used twice in "
-            "its place."
+            "The model has no forward-mode derivative, or one that differs from its gradient, so reverse mode was used "
+            "twice instead."
+        )
+    return notes
+
+
+def on_the_kind(kind: Kind) -> list[str]:
+    """Notes on a loss that is neither a cross-entropy nor a squared error."""
+    notes = []
+    if kind.why:
+        notes.append(f"The loss counts as neither cross-entropy nor squared error: {kind.why}.")
+    if not kind.convex:
+        notes.append(
+            "The loss is not convex in the outputs, so the Gauss-Newton matrix may have negative eigenvalues; "
+            "matrix='hessian' is that of the loss as it is."
         )
     return notes

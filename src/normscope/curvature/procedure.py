@@ -1,269 +1,207 @@
-"""The steps of a measurement, from its batch to the result; `measure` says what they mean."""
+"""The steps of a measurement, from its batches to the result; the docstring of `measure` explains the arguments."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from normscope.curvature.autograd.differentiable_kernels import working_dtype
 from normscope.curvature.eigensolvers.start_vectors import KEPT
-from normscope.curvature.float64_check import Found, cast, looked_at_in_float64
-from normscope.curvature.further_batches import further
-from normscope.curvature.loss_fit import on_the_kind, refuse_flat, refuse_impossible
-from normscope.curvature.measurement_notes import on_statistics, on_the_limit, on_the_pass
+from normscope.curvature.float64_check import SpectrumEnds, checked_in_float64
+from normscope.curvature.further_batches import FurtherBatch, further_batch
+from normscope.curvature.measured import (
+    HESSIAN,
+    TOP,
+    Inputs,
+    Measured,
+    Request,
+    Searches,
+    by_layer_name,
+    by_statistics_name,
+    eta_star_of,
+    first_guess,
+    group_of,
+    result_of,
+)
+from normscope.curvature.measurement_notes import (
+    on_convergence,
+    on_precision,
+    on_statistics,
+    on_the_kind,
+    on_the_limit,
+    on_the_pass,
+)
+from normscope.curvature.opening import blocks, check_parameters, held_by, open_session, parameters_of
+from normscope.curvature.operators.loss_fit import refuse_flat, refuse_impossible
 from normscope.curvature.operators.loss_of_outputs import NoOutputs, own_loss_of
-from normscope.curvature.parameter_choice import blocks, check_parameters, chosen_parameters, listed
 from normscope.curvature.result import Measurement
 from normscope.curvature.second_moments import gathered_moments
-from normscope.curvature.session import Look, Solver
-from normscope.environment import environment
+from normscope.curvature.session import FirstPass, Session
 from normscope.isolation.batch_loss import check_devices
-from normscope.isolation.batches import read_batches, samples
-from normscope.isolation.coming_update import check_optimizer, held
-from normscope.isolation.lending import Lent, untouched
+from normscope.isolation.batches import read_batches
+from normscope.isolation.lending import Lent
 from normscope.isolation.processes import Processes
 from normscope.objective import Objective
 from normscope.stability.critical_rate import critical_step
-from normscope.stability.first_guess import kind_of_descent, start
-from normscope.stability.optimizer_limits import momentum_limit, optimizer_limit
-
-# The searches that every reader knows, as notes call them.
-_TOP, _HESSIAN = "lambda_max", "the Hessian"
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The arguments of `measure`."""
-
-    momentum: float
-    nesterov: bool
-    optimizer: torch.optim.Optimizer | None
-    matrix: str
-    stats: str
-    compare: tuple[str, ...]
-    hessian: bool
-    layers: bool
-    parameters: Callable[[str, nn.Parameter], bool] | None
-    draws: int
-    over: str
-    micro_batch: int | None
-    n_batches: int | None
-    matrix_by_default: bool
-    dtype: torch.dtype | None
-    solver: Solver
-    start: Measurement | None
+from normscope.stability.optimizer_limits import Limit, SecondMoments, momentum_limit, optimizer_limit
 
 
 def carry_out(
-    asked: Asked, model: nn.Module, objective: Objective, given: Any, processes: Processes, convention: str
+    request: Request, model: nn.Module, objective: Objective, given: Any, processes: Processes, convention: str
 ) -> Measurement:
-    stats, matrix = asked.stats, asked.matrix
+    """Read the batches, measure while the model is lent, and put the result together."""
     check_parameters(model)
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    read = read_batches(given, device=device, micro_batch=asked.micro_batch, most=asked.n_batches)
-    check_devices(read.batches, device)
-    batches = [objective.parts(batch) for batch in read.batches]
+    inputs = _read(request, model, objective, given)
+    notes = [note for note in (convention, inputs.note) if note]
     loss_fn = objective.loss_fn or own_loss_of
-    notes = [note for note in (convention, read.note) if note]
-    if torch.is_autocast_enabled(device.type):
-        notes.append(f"Autocast ({torch.get_autocast_dtype(device.type)}) was switched off for the products.")
-    dtype = working_dtype(model, asked.dtype)
-    if dtype is not None:
-        batches = cast(batches, dtype)
-        notes.append(f"Products in {dtype}, to which parameters and inputs were converted.")
-    notes += on_statistics(model, (stats, *asked.compare))
-    with untouched(model, dtype=dtype) as lent:
-        chosen, left_out = _chosen(asked, lent)
-        notes += left_out
-        limit, moments = momentum_limit(asked.momentum, nesterov=asked.nesterov), None
-        if asked.optimizer is not None:
-            at: dict[str, Any] = {"processes": processes, "dtype": dtype, "call": objective.outputs}
-            moments = gathered_moments(asked.optimizer, lent, model, loss_fn, batches, chosen, **at)
-            limit = optimizer_limit(asked.optimizer, lent.originals, chosen, moments)
-            notes += on_the_limit(moments, [lent.names[i] for i in chosen if i in limit.idle])
-        over = "data" if asked.micro_batch is not None else asked.over
-        searched, others_of = (batches[:1], batches[1:]) if over == "first" else (batches, [])
-        options: dict[str, Any] = {"limit": limit, "solver": asked.solver, "processes": processes}
-        options |= {"over": "batches" if over == "first" else over, "draws": asked.draws, "dtype": dtype}
-        options["call"] = objective.outputs
-        look = Look(lent, model, loss_fn, searched, **options)
-        if asked.start is not None and asked.start.vector.numel() != sum(lent.leaves[i].numel() for i in chosen):
-            what = "has let go of its memory" if asked.start.memory is None else "was measured with other parameters"
-            raise ValueError(f"start= {what}. Hand in a whole result of this network.")
-        loss, gradient, unused = look.first(stats, chosen, matrix)
-        if len(unused) == len(chosen):
-            raise ValueError("The loss does not depend on any trainable parameter, so it has no curvature by them.")
-        kind = look.kind(stats, chosen)
-        if not gradient.any():
-            refuse_flat(kind, matrix)
-        warm = None if asked.start is None else asked.start.memory
-        begin: dict[str, Any] = {"warm": warm, "gradient": gradient, "keep": KEPT}
-        both_ends = asked.hessian and matrix == "hessian"
-        try:
-            ritz, error = look.top(stats, matrix, chosen, smallest=both_ends, **begin)
-        except NoOutputs as problem:
-            if not asked.matrix_by_default:
-                raise
-            notes.append(f"The matrix is the Hessian. {problem}")
-            matrix, both_ends = "hessian", asked.hessian
-            ritz, error = look.top(stats, matrix, chosen, smallest=both_ends, **begin)
-        seen = {_TOP: Found(stats, matrix, chosen, both_ends, ritz, error)}
-        if asked.hessian and not both_ends:
-            try:
-                both, _ = look.top(stats, "hessian", chosen, smallest=True, gradient=gradient)
-                seen[_HESSIAN] = Found(stats, "hessian", chosen, True, both)
-            except (NotImplementedError, RuntimeError) as problem:
-                notes.append(f"The Hessian was not measured: {str(problem).splitlines()[0]}")
-        for name in asked.compare:
-            if name != stats:
-                look.compared(name, chosen)
-                seen[f"statistics {name!r}"] = Found(name, matrix, chosen, False, look.top(name, matrix, chosen)[0])
-        own = blocks(lent, model, chosen) if asked.layers else {}
-        for name, numbers in own.items():
-            seen[f"layer {name!r}"] = Found(stats, matrix, numbers, False, look.top(stats, matrix, numbers)[0])
-        if ritz.vectors.dtype == torch.float32 and not asked.draws:
-            sought: dict[str, Any] = {"tol": asked.solver.tol, "keep": KEPT, "options": options, "draws": look.drew}
-            seen, said = looked_at_in_float64(seen, lent, model, loss_fn, searched, **sought)
-            notes += said
-        found = seen[_TOP].ritz
-        top, critical = found.values[0], math.nan
-        refuse_impossible(kind, matrix, top)
-        eta_star = limit.factor / top if top > 0 else math.inf
-        if stats == "batch" and dtype is None:
-            # Models and losses may refuse to be where it looks.
-            try:
-                losses = look.losses(stats, chosen)
-                critical = critical_step(lent, chosen, losses, gradient, asked.optimizer, guess=eta_star)
-            except Exception as problem:
-                notes.append(f"The critical rate was not measured: {(str(problem) or repr(problem)).splitlines()[0]}")
-        guess = eta_star if critical in (0.0, math.inf) else critical
-        rest = []
-        for pair in others_of:
-            one = Look(lent, model, loss_fn, [pair], **options)
-            at = {"stats": stats, "matrix": matrix, "vector": found.vectors[0], "guess": guess}
-            rest.append(further(one, lent, chosen, **at, optimizer=asked.optimizer))
-        settings = _settings(asked, lent.originals[chosen[0]])
-    notes += on_the_pass(look, unused, loss_fn, matrix, searched, over)
-    notes += [
-        f"Not converged in {one.ritz.products} products: {what}. Its relative residual is {_largest(one):.1e}; with "
-        "most= a search goes on for longer."
-        for what, one in seen.items()
-        if not one.ritz.converged
-    ]
-    ends = _TOP if both_ends else _HESSIAN
-    bent = seen[ends].ritz if ends in seen else None
-    others = {name: seen[f"statistics {name!r}"].ritz for name in asked.compare if name != stats}
-    parts = {name: seen[f"layer {name!r}"].ritz for name in own}
-    rates = (critical, *(one.critical for one in rest))
-    descent = kind_of_descent(asked.optimizer, settings)
-    named = start(
-        critical,
-        rates,
-        eta_star,
-        kind,
-        descent,
-        optimizer=type(asked.optimizer).__name__,
-        unmeasured=_unmeasured(stats, dtype),
-    )
-    notes += [*on_the_kind(kind), *named.notes]
-    return Measurement(
-        lambda_max=top,
-        residual=found.residuals[0],
-        converged=found.converged,
-        stderr=seen[_TOP].error,
-        eta_star=eta_star,
-        factor=limit.factor,
-        rule=limit.rule,
-        optimizer=_optimizer_name(asked, settings),
-        loss=loss,
-        loss_kind=kind.name,
-        loss_name=objective.name,
-        matrix=matrix,
-        stats=stats,
-        products=found.products,
-        hessian_max=bent.values[0] if bent else math.nan,
-        hessian_min=bent.values[-1] if bent else math.nan,
-        hessian_residual=max(bent.residuals[0], bent.residuals[-1]) if bent else math.nan,
-        by_statistics={stats: top} | {name: ritz.values[0] for name, ritz in others.items()},
-        statistics_residuals={stats: found.residuals[0]} | {k: ritz.residuals[0] for k, ritz in others.items()},
-        by_layer={name: ritz.values[0] for name, ritz in parts.items()},
-        layer_residuals={name: ritz.residuals[0] for name, ritz in parts.items()},
-        notes=tuple(notes),
-        settings={
-            "momentum": asked.momentum,
-            "nesterov": asked.nesterov,
-            "lr": None if asked.optimizer is None else [float(g["lr"]) for g in asked.optimizer.param_groups],
-            "tol": asked.solver.tol,
-            "most": asked.solver.most,
-            "block": asked.solver.block,
-            "draws": asked.draws,
-            "seed": asked.solver.seed,
-            "samples": [samples(b) for b in batches],
-            "over": "one batch" if read.one and len(batches) == 1 else over,
-            "micro_batch": asked.micro_batch,
-            "compare": list(asked.compare),
-            "parameters": "all" if len(chosen) == len(lent.names) else [lent.names[i] for i in chosen],
-            "moments_of_batches": 0 if moments is None else moments.batches,
-            "dtype": str(found.vectors.dtype).removeprefix("torch."),
-            "started_from": "an earlier result" if asked.start is not None else "gradient and random",
-        },
-        environment=environment(device),
-        preconditioned=limit.inverse is not None,
-        critical=critical,
-        critical_by_batch=rates,
-        lambda_by_batch=(top, *(one.lambda_least for one in rest)),
-        start_rate=named.rate,
-        start_range=named.over_batches,
-        advice=named.advice,
-        memory=found.memory,
-    )
+    on_choice: list[str] = []
+
+    def choose(lent: Lent) -> list[int]:
+        numbers, left_out = _chosen(request, lent)
+        on_choice.extend(left_out)
+        return numbers
+
+    asked: dict[str, Any] = {"solver": request.solver, "draws": request.draws, "processes": processes}
+    asked |= {"dtype": request.dtype, "choose": choose, "call": objective.outputs}
+    with open_session(model, loss_fn, inputs.batches, **asked) as session:
+        notes += on_precision(inputs.device, session.dtype)
+        notes += on_statistics(model, (request.stats, *request.compare))
+        notes += on_choice
+        measured = _measure(request, session, notes)
+    named = first_guess(request, measured)
+    notes += [*on_the_kind(measured.kind), *named.notes]
+    return result_of(request, measured, named, inputs, objective.name, notes)
 
 
-def _unmeasured(stats: str, cast: torch.dtype | None) -> str:
-    """Why the critical rate is not measured."""
-    if stats != "batch":
-        return f"the critical rate is measured with stats='batch', and not with stats={stats!r}"
-    return "" if cast is None else f"the critical rate is measured in the model's own precision, and not in {cast}"
+def _read(request: Request, model: nn.Module, objective: Objective, given: Any) -> Inputs:
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    read = read_batches(given, device=device, micro_batch=request.micro_batch, most=request.n_batches)
+    check_devices(read.batches, device)
+    return Inputs([objective.parts(batch) for batch in read.batches], read.one, device, read.note)
 
 
-def _largest(found: Found) -> float:
-    """The residual of the end that is asked for, or the larger one of two."""
-    return max(found.ritz.residuals[0], found.ritz.residuals[-1] if found.smallest else 0.0)
-
-
-def _chosen(asked: Asked, lent: Lent) -> tuple[list[int], list[str]]:
+def _chosen(request: Request, lent: Lent) -> tuple[list[int], list[str]]:
     """Numbers of the parameters to take curvature by, and a note on those that the optimizer does not hold."""
-    chosen = chosen_parameters(lent, asked.parameters)
-    if asked.optimizer is None:
-        return chosen, []
-    rates = held(asked.optimizer)
-    mine = [i for i in chosen if id(lent.originals[i]) in rates]
-    if not mine:
-        check_optimizer(rates, lent.originals)
-        raise ValueError("The optimizer holds none of the parameters that parameters= chose. Choose some of its own.")
-    if len(mine) == len(chosen):
-        return mine, []
-    others = [lent.names[i] for i in chosen if i not in mine]
-    return mine, [f"Curvature by the optimizer's parameters alone; it does not hold {listed(others)}."]
+    chosen = parameters_of(lent, request.parameters)
+    return (chosen, []) if request.optimizer is None else held_by(request.optimizer, lent, chosen)
 
 
-def _settings(asked: Asked, parameter: nn.Parameter) -> dict[str, Any]:
-    """Of the optimizer's group that has the parameter."""
-    if asked.optimizer is None:
-        return {"momentum": asked.momentum}
-    return next(g for g in asked.optimizer.param_groups if any(p is parameter for p in g["params"]))
+def _measure(request: Request, opened: Session, notes: list[str]) -> Measured:
+    """Everything that needs the lent model; notes are added as the steps give them."""
+    limit, moments = _limit(request, opened, notes)
+    over, batches = request.put_together, opened.batches
+    searched, others = (batches[:1], batches[1:]) if over == "first" else (batches, [])
+    session = opened.on(searched, limit=limit, over="batches" if over == "first" else over)
+    _check_earlier_result(request, session)
+    first = session.loss_and_gradient(request.stats, request.matrix)
+    if len(first.unused) == len(session.chosen):
+        raise ValueError("The loss does not depend on any trainable parameter, so it has no curvature by them.")
+    kind = session.loss_kind(request.stats)
+    if not first.gradient.any():
+        refuse_flat(kind, request.matrix)
+    layers = blocks(session.lent, session.model, session.chosen) if request.layers else {}
+    searches = _all_searches(request, session, first, layers, notes)
+    if searches[TOP].ritz.vectors.dtype == torch.float32 and not request.draws:
+        searches, corrections = checked_in_float64(searches, session, keep=KEPT)
+        notes += corrections
+    top = searches[TOP]
+    refuse_impossible(kind, top.matrix, top.ritz.values[0])
+    critical = _critical_rate(request, session, first, eta_star_of(limit, top), notes)
+    further = _further_batches(request, session, others, top, critical, eta_star_of(limit, top))
+    notes += on_the_pass(session, first.unused, top.matrix, over)
+    notes += on_convergence({name: (ends.ritz, ends.smallest) for name, ends in searches.items()})
+    names = [session.lent.names[i] for i in session.chosen]
+    return Measured(
+        limit=limit,
+        moments=moments,
+        first=first,
+        kind=kind,
+        searches=searches,
+        layers=tuple(layers),
+        critical=critical,
+        further=further,
+        parameters="all" if len(names) == len(session.lent.names) else names,
+        dtype=session.dtype,
+        group=group_of(request, session.lent.originals[session.chosen[0]]),
+    )
 
 
-def _optimizer_name(asked: Asked, settings: dict[str, Any]) -> str:
-    if asked.optimizer is None:
-        mu = asked.momentum
-        plain = f"gradient descent with momentum {mu:g}" if mu else "gradient descent"
-        return plain + (" (Nesterov)" if asked.nesterov else "")
-    keys = ("momentum", "nesterov", "betas", "weight_decay")
-    groups = asked.optimizer.param_groups
-    set_to = {key: settings[key] for key in keys if settings.get(key)}
-    described = f" ({', '.join(f'{k}={v}' for k, v in set_to.items())})" if set_to else ""
-    return type(asked.optimizer).__name__ + described + (f", {len(groups)} groups" if len(groups) > 1 else "")
+def _limit(request: Request, session: Session, notes: list[str]) -> tuple[Limit, SecondMoments | None]:
+    """The limit of the optimizer, and the second moments that it lacked."""
+    if request.optimizer is None:
+        return momentum_limit(request.momentum, nesterov=request.nesterov), None
+    lent, chosen = session.lent, session.chosen
+    moments = gathered_moments(request.optimizer, session)
+    limit = optimizer_limit(request.optimizer, lent.originals, chosen, moments)
+    notes += on_the_limit(moments, [lent.names[i] for i in chosen if i in limit.idle])
+    return limit, moments
+
+
+def _check_earlier_result(request: Request, session: Session) -> None:
+    """Refuse a start= that is not of these parameters."""
+    earlier = request.start
+    size = sum(session.lent.leaves[i].numel() for i in session.chosen)
+    if earlier is not None and earlier.vector.numel() != size:
+        what = "has let go of its memory" if earlier.memory is None else "was measured with other parameters"
+        raise ValueError(f"start= {what}. Hand in a whole result of this network.")
+
+
+def _all_searches(
+    request: Request, session: Session, first: FirstPass, layers: Mapping[str, Sequence[int]], notes: list[str]
+) -> Searches:
+    """Every search that was asked for, by its name in notes."""
+    stats, top = request.stats, _top_search(request, session, first, notes)
+    searches = {TOP: top}
+    if request.hessian and not top.smallest:
+        try:
+            both, _ = session.search(stats, "hessian", smallest=True, gradient=first.gradient)
+            searches[HESSIAN] = SpectrumEnds(stats, "hessian", None, True, both)
+        except (NotImplementedError, RuntimeError) as problem:
+            notes.append(f"The Hessian was not measured: {str(problem).splitlines()[0]}")
+    for name in request.compared:
+        session.observe_mixing(name)
+        ritz, _ = session.search(name, top.matrix)
+        searches[by_statistics_name(name)] = SpectrumEnds(name, top.matrix, None, False, ritz)
+    for name, block in layers.items():
+        ritz, _ = session.search(stats, top.matrix, block)
+        searches[by_layer_name(name)] = SpectrumEnds(stats, top.matrix, block, False, ritz)
+    return searches
+
+
+def _top_search(request: Request, session: Session, first: FirstPass, notes: list[str]) -> SpectrumEnds:
+    """The search for lambda_max; of the Hessian where no matrix was asked for and the loss has no Gauss-Newton one."""
+    stats, matrix = request.stats, request.matrix
+    memory = None if request.start is None else request.start.memory
+    options: dict[str, Any] = {"memory": memory, "gradient": first.gradient, "keep": KEPT}
+    both_ends = request.hessian and matrix == "hessian"
+    try:
+        ritz, error = session.search(stats, matrix, smallest=both_ends, network=first.network, **options)
+    except NoOutputs as problem:
+        if not request.matrix_by_default:
+            raise
+        notes.append(f"The matrix is the Hessian. {problem}")
+        matrix, both_ends = "hessian", request.hessian
+        ritz, error = session.search(stats, matrix, smallest=both_ends, **options)
+    return SpectrumEnds(stats, matrix, None, both_ends, ritz, error)
+
+
+def _critical_rate(request: Request, session: Session, first: FirstPass, eta_star: float, notes: list[str]) -> float:
+    """The critical rate; nan where it is not measured."""
+    if request.stats != "batch" or session.dtype is not None:
+        return math.nan
+    # Models and losses may refuse to be evaluated at the places where the search moves the parameters.
+    try:
+        loss = session.loss_function(request.stats)
+        return critical_step(session.lent, session.chosen, loss, first.gradient, request.optimizer, guess=eta_star)
+    except Exception as problem:
+        notes.append(f"The critical rate was not measured: {(str(problem) or repr(problem)).splitlines()[0]}")
+        return math.nan
+
+
+def _further_batches(
+    request: Request, session: Session, batches: Sequence[Any], top: SpectrumEnds, critical: float, eta_star: float
+) -> list[FurtherBatch]:
+    guess = eta_star if critical in (0.0, math.inf) else critical
+    asked: dict[str, Any] = {"stats": request.stats, "matrix": top.matrix, "optimizer": request.optimizer}
+    return [further_batch(session.on([batch]), vector=top.ritz.vectors[0], guess=guess, **asked) for batch in batches]

@@ -1,4 +1,4 @@
-"""What `measure` found: lambda_max, eta* and all that lies beside them, with their doubts."""
+"""The result of `measure`: lambda_max, eta* and the numbers that follow from them, each with its residual or spread."""
 
 import math
 from collections.abc import Sequence
@@ -25,23 +25,26 @@ _NAMES = {"ggn": "generalized Gauss-Newton matrix", "hessian": "Hessian", "fishe
 
 @dataclass(frozen=True)
 class Measurement(Reportable):
-    """lambda_max of `matrix` with its relative residual, and what follows from it.
+    """lambda_max of `matrix` with its relative residual, and the numbers that follow from it.
 
     eta_star: the learning rate at which the local quadratic turns unstable, by `rule`, for this `optimizer` and the
         loss `loss_name`, whose value is `loss`. stderr: of lambda_max where the matrix is sampled, else 0.
-    hessian_max, hessian_min: the Hessian's ends, nan where not asked for; hessian_residual: the larger of theirs.
-    by_statistics: lambda_max read in each of the three ways asked for. by_layer: lambda_max of each layer's own block.
-    statistics_residuals, layer_residuals: theirs. notes: conventions that were used, and what did not converge.
-    memory: what measure(start=...) takes from the result, up to 12 vectors of the parameters' size; memory=None in
-        dataclasses.replace lets go of it.
+    hessian_max, hessian_min: the ends of the Hessian's spectrum, nan where not asked for. hessian_residual: the larger
+        of their two relative residuals.
+    by_statistics, statistics_residuals: lambda_max in each reading of the statistics asked for, and its residual.
+    by_layer, layer_residuals: lambda_max of each layer's own block, and its residual.
+    notes: conventions that were used, and searches that did not converge.
+    memory: Ritz pairs that measure(start=...) starts from, up to 12 vectors of the parameters' size. To free them, use
+        dataclasses.replace(result, memory=None).
     preconditioned: whether the numbers are those of P^-1/2 (A + weight decay) P^-1/2, P the optimizer's diagonal.
-    critical: the learning rate at which the loss along the coming update is back at its value here (`descent.py`).
-    critical_by_batch, lambda_by_batch: of each batch in turn, over="first"; of lambda_max the first is the searched
-        one and the others are lower bounds. One entry where the batches were put together.
-    start_rate, advice: that to start training with, and in words with what is known of it (`starting.py`);
-    start_range: from the least to the largest of the batches. All are nan or empty unless stats="batch" and the model's
-        own precision, and where the search failed, of which a note then says why; these too for losses and optimizers
-        that were not tried.
+    critical: the critical rate, at which the loss along the coming update is back at its value here.
+    critical_by_batch, lambda_by_batch: critical rate and lambda_max of each batch in turn, over="first". The first
+        lambda_max is the searched one, the others are lower bounds. One entry where the batches were put together.
+    start_rate, start_range, advice: the learning rate to start training with, its range over the batches, and both in
+        words. nan or empty for losses and optimizers that were not tried.
+
+    The critical rate, and all that follows from it, is nan unless stats="batch" and the products are in the model's own
+    precision, and where the search failed; a note then gives the reason.
     """
 
     lambda_max: float
@@ -79,16 +82,16 @@ class Measurement(Reportable):
 
     @property
     def vector(self) -> Tensor:
-        """The top eigenvector, over the measured parameters in their order; empty where the memory was let go of.
+        """The top eigenvector, over the measured parameters in their order; empty where the memory was freed.
 
-        That of a preconditioned matrix is u with the direction P^-1/2 u in the parameters.
+        For a preconditioned matrix it is u, whose direction in the parameters is P^-1/2 u.
         """
-        # Of its own: saved, a row of the memory takes all the others along.
+        # A copy: saving a row of the memory would save all the others with it.
         return torch.zeros(0) if self.memory is None else self.memory.vectors[0].clone()
 
     def verdict(self, lr: float) -> Verdict:
-        """What a learning rate of `lr` means here, worded for the loss, and which one to start with."""
-        found = stability_verdict(
+        """A sentence on what a learning rate of `lr` means for this loss, and on the rate to start with."""
+        stability = stability_verdict(
             lr,
             self.eta_star,
             kind=self.loss_kind,
@@ -99,10 +102,10 @@ class Measurement(Reportable):
             ends=(self.hessian_min, self.hessian_max),
         )
         advice = starting_rate(*self.start_range) + beyond(self.start_rate, self.eta_star, self.loss_kind)
-        return replace(found, text=found.text + advice)
+        return replace(stability, text=stability.text + advice)
 
     def frame(self) -> "pd.DataFrame":
-        """One row a layer: lambda_max of its own block, its residual, and eta* if it alone were trained.
+        """A table with one row for each layer: lambda_max of its own block, its residual, and eta* if it alone trained.
 
         Empty unless layers=True was asked for.
         """
@@ -121,12 +124,12 @@ class Measurement(Reportable):
         return pd.DataFrame(rows, columns=["layer", "lambda_max", "share", "eta_star", "residual"])
 
     def plain(self) -> dict[str, Any]:
-        """For JSON: everything but the vectors."""
-        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "memory"}
-        return {"kind": "measurement", "schema": SCHEMA} | plain(found)
+        """The result as a plain dictionary for JSON: everything but the vectors."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "memory"}
+        return {"kind": "measurement", "schema": SCHEMA} | plain(values)
 
     def save(self, path: str | Path) -> None:
-        """As plain JSON; numbers that JSON has no word for (inf, nan) as strings."""
+        """Write the result as plain JSON, with inf and nan as strings."""
         write_json(path, self.plain())
 
     def _sections(self) -> Sequence[Any]:

@@ -1,4 +1,4 @@
-"""More than the top eigenvalue, for one network and one batch: the whole spectrum, its trace, the mean mode."""
+"""The whole spectrum of one network on one batch: its density, its trace, and the mean mode."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -8,27 +8,23 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from normscope.choices import check_choice
-from normscope.curvature.autograd.differentiable_kernels import derivable, working_dtype
+from normscope.curvature.autograd.patching import differentiable_kernels
 from normscope.curvature.eigensolvers.density import Density, density, trace
+from normscope.curvature.opening import check_parameters, open_session
 from normscope.curvature.operators.fisher_by_outputs import MeanMode, mean_mode_of
 from normscope.curvature.operators.network_products import MATRICES, Network
 from normscope.curvature.operators.several_batches import refuse_linear
 from normscope.curvature.operators.statistics import STATISTICS
-from normscope.curvature.parameter_choice import check_parameters, chosen_parameters
-from normscope.curvature.session import Look, Solver
 from normscope.environment import environment
 from normscope.isolation.batch_loss import check_devices
 from normscope.isolation.batches import samples
-from normscope.isolation.lending import untouched
 from normscope.isolation.processes import Processes
 from normscope.isolation.unwrapping import unwrapped
 from normscope.losses import half_mse, pair
 from normscope.reporting import Reportable
 from normscope.results import plain, write_json
-from normscope.stability.optimizer_limits import momentum_limit
 
 SCHEMA = 1
 
@@ -47,7 +43,7 @@ class Spectrum(Reportable):
     environment: dict[str, str | int]
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """The spectrum as a plain dictionary for JSON."""
         return {"kind": "spectrum", "schema": SCHEMA} | plain(asdict(self))
 
     def save(self, path: str | Path) -> None:
@@ -75,7 +71,7 @@ def spectrum(
     Args:
         model, loss_fn, batch, matrix, stats: as for `measure`.
         starts, steps: random vectors, and products with each; the trace takes as many as one of them.
-        seed: of the vectors.
+        seed: seed of the random vectors.
 
     Example:
         >>> layer = nn.Linear(2, 1, bias=False)
@@ -110,10 +106,10 @@ def spectrum(
 def mean_mode(
     model: nn.Module, batch: tuple[Any, Any], *, stats: str = "batch", tol: float = 1e-3, seed: int = 0
 ) -> MeanMode:
-    """How much of the top eigenvector is constant over samples, and the bounds of seed 002 on the eigenvalue.
+    """Measure how much of the top eigenvector is constant over samples, with bounds of Wei et al. 2019 on lambda_max.
 
-    Of the Fisher matrix of 1/2 squared error, E_x sum_k grad f_k grad f_k^T, by its dual in output space; the targets
-    of the batch have no part in it. Of one process: that of several is not a mean over them.
+    The matrix is the Fisher matrix of 1/2 squared error, E_x sum_k grad f_k grad f_k^T, by its dual in output space.
+    The batch's targets have no part in it. Refused with several processes, whose mean mode is not a mean over them.
     """
     inner, processes, _ = unwrapped(model)
     if processes.size > 1:
@@ -122,10 +118,10 @@ def mean_mode(
             "statistics that are not synchronized."
         )
     with _opened(inner, _half_square, batch, stats, processes) as (network, _):
-        found = mean_mode_of(network, tol=tol, seed=seed)
+        mode = mean_mode_of(network, tol=tol, seed=seed)
         device = network.leaves[0].device
     settings = {"stats": stats, "tol": tol, "seed": seed, "samples": samples(batch)}
-    return replace(found, settings=settings, environment=environment(device))
+    return replace(mode, settings=settings, environment=environment(device))
 
 
 def _half_square(output: Tensor, _: Any) -> Tensor:
@@ -140,19 +136,14 @@ def _opened(
     stats: str,
     processes: Processes,
 ) -> Iterator[tuple[Network, float]]:
-    """The network on its batch and its loss; as `measure` does, in float32 at least, and refused where not finite."""
+    """The network on its batch, and its loss; refused where the loss or its gradient is not finite."""
     check_choice("stats", stats, STATISTICS)
     check_parameters(model)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    one = [pair(batch)]
-    check_devices(one, device)
-    cast = working_dtype(model, None)
-    if cast is not None:
-        one = [tree_map_only(Tensor, lambda t: t.to(cast) if t.is_floating_point() else t, b) for b in one]
-    with untouched(model, dtype=cast) as lent, derivable(device.type):
-        chosen = chosen_parameters(lent, None)
-        look = Look(lent, model, loss_fn, one, limit=momentum_limit(), solver=Solver(), processes=processes, dtype=cast)
-        loss, _, _ = look.first(stats, chosen)
-        network = look.network(stats, chosen)
+    batches = [pair(batch)]
+    check_devices(batches, device)
+    with open_session(model, loss_fn, batches, processes=processes) as session, differentiable_kernels(device.type):
+        loss = session.loss_and_gradient(stats).loss
+        network = session.network(stats)
         assert isinstance(network, Network)
         yield network, loss

@@ -1,6 +1,6 @@
-r"""The critical step of the coming update: the learning rate at which the loss along it is back at its value here.
+r"""The critical rate: the learning rate at which the loss along the coming update is back at its value here.
 
-    s_c = min { s > 0 : L(theta + s d) > L(theta) }        d: what the optimizer is about to do at a learning rate of 1
+    s_c = min { s > 0 : L(theta + s d) > L(theta) }        d: the optimizer's coming update at a learning rate of 1
 
 On a quadratic and along the gradient s_c = 2 g'g / g'Hg >= 2 / lambda_max. The search takes at most `most` forward
 passes on the copies that the curvature was measured on, and one more where the loss here is not known.
@@ -21,11 +21,11 @@ PASSES = 8
 _TOLERANCE = 1e-3
 
 
-class Search:
+class CrossingSearch:
     """The first s > 0 at which `rise(s)` turns positive, from `guess`, in at most `most` calls.
 
     Example:
-        >>> search = Search(lambda s: s * s - 3 * s, 1.0)
+        >>> search = CrossingSearch(lambda s: s * s - 3 * s, 1.0)
         >>> round(search.run(), 12), search.passes
         (3.0, 5)
     """
@@ -39,7 +39,7 @@ class Search:
         self.passes = 0
 
     def run(self) -> float:
-        """inf where no rise was found, 0 where the loss is higher at every step tried."""
+        """The first rate at which the loss rises; inf where none was found, 0 where it rises at every rate tried."""
         s = self._guess
         while self.passes < self._most and not self.low:
             if self._higher(s):
@@ -87,12 +87,12 @@ def critical_step(
     here: float | None = None,
     most: int = PASSES,
 ) -> float:
-    """inf where no rise was found, 0 where the loss is higher at every step tried.
+    """The critical rate; inf where no rise was found, 0 where the loss is higher at every rate tried.
 
     Args:
-        chosen: numbers of the parameters that move. loss: L where the leaves stand. gradient: of L, by those.
-        optimizer: whose coming update is looked along; None for gradient descent. guess: where the search begins.
-        here: L at the start, where it is known. most: passes.
+        chosen: numbers of the lent parameters that move. loss: gives L at their present values.
+        gradient: of L by the chosen parameters. optimizer: moves them by its coming update; None for gradient descent.
+        guess: the rate where the search begins. here: L at the start, where it is known. most: passes at most.
     """
     leaves: list[Tensor] = [lent.leaves[i] for i in chosen]
     origin, slopes = [leaf.detach().clone() for leaf in leaves], split(gradient, leaves)
@@ -100,7 +100,7 @@ def critical_step(
     if optimizer is None:
         way = [-slope for slope in slopes]
     else:
-        # At the rate where the search begins: with one near 0 the update would be lost in rounding.
+        # The update is taken at the rate where the search begins: at a rate near 0 rounding would swallow it.
         after = updated(optimizer, [lent.originals[i] for i in chosen], gradients=slopes, lr=start)
         way = [(new - old) / start for new, old in zip(after, origin, strict=True)]
 
@@ -112,7 +112,7 @@ def critical_step(
 
     at_start = loss() if here is None else here
     try:
-        return Search(lambda s: at(s) - at_start, start, most).run()
+        return CrossingSearch(lambda s: at(s) - at_start, start, most).run()
     finally:
         with torch.no_grad():
             torch._foreach_copy_(leaves, origin)

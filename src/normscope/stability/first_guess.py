@@ -1,23 +1,26 @@
-r"""The learning rate to start training with, from what is known of the initial network.
+r"""The first guess of a learning rate, from the initial network alone.
 
     measured             0.8 s_c with squared error, with momentum no more than 0.5 eta*;  0.1 s_c with cross-entropy
     by theory alone      0.5 eta*, for gradient descent
 
 s_c is the critical rate: the learning rate at which the loss along the coming update is back at its value here. The
-shares are measured, not derived. With squared error training breaks off near s_c and not near eta*, which on real data
-often belongs to few samples or pixels: an MLP with BatchNorm was seen to train at 12 times eta* and to diverge at twice
-s_c. With cross-entropy nothing breaks off there, and what trains best is about a tenth.
+shares are measured, not derived. With squared error training diverges near s_c and not near eta*, which on real data
+often belongs to few samples or pixels: an MLP with BatchNorm trained at 12 times eta* and diverged at twice s_c. With
+cross-entropy training does not diverge there, and the best rate is about a tenth of s_c.
 
-No curvature at the start sees what momentum does to small CNNs with squared error whose first outputs are far off: the
-loss falls from the first step on, and the first steps leave most channels dead (84 % at half of eta*, 31 % at the best
-rate). Nor a network whose output jumps, as GroupNorm over two values makes it.
+Two failures cannot be seen in any curvature at the start. With momentum and squared error, small CNNs whose first
+outputs are far off lose most channels in the first steps, though the loss falls from the first step on: 84 % of the
+channels are dead at half of eta*, 31 % at the best rate. And the output of a network may jump, as GroupNorm over two
+values makes it.
 
-The shares were chosen with the ten tasks of the entry `advice` in sight (`normscope reproduce`). Leaving out one task
-at a time, the best share of s_c over the others is 0.85 each time with squared error, 0.08 to 0.11 with cross-entropy,
-and costs the one left out at most 1.5 and 2.0 points; that of eta* moves by half and more, and costs up to 37. Training
-breaks off near the best share, so a little less is taken with squared error. They were tested on ten other tasks,
-`advice-held-out`, where 0.8 s_c lost 40 points on one: the half of eta* is from there. `advice-held-out/settled` tests
-the whole on five more; it fails on two. COST keeps what all with a normalizer say.
+How the shares were chosen: on the ten tasks of the entry `advice` (`normscope reproduce`). With one task left out at a
+time, the best share of s_c over the others is 0.85 each time with squared error and 0.08 to 0.11 with cross-entropy; it
+costs the task left out at most 1.5 and 2.0 points. The best share of eta* moves by half and more, and costs up to 37
+points. Training diverges near the best share, so a little less is taken with squared error.
+
+How they were tested: on ten other tasks, `advice-held-out`. There 0.8 s_c lost 40 points on one task, which led to the
+half of eta*. `advice-held-out/settled` tests the whole rule on five more tasks, and fails on two. COST keeps the
+results of all tasks with a normalizer.
 """
 
 import math
@@ -32,8 +35,8 @@ from normscope.loss_kinds import CROSS_ENTROPY, SQUARED, Kind
 OF_CRITICAL_RATE = {SQUARED: 0.8, CROSS_ENTROPY: 0.1}
 OF_ETA_STAR = 0.5
 PLAIN, MOMENTUM, ADAM = "gradient descent", "momentum", "Adam"
-# Tasks with a normalizer, and the points of test accuracy that they lost against the best of a grid, mean of seeds: in
-# the median and at worst. A test compares them with what is stored.
+# By loss and optimizer: the number of tasks with a normalizer, and the points of test accuracy lost against the best
+# rate of a grid, mean of seeds, in the median and at worst. A test compares these numbers with the stored results.
 COST = {
     (SQUARED, PLAIN): (3, 0.0, 0.4),
     (SQUARED, MOMENTUM): (7, 2.1, 36.9),
@@ -44,15 +47,15 @@ COST = {
 }
 COST_OF_THEORY = {SQUARED: (10, 3.0, 41.9), CROSS_ENTROPY: (8, 0.5, 48.5)}
 _BEARABLE = 2.0
-# Seen with an MLP with tanh and none: eta* 0.74, 0.8 s_c 1.9, and nan within 200 steps of gradient descent.
+# Measured with an MLP with tanh and without a normalizer: eta* 0.74, 0.8 s_c 1.9, nan within 200 steps at 1.9.
 _FAR = 10.0
-# Batches whose critical rates differ by more than this are worth a word.
+# Ratio of the batches' critical rates beyond which a note names their range.
 _APART = 2.0
-_BEYOND = " It is beyond eta*: a network without a normalizer may diverge there; start such a one below eta*."
+_BEYOND = " This rate is beyond eta*: a network without a normalizer may diverge there; start it below eta*."
 
 
 def kind_of_descent(optimizer: torch.optim.Optimizer | None, settings: Mapping[str, Any]) -> str:
-    """Which of the three it is; empty where it is none of them. settings: of the group that is looked at."""
+    """The kind of the optimizer: one of the three, or empty. settings: those of the parameter group in question."""
     if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)):
         return ADAM
     if optimizer is not None and not isinstance(optimizer, torch.optim.SGD):
@@ -83,11 +86,11 @@ def start(
     optimizer: str,
     unmeasured: str = "",
 ) -> Start:
-    """What `measure` names to start with.
+    """The learning rate that `measure` names to start training with.
 
     Args:
         critical: the critical rate; by_batch: of each batch. descent: as `kind_of_descent` gives it.
-        optimizer: the name of its class. unmeasured: why the critical rate was not measured, where it was not.
+        optimizer: the name of its class. unmeasured: the reason where the critical rate was not measured.
 
     Example:
         >>> start(0.5, (0.5,), 0.6, Kind(SQUARED), PLAIN, optimizer="SGD").rate
@@ -132,7 +135,7 @@ def _why_none(critical: float, kind: Kind, descent: str, optimizer: str, unmeasu
 
 
 def start_rate(critical: float, eta_star: float, kind: str, descent: str) -> float:
-    """The rate by itself; nan where there is no critical rate, and for losses and optimizers that were not tried.
+    """The rate to start with; nan where there is no critical rate, and for losses and optimizers not tried.
 
     Example:
         >>> start_rate(0.5, 0.6, SQUARED, PLAIN), start_rate(0.5, 0.6, SQUARED, MOMENTUM)
@@ -155,7 +158,7 @@ def by_critical_rate(critical: float, kind: str) -> float:
 
 
 def by_theory(eta_star: float) -> float:
-    """For gradient descent, where nothing is measured."""
+    """The rate for gradient descent where only eta* of the theory is known: half of it."""
     return _share(eta_star, OF_ETA_STAR)
 
 
@@ -176,7 +179,7 @@ def measured_advice(
 
 
 def in_digits(least: float, most: float) -> str:
-    """A learning rate, or a range of them, in the one digit that is known of it.
+    """A learning rate, or a range of them, in the one digit that is known.
 
     Example:
         >>> in_digits(0.0432, 0.0432), in_digits(0.0432, 0.126), in_digits(31.0, 31.0)
@@ -187,11 +190,11 @@ def in_digits(least: float, most: float) -> str:
 
 
 def beyond(rate: float, eta_star: float, kind: str) -> str:
-    """The doubt that belongs to a rate beyond eta*; empty where there is none.
+    """A warning about a rate beyond eta*; empty where none is needed.
 
     Example:
-        >>> beyond(0.1, 0.2, SQUARED), beyond(0.3, 0.2, SQUARED)[:21], beyond(0.3, 0.2, CROSS_ENTROPY)
-        ('', ' It is beyond eta*: a', '')
+        >>> beyond(0.1, 0.2, SQUARED), beyond(0.3, 0.2, SQUARED)[:24], beyond(0.3, 0.2, CROSS_ENTROPY)
+        ('', ' This rate is beyond eta', '')
     """
     return _BEYOND if kind == SQUARED and rate > eta_star else ""
 
@@ -214,7 +217,7 @@ def _tested(of: str, tasks: int, median: float, worst: float) -> str:
 
 
 def starting_rate(least: float, most: float | None = None) -> str:
-    """The end of a verdict.
+    """The last sentence of a verdict, which names the rate to start with.
 
     Example:
         >>> starting_rate(0.0432), starting_rate(0.0432, 0.1), starting_rate(math.nan)

@@ -7,23 +7,33 @@ r"""The largest stable learning rate of an optimizer on a quadratic, from its la
     RMSprop (momentum mu)                            eta* = 2 (1 + mu) / lambda_P
     Adagrad (after t steps)                          eta* = 2 (1 + t lr_decay) / lambda_P
 
-lambda is the top eigenvalue of H + R (R the weight decay that the optimizer adds to the gradient, a diagonal: each
-parameter's own); lambda_P that of P^-1/2 (H + R) P^-1/2 with the optimizer's own diagonal P = sqrt(v_hat) + eps, held
-constant. Decoupled decay D (AdamW) is not divided by P and skips the average of the gradients: with x_t = (-1)^t x in
+lambda is the top eigenvalue of H + R, with R the diagonal of the weight decay that the optimizer adds to the gradient.
+lambda_P is that of P^-1/2 (H + R) P^-1/2, with the optimizer's own diagonal P = sqrt(v_hat) + eps held constant.
+
+**Decoupled weight decay** D (AdamW) is not divided by P and skips the average of the gradients. With x_t = (-1)^t x in
 
     x_{t+1} = (1 - eta D) x_t + b (x_t - (1 - eta D) x_{t-1}) - eta (1 - b) M x_t,     M = P^-1/2 H P^-1/2,  b = beta_1
 
 one finds (1 + b) (2 - eta D) x = eta (1 - b) M x, so lambda_P is that of M + D (1 + b) / (1 - b). M and D need not
 commute: for a root z of this recursion with vector x, z^2 - p z + q = 0 with real p, q (forms of symmetric matrices),
-and |p| < 1 + q is eta < eta*. NAdam steps by (1 - mu) g + mu' m, with m the average of the gradients; x_t = (-1)^t x
-gives m = (1 - b) / (1 + b) g, whence its rule, and with kappa = 2 / factor, D / kappa beside M as above. Its mu, mu' =
-beta_1 (1 - 0.96^(psi t) / 2) at steps t and t + 1 are held constant as P is. An Adagrad's sum, and with it its eta*,
-grows with every step: eta* is that of the next one. Learning rates that differ between groups are a diagonal too: eta*
-is that of the largest rate, the others in proportion, P divided by their share of it. Beyond eta* the iteration grows
-along the top eigenvector. Parameters that the optimizer has never had a gradient of do not move, and have no part in
-it.
-Sources: seed 002, Eq. (7) for momentum; the others from the same two-term recursion x_{t+1} = (1 + a) x_t - a x_{t-1}
-- eta (...), whose characteristic root passes -1 at eta* (checked by running it); for Adam this is arXiv 2207.14484.
+and |p| < 1 + q is eta < eta*.
+
+**NAdam** steps by (1 - mu) g + mu' m, with m the average of the gradients. x_t = (-1)^t x gives
+m = (1 - b) / (1 + b) g, from which the rule follows. Decoupled decay stands beside M as above, as D / kappa with
+kappa = 2 / factor. NAdam's mu and mu', equal to beta_1 (1 - 0.96^(psi t) / 2) at steps t and t + 1, are held constant
+as P is.
+
+**Adagrad's** sum grows with every step, and its eta* with it: eta* is that of the next step.
+
+**Learning rates that differ between groups** are a diagonal too: eta* is that of the largest rate, with the others in
+proportion, and P is divided by their share of it.
+
+Beyond eta* the iteration grows along the top eigenvector. A parameter that the optimizer has never had a gradient of
+does not move, and has no part in the limit.
+
+Sources: Wei et al. 2019, Eq. (7) for momentum. The others follow from the same two-term recursion
+x_{t+1} = (1 + a) x_t - a x_{t-1} - eta (...), whose characteristic root passes -1 at eta* (checked by running it). For
+Adam this is arXiv 2207.14484.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +49,7 @@ _KNOWN = tuple(getattr(torch.optim, name) for name in ("SGD", "Adam", "AdamW", "
 
 @dataclass(frozen=True)
 class Limit:
-    """eta* = factor / lambda. rule: its formula. The rest is one tensor for each parameter, None where there is none.
+    """The limit eta* = factor / lambda, with its formula `rule`; tensors are one for each parameter, or None.
 
     inverse: the diagonal of P^-1; None for gradient descent at one learning rate. ridge, decay: what weight decay adds
     to the matrix before and after it is preconditioned. idle: numbers of parameters that the optimizer does not move.
@@ -54,8 +64,8 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Moments:
-    """Gradients' mean and mean square over `batches`, by the parameter's number, for an optimizer without a state."""
+class SecondMoments:
+    """Mean and mean square of gradients over `batches`, by the parameter's number, for an optimizer without a state."""
 
     mean: Mapping[int, Tensor]
     square: Mapping[int, Tensor]
@@ -63,7 +73,7 @@ class Moments:
 
 
 def momentum_limit(momentum: float = 0.0, *, nesterov: bool = False, dampening: float = 0.0) -> Limit:
-    """Of gradient descent with momentum.
+    """The limit of gradient descent with momentum.
 
     Example:
         >>> momentum_limit(0.9).factor
@@ -85,11 +95,11 @@ def optimizer_limit(
     optimizer: torch.optim.Optimizer,
     parameters: Sequence[nn.Parameter],
     chosen: Sequence[int] | None = None,
-    moments: Moments | None = None,
+    moments: SecondMoments | None = None,
 ) -> Limit:
-    """Read off `optimizer` as it stands, for the parameters number `chosen` (all): one rule for their groups.
+    """The limit of `optimizer` in its present state, for the parameters of the numbers `chosen` (all by default).
 
-    moments: in the place of second moments that it does not have yet (`moments.py`).
+    moments: second moments for an optimizer that has made no step (`curvature/second_moments.py`).
     """
     kind = type(optimizer)
     wanted = {id(parameters[i]) for i in (range(len(parameters)) if chosen is None else chosen)}
@@ -132,7 +142,7 @@ def optimizer_limit(
 def _rule(
     optimizer: torch.optim.Optimizer, kind: type, groups: Sequence[dict[str, Any]]
 ) -> tuple[float, str, float | None]:
-    """Factor, formula, and what decoupled weight decay is multiplied by (None for the coupled one)."""
+    """The factor, the formula, and the multiplier of decoupled weight decay (None for coupled decay)."""
     if kind is torch.optim.SGD:
         momentum, nesterov, dampening = _one({(g["momentum"], g["nesterov"], g["dampening"]) for g in groups}, kind)
         limit = momentum_limit(momentum, nesterov=nesterov, dampening=dampening)
@@ -159,7 +169,7 @@ def _rule(
 
 
 def _steps(optimizer: torch.optim.Optimizer, groups: Sequence[dict[str, Any]]) -> float:
-    """Steps made so far: the most of any parameter."""
+    """The number of steps made so far: the most of any parameter."""
     states = [optimizer.state.get(p, {}) for group in groups for p in group["params"]]
     return max((float(state["step"]) for state in states if "step" in state), default=0.0)
 
@@ -171,7 +181,7 @@ def _one(settings: set[Any], kind: type) -> Any:
 
 
 def fresh(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> bool:
-    """Whether it divides by second moments and has had no gradient of any of these parameters yet."""
+    """Whether the optimizer divides by second moments and has had no gradient of any of these parameters yet."""
     if type(optimizer) not in _KNOWN or type(optimizer) is torch.optim.SGD:
         return False
     states = [optimizer.state.get(p, {}) for p in parameters]
@@ -180,7 +190,7 @@ def fresh(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) 
 
 
 def adds_decay(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> float:
-    """The weight decay that goes into the gradient of this parameter, and so into its second moment."""
+    """The weight decay that the optimizer adds to the gradient of this parameter, and so to its second moment."""
     group = next(g for g in optimizer.param_groups if any(p is parameter for p in g["params"]))
     decoupled = group.get("decoupled_weight_decay", type(optimizer) is torch.optim.AdamW)
     return 0.0 if decoupled else float(group["weight_decay"])
@@ -190,22 +200,26 @@ def _inverses(
     optimizer: torch.optim.Optimizer,
     parameters: Sequence[nn.Parameter],
     groups: Sequence[dict[str, Any] | None],
-    moments: Moments | None,
+    moments: SecondMoments | None,
 ) -> list[Tensor]:
     """The diagonal of P^-1 for each parameter; zero where the optimizer has had no gradient of it, ever."""
-    found = []
+    inverses = []
     for i, (parameter, group) in enumerate(zip(parameters, groups, strict=True)):
         second = None if group is None else _second(optimizer, parameter, i, group, moments)
-        found.append(torch.zeros(()) if group is None or second is None else 1 / (second.sqrt() + group["eps"]))
-    if not any(inverse.any() for inverse in found):
+        inverses.append(torch.zeros(()) if group is None or second is None else 1 / (second.sqrt() + group["eps"]))
+    if not any(inverse.any() for inverse in inverses):
         raise ValueError(
             f"{type(optimizer).__name__} has no second moments yet: its preconditioner exists after the first step."
         )
-    return found
+    return inverses
 
 
 def _second(
-    optimizer: torch.optim.Optimizer, parameter: nn.Parameter, i: int, group: dict[str, Any], moments: Moments | None
+    optimizer: torch.optim.Optimizer,
+    parameter: nn.Parameter,
+    i: int,
+    group: dict[str, Any],
+    moments: SecondMoments | None,
 ) -> Tensor | None:
     """The second moment that the optimizer takes the root of; None where it does not move the parameter."""
     state = optimizer.state.get(parameter, {})
@@ -242,9 +256,9 @@ def preconditioned(
 
     def whole(v: Tensor) -> Tensor:
         w = v if half is None else half * v
-        found = product(w)
-        found = found if ridge is None else found + ridge * w
-        found = found if half is None else half * found
-        return found if decay is None else found + decay * v
+        image = product(w)
+        image = image if ridge is None else image + ridge * w
+        image = image if half is None else half * image
+        return image if decay is None else image + decay * v
 
     return whole, half

@@ -1,4 +1,4 @@
-"""What a learning rate means beside eta*, worded for the loss at hand."""
+"""The verdict on a learning rate beside eta*, worded for the loss at hand."""
 
 import math
 
@@ -17,39 +17,39 @@ def stability_verdict(
     converged: bool,
     ends: tuple[float, float] = (math.nan, math.nan),
 ) -> Verdict:
-    """Stable or not for the local quadratic; with cross-entropy being beyond eta* decides nothing.
+    """A verdict on whether the local quadratic is stable; with cross-entropy a rate beyond eta* decides nothing.
 
     Args:
-        ends: the Hessian's smallest and largest eigenvalue, nan where they are not known. A small negative one is usual
-            in training; where it outweighs the largest, stability along the others decides nothing.
+        ends: the Hessian's smallest and largest eigenvalue, nan where they are not known. A small negative eigenvalue
+            is usual in training; where it outweighs the largest, stability along the others decides nothing.
 
     Example:
         >>> options = {"rule": "eta* = 2 / lambda", "source": "", "residual": 1e-4, "converged": True}
         >>> stability_verdict(0.1, 0.2, kind="squared", **options).text
-        'lr = 0.1 is 0.5 times eta* = 0.2: the local quadratic is stable.'
+        'The local quadratic is stable: lr = 0.1 is 0.5 times eta* = 0.2.'
     """
     if not (math.isfinite(lr) and lr > 0):
         raise ValueError(f"A learning rate is a positive number; got {lr}.")
     below = lr < eta_star
     good: bool | None = below
     share = lr / eta_star if eta_star else math.inf
-    text = f"lr = {lr:.3g} is {share:.2g} times eta* = {eta_star:.3g}: the local quadratic is "
-    text += "stable." if below else "unstable."
+    text = f"The local quadratic is {'stable' if below else 'unstable'}: "
+    text += f"lr = {lr:.3g} is {share:.2g} times eta* = {eta_star:.3g}."
     if math.isinf(eta_star):
-        text = "The largest eigenvalue is not positive, so the local quadratic sets no learning rate a limit."
+        text = "The local quadratic limits no learning rate: its largest eigenvalue is not positive."
         good = None
     if kind == CROSS_ENTROPY:
         text += " " + NOT_A_LIMIT
         good = good if below else None
     elif not below and kind == SQUARED:
-        text += " Expect the loss to rise along the top eigenvector before the network adapts, if it does."
+        text += " Expect the loss to rise along the top eigenvector; the network may adapt later."
     elif not below:
-        text += " Whether training survives that depends on the loss; near a minimum it does not."
+        text += " Training may survive this, depending on the loss; near a minimum it does not."
     lowest, highest = ends
     if lowest < 0 and -lowest > highest:
         text += (
-            f" The Hessian's smallest eigenvalue, {lowest:.3g}, outweighs its largest, {highest:.3g}: along it the "
-            "loss bends down, and every learning rate moves away."
+            " The loss bends down along the Hessian's smallest eigenvector, and every learning rate moves away along "
+            f"it: its eigenvalue {lowest:.3g} outweighs the largest, {highest:.3g}."
         )
         good = None if below else good
     if not converged:

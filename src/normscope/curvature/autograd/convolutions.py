@@ -1,14 +1,16 @@
-r"""Convolutions whose second derivative costs what it must: four convolutions of the first one's size.
+r"""Convolutions whose second derivative costs four convolutions of the first one's size.
 
-y = x * W + b is bilinear, so with g = dL/dy and cotangents (V, Vw, Vb) of its gradients (gx, gW, gb)
+y = x * W + b is bilinear. With g = dL/dy and cotangents (V, Vw, Vb) of its gradients (gx, gW, gb),
 
     d/dg = V * W + x * Vw + Vb          d/dx = gx of (g, Vw)          d/dW = gW of (g, V)
 
-in which gx of (g, W) and gW of (g, x) are the kernels of the first backward pass. Torch makes the last of them by a
-convolution whose kernel is as large as the image. Third derivatives, of a loss that holds a gradient, are torch's own.
+Here gx of (g, W) and gW of (g, x) are the kernels of the first backward pass. Torch computes the last of the three by
+a convolution whose kernel is as large as the image. Third derivatives, of a loss that holds a gradient, are torch's.
 
-A scale and a shift of each channel after it go into its weights, a (x * W + b - m) + c = x * (a W) + a (b - m) + c, so
-that derivatives by a and c need no pass over y.
+A scale and a shift of each channel after the convolution go into its weights, so derivatives by a and c need no pass
+over y:
+
+    a (x * W + b - m) + c = x * (a W) + a (b - m) + c
 """
 
 from collections.abc import Callable, Iterator
@@ -28,7 +30,7 @@ _between: ContextVar[bool] = ContextVar("_between", default=True)
 
 
 class _Convolution(torch.autograd.Function):
-    """`settings`: stride, padding, dilation, transposed, output padding, groups, as torch's operator takes them."""
+    """x * W + b; `settings` are stride, padding, dilation, transposed, output padding, groups, as torch takes them."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, settings: tuple[Any, ...]) -> Tensor:
@@ -40,20 +42,20 @@ class _Convolution(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> Any:
         x, weight, _ = ctx.saved_tensors
         if ctx.checkpointed:
-            found, goes_on = Image(x, weight.shape, ctx.settings), False
+            input_image, goes_on = Image(x, weight.shape, ctx.settings), False
         else:
             before = ctx.next_functions[0][0]
             goes_on = _between.get() and _follows_a_convolution(before) and not x._backward_hooks
-            # Detached: x leads back to the node before it, which would keep itself alive by what is `ordered`.
-            found = ctx.image = ctx.image or image(x.detach(), weight.shape, ctx.settings)
+            # Detached: x leads back to the node before it, which would keep itself alive by its attribute `ordered`.
+            input_image = ctx.image = ctx.image or image(x.detach(), weight.shape, ctx.settings)
             if goes_on:
-                before.ordered = found.x
-        return *_ConvolutionGrad.apply(g, x, weight, found, list(ctx.needs_input_grad[:3]), goes_on), None
+                before.ordered = input_image.x
+        return *_ConvolutionGrad.apply(g, x, weight, input_image, list(ctx.needs_input_grad[:3]), goes_on), None
 
 
 @contextmanager
 def gradients_of_the_user() -> Iterator[None]:
-    """Around forwards, which may ask for gradients by what lies between convolutions: those have the usual order."""
+    """Inside, gradients keep the usual order: a forward may ask for gradients by tensors between convolutions."""
     token = _between.set(False)
     try:
         yield
@@ -62,7 +64,7 @@ def gradients_of_the_user() -> Iterator[None]:
 
 
 def _follows_a_convolution(node: Any) -> bool:
-    """Whether `node` is of a ReLU of ours, right after it or with a BatchNorm of ours between, unseen by the user."""
+    """Whether `node` is a `Rectifier` without hooks after a `_Convolution`; at most batch normalization between."""
     if not isinstance(node, Rectifier._backward_cls) or node.checkpointed or node.hooks:
         return False
     node = node.next_functions[0][0]
@@ -76,8 +78,8 @@ def _follows_a_convolution(node: Any) -> bool:
 class _ConvolutionGrad(torch.autograd.Function):
     """(g, x, W) -> (gx, gW, gb), those `wanted`, by an `image` of x.
 
-    Derivatives have the order of what they are by, but that gx goes on in the image's own where a ReLU of ours, or that
-    and a BatchNorm of ours, is all it meets before the next convolution.
+    A derivative has the order of the tensor that it is taken by. One exception: gx keeps the image's order where it
+    meets only a `Rectifier`, with or without a `BatchNormFunction`, before the next convolution.
     """
 
     @staticmethod
@@ -114,25 +116,25 @@ class _ConvolutionGrad(torch.autograd.Function):
 
 
 def _by_input(ctx: Any, image: Image, g: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-    found = image.by_input(g, weight)
-    return found.contiguous() if x.is_contiguous() and not ctx.goes_on else found
+    gradient = image.by_input(g, weight)
+    return gradient.contiguous() if x.is_contiguous() and not ctx.goes_on else gradient
 
 
 def _asked(ctx: Any, i: int) -> bool:
-    """Whether the pass that is running goes on to input i; `needs_input_grad` is of any pass.
+    """Whether the pass that is running goes on to input i; `needs_input_grad` covers every pass.
 
-    The engine says nothing of leaves, which are taken to be asked for.
+    The engine gives no answer for leaves, so leaves count as asked for.
     """
     node = ctx.next_functions[i][0]
     return bool(ctx.needs_input_grad[i]) and (hasattr(node, "variable") or torch._C._will_engine_execute_node(node))
 
 
 def into_weights(y: Tensor, scale: Tensor, mean: Tensor, shift: Tensor | None) -> Tensor | None:
-    """scale (y - mean) + shift for each channel, made anew from what y was; None where y is no convolution's output.
+    """scale (y - mean) + shift for each channel, by the convolution that made y with other weights.
 
-    Nor one that a hook of the user's sees, or that was written into where autograd does not look (`y.detach().clamp_()`
-    keeps its node), nor under activation checkpointing, where its inputs are not at hand. What happens to y later on is
-    not seen: a hook that changes its gradient, `y.data` written into.
+    None where y is no convolution's output, where a hook of the user's sees y, where y was written into behind
+    autograd's back (`y.detach().clamp_()` keeps its node), and under activation checkpointing, where the convolution's
+    inputs are not at hand. Later changes are not seen: a hook that changes the gradient of y, a write into `y.data`.
     """
     node: Any = y.grad_fn
     if not isinstance(node, _Convolution._backward_cls) or y.dtype != scale.dtype:
@@ -143,12 +145,12 @@ def into_weights(y: Tensor, scale: Tensor, mean: Tensor, shift: Tensor | None) -
     shifted = scale * (-mean if bias is None else bias - mean)
     shifted = shifted if shift is None else shifted + shift
     scaled = weight * scale.view(-1, *[1] * (weight.ndim - 1))
-    found: Tensor = _Convolution.apply(x, scaled, shifted, node.settings)
-    return found
+    normalized: Tensor = _Convolution.apply(x, scaled, shifted, node.settings)
+    return normalized
 
 
 def convolution(function: Callable[..., Tensor], space: int) -> Callable[..., Tensor]:
-    """Torch's `function` over `space` dimensions, with these derivatives for real batches; forward mode has torch's."""
+    """Torch's `function` over `space` dimensions with these derivatives, for real batches; torch's in forward mode."""
 
     def call(
         input: Tensor,

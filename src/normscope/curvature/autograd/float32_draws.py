@@ -1,4 +1,4 @@
-"""Random numbers of a float64 pass as its float32 twin draws them: from one state generators give each dtype others."""
+"""Float64 passes with the random numbers of their float32 twins: a generator gives each dtype other numbers."""
 
 from collections.abc import Sequence
 from typing import Any

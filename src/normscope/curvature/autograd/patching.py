@@ -1,22 +1,61 @@
-"""Functions of torch answered by others under their own names, for a while.
+"""Replacement of torch's functions and flags while a measurement's passes run: every patch of curvature/ is here.
 
-By name and not by a mode: `autograd.grad` runs with modes switched off, and activation checkpointing calls layers again
-there. All threads see it, so what is put in a name has to be right for the others too; whoever leaves first, the name
-is torch's again when the last one has left.
+conv1d, conv2d, conv3d: torch makes one part of the double backward by a convolution with a kernel as large as the
+    image. Issue pytorch 22577. Goes when torch's double backward costs four convolutions.
+batch_norm, its derivatives: torch's double backward takes some 25 passes over the input. Issue pytorch 3076. Goes when
+    torch takes about ten.
+batch_norm, its statistics: stats="frozen" holds the batch's statistics constant in every forward that calls
+    F.batch_norm. No issue. Goes when torch has a switch for it.
+relu: torch adds zeros for the derivative of the slope, 2 % of a Hessian product. No issue known. Goes when torch adds
+    none.
+_weight_norm: torch's kernel takes the length for a constant in the second derivative, which is then not symmetric. No
+    issue known. Goes when torch's own second derivative is symmetric.
+Flags of attention: fused attention has neither a second derivative nor a forward mode. Issues pytorch 116350 and
+    128971. Goes when it has both.
+Precision of float32: products rounded to TF32 or bfloat16 are right to two or three digits alone, and a search on a GPU
+    may ask for TF32. Stays, since users set it. The extra care in restoring it goes when a setting can be read apart
+    from its parent's; how settings follow their parents is the subject of issue pytorch 179445.
+Autocast: products in half precision are right to two or three digits alone. Stays, since users set it.
+
+Functions are replaced by name and not by a mode: `autograd.grad` runs with modes switched off, and activation
+checkpointing calls the layers again there. A name that was imported from torch before keeps torch's function: as right,
+and slower.
+
+**Other threads.** Autocast is set for one thread, and whether statistics are held is asked of the calling thread. All
+else is seen by every thread. So each function put in a name gives the values and derivatives of torch's own, up to
+rounding, to whoever calls it, and the flags choose other kernels of the same functions. Names are counted: whoever
+leaves first, torch's function is back when the last one has left. Flags are not counted: measurements take turns
+(`isolation/one_at_a_time.py`), so no two threads hold them at once.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from threading import Lock
 from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from normscope.curvature.autograd.convolutions import convolution, into_weights
+from normscope.curvature.autograd.relu import Rectifier
+from normscope.curvature.eigensolvers.tf32_refinement import is_rounded
+from normscope.norms._batch_grad import BatchNormFunction, gradients_last
+from normscope.norms._held import held
+from normscope.norms._inputs import standardize
+from normscope.norms.batch import batch_norm, transformed
+
+Names = Sequence[tuple[dict[str, Any], str]]
 
 _lock = Lock()
 _stacks: dict[tuple[int, str], list[Any]] = {}
 
 
 @contextmanager
-def renamed(names: Sequence[tuple[dict[str, Any], str]], make: Callable[[str, Any], Any]) -> Iterator[None]:
-    """Inside, each of `names` in a module's namespace is make(name, what it was)."""
+def replaced(names: Names, make: Callable[[str, Any], Any]) -> Iterator[None]:
+    """Inside, each of `names` in a module's namespace is make(name, the function that was there)."""
     put: list[Any] = []
     try:
         for home, name in names:
@@ -34,3 +73,160 @@ def renamed(names: Sequence[tuple[dict[str, Any], str]], make: Callable[[str, An
                 home[name] = stack[-1]
                 if len(stack) == 1:
                     del _stacks[id(home), name]
+
+
+_DIMENSIONS = {"conv1d": 1, "conv2d": 2, "conv3d": 3}
+_CONVOLUTIONS = [(vars(home), name) for home in (torch, F) for name in _DIMENSIONS]
+_WEIGHT_NORMS = [(vars(home), "_weight_norm") for home in (torch, sys.modules["torch.nn.utils.weight_norm"])]
+
+
+@contextmanager
+def fast_second_derivatives() -> Iterator[None]:
+    """Inside, convolutions, batch normalization and ReLU have second derivatives that cost what they must.
+
+    Batch normalization in train mode has the closed form of `norms/_batch_grad.py`. In eval mode it is a scale and a
+    shift of each channel, which the weights of a convolution before it take up: no pass over its input at all.
+    Activation checkpointing runs forwards inside backward passes, so this belongs around backward passes too.
+    """
+    names = [(vars(torch), "batch_norm"), (vars(torch), "relu"), *_CONVOLUTIONS]
+    with gradients_last(), replaced(names, _with_second_derivative):
+        yield
+
+
+@contextmanager
+def batch_norm_held() -> Iterator[None]:
+    """Inside, torch's batch normalization holds the batch's statistics where `norms.statistics_held` asks for it."""
+    with replaced([(vars(torch), "batch_norm")], _holding):
+        yield
+
+
+@contextmanager
+def differentiable_kernels(device: str) -> Iterator[None]:
+    """Inside, attention and weight normalization have all derivatives, and products have all digits of float32.
+
+    Autocast is off. Float32 is rounded to TF32 only on a GPU, and only where the search asks for rounded products.
+    """
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    with ExitStack() as stack:
+        stack.callback(torch.backends.mha.set_fastpath_enabled, fast_path)
+        torch.backends.mha.set_fastpath_enabled(False)
+        _set_precision(device, stack)
+        stack.enter_context(torch.autocast(device, enabled=False))
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(replaced(_WEIGHT_NORMS, lambda *_: _weight_norm))
+        yield
+
+
+def _with_second_derivative(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    if name in _DIMENSIONS:
+        return convolution(function, _DIMENSIONS[name])
+    return _rectifier(function) if name == "relu" else _normalization(function)
+
+
+def _rectifier(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def call(input: Tensor) -> Tensor:
+        if transformed() or not input.is_floating_point():
+            return function(input)
+        y: Tensor = Rectifier.apply(input)
+        return y
+
+    return call
+
+
+def _normalization(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def call(
+        input: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        running_mean: Any,
+        running_var: Any,
+        training: bool,
+        momentum: float,
+        eps: float,
+        cudnn_enabled: bool,
+    ) -> Tensor:
+        x, mean, var = input, running_mean, running_var
+        if transformed() or not x.numel() or not _fits(x, training, mean, var, weight, bias):
+            return function(x, weight, bias, mean, var, training, momentum, eps, cudnn_enabled)
+        if not training:
+            scale = (var + eps).rsqrt()
+            folded = into_weights(x, scale if weight is None else scale * weight, mean, bias)
+            return standardize(x, mean, scale, weight, bias) if folded is None else folded
+        y: Tensor = BatchNormFunction.apply(x, weight, bias, mean, var, momentum, eps)
+        return y
+
+    return call
+
+
+def _fits(x: Tensor, training: bool, mean: Any, var: Any, *affine: Tensor | None) -> bool:
+    """Whether torch takes these shapes; it is left to torch to refuse others, which would broadcast here."""
+    if x.ndim < 2 or (not training and (mean is None or var is None)):
+        return False
+    return all(t is None or t.shape == x.shape[1:2] for t in (mean, var, *affine))
+
+
+def _holding(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def call(
+        input: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        running_mean: Any,
+        running_var: Any,
+        training: bool,
+        momentum: float,
+        eps: float,
+        cudnn_enabled: bool,
+    ) -> Tensor:
+        if training and held():
+            return batch_norm(input, weight, bias, eps=eps)
+        return function(input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled)
+
+    return call
+
+
+def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    """g v / ||v||, with a length for each place in `dim`, one for all at -1."""
+    if dim == -1:
+        return v * (g / torch.linalg.vector_norm(v))
+    lengths = torch.linalg.vector_norm(v.movedim(dim, 0).reshape(v.shape[dim], -1), dim=1)
+    return v * (g / lengths.view([-1 if i == dim else 1 for i in range(v.ndim)]))
+
+
+_KINDS = ("matmul", "conv", "rnn")
+_FAMILIES = {"cuda": "cuda", "cpu": "mkldnn"}
+# The setter of torch.backends.mkldnn writes the setting of all backends; these bindings name the one that they write.
+_bindings: Any = torch._C
+_get, _set = _bindings._get_fp32_precision_getter, _bindings._set_fp32_precision_setter
+
+
+def _set_precision(device: str, stack: ExitStack) -> None:
+    """Set the float32 precision of the device's kernels; leaving `stack` puts the user's setting back."""
+    if device not in _FAMILIES:
+        return
+    family, digits = _FAMILIES[device], "tf32" if device == "cuda" and is_rounded() else "ieee"
+    # The family is set first. A kind that follows its family then reads as set, and is not written: a convolution
+    # that nobody has set uses TF32 on a GPU, and no value of its own setting brings that default back.
+    stack.callback(_set, family, "all", _own_setting((family, "all"), ("generic", "all"), _get("generic", "all")))
+    _set(family, "all", digits)
+    for kind in _KINDS:
+        setting = _get(family, kind)
+        if setting != digits:
+            stack.callback(_set, family, kind, setting)
+            _set(family, kind, digits)
+
+
+def _own_setting(setting: tuple[str, str], parent: tuple[str, str], parents: str) -> str:
+    """The value of `setting` itself: "none" where it only reads as `parent`, whose own value is `parents`.
+
+    Set to the value that it reads as, a flag would no longer follow its parent. So the parent is changed for a moment,
+    to see whether the flag follows.
+    """
+    value: str = _get(*setting)
+    try:
+        read = set()
+        for other in ("ieee", "tf32"):
+            _set(*parent, other)
+            read.add(_get(*setting))
+    finally:
+        _set(*parent, parents)
+    return value if len(read) == 1 else "none"

@@ -1,6 +1,6 @@
-"""ReLU with the second derivative it has: none. Its slope is constant where it has one.
+"""ReLU without a second derivative: its slope is constant wherever it has one.
 
-Torch writes zeros for the derivative of the slope, and adds them (2 % of a Hessian product).
+Torch computes zeros for the derivative of the slope, and adds them (2 % of a Hessian product).
 """
 
 from collections.abc import Mapping
@@ -15,9 +15,10 @@ _slope = torch.ops.aten.threshold_backward
 
 
 class Rectifier(torch.autograd.Function):
-    """`ordered` of its node: the output with its channels last, where a convolution after it has it so (`orders.py`).
+    """ReLU, whose node has two attributes for the convolutions beside it (`convolutions.py`).
 
-    `hooks`: the user's, of gradients by its input.
+    ordered: the output with channels last, where the next convolution has put it in that order. hooks: the user's
+    hooks on gradients by the input.
     """
 
     @staticmethod
@@ -30,15 +31,15 @@ class Rectifier(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Tensor:
         (y,) = ctx.saved_tensors
-        found: Tensor = _RectifierGrad.apply(g, y if ctx.ordered is None or g.is_contiguous() else ctx.ordered)
-        return found
+        gradient: Tensor = _RectifierGrad.apply(g, y if ctx.ordered is None or g.is_contiguous() else ctx.ordered)
+        return gradient
 
 
 def _hooks(x: Tensor) -> Mapping[int, Any]:
-    """Of x, those to come too; x itself, which nobody else keeps, may be gone by then."""
+    """The mapping of hooks of x, into which later hooks go too; x itself may be gone by then."""
     if x.grad_fn is None:
         return {}
-    # Makes the mapping that later ones go into.
+    # Registering a hook creates the mapping that later hooks go into.
     x.register_hook(lambda _: None).remove()
     assert x._backward_hooks is not None
     return x._backward_hooks
@@ -50,8 +51,8 @@ class _RectifierGrad(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, g: Tensor, y: Tensor) -> Tensor:
         ctx.save_for_backward(y)
-        found: Tensor = _slope(g, y, 0)
-        return found
+        gradient: Tensor = _slope(g, y, 0)
+        return gradient
 
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> Any:

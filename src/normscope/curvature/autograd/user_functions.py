@@ -1,12 +1,12 @@
-r"""Autograd functions of the user's, and whether their second derivative is the one of what they compute.
+r"""Autograd functions written by the user: a check of their second derivatives.
 
     y = f(x),    b(g, x) = J(x)^T g the function's own backward,    phi(g, x) = <b(g, x), w>
 
-Torch differentiates b once more by whatever operations it is made of. Written as a fused kernel, under no_grad or as
-`once_differentiable`, or with what only the forward knew, b has no derivative or lacks terms, and torch drops them
-without an error. So the derivatives of phi by g, which Gauss-Newton products by reverse mode take, and by x, which the
-Hessian takes besides, are compared with differences of phi: for each function alone, near the inputs of a call that the
-model makes, along few entries, so that kinks are rarely met.
+Torch differentiates b again through the operations that b is made of. Where b is a fused kernel, runs under no_grad, is
+marked `once_differentiable`, or uses values that only the forward knew, its derivative is missing or lacks terms, and
+torch drops these without an error. So derivatives of phi are compared with differences of phi. Gauss-Newton products by
+reverse mode take the derivative by g; the Hessian takes the one by x too. Each function is checked alone, near the
+inputs of a call that the model makes, and along few entries, so that kinks are rarely met.
 """
 
 import functools
@@ -22,10 +22,10 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from normscope.isolation.module_calls import answering
 
 BY_SLOPE, BY_INPUT = "by the slope", "by the inputs"
-# Steps of the differences, as shares of the inputs' size, and the relative difference to bear. A function that works in
-# float32 whatever it is given has differences of rounding at the first.
+# Steps of the differences, as shares of the inputs' size, and the relative difference to bear. At the first step, a
+# function that works in float32 whatever it is given would show differences of rounding alone.
 _STEPS = {torch.float64: (1e-6, 1e-4), torch.float32: (1e-2, 0.1)}
-# A difference over a kink is wrong, so one of the draws that agrees is enough: dropped terms are in none.
+# A difference over a kink is wrong, so one draw that agrees is enough: with dropped terms no draw agrees.
 _DRAWS, _ENTRIES = 3, 8
 # Inputs are moved by this share of their size: zeros, as ReLU gives, lie on kinks.
 _JITTER = 0.01
@@ -33,11 +33,11 @@ _ONCE = once_differentiable(lambda _: None).__code__
 
 
 class NoSecondDerivative(ValueError):
-    """A function's second derivative is not the one of what it computes."""
+    """A function's second derivative is not the derivative of its first one."""
 
 
 def functions_of(root: Any) -> list[type]:
-    """The autograd functions written in Python in the graph below a node; ours are not counted."""
+    """The autograd functions written in Python in the graph below a node, without those of normscope."""
     written = (getattr(type(node), "_forward_cls", None) for node in nodes([root]))
     return list(dict.fromkeys(kind for kind in written if kind and not kind.__module__.startswith("normscope.")))
 
@@ -49,13 +49,13 @@ def delayed(roots: Sequence[Any]) -> bool:
 
 def nodes(roots: Sequence[Any]) -> Iterator[Any]:
     waiting = [root for root in roots if root is not None]
-    seen = set(waiting)
+    reached = set(waiting)
     while waiting:
         node = waiting.pop()
         yield node
-        new = {following for following, _ in node.next_functions if following is not None} - seen
+        new = {following for following, _ in node.next_functions if following is not None} - reached
         waiting += new
-        seen |= new
+        reached |= new
 
 
 def refuse_without_second_derivative(root: Any, run: Callable[["Calls"], Any], *, slope_alone: bool = False) -> None:
@@ -79,7 +79,7 @@ def refuse_without_second_derivative(root: Any, run: Callable[["Calls"], Any], *
 
 
 def refuse_delayed(gradients: Sequence[Tensor | None]) -> None:
-    """The same for a function that is not written in Python, which shows in its gradients alone."""
+    """Raise for a function that is not written in Python: one without a derivative shows in the gradients alone."""
     if delayed([g.grad_fn for g in gradients if g is not None]):
         raise NoSecondDerivative(
             "An autograd function in the model's graph has a first derivative alone, and no name (it is not written in "
@@ -88,7 +88,7 @@ def refuse_delayed(gradients: Sequence[Tensor | None]) -> None:
 
 
 def lacking(kind: type, args: tuple[Any, ...] | None) -> list[str]:
-    """The second derivatives that the function has wrong; args: of a call of it, None where none was seen.
+    """The second derivatives that the function has wrong; args: those of one call, None where no call was watched.
 
     Torch's own functions are asked for `once_differentiable` alone: some of them talk to other processes.
     """
@@ -100,7 +100,7 @@ def lacking(kind: type, args: tuple[Any, ...] | None) -> list[str]:
         try:
             wrong = _differ(kind, args, dtype)
         except Exception:
-            # It knows no such dtype, or says in its own way that it has no derivative, as the product then will.
+            # The function knows no such dtype, or raises because it has no derivative; the product will raise too.
             continue
         if wrong is not None:
             return wrong
@@ -118,7 +118,7 @@ def is_once_differentiable(kind: Any) -> bool:
 
 
 def _differ(kind: Any, args: tuple[Any, ...], dtype: torch.dtype) -> list[str] | None:
-    """None where the function works in float32 and was given more digits."""
+    """The derivatives that disagree; None where the function works in float32 and was given more digits."""
     wrong = {BY_SLOPE, BY_INPUT}
     # Functions that draw, draw the same each time.
     devices = {t.device for t in args if isinstance(t, Tensor) and t.device.type == "cuda"}
@@ -132,7 +132,7 @@ def _differ(kind: Any, args: tuple[Any, ...], dtype: torch.dtype) -> list[str] |
 
 
 class _Probe:
-    """phi of one function, near the arguments of one call."""
+    """The scalar phi of one function, near the arguments of one call."""
 
     def __init__(self, kind: Any, args: tuple[Any, ...], dtype: torch.dtype, generator: torch.Generator) -> None:
         self._kind, self._args, self._generator = kind, args, generator
@@ -153,8 +153,8 @@ class _Probe:
         args = list(self._args)
         for i, t in zip(self._places, x, strict=True):
             args[i] = t if t.requires_grad else t.detach().requires_grad_()
-        found = tree_leaves(self._kind.apply(*args))
-        return [y for y in found if isinstance(y, Tensor) and y.requires_grad]
+        outputs = tree_leaves(self._kind.apply(*args))
+        return [y for y in outputs if isinstance(y, Tensor) and y.requires_grad]
 
     def _phi(self, x: Sequence[Tensor], g: Sequence[Tensor], graph: bool = False) -> Tensor:
         x = [t if t.requires_grad else t.detach().requires_grad_() for t in x]
@@ -163,7 +163,7 @@ class _Probe:
         return torch.stack(parts).sum() if parts else torch.zeros((), dtype=torch.float64)
 
     def agreeing(self) -> set[str]:
-        """The derivatives that agree with differences; where those are not finite, nothing is known against them."""
+        """The derivatives that agree with differences; any derivative agrees with differences that are not finite."""
         x = [t.detach().requires_grad_() for t in self._x]
         g = [t.detach().requires_grad_() for t in self._g]
         along, slopes = [self._few(t) for t in x], [self._draw(t) for t in g]
@@ -175,20 +175,20 @@ class _Probe:
         by_x, by_g = _along(taken[: len(x)], along), _along(taken[len(x) :], slopes)
         ahead = self._phi([t + self._step * v for t, v in zip(x, along, strict=True)], self._g)
         behind = self._phi([t - self._step * v for t, v in zip(x, along, strict=True)], self._g)
-        found = {BY_INPUT} if self._near(by_x, float(ahead - behind) / (2 * self._step), float(value)) else set()
+        agrees = {BY_INPUT} if self._near(by_x, float(ahead - behind) / (2 * self._step), float(value)) else set()
         # phi is linear in g.
-        return found | ({BY_SLOPE} if self._near(by_g, float(self._phi(x, slopes)), float(value)) else set())
+        return agrees | ({BY_SLOPE} if self._near(by_g, float(self._phi(x, slopes)), float(value)) else set())
 
     def _few(self, t: Tensor) -> Tensor:
         """A direction along few entries, as large as the inputs are."""
-        found = torch.zeros(t.numel(), dtype=t.dtype)
+        direction = torch.zeros(t.numel(), dtype=t.dtype)
         places = torch.randperm(t.numel(), generator=self._generator)[:_ENTRIES]
-        found[places] = torch.randn(len(places), generator=self._generator).to(found)
-        return found.reshape(t.shape).to(t.device) * _size(t)
+        direction[places] = torch.randn(len(places), generator=self._generator).to(direction)
+        return direction.reshape(t.shape).to(t.device) * _size(t)
 
     def _near(self, taken: float, difference: float, value: float) -> bool:
         gap = abs(taken - difference)
-        # Rounding of the entries that the difference is of, over the step.
+        # Rounding of the moved entries, divided by the step.
         moved = min(_ENTRIES / max(sum(t.numel() for t in self._x), 1), 1.0) ** 0.5
         least = 100 * torch.finfo(self._x[0].dtype).eps * abs(value) * moved / self._step
         return not gap > self._tolerance * max(abs(taken), abs(difference)) + least
@@ -226,7 +226,7 @@ class Calls:
 
     @contextmanager
     def within(self, model: nn.Module) -> Iterator[None]:
-        """Around a pass of `model`, whose modules are then named."""
+        """Inside, calls in a pass of `model` are recorded with the name of their module."""
         with answering(dict(model.named_modules()), self._inside):
             yield
 
@@ -249,11 +249,11 @@ class Calls:
 
 
 def _said(kind: type, where: str) -> str:
-    at = f" in {where}" if where else ""
+    place = f" in {where}" if where else ""
     why = "it is marked once_differentiable" if is_once_differentiable(kind) else "its backward drops terms"
     return (
-        f"The autograd function {kind.__qualname__}{at} has no second derivative: {why}, which torch would pass over "
-        "without an error, and the curvature would be wrong. Replace it by plain torch operations while you measure, "
-        "or write its backward from operations that torch can differentiate; a Gauss-Newton matrix is content with a "
-        "jvp of the function too."
+        f"The autograd function {kind.__qualname__}{place} has no second derivative: {why}, which torch would pass "
+        "over without an error, and the curvature would be wrong. Replace it by plain torch operations while you "
+        "measure, or write its backward from operations that torch can differentiate; a Gauss-Newton matrix is content "
+        "with a jvp of the function too."
     )

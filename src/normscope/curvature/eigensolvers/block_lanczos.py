@@ -3,9 +3,9 @@ r"""Block Lanczos with full reorthogonalization, for tops of nearly equal eigenv
     A Q_j = Q_j T_j + P_{j+1} C_j E_j^T,    T_j = Q_j^T A Q_j block tridiagonal,   P_{j+1} the next block
     residual of the Ritz pair (theta, Q_j s):  ||C_j s_last||,  s_last the part of s in the last block
 
-A Krylov space of one start vector finds one vector of an eigenspace, and tells near-equal eigenvalues apart only after
-many products; one of b start vectors finds b of them at once, each product advancing one of b chains. Directions that
-run out (an invariant space) leave the block. Knows no network. Source: Golub and Underwood 1977.
+A Krylov space of one start vector finds one vector of an eigenspace, and separates near-equal eigenvalues only after
+many products. One of b start vectors finds b of them at once, and each product advances one of b chains. Directions
+that run out (an invariant space) leave the block. The module knows no network. Source: Golub and Underwood 1977.
 """
 
 import torch
@@ -47,7 +47,7 @@ def block_lanczos(
         images = torch.stack([product(q) for q in block])
         columns = (basis @ images.T).double().cpu()
         inside = _extended(inside, columns)
-        # Twice is enough: what the first pass leaves is of the size of rounding.
+        # Two passes are enough: the part that the first one leaves is of the size of rounding.
         for _ in range(2):
             images = images - (images @ basis.T) @ basis
         theta, s = torch.linalg.eigh(inside)
@@ -77,6 +77,7 @@ def _orthonormal(rows: Tensor, least: float) -> tuple[Tensor, Tensor]:
 
 
 def _extended(inside: Tensor, columns: Tensor) -> Tensor:
+    """The symmetric matrix T_j, grown by the last block's columns."""
     n, before = len(columns), len(inside)
     grown = torch.zeros(n, n, dtype=torch.float64)
     grown[:before, :before] = inside

@@ -1,16 +1,17 @@
-r"""The top of a spectrum from what an earlier search remembers of it: generalized Davidson.
+r"""The top of a spectrum from the memory of an earlier search: generalized Davidson.
 
-What is known of A is a matrix B. Let V be the vectors multiplied so far, P = 1 - V V^T, and (theta_i, y_i) the pairs
-remembered, scaled so that theta_1 is what the first product finds; then
+All knowledge of A is put into a matrix B. Let V be the vectors multiplied so far, P = 1 - V V^T, and (theta_i, y_i)
+the remembered pairs, scaled so that theta_1 is the value that the first product finds; then
 
     B = A on V, with all that A couples V to;     P (sum_i theta_i y_i y_i^T) P elsewhere
     next vector: P u / |P u|,   u the top eigenvector of B
 
-so that no product is paid for what is remembered, and near-equal neighbours, which a Krylov space needs many products
-to tell from the top, are known from the start. Without a memory u lies in the Krylov space, and this is Lanczos. The
-pair that is found, and its residual, are those of A on V alone: what is remembered decides where to look, not what is
-seen. Of the lower end nothing is remembered: there the next vector is the residual. Everything lies in one orthonormal
-basis (the y_i, the start, one row a product), where it is small matrices.
+So no product is spent on remembered pairs. Near-equal neighbours, which a Krylov space separates from the top only
+after many products, are known from the start. Without a memory u lies in the Krylov space, and this is Lanczos.
+
+The pair that is found and its residual are those of A on V alone: the memory decides only which vector is multiplied
+next. Nothing is remembered of the lower end; there the next vector is the residual. All vectors lie in one orthonormal
+basis (the y_i, the start, one row for each product), in which B and the Ritz pairs are small matrices.
 
 Sources: Davidson 1975; Morgan and Scott 1986 (other preconditioners); Stathopoulos and Saad 1998 (what to keep).
 """
@@ -33,12 +34,12 @@ class _Basis:
         self.rows = self._room[:0]
 
     def coordinates(self, w: Tensor) -> Tensor:
-        """Of w; what of it lies outside is the next row."""
+        """The coordinates of w; its part outside the basis becomes the next row."""
         unit = unit_of(w)
         w = w / unit
         n, size = len(self.rows), float(w.norm())
         inside = w.new_zeros(n)
-        # Twice is enough: what the first pass leaves is of the size of rounding.
+        # Two passes are enough: the part that the first one leaves is of the size of rounding.
         for _ in range(2):
             part = self.rows @ w
             w, inside = w - part @ self.rows, inside + part
@@ -55,18 +56,18 @@ class _Basis:
         return coordinates.to(self.rows) @ self.rows[: len(coordinates)]
 
     def stacked(self, coordinates: list[Tensor]) -> Tensor:
-        """One a row; zero along rows of the basis that came later."""
-        found = torch.zeros(len(coordinates), len(self.rows), dtype=torch.float64)
-        for row, part in zip(found, coordinates, strict=True):
+        """Coordinates as a matrix, one vector a row; zero along rows of the basis that came later."""
+        rows = torch.zeros(len(coordinates), len(self.rows), dtype=torch.float64)
+        for row, part in zip(rows, coordinates, strict=True):
             row[: len(part)] = part
-        return found
+        return rows
 
 
-class Search:
+class DavidsonSearch:
     """The vectors multiplied so far with their images, the Ritz pairs in their span, and B.
 
-    size: of A, as far as it is known; what residuals are relative to is no less than in a space that has shown it all
-    (`lanczos.scales`).
+    size: the size of A, as far as it is known. With it the scale of residuals is no less than in a space that has shown
+    both ends (`lanczos.scales`).
     """
 
     def __init__(self, memory: Memory, like: Tensor, size: float = 0.0) -> None:
@@ -78,9 +79,10 @@ class Search:
         self._images: list[Tensor] = []
 
     def multiply(self, v: Tensor, product: Product) -> None:
+        """Multiply the vector with coordinates v, and update the Ritz pairs."""
         v = v / v.norm()
         if self._multiplied:
-            # Once more: a short direction keeps what rounding left of it along the others.
+            # Orthogonalized again: a short direction keeps a part along the others that rounding left.
             v = v - self.basis.stacked(self._multiplied).T @ (self.basis.stacked(self._multiplied) @ v)
         self._multiplied.append(v / v.norm())
         self._images.append(self.basis.coordinates(product(self.basis.vector(self._multiplied[-1]))))
@@ -94,7 +96,7 @@ class Search:
         self.residuals = self.lengths / scales(self.theta, self.size)
 
     def scale(self) -> None:
-        """What is remembered, so that its first value is what the first product found."""
+        """Scale the remembered values, so that the first of them is the value that the first product found."""
         first = float(self._values[0])
         self._values = self._values * (max(float(self.theta[0]) / first, 0.0) if first else 0.0)
 
@@ -104,8 +106,8 @@ class Search:
         recalled = self.basis.stacked(self._recalled) @ outside
         half = self.space.T @ self._of
         across = half @ outside
-        found = (half - across + (half - across).T) / 2 + across + across.T
-        return found + recalled.T @ (self._values[:, None] * recalled), outside
+        matrix = (half - across + (half - across).T) / 2 + across + across.T
+        return matrix + recalled.T @ (self._values[:, None] * recalled), outside
 
     def towards_the_top(self) -> Tensor | None:
         """The direction to multiply next, or None where the space is invariant."""
@@ -114,15 +116,15 @@ class Search:
         return next((direction for direction in directions if float(direction.norm()) > 1e-6), None)
 
     def towards_the_bottom(self) -> Tensor | None:
-        """None where the residual lies within the space: rounding made it, and multiplied once more it would count."""
+        """The residual of the lower end; None where it lies within the space, and so is rounding alone."""
         outside: Tensor = self.known()[1] @ self._left[0]
         return outside if float(outside.norm()) > 1e-6 * float(self._left[0].norm()) else None
 
     def memory(self, keep: int) -> Memory:
-        """The top pair, and B's own across from it."""
+        """The top pair, and the top pairs of B orthogonal to it."""
         top, (known, _) = self.ritz[-1], self.known()
         across = torch.eye(len(top), dtype=torch.float64) - torch.outer(top, top)
-        # So low that it is not found once more.
+        # Shifts the top pair so low that it is not among the top ones again.
         low = 2 * float(known.norm()) or 1.0
         rest = torch.linalg.eigh(across @ known @ across - low * torch.outer(top, top))
         others = remembered(rest.eigenvalues, rest.eigenvectors, self.basis.rows, min(keep, len(top)) - 1)
@@ -132,7 +134,7 @@ class Search:
     def ended(
         self, product: Product, done: int, *, smallest: bool, tol: float, least: int, most: int, keep: int
     ) -> Ritz:
-        """Goes on, after `done` products."""
+        """Go on with the search after `done` products, until it has converged or `most` products are made."""
         while True:
             ends = {-1: float(self.residuals[-1])} | ({0: float(self.residuals[0])} if smallest else {})
             end = max(ends, key=ends.__getitem__)
@@ -170,16 +172,16 @@ def lanczos_from(
 
     Args:
         memory: of an operator near this one.
-        start: near its first vector, with a part of what may have overtaken it.
-        fresh: where to start anew, one product lost, where the relative residual of `start` is 1 or more: less of A v
-            lies along v then than across it, and the memory is of another operator. Also where v^T A v < 0: of all
-            that is not known zero would be expected, which is more, and looked for in vain.
+        start: a vector near the memory's first one, with a part of those that may have overtaken it.
+        fresh: a start vector for a new search, at the cost of one product, where the memory is of another operator:
+            where the relative residual of `start` is 1 or more, so that less of A v lies along v than across it. Also
+            where v^T A v < 0: B is zero in unknown directions, so unknown directions would look better than v.
         smallest, tol, least, most, keep: as for `lanczos`.
     """
-    search = Search(memory, start)
+    search = DavidsonSearch(memory, start)
     search.multiply(search.basis.coordinates(start), product)
     if most > 1 and (float(search.residuals[0]) >= 1 or float(search.theta[0]) < 0):
-        found = lanczos(product, fresh, smallest=smallest, tol=tol, least=LEAST, most=most - 1, mix=0.0, keep=keep)
-        return replace(found, products=found.products + 1)
+        ritz = lanczos(product, fresh, smallest=smallest, tol=tol, least=LEAST, most=most - 1, mix=0.0, keep=keep)
+        return replace(ritz, products=ritz.products + 1)
     search.scale()
     return search.ended(product, 1, smallest=smallest, tol=tol, least=least, most=most, keep=keep)

@@ -2,9 +2,9 @@ r"""The whole spectrum and the trace from products alone.
 
     phi(t) = 1/n sum_i delta(t - lambda_i)  ~  mean over random z of  sum_k tau_k^2 N(t; theta_k, width^2)
 
-by stochastic Lanczos quadrature: theta_k are the Ritz values of a Krylov space started at z, tau_k the first entries of
-their eigenvectors; its spread over z is the standard error. The trace is Hutch++'s: exact on a low-rank part, sampled
-on the rest. Sources: Golub and Welsch 1969; arXiv 1802.03451; arXiv 2010.09649.
+This is stochastic Lanczos quadrature: theta_k are the Ritz values of a Krylov space started at z, tau_k the first
+entries of their eigenvectors. The spread over z gives the standard error. The trace is that of Hutch++: exact on a
+low-rank part, sampled on the rest. Sources: Golub and Welsch 1969; arXiv 1802.03451; arXiv 2010.09649.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ def density(product: Product, like: Tensor, *, starts: int = 8, steps: int = 40,
     """Stochastic Lanczos quadrature with `starts` random vectors and Krylov spaces of `steps` products.
 
     Args:
-        like: any vector of the operator's size; gives dtype and device.
+        like: any vector of the operator's size, dtype and device.
     """
     generator = torch.Generator().manual_seed(seed)
     nodes, weights = [], []

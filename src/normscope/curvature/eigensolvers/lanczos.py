@@ -3,13 +3,15 @@ r"""Lanczos with full reorthogonalization: both ends of a symmetric operator's s
     A Q_j = Q_j T_j + beta_j q_{j+1} e_j^T,    T_j = S diag(theta) S^T tridiagonal
     Ritz pairs (theta_i, Q_j s_i),   residual ||A v - theta v|| = beta_j |s_{j,i}|
 
-The residual comes for free with every step; a pair counts as converged when residual <= tol * scale. The scale of
-positive values is the largest of them, that of negative ones the largest |theta| (`scales`): an upper end beside a
-lower one of forty times its size is known as well as alone. Then some eigenvalue lies within tol * scale of theta: that
-it is the largest one cannot be proved from products alone, so the start mixes random directions into whatever is handed
-in, and at least `least` products are made. With C outputs the top C eigenvalues nearly coincide; a stop by the
-residual, unlike one by a small change of theta, resolves them.
-Knows no network: A is a function from a vector to a vector.
+The residual comes for free with every step. A pair counts as converged when residual <= tol * scale. The scale of
+positive values is the largest of them, that of negative values the largest |theta| (`scales`): so an upper end is known
+as well beside a lower end forty times as large as it is alone.
+
+After convergence some eigenvalue lies within tol * scale of theta. Products alone cannot prove that it is the largest
+one. So random directions are mixed into the start, and at least `least` products are made. With C outputs the top C
+eigenvalues nearly coincide; a stop by the residual resolves them, a stop by a small change of theta does not.
+
+The module knows no network: A is a function from a vector to a vector.
 """
 
 import math
@@ -20,18 +22,18 @@ import torch
 from torch import Tensor
 
 Product = Callable[[Tensor], Tensor]
-# An upper end that is smaller than this share of the lower one is known to a residual relative to this share: with
-# tol=1e-3 this is 1e-5 of the spectrum, which float32 still resolves.
+# Least scale of an upper end, as a share of the lower end's size: with tol=1e-3 the residual is then 1e-5 of the
+# spectrum, which float32 still resolves.
 _LEAST_SHARE = 0.01
-# Entries of a basis that are turned at once: such a part of it stays in a processor's cache.
+# Entries of a basis that are rotated at once: a part of this size stays in a processor's cache.
 _COLUMNS = 1 << 16
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What a later search can start from (`warm.py`): the largest Ritz values and their orthonormal vectors, as rows.
+    """Ritz pairs that a later search can start from: the largest values and their orthonormal vectors, as rows.
 
-    Only the first need have converged.
+    Only the first pair need have converged.
     """
 
     values: tuple[float, ...]
@@ -42,8 +44,8 @@ class Memory:
 class Ritz:
     """Eigenvalue estimates from both ends, each with its residual relative to the scale of its end (`scales`).
 
-    values: descending, all that the searched space has. vectors: of the `k` largest, one a row. memory: of the `keep`
-    largest, converged or not.
+    values: all of the searched space, descending. vectors: those of the `k` largest values, one a row. memory: the
+    `keep` largest pairs, converged or not.
     """
 
     values: tuple[float, ...]
@@ -56,10 +58,10 @@ class Ritz:
 
 
 def scales(theta: Tensor, size: float = 0.0) -> Tensor:
-    """What the residuals of `theta`, in ascending order, are relative to: each one's scale.
+    """The scale of each value of `theta` (in ascending order), which its residual is relative to.
 
-    Of negative values it is the largest |theta|, or `size` where that is more; of the others the largest of them, and
-    no less than `_LEAST_SHARE` of that of the negative ones.
+    The scale of negative values is the largest |theta|, or `size` where that is more. The scale of the others is the
+    largest of them, and no less than `_LEAST_SHARE` of the scale of negative values.
 
     Example:
         >>> scales(torch.tensor([-40.0, 0.5, 1.0])).tolist()
@@ -71,14 +73,14 @@ def scales(theta: Tensor, size: float = 0.0) -> Tensor:
 
 
 def rounding(dtype: torch.dtype) -> float:
-    """Share of the largest value below which what a product adds is rounding, and no direction to go on in."""
+    """Share of the largest value below which the part that a product adds is rounding, and no new direction."""
     return max(8 * torch.finfo(dtype).eps, 1e-12)
 
 
 def unit_of(w: Tensor) -> float:
     """A power of two near the largest entry, by which division is exact.
 
-    In other units squares may leave float32, and a length of 0 or inf would pass for an invariant space.
+    Without this unit squares may leave float32, and a length of 0 or inf would pass for an invariant space.
     """
     least, largest = w.aminmax()
     return math.ldexp(1.0, math.frexp(max(-float(least), float(largest)))[1])
@@ -101,18 +103,18 @@ class Krylov:
 
     @property
     def beta(self) -> float:
-        """Length of what the last product added outside the space; 0 where it is invariant."""
+        """Length of the part of the last product outside the space; 0 where the space is invariant."""
         return self.betas[-1]
 
     def add(self, product: Product) -> None:
-        """One product, of the next basis vector."""
+        """Multiply the next basis vector, and extend the space by the product."""
         j = len(self.alphas)
         if j + 1 == len(self._rows):
             self._rows = torch.cat([self._rows, self._rows.new_empty(min(j, self._most - j), self._rows.shape[1])])
         q, w = self._rows[j], self._rows[j + 1]
-        found = product(q)
-        unit = unit_of(found)
-        torch.div(found, unit, out=w)
+        image = product(q)
+        unit = unit_of(image)
+        torch.div(image, unit, out=w)
         alpha = float(w @ q)
         if not math.isfinite(alpha):
             raise ValueError(
@@ -123,7 +125,7 @@ class Krylov:
         w.sub_(q, alpha=alpha)
         if j:
             w.sub_(self._rows[j - 1], alpha=self.beta / unit)
-        # Once is enough after these two: what is left in the space is of the size of rounding.
+        # One more pass is enough after these two: the part left in the space is of the size of rounding.
         w.addmv_(self.basis.T, self.basis @ w, alpha=-1)
         length = float(w.norm())
         self.betas.append(unit * length)
@@ -135,12 +137,12 @@ class Krylov:
         return torch.diag(torch.tensor(self.alphas, dtype=torch.float64)) + off + off.T
 
     def turned(self, coordinates: Tensor) -> Tensor:
-        """coordinates^T basis, one vector a column of `coordinates`; made in the basis's memory, which is used up."""
+        """coordinates^T basis, one vector a column of `coordinates`; the basis's memory is written over."""
         turn, basis = coordinates.T.to(self._rows), self.basis
         count = len(turn)
         for part in basis.split(_COLUMNS, dim=1):
             part[:count] = turn @ part
-        # Rows that were never written take no memory on a CPU; others would stay for as long as the vectors do.
+        # Rows that were never written take no memory on a CPU. All others would stay for as long as the vectors do.
         taken = len(basis) if basis.device.type == "cpu" else len(self._rows)
         return basis[:count] if taken <= 2 * count else basis[:count].clone()
 
@@ -208,13 +210,13 @@ def lanczos(
 
 
 def remembered(theta: Tensor, s: Tensor, basis: Tensor, keep: int) -> Memory:
-    """Of Ritz values in ascending order and their vectors' coordinates, one a column."""
+    """The `keep` largest Ritz pairs; theta in ascending order, s the coordinates of the vectors, one a column."""
     kept = min(keep, len(theta))
     return Memory(tuple(theta.flip(0)[:kept].tolist()), s.flip(1)[:, :kept].to(basis).T @ basis)
 
 
 def _mixed(start: Tensor, length: float) -> Tensor:
-    """Not orthogonal to any eigenvector, and near `start`; no generator but its own is moved."""
+    """A vector near `start` that is orthogonal to no eigenvector; its generator is its own."""
     if not length:
         return start
     generator = torch.Generator().manual_seed(0)

@@ -1,8 +1,8 @@
-"""Where a search begins.
+"""Start vectors of a search, fresh or from the memory of an earlier one.
 
-Afresh: the gradient, which lies to a large part in the top eigenvectors, with a random vector of the same length, which
-misses none. From an earlier look: its vector with a part of that, and of all it remembers, so that a neighbour that has
-overtaken it shows.
+A fresh start is the gradient, most of which lies in the top eigenvectors, plus a random vector of the same length,
+which misses no eigenvector. A warm start is the remembered top vector, plus a small part of the fresh start and of the
+other remembered vectors, so that a neighbour that has overtaken the top one shows.
 """
 
 import math
@@ -12,11 +12,11 @@ from torch import Tensor
 
 from normscope.curvature.eigensolvers.lanczos import Memory
 
-# Enough for an eigenvector that has overtaken the last one to show: of those remembered, one that is ahead by 3 %. From
-# 0.03 on a warm start costs more products (measured from one training step to the next).
+# Share of the fresh start. This much lets an eigenvector that has overtaken the last one show: of those remembered, one
+# that is ahead by 3 %. From 0.03 on a warm start costs more products (measured from one training step to the next).
 WARM = 0.01
-# Pairs to remember: more than ten outputs, as many as whose top eigenvalues nearly coincide. With 8 a warm start took
-# more products (6 for 5), with 24 no fewer.
+# Pairs to remember: more than the ten eigenvalues that nearly coincide at the top with ten outputs. With 8 a warm start
+# took more products (6 for 5), with 24 no fewer.
 KEPT = 12
 
 
@@ -26,7 +26,7 @@ def fresh_start(gradient: Tensor, block: int, seed: int) -> Tensor:
         raise ValueError(
             f"block= start vectors are at most as many as parameters, {gradient.numel()} here; got {block}."
         )
-    # Drawn where it is used: for a large network on a GPU the host would take longer than some products.
+    # Drawn on the device: for a large network on a GPU, drawing on the host would take longer than some products.
     generator = torch.Generator(gradient.device).manual_seed(seed)
     rows = gradient.new_empty(block, gradient.numel()).normal_(generator=generator)
     rows = rows / rows.norm(dim=1, keepdim=True)
@@ -37,7 +37,7 @@ def fresh_start(gradient: Tensor, block: int, seed: int) -> Tensor:
 
 
 def warm_start(memory: Memory, fresh: Tensor) -> Tensor:
-    """As many as `fresh` has; one alone has a part of all that is remembered."""
+    """As many start vectors as `fresh` has; a single one has a part of every remembered vector."""
     known = memory.vectors.to(fresh)
     rows = fresh.clone()
     if len(rows) == 1:

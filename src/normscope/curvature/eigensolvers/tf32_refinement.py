@@ -1,30 +1,48 @@
-r"""A search by products rounded to TF32, and its end by exact ones.
+r"""A search by products rounded to TF32, finished by exact products.
 
 A GPU multiplies matrices of numbers rounded to ten bits several times as fast. A whole product then takes 0.4 to 0.6 of
-its time (VGG-16 and PreActResNet-18 on an H200) and is right to 1e-4 to 1e-3 of its size, about what a search is asked
-for. What is found so is multiplied in full precision, and gone on with from there as from a memory (`warm.py`): value
-and residual are of exact products alone. The size that residuals are relative to is the larger end's, as in a search by
-exact products, which may be known from rounded ones.
+its time (VGG-16 and PreActResNet-18 on an H200) and is right to 1e-4 to 1e-3 of its size, about the tolerance of a
+search. The vectors found by rounded products are multiplied in full precision, and the search goes on from them as from
+a memory (`davidson.py`), so value and residual come from exact products alone. Residuals are relative to the larger
+end's size, as in a search by exact products; that size may be known from rounded products.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from normscope.curvature.autograd.differentiable_kernels import rounded
-from normscope.curvature.eigensolvers.davidson import Search
+from normscope.curvature.eigensolvers.davidson import DavidsonSearch
 from normscope.curvature.eigensolvers.lanczos import Product, Ritz
 from normscope.curvature.eigensolvers.start_vectors import KEPT
 
-# Relative residual that rounded products lead to: asked for less, a search by them would be in vain.
+# Relative residual that rounded products reach: for a smaller tolerance a search by them would be in vain.
 _TOL = 5e-4
-# More than that, and it was no rounding: the model has another forward mode than backward (`around.py`).
+# A relative difference larger than this is not rounding: the model's forward mode and backward pass are of different
+# maps (`operators/gauss_newton.py`).
 _MISLED = 0.1
-# Products set apart for the end, and how many a search must be allowed to spare them.
+# Products set apart for the exact end, and the fewest products a search must be allowed for that to pay.
 _END, _LEAST = 4, 16
+
+_rounded: ContextVar[bool] = ContextVar("_rounded", default=False)
+
+
+@contextmanager
+def rounded() -> Iterator[None]:
+    """Inside, products may be rounded to TF32; whoever makes a product asks `is_rounded`."""
+    token = _rounded.set(True)
+    try:
+        yield
+    finally:
+        _rounded.reset(token)
+
+
+def is_rounded() -> bool:
+    return _rounded.get()
 
 
 def rehearsable(like: Tensor, tol: float, most: int) -> bool:
@@ -39,29 +57,32 @@ def rehearsed(
 ) -> Ritz:
     """`search(product, ...)` by rounded products, its end by exact ones."""
 
-    def quick(v: Tensor) -> Tensor:
+    def by_rounded_products(v: Tensor) -> Tensor:
         with rounded():
             return product(v)
 
     def exactly(done: int) -> Ritz:
-        found = search(product, smallest=smallest, tol=tol, least=least, most=most - done, keep=keep)
-        return replace(found, products=done + found.products)
+        ritz = search(product, smallest=smallest, tol=tol, least=least, most=most - done, keep=keep)
+        return replace(ritz, products=done + ritz.products)
 
     try:
-        seen = search(quick, smallest=smallest, tol=tol, least=least - 1, most=most - _END, keep=max(keep, KEPT))
+        rehearsal = search(
+            by_rounded_products, smallest=smallest, tol=tol, least=least - 1, most=most - _END, keep=max(keep, KEPT)
+        )
     except RuntimeError:
-        # Torch does not let a forward read its older flags of precision meanwhile. What else it was comes again.
+        # Torch refuses a forward that reads its older precision flags while the newer ones are set. Any other error
+        # will recur in the exact search.
         return exactly(0)
-    size = max(map(abs, seen.values))
-    end = Search(seen.memory, seen.vectors[0], size)
-    both = smallest and len(seen.values) > 1
-    wanted = (seen.vectors[0], seen.smallest_vector) if both else (seen.vectors[0],)
+    size = max(map(abs, rehearsal.values))
+    end = DavidsonSearch(rehearsal.memory, rehearsal.vectors[0], size)
+    both = smallest and len(rehearsal.values) > 1
+    wanted = (rehearsal.vectors[0], rehearsal.smallest_vector) if both else (rehearsal.vectors[0],)
     top, *bottom = [end.basis.coordinates(v) for v in wanted]
     end.multiply(top, product)
-    error = math.hypot(float(end.theta[0]) - seen.values[0], float(end.lengths[0]))
-    if seen.converged and error > max(_MISLED, 2 * tol) * size:
-        return exactly(seen.products + 1)
+    error = math.hypot(float(end.theta[0]) - rehearsal.values[0], float(end.lengths[0]))
+    if rehearsal.converged and error > max(_MISLED, 2 * tol) * size:
+        return exactly(rehearsal.products + 1)
     for direction in bottom:
         end.multiply(end.basis.stacked([direction])[0], product)
-    done = seen.products + len(wanted)
+    done = rehearsal.products + len(wanted)
     return end.ended(product, done, smallest=smallest, tol=tol, least=0, most=most, keep=keep)

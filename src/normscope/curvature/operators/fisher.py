@@ -10,9 +10,10 @@ w_n is the weight of a term in the loss (1/N under a mean). With the loss as -lo
     binary, with logits p = sigmoid(f)    s = p - y                                             B = d^2 l/df^2
     nll_loss            p = exp(f)        s = -onehot(y)                                        B = w diag(p)
 
-For the first three F is the generalized Gauss-Newton matrix; for nll_loss, linear in its outputs, the Gauss-Newton
-matrix is zero and F is that of cross-entropy before the log-softmax. Under batch statistics f_n depends on the whole
-batch; the labels stay independent given the outputs, so the formula holds with J_n the derivative through them.
+For the first three F is the generalized Gauss-Newton matrix. The nll_loss is linear in its outputs: its Gauss-Newton
+matrix is zero, and F is that of cross-entropy before the log-softmax. Under batch statistics f_n depends on the whole
+batch. The labels stay independent given the outputs, so the formula holds with J_n the derivative through them.
+
 The largest eigenvalue of a sampled F is biased upwards (a maximum of a noisy matrix); its standard error is that of
 v^T F v at the vector found. Sources: arXiv 1412.1193, Section 9; arXiv 1905.12558 for sampled against empirical.
 """
@@ -46,7 +47,7 @@ _MODULES: dict[type, str] = {
 
 
 def distribution(loss_fn: Callable[..., Any]) -> str | None:
-    """What y is drawn from if the loss is -log p(y | f); None where it is not one known here (weights, smoothing).
+    """The distribution of y if the loss is -log p(y | f); None where it is none known here (weights, smoothing).
 
     Example:
         >>> distribution(F.cross_entropy), distribution(nn.CrossEntropyLoss(label_smoothing=0.1))
@@ -60,7 +61,7 @@ def distribution(loss_fn: Callable[..., Any]) -> str | None:
 
 @dataclass(frozen=True)
 class FisherOfOutputs:
-    """B by the scores of its draws, (K, *outputs), whose inner products go over `dims`; or by its diagonal."""
+    """B by the scores of its draws, of shape (K, *outputs), with inner products over `dims`; or B by its diagonal."""
 
     scores: Tensor | None
     dims: tuple[int, ...]
@@ -129,7 +130,7 @@ def _squared_rate(loss_fn: Callable[..., Any], output: Tensor) -> float:
 
 
 def _weights(loss_fn: Callable[..., Any], output: Tensor, target: Any) -> Tensor:
-    """Of each term, in a shape that broadcasts against the outputs; 0 where the target is ignored."""
+    """The weight of each term, in a shape that broadcasts against the outputs; 0 where the target is ignored."""
     if distribution(loss_fn) == BINARY:
         terms = torch.ones_like(output)
     else:

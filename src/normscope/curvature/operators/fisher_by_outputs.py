@@ -1,4 +1,4 @@
-r"""The Fisher matrix seen from the outputs: same nonzero spectrum, often far smaller.
+r"""The Fisher matrix by its dual over the outputs, and the mean mode: same nonzero spectrum, often far smaller.
 
     I = 1/m J^T J  (parameters)        F = 1/m J J^T  (m samples x C outputs)        J = df/dtheta
 
@@ -8,7 +8,7 @@ for the loss 1/2 mean_n ||f - y||^2. Bounds and the mean mode, for output k with
 
 V is the Rayleigh quotient of F at the all-ones direction of output k; it contains the diagonal s = t, and the unbiased
 U = (m V - 1/m sum_s ||g_s||^2) / (m - 1) does not: V - U is O(1/m). Under batch statistics f_k(x_s) depends on the
-whole batch and g_s is its gradient all the same. Source: seed 002, Eqs. (147), (150), (152), (153).
+whole batch, and g_s is its gradient through the statistics. Source: Wei et al. 2019, Eqs. (147), (150), (152), (153).
 """
 
 from collections.abc import Callable
@@ -48,7 +48,7 @@ class MeanMode:
     environment: dict[str, str | int] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """The mean mode as a plain dictionary for JSON."""
         return {"kind": "mean_mode", "schema": SCHEMA} | plain(asdict(self))
 
     def save(self, path: str | Path) -> None:
@@ -56,7 +56,7 @@ class MeanMode:
 
 
 def dual(network: Network) -> tuple[Callable[[Tensor], Tensor], torch.Size]:
-    """u -> F u on flattened outputs, and the outputs' shape; matrix-free, one backward and one forward a product."""
+    """The product u -> F u on flattened outputs, and the outputs' shape; one backward and one forward a product."""
     output = network.output()
     pull, push = network.pull(output), network.push()
     m, shape = len(output), output.shape
@@ -70,15 +70,6 @@ def dual(network: Network) -> tuple[Callable[[Tensor], Tensor], torch.Size]:
         return t.reshape(-1) / m
 
     return product, shape
-
-
-def dense_dual(network: Network) -> Tensor:
-    """F itself, from one backward pass for each sample and output."""
-    output = network.output()
-    pull = network.pull(output)
-    units = torch.eye(output.numel(), dtype=output.dtype, device=output.device)
-    rows = torch.stack([pull(unit.view(output.shape)) for unit in units])
-    return rows @ rows.T / len(output)
 
 
 def mean_mode_of(network: Network, *, tol: float = 1e-3, most: int = 100, seed: int = 0, dense: int = 100) -> MeanMode:
@@ -97,20 +88,20 @@ def mean_mode_of(network: Network, *, tol: float = 1e-3, most: int = 100, seed: 
     pull, m, outputs = network.pull(output), len(output), output[0].numel()
     generator = torch.Generator().manual_seed(seed)
 
-    def at(k: int, weights: Tensor) -> float:
+    def squared_length(k: int, weights: Tensor) -> float:
         """||sum_s weights_s grad f_k(x_s)||^2."""
         u = torch.zeros_like(output).view(m, outputs)
         u[:, k] = weights
         return float(pull(u.view(output.shape)).square().sum())
 
     ones = torch.ones(m).to(output)
-    sums = [at(k, ones) for k in range(outputs)]
+    sums = [squared_length(k, ones) for k in range(outputs)]
     if m * outputs <= dense:
         signs, error = list(torch.eye(m).to(output)), 0.0
-        squares = [sum(at(k, sign) for sign in signs) for k in range(outputs)]
+        squares = [sum(squared_length(k, sign) for sign in signs) for k in range(outputs)]
     else:
         draws = [(torch.randint(0, 2, (m,), generator=generator) * 2 - 1).to(output) for _ in range(SIGNS)]
-        table = torch.tensor([[at(k, sign) for k in range(outputs)] for sign in draws], dtype=torch.float64)
+        table = torch.tensor([[squared_length(k, sign) for k in range(outputs)] for sign in draws], dtype=torch.float64)
         squares = table.mean(0).tolist()
         error = float(table.sum(1).std() / len(table) ** 0.5) / m
     product, shape = dual(network)

@@ -3,7 +3,7 @@ r"""The loss as a function of the outputs f, and of the parameters that it reads
     G = (J, 1)^T (d^2 l / d(f, theta)^2) (J, 1)             J = df/dtheta
 
 is the generalized Gauss-Newton matrix of both: where l reads no parameter it is J^T (d^2 l / df^2) J, and a penalty
-adds its Hessian. Targets, and what a loss holds, are lent as copies.
+adds its Hessian. Targets, and tensors that a loss holds, are lent as copies.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from normscope.curvature.autograd.differentiable_kernels import derivable
+from normscope.curvature.autograd.patching import differentiable_kernels
 from normscope.curvature.autograd.user_functions import refuse_delayed, refuse_without_second_derivative
 from normscope.curvature.operators.fisher import LOG_LABELS, distribution
 from normscope.isolation.batch_copies import Copies, lending
@@ -22,7 +22,7 @@ from normscope.loss_mismatch import check_outputs, explaining
 from normscope.objective import main_output, own_loss
 
 Bent = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]]
-# Relative part of the gradient that may pass by the predictions of a model with a loss of its own: rounding.
+# Relative part of the gradient that may go past the predictions of a model with a loss of its own: rounding.
 _THROUGH = 1e-3
 
 
@@ -30,10 +30,10 @@ class LossOfOutputs:
     """loss_fn(outputs, targets) of one batch.
 
     Args:
-        originals: the parameters that the model has outside, in whose places it is lent others.
-        dtype: that of the tensors the loss holds, None for their own.
+        originals: the model's own parameters, in whose places it is lent copies.
+        dtype: cast the tensors that the loss holds to it; None leaves them.
 
-    direct: whether the loss reads parameters itself; linear: whether it has no curvature at all. Known after `bent`.
+    direct: whether the loss reads parameters itself. linear: whether it has no curvature. Both are set by `bent`.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class LossOfOutputs:
         """The loss, at other targets if they are given."""
         targets = self.targets if targets is None else targets
         check_outputs(self.loss_fn, output, targets)
-        with derivable(self._device), explaining(targets):
+        with differentiable_kernels(self._device), explaining(targets):
             loss = self._lending(output, targets)
         if not isinstance(loss, Tensor) or loss.ndim:
             got = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
@@ -65,18 +65,18 @@ class LossOfOutputs:
         return loss
 
     def _refuse_held(self, loss: Tensor) -> None:
-        """A loss that holds the model's parameters in a list of its own has others than the model has here."""
+        """Refuse a loss that holds the model's own parameters: the model has copies of them here."""
         if not loss.requires_grad or distribution(self.loss_fn) is not None:
             return
-        found = torch.autograd.grad(loss, self._originals, retain_graph=True, allow_unused=True)
-        if any(slope is not None for slope in found):
+        slopes = torch.autograd.grad(loss, self._originals, retain_graph=True, allow_unused=True)
+        if any(slope is not None for slope in slopes):
             raise ValueError(
                 "loss_fn holds parameters of the model itself; while it is measured the model has copies of them, so "
                 "what it adds would have no curvature. Have it read them at each call: model.parameters()."
             )
 
     def read(self, outputs: Any) -> tuple[int, ...]:
-        """Numbers of the tensors among the outputs that the loss depends on; none for one tensor or the predictions."""
+        """Numbers of the outputs that the loss depends on; () where the outputs are one tensor or own predictions."""
         if self.loss_fn is own_loss_of:
             main = main_output(outputs)
             if main is None or not main.requires_grad:
@@ -84,9 +84,9 @@ class LossOfOutputs:
             return ()
         if isinstance(outputs, Tensor):
             return ()
-        found = tree_leaves(outputs)
-        moving = [i for i, part in enumerate(found) if isinstance(part, Tensor) and part.requires_grad]
-        moved = [part.detach().requires_grad_() if i in moving else part for i, part in enumerate(found)]
+        parts = tree_leaves(outputs)
+        moving = [i for i, part in enumerate(parts) if isinstance(part, Tensor) and part.requires_grad]
+        moved = [part.detach().requires_grad_() if i in moving else part for i, part in enumerate(parts)]
         loss = self(tree_unflatten(moved, tree_flatten(outputs)[1]))
         slopes = torch.autograd.grad(loss, [moved[i] for i in moving], allow_unused=True) if loss.requires_grad else []
         read = tuple(i for i, slope in zip(moving, slopes, strict=False) if slope is not None)
@@ -95,7 +95,7 @@ class LossOfOutputs:
         return read
 
     def bent(self, outputs: Any, read: tuple[int, ...], leaves: Sequence[Tensor]) -> Bent:
-        """(J v, v) -> the second derivative along them, by the outputs and by the leaves (None without any)."""
+        """The map (J v, v) -> second derivatives along them, by outputs and by leaves (None without a penalty)."""
         if self.loss_fn is own_loss_of:
             return self._bent_inside(outputs, read, leaves)
         z = joined(outputs, read).detach().requires_grad_()
@@ -112,9 +112,9 @@ class LossOfOutputs:
                 return torch.zeros_like(u), None
             along = [u, *split(v, leaves)] if self.direct else [u]
             taken = [along[i] for i in curved]
-            found = torch.autograd.grad(grads, inputs, taken, retain_graph=True, allow_unused=True)
-            by_outputs = torch.zeros_like(u) if found[0] is None else found[0]
-            return by_outputs, flat(found[1:], leaves) if self.direct else None
+            slopes_along = torch.autograd.grad(grads, inputs, taken, retain_graph=True, allow_unused=True)
+            by_outputs = torch.zeros_like(u) if slopes_along[0] is None else slopes_along[0]
+            return by_outputs, flat(slopes_along[1:], leaves) if self.direct else None
 
         generator = torch.Generator(z.device).manual_seed(0)
         probe = torch.empty_like(z).normal_(generator=generator)
@@ -124,7 +124,7 @@ class LossOfOutputs:
         return product
 
     def _bent_inside(self, outputs: Any, read: tuple[int, ...], leaves: Sequence[Tensor]) -> Bent:
-        """The same for a loss that the model computes of its predictions z: by the part of its graph from z on."""
+        """`bent` for a loss that the model computes from its predictions z: by the part of its graph from z on."""
         z, loss = joined(outputs, read), self(outputs)
         (slope,) = torch.autograd.grad(loss, z, create_graph=True, allow_unused=True)
         if slope is None:
@@ -138,21 +138,21 @@ class LossOfOutputs:
         def product(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None]:
             if not slope.requires_grad:
                 return torch.zeros_like(u), None
-            (found,) = torch.autograd.grad(slope, z, u, retain_graph=True, allow_unused=True)
-            return torch.zeros_like(u) if found is None else found, None
+            (slope_along,) = torch.autograd.grad(slope, z, u, retain_graph=True, allow_unused=True)
+            return torch.zeros_like(u) if slope_along is None else slope_along, None
 
         return product
 
 
 def own_loss_of(outputs: Any, _: Any) -> Tensor:
-    """In the place of loss_fn(outputs, targets) where the model or forward= computes the loss itself."""
+    """The loss_fn of a model, or of a forward=, that computes the loss itself."""
     return own_loss(outputs)
 
 
 def joined(outputs: Any, read: tuple[int, ...]) -> Tensor:
-    """The tensors number `read` among the outputs as one: itself where it is one, else all entries in a row.
+    """The outputs of the numbers `read` as one tensor: itself where it is one, else all entries in a row.
 
-    Without numbers: outputs that are one tensor, or the predictions among several.
+    With no numbers: the outputs where they are one tensor, or the predictions among several.
     """
     if isinstance(outputs, Tensor):
         return outputs
@@ -161,21 +161,21 @@ def joined(outputs: Any, read: tuple[int, ...]) -> Tensor:
         if main is None:
             raise NoOutputs
         return main
-    found = tree_leaves(outputs)
-    parts = [found[i] for i in read]
+    leaves = tree_leaves(outputs)
+    parts = [leaves[i] for i in read]
     return parts[0] if len(parts) == 1 else torch.cat([part.reshape(-1) for part in parts])
 
 
 def rebuilt(outputs: Any, read: tuple[int, ...], z: Tensor) -> Any:
-    """The outputs with z in the place of what `joined` took; all else is held constant."""
+    """The outputs with z in the place of the tensors that `joined` took; the others are held constant."""
     if isinstance(outputs, Tensor):
         return z
-    found, form = tree_flatten(outputs)
-    found = [part.detach() if isinstance(part, Tensor) else part for part in found]
-    parts = [z] if len(read) == 1 else split(z, [found[i] for i in read])
+    leaves, form = tree_flatten(outputs)
+    leaves = [part.detach() if isinstance(part, Tensor) else part for part in leaves]
+    parts = [z] if len(read) == 1 else split(z, [leaves[i] for i in read])
     for i, part in zip(read, parts, strict=True):
-        found[i] = part
-    return tree_unflatten(found, form)
+        leaves[i] = part
+    return tree_unflatten(leaves, form)
 
 
 class NoOutputs(ValueError):

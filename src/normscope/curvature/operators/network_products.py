@@ -1,10 +1,10 @@
 r"""Curvature of a network's loss as products with vectors, on copies.
 
     H v = d/de grad L(theta + e v)                    Hessian: reverse over reverse, the graph of the gradient kept
-                                                      (through layers with cheap second derivatives: `second.py`)
+                                                      (through layers with cheap second derivatives: `patching.py`)
     G v = J^T (d^2 l / df^2) (J v)                    generalized Gauss-Newton: J v forward, J^T u by a kept graph
-                                                      (with what the loss reads of the parameters: `outer.py`; in
-                                                      eval mode J v by the graph of the gradient: `slopes.py`)
+                                                      (penalties: `loss_of_outputs.py`; in eval mode J v by the
+                                                      graph of the gradient: `gauss_newton.py`)
     F v = J^T B (J v)                                 Fisher: B the Fisher matrix of the outputs (`fisher.py`)
 
 f are the outputs, l(f) the loss of the batch, J = df/dtheta; derivatives go through the statistics as `stats` says
@@ -20,16 +20,13 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from normscope.curvature.autograd.batchnorm_tangents import fused, with_tangent
 from normscope.curvature.autograd.convolutions import gradients_of_the_user
-from normscope.curvature.autograd.differentiable_kernels import derivable
-from normscope.curvature.autograd.double_backward import twice_derivable
-from normscope.curvature.autograd.saved_outputs import Outputs
+from normscope.curvature.autograd.forward_mode import Outputs, fused, with_tangent
+from normscope.curvature.autograd.patching import differentiable_kernels, fast_second_derivatives
 from normscope.curvature.autograd.user_functions import Calls, refuse_delayed, refuse_without_second_derivative
 from normscope.curvature.eigensolvers.lanczos import Product
 from normscope.curvature.operators.fisher import FisherOfOutputs, fisher_of_outputs
-from normscope.curvature.operators.gauss_newton import adjoint, around
-from normscope.curvature.operators.gradient_map import Gradients, goes_into_weights, gradients_by_slope
+from normscope.curvature.operators.gauss_newton import Gradients, adjoint, around, goes_into_weights, gradients_by_slope
 from normscope.curvature.operators.loss_of_outputs import Bent, LossOfOutputs, joined
 from normscope.curvature.operators.sample_coupling import depends_on_others
 from normscope.curvature.operators.statistics import reading
@@ -49,8 +46,9 @@ class Network:
 
     Args:
         call: call(model, x) gives the outputs.
-        draws, seed: of the sampled Fisher matrix; draws=0 is the exact one.
-        dtype: that in which the model is lent, for the tensors that a loss holds; None for its own.
+        chosen: numbers of the lent parameters, all by default.
+        draws, seed: labels drawn for the sampled Fisher matrix and their seed; draws=0 is the exact matrix.
+        dtype: the dtype in which the model is lent, for the tensors that a loss holds; None for its own.
     """
 
     def __init__(
@@ -78,10 +76,6 @@ class Network:
         self._folds = goes_into_weights(model, stats)
         self.forward_mode = True
         self.leaves = [lent.leaves[i] for i in (range(len(lent.leaves)) if chosen is None else chosen)]
-        for leaf in lent.leaves:
-            leaf.requires_grad_(False)
-        for leaf in self.leaves:
-            leaf.requires_grad_(True)
 
     @property
     def size(self) -> int:
@@ -89,24 +83,24 @@ class Network:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Around backward passes too: activation checkpointing calls the layers again there."""
-        with twice_derivable(), reading(self._model, self._stats), derivable(self._device):
+        """Inside, forwards read the statistics as asked, also those that checkpointing repeats in backward passes."""
+        with fast_second_derivatives(), reading(self._model, self._stats), differentiable_kernels(self._device):
             yield
 
     def output(self, x: Any = None, around: AbstractContextManager[None] | None = None) -> Any:
-        """Of the batch, or of a copy `x` of its inputs; `around` is entered for the call of the model."""
+        """The outputs on the batch, or on a copy `x` of its inputs; `around` is entered for the call of the model."""
         if self._fresh:
             self._lent.draws = True
         self._lent.reset()
         with self._reading(), gradients_of_the_user(), around or nullcontext():
-            found = self._call(self._model, self._x.take() if x is None else x)
+            outputs = self._call(self._model, self._x.take() if x is None else x)
         if self._fresh:
             self._lent.draws = self._lent.generators.moved()
             self._fresh = False
-        return found
+        return outputs
 
     def mixes(self, *, whole: bool = False) -> bool:
-        """Whether a sample's output depends on other samples; whole: in a pass of all, where a number hangs on it."""
+        """Whether a sample's output depends on other samples; whole: look in a pass of all samples, not of a few."""
         x = self._x.take()
         if not isinstance(x, Tensor) or not x.is_floating_point() or not x.ndim:
             return False
@@ -119,36 +113,36 @@ class Network:
             return self.loss(self.output())
 
     def value_and_gradients(self, *, matrix: str = "") -> tuple[Tensor, Parts]:
-        """The loss, and its gradient by each leaf; None where it has no part in the loss.
+        """The loss, and its gradient by each leaf; None where the leaf has no part in the loss.
 
-        matrix: keep the graph for `product` with it, which then makes none of its own.
+        matrix: keep the graph for the `product` of this matrix, which then makes none of its own.
         """
         if matrix == "hessian":
-            loss, found = self._begun["hessian"] = self._derivable_gradients()
-            return loss.detach(), [None if g is None else g.detach() for g in found]
+            loss, gradients = self._begun["hessian"] = self._derivable_gradients()
+            return loss.detach(), [None if g is None else g.detach() for g in gradients]
         kept = Outputs(self._model) if matrix and not self._folds else None
         output, along = self.output(around=None if kept is None else kept.keeping()), None
         loss = self.loss(output)
-        found = [None] * len(self.leaves)
+        gradients = [None] * len(self.leaves)
         slopes = None
         if matrix and self._folds and loss.requires_grad and isinstance(output, Tensor) and output.requires_grad:
             with self._reading():
                 slopes = gradients_by_slope(loss, output, self.leaves)
         if slopes is not None:
-            found, u = slopes
-            along = None if u is None else self._tangent(found, u)
+            gradients, u = slopes
+            along = None if u is None else self._tangent(gradients, u)
         elif loss.requires_grad:
-            found = self._grad([loss], self.leaves, None, keep=kept is not None)
+            gradients = self._grad([loss], self.leaves, None, keep=kept is not None)
         if matrix and (slopes is not None or kept is not None):
             self._begun[matrix] = kept, output, along
-        return loss.detach(), [None if g is None else g.detach() for g in found]
+        return loss.detach(), [None if g is None else g.detach() for g in gradients]
 
     def gradient(self, matrix: str = "") -> Tensor:
         return flat(self.value_and_gradients(matrix=matrix)[1], self.leaves)
 
     @property
     def linear(self) -> bool:
-        """Whether a Gauss-Newton product was made, of a loss without curvature; the parameters' part too is zero."""
+        """Whether a Gauss-Newton product has shown a loss without curvature, by outputs and by parameters."""
         return self.loss.linear
 
     @property
@@ -156,7 +150,7 @@ class Network:
         return self.loss.direct
 
     def product(self, matrix: str) -> Product:
-        """v -> A v for A "ggn", "hessian" or "fisher"; graphs are kept as long as it is."""
+        """The product v -> A v for A "ggn", "hessian" or "fisher"; it keeps its graphs for as long as it exists."""
         return {"ggn": self.gauss_newton, "hessian": self.hessian, "fisher": self.fisher}[matrix]()
 
     def _derivable_gradients(self) -> tuple[Tensor, Gradients]:
@@ -165,13 +159,13 @@ class Network:
             return loss, [None] * len(self.leaves)
         self._refuse_first_order(loss)
         with self._reading():
-            found = torch.autograd.grad(loss, self.leaves, create_graph=True, allow_unused=True)
-        refuse_delayed(found)
-        return loss, found
+            gradients = torch.autograd.grad(loss, self.leaves, create_graph=True, allow_unused=True)
+        refuse_delayed(gradients)
+        return loss, gradients
 
     def hessian(self) -> Product:
-        _, found = self._begun.pop("hessian", None) or self._derivable_gradients()
-        through = self._through(found, self.leaves)
+        _, gradients = self._begun.pop("hessian", None) or self._derivable_gradients()
+        through = self._through(gradients, self.leaves)
         return lambda v: flat(through(v), self.leaves)
 
     def gauss_newton(self) -> Product:
@@ -181,7 +175,7 @@ class Network:
         return self._around("fisher")
 
     def _bent(self, matrix: str) -> Callable[[Any, tuple[int, ...]], Bent]:
-        """B of the matrix, from the outputs and the numbers of those that the loss reads."""
+        """The function that gives B, from the outputs and the numbers of those that the loss reads."""
 
         def by_labels(outputs: Any, read: tuple[int, ...]) -> Bent:
             sample = {"draws": self._draws, "seed": self._seed}
@@ -198,7 +192,7 @@ class Network:
     def form(self, matrix: str, v: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
         """v^T A v, and a call that completes A v from the same pass.
 
-        For "ggn" and "fisher" the form is (J v)^T B (J v), which needs no backward pass; the completed product does.
+        For "ggn" and "fisher" the form is (J v)^T B (J v), which needs no backward pass; completing the product does.
         """
         if matrix == "hessian":
             image = self.hessian()(v)
@@ -238,7 +232,7 @@ class Network:
         return lambda u: flat(self._grad([output], self.leaves, [u]), self.leaves)
 
     def push(self, kept: Outputs | None = None, read: tuple[int, ...] = ()) -> Product:
-        """v -> J v as the outputs are: by forward mode, with outputs `kept`, or without it by reverse mode twice.
+        """The map v -> J v, in the outputs' shape: by forward mode, with outputs `kept`, else by reverse mode twice.
 
         read: numbers of the tensors among the outputs that the loss depends on.
         """
@@ -251,8 +245,8 @@ class Network:
                 except FailedElsewhere:
                     raise
                 except RuntimeError:
-                    # No forward mode, or one that fails, as that of GroupNorm on inputs that are not contiguous. A
-                    # forward that fails by itself raises again in reverse mode.
+                    # No forward mode, or one that fails (GroupNorm on inputs that are not contiguous). A forward
+                    # that fails by itself raises again in reverse mode.
                     self.forward_mode = False
             if not twice:
                 twice.append(self._reverse_twice(read))
@@ -276,9 +270,9 @@ class Network:
         self._refuse_first_order(output, slope_alone=True)
         with self._reading():
             u = torch.zeros_like(output, requires_grad=True)
-            found = torch.autograd.grad(output, self.leaves, u, create_graph=True, allow_unused=True)
-        refuse_delayed(found)
-        return self._tangent(found, u)
+            gradients = torch.autograd.grad(output, self.leaves, u, create_graph=True, allow_unused=True)
+        refuse_delayed(gradients)
+        return self._tangent(gradients, u)
 
     def _refuse_first_order(self, end: Tensor, *, slope_alone: bool = False) -> None:
         def run(calls: Calls) -> None:

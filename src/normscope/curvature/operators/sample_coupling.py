@@ -1,4 +1,4 @@
-"""Whether the output of one sample depends on other samples than its own."""
+"""Coupling of samples: whether the output of one sample depends on other samples."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,10 +14,12 @@ _FEW = 8
 def depends_on_others(
     forward: Callable[[Tensor], Any], rows: Tensor, slope_of: Callable[[Tensor], Tensor | None], *, whole: bool = False
 ) -> bool:
-    """By the slope of the first sample's outputs, d(output[0])/d(rows); slope_of: a scalar's by `rows`.
+    """Whether the slope of the first sample's outputs, d(output[0])/d(rows), is zero in all other rows.
 
-    In a pass of a few samples; of all where the forward takes no fewer, or where other processes are in it too. whole:
-    always of all, for a forward that mixes larger batches only.
+    Args:
+        slope_of: the slope of a scalar by `rows`.
+        whole: look in a pass of all samples, for a forward that mixes larger batches only. Otherwise the pass has a few
+            samples; all where the forward takes no fewer, or where other processes are in it too.
     """
     few = rows if whole or several_processes() else rows[:_FEW]
     try:

@@ -1,23 +1,42 @@
-r"""Several batches as one: the mean of their operators, or the curvature of all data together.
+r"""Several batches together: the mean of their operators, or the curvature of the loss of all data.
 
     over="batches"   A = 1/B sum_b A_b                    each batch counts the same; with batch statistics A_b is the
                                                           curvature of the loss that step b descends
-    over="data"      A = sum_b w_b A_b                    that of the loss of all data, L = sum_b w_b L_b: n_b / n for a
-                                                          mean, 1 for a sum (`shares.py` reads them off the loss);
-                                                          only where a sample's output does not depend on its batch
+    over="data"      A = sum_b w_b A_b                    the curvature of the loss of all data, L = sum_b w_b L_b:
+                                                          w_b = n_b / n for a mean, 1 for a sum (`shares`); only
+                                                          where a sample's output does not depend on its batch
 
-With batch statistics the loss of all data is that of one large batch, which its parts do not add up to: asking for it
-in parts is refused, and so is cutting one batch into parts. Graphs are made anew for each product, so memory is that of
-one batch and a product costs one forward a batch more than its own.
+With batch statistics the loss of all data is that of one large batch, and its parts do not add up to it. Asking for it
+in parts is refused, and so is cutting one batch into parts. Each product makes new graphs, so memory is that of one
+batch, and a product costs one forward more for each batch.
+
+**The weights w_b.** Where L = sum_b w_b L_b with constants w_b, the slopes by the outputs f_b of part b are
+proportional at any outputs:
+
+    dL/df_b = w_b dL_b/df_b,        w_b = <dL/df_b, dL_b/df_b> / ||dL_b/df_b||^2
+
+So w_b is read off the loss, whatever the loss divides by: samples, class weights, targets that are not ignored. The
+slopes are taken at two mixtures of the outputs, which keep to the loss's domain; at the outputs themselves all slopes
+may be zero. Where the slopes are not proportional, or the ratio changes with the outputs, the loss is no such sum and
+is refused.
 """
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from normscope.choices import check_choice
 from normscope.curvature.eigensolvers.lanczos import Product
 from normscope.curvature.operators.network_products import Network
+from normscope.curvature.operators.statistics import over_the_batch
+
+OVER = ("batches", "data")
+_SHARES_OF_NEIGHBOUR = (0.3, 0.45)
+_TOLERANCE = 1e-3
 
 
 class Several:
@@ -40,7 +59,7 @@ class Several:
         return all(network.forward_mode for network in self._networks)
 
     def gradient(self, matrix: str = "") -> Tensor:
-        """No graph is kept for products with `matrix`: one batch's goes before the next one's is made."""
+        """The gradient; no graph is kept for `matrix`: one batch's graph is freed before the next one is made."""
         return self._sum(lambda network: network.gradient())
 
     def product(self, matrix: str) -> Product:
@@ -61,9 +80,101 @@ class Several:
 
 
 def refuse_linear(network: Network | Several) -> None:
-    """Raises where a product has shown a loss without curvature by its outputs; other zeros are true ones."""
+    """Raise where a product has shown a loss without curvature by its outputs; other zero products are true."""
     if network.linear:
         raise ValueError(
             "The loss is linear in the outputs, so its Gauss-Newton matrix is zero. For log-probabilities and "
             "nll_loss ask for matrix='fisher', or hand in logits and cross_entropy; else matrix='hessian'."
         )
+
+
+def check_parts(model: nn.Module, over: str, stats: str, parts: int) -> bool:
+    """Whether parts are put together to the loss of all data; refused where layers take statistics over a part."""
+    check_choice("over", over, OVER)
+    if over == "batches" or parts == 1:
+        return False
+    layers = over_the_batch(model, stats)
+    if layers:
+        raise ValueError(
+            f"With stats={stats!r} the layers {', '.join(list(layers)[:3])}{', ...' if len(layers) > 3 else ''} take "
+            "their statistics over the batch, so the loss of all data is not the sum of its parts: each part's "
+            "curvature is that of another loss. Hand in the whole as one batch, take the mean over batches "
+            "(over='batches')" + (", or ask for stats='running'." if stats != "running" else ".")
+        )
+    return True
+
+
+def refuse_mixing(network: Network) -> None:
+    """Refuse a forward without such a layer whose outputs depend on other samples all the same."""
+    if network.mixes(whole=True):
+        raise ValueError(
+            "The output of one sample depends on others of its batch (a normalizer inside the forward, perhaps), so "
+            "the loss of all data is not the sum of its parts. Hand in the whole as one batch, or take the mean over "
+            "batches (over='batches')."
+        )
+
+
+def shares(networks: Sequence[Network]) -> list[float]:
+    """The weight w_b of each batch."""
+    with torch.no_grad():
+        outputs = [tree_flatten(network.output()) for network in networks]
+    form = outputs[0][1]
+    sizes = [[len(leaf) for leaf in leaves] for leaves, _ in outputs]
+    targets = [network.loss.targets for network in networks]
+    joined = tree_map(_joined, *targets)
+    ratios = []
+    for share in _SHARES_OF_NEIGHBOUR:
+        whole = [_mixed(torch.cat(parts), share) for parts in zip(*(leaves for leaves, _ in outputs), strict=True)]
+        cut = zip(*(leaf.split([n[i] for n in sizes]) for i, leaf in enumerate(whole)), strict=True)
+        slopes = _slopes(networks[0], whole, form, joined)
+        of_parts = zip(*(slope.split([n[i] for n in sizes]) for i, slope in enumerate(slopes)), strict=True)
+        ratios.append(
+            [
+                _ratio(_vector(of_part), _vector(_slopes(network, leaves, form, y)))
+                for network, leaves, of_part, y in zip(networks, cut, of_parts, targets, strict=True)
+            ]
+        )
+    if not all(math.isclose(a, b, rel_tol=_TOLERANCE) for a, b in zip(*ratios, strict=True)):
+        raise ValueError(_NO_SUM)
+    return ratios[0]
+
+
+_NO_SUM = (
+    "The loss is neither a mean nor a sum over samples, nor another sum of its parts' losses with constant weights, so "
+    "batches cannot be put together. Hand in the whole as one batch, or take the mean over batches (over='batches')."
+)
+
+
+def _joined(*parts: Any) -> Any:
+    return torch.cat(parts) if isinstance(parts[0], Tensor) and parts[0].ndim else parts[0]
+
+
+def _mixed(outputs: Tensor, share: float) -> Tensor:
+    """Each row mixed with a share of its neighbour; mixtures stay inside a convex domain."""
+    return outputs.lerp(outputs.roll(1, 0), share) if outputs.is_floating_point() else outputs
+
+
+def _slopes(network: Network, leaves: Sequence[Tensor], form: Any, targets: Any) -> list[Tensor]:
+    moved = [leaf.detach().clone().requires_grad_(leaf.is_floating_point()) for leaf in leaves]
+    loss = network.loss(tree_unflatten(moved, form), targets)
+    wanted = [leaf for leaf in moved if leaf.requires_grad]
+    taken = iter(torch.autograd.grad(loss, wanted, allow_unused=True))
+    slopes = [next(taken) if leaf.requires_grad else None for leaf in moved]
+    return [torch.zeros_like(leaf) if s is None else s for s, leaf in zip(slopes, moved, strict=True)]
+
+
+def _vector(slopes: Sequence[Tensor]) -> Tensor:
+    return torch.cat([slope.reshape(-1).double() for slope in slopes])
+
+
+def _ratio(whole: Tensor, part: Tensor) -> float:
+    square = part @ part
+    if not square > 0:
+        raise ValueError(
+            "A part's loss does not change with its outputs, so its share in the loss of all data cannot be read off "
+            "it. Hand in the whole as one batch, or larger parts."
+        )
+    weight = whole @ part / square
+    if not (whole - weight * part).norm() <= _TOLERANCE * whole.norm():
+        raise ValueError(_NO_SUM)
+    return float(weight)

@@ -1,26 +1,26 @@
-"""Three readings of a normalizer's statistics: differentiated through, held constant, or those of eval mode.
+"""Three readings of normalizers' statistics: as trained, frozen, or running.
 
-    batch       the statistics of this batch, differentiated through: the loss as it is trained
-    frozen      the statistics of this batch, held constant: what a theory that takes mean and variance as given sees
+    batch       as trained: the statistics of this batch, differentiated through
+    frozen      the statistics of this batch, held constant, as in a theory that takes mean and variance as given
     running     eval mode: running statistics, no dropout, no noise
 
 Layers whose statistics are not over the batch (LayerNorm, GroupNorm, InstanceNorm, RMSNorm) are the same in all three.
-Held are the statistics of our own layers and of `F.batch_norm`, wherever a forward calls it, so a subclass, a patched
-forward or a normalizer without a layer keeps all else it does, and the loss is that of "batch". A normalizer written
-out in elementary operations is not seen; `Network.mixes` tells of it.
+
+"frozen" holds the statistics of normscope's layers and of `F.batch_norm`, wherever a forward calls it. So a subclass, a
+patched forward or a normalizer without a layer keeps all its other effects, and the loss is that of "batch". A
+normalizer written out in elementary operations is not recognized; `Network.mixes` reports it.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from normscope.choices import check_choice
-from normscope.curvature.autograd.patching import renamed
+from normscope.curvature.autograd.patching import batch_norm_held
 from normscope.isolation.module_calls import answering
-from normscope.norms._held import held, statistics_held
+from normscope.norms._held import statistics_held
 from normscope.norms._processes import several_processes
 from normscope.norms.batch import batch_norm
 from normscope.norms.lp import _LpLayer
@@ -30,7 +30,7 @@ STATISTICS = ("batch", "frozen", "running")
 
 @contextmanager
 def enough_values() -> Iterator[None]:
-    """Says what to do where BatchNorm refuses a batch of one."""
+    """Add the next step to BatchNorm's refusal of a batch of one."""
     try:
         yield
     except ValueError as error:
@@ -43,7 +43,7 @@ def enough_values() -> Iterator[None]:
 
 
 def over_the_batch(model: nn.Module, statistics: str = "batch") -> dict[str, nn.Module]:
-    """Layers that take their statistics over the batch in this reading; in eval mode those that keep no running ones.
+    """Layers that take their statistics over the batch in this reading; in eval mode those without running statistics.
 
     Example:
         >>> keeps_none = nn.BatchNorm1d(2, track_running_stats=False)
@@ -61,7 +61,7 @@ def over_the_batch(model: nn.Module, statistics: str = "batch") -> dict[str, nn.
 
 @contextmanager
 def reading(model: nn.Module, statistics: str) -> Iterator[None]:
-    """Inside, the forwards of `model` read their statistics so."""
+    """Inside, the forwards of `model` read their statistics in this way."""
     check_choice("stats", statistics, STATISTICS)
     if statistics == "running":
         training = [module for module in model.modules() if module.training]
@@ -72,40 +72,14 @@ def reading(model: nn.Module, statistics: str) -> Iterator[None]:
             for module in training:
                 vars(module)["training"] = True
     elif statistics == "frozen":
-        with statistics_held(), _held_in_torch(), answering(_synced(model), _over_processes):
+        with statistics_held(), batch_norm_held(), answering(_synced(model), _over_processes):
             yield
     else:
         yield
 
 
-@contextmanager
-def _held_in_torch() -> Iterator[None]:
-    """Inside, torch's batch normalization, which `F.batch_norm` and the layers end in, holds the batch's statistics."""
-
-    def made(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def call(
-            input: Tensor,
-            weight: Tensor | None,
-            bias: Tensor | None,
-            running_mean: Any,
-            running_var: Any,
-            training: bool,
-            momentum: float,
-            eps: float,
-            cudnn_enabled: bool,
-        ) -> Tensor:
-            if training and held():
-                return batch_norm(input, weight, bias, eps=eps)
-            return function(input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled)
-
-        return call
-
-    with renamed([(vars(torch), "batch_norm")], made):
-        yield
-
-
 def _synced(model: nn.Module) -> dict[str, nn.Module]:
-    """torch's layers whose kernel goes over several processes, and through no function that could be answered for."""
+    """Torch's layers whose kernel goes over several processes, without a function that could be replaced."""
     if not several_processes():
         return {}
     return {name: m for name, m in model.named_modules() if isinstance(m, nn.SyncBatchNorm) and m.training}

@@ -20,7 +20,7 @@ import torch
 from normscope.choices import check_choice
 from normscope.loss_kinds import CROSS_ENTROPY, SQUARED
 from normscope.monitor.snapshot import UPDATES, Snapshot
-from normscope.stability.critical_rate import Search
+from normscope.stability.critical_rate import CrossingSearch
 from normscope.stability.verdict import NOT_A_LIMIT, Verdict
 
 _SOURCE = "arXiv 2601.16979"
@@ -98,7 +98,7 @@ class CriticalProbe:
             snapshot.at.move_to(snapshot.theta, direction, s)
             return float(snapshot.at.value()) - snapshot.loss
 
-        search = Search(rise, self._last)
+        search = CrossingSearch(rise, self._last)
         step = search.run()
         if 0 < step < math.inf:
             self._last = step

@@ -1,24 +1,22 @@
 r"""Curvature in the `Monitor`: lambda_max as trained, eta* of the optimizer, and what its learning rate means.
 
-Every look after the first starts from what the last one remembers (`warm.py`; 12 vectors of the parameters' size): 3 to
-12 products where a fresh start takes 8 to 20, and more of both where a step moves the matrix far. A product costs up to
-two gradients, so such a look costs as much as 3 to 40 training steps; the Monitor's budget spaces them.
+Every snapshot after the first starts the search from the remembered eigenvectors of the last one (12 vectors of the
+parameters' size). It takes 3 to 12 products, where a fresh start takes 8 to 20; more of both where a step moves the
+matrix far. A product costs up to two gradients, so a snapshot costs as much as 3 to 40 training steps. The Monitor's
+budget spaces them.
 """
 
 import math
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-from torch.utils._pytree import tree_map_only
-
 from normscope.choices import check_choice
-from normscope.curvature.autograd.differentiable_kernels import working_dtype
 from normscope.curvature.eigensolvers.lanczos import Memory
+from normscope.curvature.eigensolvers.solver import Solver
 from normscope.curvature.eigensolvers.start_vectors import KEPT
+from normscope.curvature.opening import open_session
 from normscope.curvature.operators.loss_of_outputs import own_loss_of
-from normscope.curvature.session import Look, Solver
-from normscope.isolation.lending import untouched
+from normscope.curvature.session import differentiated
 from normscope.monitor.snapshot import Snapshot, flat
 from normscope.stability.optimizer_limits import Limit, momentum_limit, optimizer_limit
 from normscope.stability.verdict import Verdict
@@ -31,9 +29,9 @@ _SOURCE = "curvature of this batch, as trained"
 class Curvature:
     """lambda_max of `matrix` with its relative residual; eta* of the optimizer by `rule`.
 
-    lr: the largest learning rate of its groups, nan without one. reason: why there is no eta*, which is nan then.
-    preconditioned: whether lambda_max is that of the matrix preconditioned by the optimizer, another number, which has
-    a column of its own.
+    lr: the largest learning rate of the optimizer's groups, nan without an optimizer. reason: the reason where there is
+    no eta*, which is nan then. preconditioned: whether lambda_max is that of the matrix preconditioned by the
+    optimizer, which is another number and has a column of its own.
     """
 
     matrix: str
@@ -65,11 +63,11 @@ class Curvature:
 
 
 class CurvatureProbe:
-    """Measures `Curvature` of the batch, as trained; starts from what the last look remembers.
+    """The probe of `Curvature` of the batch, as trained; it starts from the eigenvectors of the last snapshot.
 
     Args:
-        matrix: "ggn" or "hessian". Without loss_fn a Monitor knows no outputs: then it is the Hessian.
-        tol, most: relative residual to reach, in at most so many products.
+        matrix: "ggn" or "hessian". A Monitor without loss_fn knows no outputs, and takes the Hessian.
+        tol: relative residual to reach. most: products at most.
     """
 
     name = "curvature"
@@ -88,28 +86,26 @@ class CurvatureProbe:
         task, outer = snapshot.at.task, snapshot.at.lent
         snapshot.at.move_to(snapshot.theta)
         outer.reset()
-        for leaf in outer.leaves:
-            leaf.requires_grad_(True)
-        cast = working_dtype(task.model, None)
+        loss_fn = task.objective.loss_fn or own_loss_of
+        matrix = "hessian" if task.objective.loss_fn is None else self.matrix
+        remembered = self._last if self._last is not None and self._last.vectors.shape[1] == gradient.numel() else None
         settings: dict[str, Any] = {"limit": limit, "solver": self._solver, "processes": task.processes}
-        with untouched(task.model, only=set(map(id, outer.leaves)), dtype=cast) as lent:
-            objective = task.objective
-            inputs, targets = objective.parts(snapshot.at.batch)
-            batch, loss_fn = (inputs, targets), objective.loss_fn or own_loss_of
-            matrix = "hessian" if objective.loss_fn is None else self.matrix
-            if cast is not None:
-                batch = tree_map_only(Tensor, lambda t: t.to(cast) if t.is_floating_point() else t, batch)
-            look = Look(lent, task.model, loss_fn, [batch], call=objective.outputs, dtype=cast, **settings)
-            warm = self._last if self._last is not None and self._last.vectors.shape[1] == gradient.numel() else None
-            found, _ = look.top("batch", matrix, warm=warm, gradient=gradient.to(lent.leaves[0].dtype), keep=KEPT)
-        self._last = found.memory
-        top = found.values[0]
+        settings |= {"call": task.objective.outputs, "only": set(map(id, outer.leaves))}
+        batches = [task.objective.parts(snapshot.at.batch)]
+        with (
+            differentiated(outer, range(len(outer.leaves))),
+            open_session(task.model, loss_fn, batches, **settings) as session,
+        ):
+            gradient = gradient.to(session.lent.leaves[0].dtype)
+            ritz, _ = session.search("batch", matrix, memory=remembered, gradient=gradient, keep=KEPT)
+        self._last = ritz.memory
+        top = ritz.values[0]
         return Curvature(
             matrix=matrix,
             lambda_max=top,
-            residual=found.residuals[0],
-            converged=found.converged,
-            products=found.products,
+            residual=ritz.residuals[0],
+            converged=ritz.converged,
+            products=ritz.products,
             eta_star=math.nan if reason else (limit.factor / top if top > 0 else math.inf),
             lr=_rate(snapshot),
             rule=limit.rule,
@@ -119,7 +115,7 @@ class CurvatureProbe:
 
     @staticmethod
     def _limit(snapshot: Snapshot) -> tuple[Limit, str]:
-        """The optimizer's; gradient descent's and the reason where there is none for it, or none yet."""
+        """The optimizer's limit; where it has no limit, or none yet, that of gradient descent and the reason."""
         if snapshot.optimizer is None:
             return momentum_limit(), ""
         try:

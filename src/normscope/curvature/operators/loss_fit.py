@@ -1,4 +1,4 @@
-"""Losses that do not fit their outputs or targets, refused with a way out."""
+"""Refusal of losses that do not fit their outputs or targets, with a next step."""
 
 from normscope.loss_kinds import FLAT, Kind
 
@@ -20,24 +20,11 @@ def refuse_impossible(kind: Kind, matrix: str, lambda_max: float) -> None:
     if lambda_max < 0 or (lambda_max == 0 and not kind.convex):
         raise ValueError(
             f"The largest eigenvalue found of the Gauss-Newton matrix is {lambda_max:.3g}: the loss bends down in the "
-            "outputs, so its quadratic sets no learning rate a limit. If it is to be maximized, hand in its "
-            "negative; else ask for matrix='hessian'."
+            "outputs, so its quadratic limits no learning rate. If it is to be maximized, hand in its negative; "
+            "else ask for matrix='hessian'."
         )
     if lambda_max == 0:
         raise ValueError(
             "No output changes with the parameters to first order, as where all units are dead or all weights zero: "
-            "lambda_max is 0 and sets no learning rate a limit. Measure at another start, or after some steps."
+            "lambda_max is 0 and limits no learning rate. Measure at another start, or after some steps."
         )
-
-
-def on_the_kind(kind: Kind) -> list[str]:
-    """Notes on a loss that is neither a cross-entropy nor a squared error."""
-    notes = []
-    if kind.why:
-        notes.append(f"The loss counts as neither cross-entropy nor squared error: {kind.why}.")
-    if not kind.convex:
-        notes.append(
-            "The loss is not convex in the outputs, so the Gauss-Newton matrix may have negative eigenvalues; "
-            "matrix='hessian' is that of the loss as it is."
-        )
-    return notes

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from normscope.curvature import measure
 from normscope.curvature.autograd.convolution_layout import ChannelsLast, Image, convolved, image
-from normscope.curvature.autograd.double_backward import twice_derivable
+from normscope.curvature.autograd.patching import fast_second_derivatives
 from normscope.losses import half_mse
 
 FEW = {"stride": 2}
@@ -129,7 +129,7 @@ def test_a_chain_has_torchs_derivatives(settings, what, norm):
         expected = derivatives(model, leaves)
     hooked = len(model.shapes)
     assert bool(hooked) is (what in HOOKS)
-    with twice_derivable():
+    with fast_second_derivatives():
         found = derivatives(model, leaves)
     assert len(model.shapes) == 2 * hooked
     for ours, theirs in zip(found, expected, strict=True):
@@ -150,7 +150,7 @@ def kept(y: torch.Tensor) -> list[object]:
 @pytest.mark.parametrize("what", ["", "view", "function", *HOOKS])
 def test_derivatives_go_on_with_channels_last_where_nobody_else_sees_them(what, norm):
     model = Chain(FEW, what, norm)
-    with twice_derivable():
+    with fast_second_derivatives():
         y = model(draw(2, 3, 18, 17).detach())
         torch.autograd.grad(y.sum(), list(model.parameters()), create_graph=True)
     # Of the last layers first: ReLU and BatchNorm before the third convolution, then those before the second.
@@ -162,7 +162,7 @@ def test_derivatives_go_on_with_channels_last_where_nobody_else_sees_them(what, 
 def test_under_checkpointing_nothing_is_kept():
     images = []
     model = Chain(FEW, norm=True)
-    with twice_derivable():
+    with fast_second_derivatives():
         for run in (model, lambda x: checkpoint(model, x, use_reentrant=False)):
             y = run(draw(2, 3, 18, 17).detach())
             torch.autograd.grad(y.sum(), list(model.parameters()), create_graph=True)
@@ -179,7 +179,7 @@ def test_a_checkpointed_norm_between_convolutions_keeps_nothing():
         lambda z: checkpoint(lambda z: F.relu(norm(z)), z, use_reentrant=False),
         lambda z: F.relu(checkpoint(norm, z, use_reentrant=False)),
     ):
-        with twice_derivable():
+        with fast_second_derivatives():
             y = second(between(first(torch.ones(2, 3, 9, 8))))
             torch.autograd.grad(y.sum(), parameters, create_graph=True)
         assert [node.ordered for node in kept(y)] == [None] * 2
@@ -194,7 +194,7 @@ def test_what_only_its_first_layers_are_checkpointed_of_has_torchs_derivatives()
 
     with plainly(norm):
         expected = derivatives(lambda x: second(begun(x)), leaves)
-    with twice_derivable():
+    with fast_second_derivatives():
         found = derivatives(lambda x: second(checkpoint(begun, x, use_reentrant=False)), leaves)
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
@@ -227,7 +227,7 @@ def test_a_side_of_length_one_may_have_any_stride_in_memory(stride, padding):
     assert x.stride(2) == 1
     leaves = [x.requires_grad_(), draw(5, 4, 3, 1)]
     expected = derivatives(lambda x: F.conv2d(x, leaves[1], None, stride, padding), leaves)
-    with twice_derivable():
+    with fast_second_derivatives():
         found = derivatives(lambda x: F.conv2d(x, leaves[1], None, stride, padding), leaves)
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
@@ -239,7 +239,7 @@ def test_a_side_of_length_one_may_have_any_stride_in_memory(stride, padding):
 def test_nothing_is_left_of_a_graph_that_was_let_go_of(order, groups, norm):
     first, second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3, groups=groups)
     leaves = [*first.parameters(), *second.parameters()]
-    with twice_derivable():
+    with fast_second_derivatives():
         inside = F.relu(norm(first(torch.ones(2, 3, 9, 9).contiguous(memory_format=order))))
         found = torch.autograd.grad(second(inside).sin().sum(), leaves, create_graph=True)
         torch.autograd.grad(found, leaves, [torch.ones_like(p) for p in leaves])

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from normscope import losses
 from normscope.curvature import Network
-from normscope.curvature.autograd.double_backward import twice_derivable
+from normscope.curvature.autograd.patching import fast_second_derivatives
 from normscope.isolation.lending import untouched
 from normscope.norms import BatchNorm2d
 
@@ -49,7 +49,7 @@ def test_convolutions_have_torchs_derivatives(space, settings, bias):
     tensors = operands(space, settings.get("groups", 1))
     tensors = tensors if bias else (*tensors[:2], None)
     expected = by_hand(FUNCTIONS[space], *tensors, **settings)
-    with twice_derivable():
+    with fast_second_derivatives():
         found = by_hand(FUNCTIONS[space], *tensors, **settings)
     assert "_Convolution" in type(found[0].grad_fn).__name__
     for ours, theirs in zip(found, expected, strict=True):
@@ -59,7 +59,7 @@ def test_convolutions_have_torchs_derivatives(space, settings, bias):
 @pytest.mark.parametrize("space", FUNCTIONS)
 def test_convolutions_pass_torchs_checks(space):
     settings = {"stride": 2, "padding": 1, "groups": 2}
-    with twice_derivable():
+    with fast_second_derivatives():
 
         def call(*tensors: torch.Tensor) -> torch.Tensor:
             return getattr(torch, FUNCTIONS[space])(*tensors, **settings)
@@ -71,7 +71,7 @@ def test_convolutions_pass_torchs_checks(space):
 
 def test_derivatives_not_asked_for_are_left_out():
     x, weight, bias = operands(2, 1)
-    with twice_derivable():
+    with fast_second_derivatives():
         y = F.conv2d(x.detach(), weight, bias.detach())
         (first,) = torch.autograd.grad(y.square().sum(), weight, create_graph=True)
         (second,) = torch.autograd.grad(first.sum(), weight)
@@ -82,7 +82,7 @@ def test_derivatives_not_asked_for_are_left_out():
 def test_what_is_not_ours_is_torchs():
     x, weight, bias = draw(2, 4, 5, 5), draw(4, 4, 3, 3, seed=1), draw(4, seed=2)
     same, alone = F.conv2d(x, weight, bias, padding="same"), F.conv2d(x[0], weight, bias)
-    with twice_derivable():
+    with fast_second_derivatives():
         assert torch.equal(F.conv2d(x, weight, bias, padding="same"), same)
         assert torch.equal(F.conv2d(x[0], weight, bias), alone)
         with torch.no_grad(), forward_ad.dual_level():
@@ -92,7 +92,7 @@ def test_what_is_not_ours_is_torchs():
 
 def test_names_are_torchs_again_whatever_happens():
     names = [torch.conv2d, F.conv2d, torch.conv1d, F.conv3d, torch.batch_norm]
-    with pytest.raises(RuntimeError, match="channels"), twice_derivable():
+    with pytest.raises(RuntimeError, match="channels"), fast_second_derivatives():
         F.conv2d(torch.zeros(1, 2, 3, 3), torch.zeros(1, 1, 1, 1))
     assert [torch.conv2d, F.conv2d, torch.conv1d, F.conv3d, torch.batch_norm] == names
 
@@ -123,7 +123,7 @@ def test_batch_norm_has_torchs_derivatives(training, affine, form, smallest):
 
     expected = derivatives(layer)
     before = {name: t.clone() for name, t in layer.state_dict().items()}
-    with twice_derivable():
+    with fast_second_derivatives():
         found = [derivatives(layer), derivatives(ours)]
     for one in found:
         for a, b in zip(one, expected, strict=True):
@@ -142,7 +142,7 @@ def test_relu_has_torchs_derivatives_of_every_order_and_writes_no_zeros(call):
         return found
 
     expected = derivatives()
-    with twice_derivable():
+    with fast_second_derivatives():
         found = derivatives()
         x = draw(5, 7)
         (slope,) = torch.autograd.grad(F.relu(x).sin().sum(), x, create_graph=True)
@@ -215,7 +215,7 @@ def test_batch_norm_in_eval_mode_goes_into_the_weights_before_it(what, bias, aff
     model.eval()
     x = draw(3, 4, 6, 5)
     expected = _first_and_second(model, x)
-    with twice_derivable():
+    with fast_second_derivatives():
         folded = "_Convolution" in type(model(x).grad_fn).__name__
         found = _first_and_second(model, x)
     assert folded is (what == "")

@@ -7,7 +7,7 @@ from torch.utils.checkpoint import checkpoint
 
 from normscope import losses, measure
 from normscope.curvature import Network
-from normscope.curvature.autograd.saved_outputs import Outputs
+from normscope.curvature.autograd.forward_mode import Outputs
 from normscope.isolation.lending import untouched
 
 

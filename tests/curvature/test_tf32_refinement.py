@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normscope import measure, models
-from normscope.curvature import session
-from normscope.curvature.autograd import differentiable_kernels
-from normscope.curvature.autograd.differentiable_kernels import derivable, is_rounded, rounded
+from normscope.curvature.autograd import patching
+from normscope.curvature.autograd.patching import differentiable_kernels
+from normscope.curvature.eigensolvers import solver
 from normscope.curvature.eigensolvers.davidson import LEAST, lanczos_from
 from normscope.curvature.eigensolvers.lanczos import lanczos
 from normscope.curvature.eigensolvers.start_vectors import warm_start
-from normscope.curvature.eigensolvers.tf32_refinement import rehearsable, rehearsed
+from normscope.curvature.eigensolvers.tf32_refinement import is_rounded, rehearsable, rehearsed, rounded
 from normscope.curvature.operators.gauss_newton import around
 
 SIZE = 80
@@ -211,8 +211,8 @@ def test_when_a_search_is_rounded(changed, expected, monkeypatch):
 
 
 def test_only_a_gpu_rounds():
-    with rounded(), derivable("cpu"):
-        assert differentiable_kernels._get("mkldnn", "conv") == "ieee"
+    with rounded(), differentiable_kernels("cpu"):
+        assert patching._get("mkldnn", "conv") == "ieee"
 
 
 def test_rounding_is_not_taken_for_another_map():
@@ -246,8 +246,8 @@ def test_a_measurement_by_rounded_products_has_the_exact_value(monkeypatch):
 
         return rehearsed(search, both, **options)
 
-    monkeypatch.setattr(session, "rehearsable", lambda *_: True)
-    monkeypatch.setattr(session, "rehearsed", coarse)
+    monkeypatch.setattr(solver, "rehearsable", lambda *_: True)
+    monkeypatch.setattr(solver, "rehearsed", coarse)
     found = measure(model, F.cross_entropy, batch, hessian=False)
     assert True in seen
     assert seen[-1] is False
@@ -272,7 +272,7 @@ def test_another_forward_mode_than_backward_shows_in_the_first_exact_product(mon
     model = nn.Sequential(nn.Linear(4, 6), Constant(), nn.Linear(6, 3))
     batch = torch.randn(32, 4), torch.randint(3, (32,))
     exact = measure(model, F.cross_entropy, batch, hessian=False)
-    monkeypatch.setattr(session, "rehearsable", lambda *_: True)
+    monkeypatch.setattr(solver, "rehearsable", lambda *_: True)
     found = measure(model, F.cross_entropy, batch, hessian=False)
     assert found.lambda_max == pytest.approx(exact.lambda_max, rel=1e-4)
     assert found.notes == exact.notes
@@ -286,11 +286,11 @@ def test_on_a_gpu_a_rounded_product_is_near_and_the_result_exact(stats, monkeypa
     batch = torch.randn(64, 3, 32, 32).cuda(), torch.randint(10, (64,)).cuda()
     found = measure(model, F.cross_entropy, batch, stats=stats, hessian=True)
     assert rehearsable(found.vector, 1e-3, 100)
-    before = differentiable_kernels._get("cuda", "conv"), differentiable_kernels._get("cuda", "matmul")
-    with rounded(), derivable("cuda"):
-        assert differentiable_kernels._get("cuda", "conv") == differentiable_kernels._get("cuda", "matmul") == "tf32"
-    assert (differentiable_kernels._get("cuda", "conv"), differentiable_kernels._get("cuda", "matmul")) == before
-    monkeypatch.setattr(session, "rehearsable", lambda *_: False)
+    before = patching._get("cuda", "conv"), patching._get("cuda", "matmul")
+    with rounded(), differentiable_kernels("cuda"):
+        assert patching._get("cuda", "conv") == patching._get("cuda", "matmul") == "tf32"
+    assert (patching._get("cuda", "conv"), patching._get("cuda", "matmul")) == before
+    monkeypatch.setattr(solver, "rehearsable", lambda *_: False)
     exact = measure(model, F.cross_entropy, batch, stats=stats, hessian=True)
     assert found.residual <= 1e-3
     for name in ("lambda_max", "hessian_max"):

@@ -5,7 +5,7 @@ import weakref
 import pytest
 import torch
 
-from normscope.curvature import heap_trimming as rooms
+from normscope.curvature.eigensolvers import heap_trimming as rooms
 
 
 def test_one_block_is_held_inside_and_none_after(monkeypatch):
