@@ -13,7 +13,7 @@ eps-normalized xh, and P is no projector. The second term of dl/dmu that seed 00
                       d/dx = r (q P g - a mean(g xh) P V - xh S/m)
                       d/dw = S / w
 
-Derived in docs/architecture.md.
+Derived in docs/design-notes/batchnorm-derivatives.md.
 """
 
 from collections.abc import Iterator
