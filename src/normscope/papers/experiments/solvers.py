@@ -79,8 +79,8 @@ def network(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     from scipy.optimize import minimize
 
     from normscope.solve import Design, gaussian_cloud, named_loss
-    from normscope.solve.network import Network
-    from normscope.solve.spectrum import second_moment
+    from normscope.solve.second_moment import second_moment
+    from normscope.solve.tanh_network import TanhNetwork
 
     rng = np.random.default_rng(seed)
     u, s = np.array([0.6, 0.3, -0.2]), np.array([[1.0, 0.3, 0.0], [0.3, 0.8, 0.1], [0.0, 0.1, 0.5]])
@@ -91,8 +91,8 @@ def network(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     spectrum = second_moment(design)[1]
     theta = np.array([1.0, 0.7])
 
-    def build(w: _Array) -> Network:
-        return Network(design, named_loss("softplus"), theta, w, alpha=0.0, spectrum=spectrum)
+    def build(w: _Array) -> TanhNetwork:
+        return TanhNetwork(design, named_loss("softplus"), theta, w, alpha=0.0, spectrum=spectrum)
 
     solution = build(np.stack([rng.standard_normal(3), -line])).visit(
         0, steps=settings["steps"], search=True, safeguard=False
