@@ -78,7 +78,7 @@ def main() -> None:
 
     result = {
         "schema": 1,
-        "what": "lambda_max and eta* of seed 002's networks over gamma, infinite width, 1/2 squared error",
+        "what": "lambda_max and eta* of the networks of Wei et al. 2019 over gamma, infinite width, 1/2 squared error",
         "gamma": GAMMAS,
         "momentum": MOMENTUM,
         "batch_size": args.batch_size,
