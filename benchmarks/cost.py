@@ -2,8 +2,8 @@
 
 A gradient pass is what one forward and one backward cost, in floating-point operations of matrix products and
 convolutions; forwards of the model are counted beside it. The networks: those of `curvature.py`, VGG-11, the MLP on the
-digits, and five of timm, config-initialized at 64 x 64 and trained for a few steps (timm is optional: what is not
-installed is said).
+digits, and five of timm, config-initialized at 64 x 64 and trained for a few steps (timm is optional: a missing
+installation is reported).
 """
 
 import sys

@@ -9,22 +9,23 @@ compared, and "train" (as trained), where they raise, change the mode or move th
 
 - product: a GGN and a Hessian product over a gradient (forward and backward).
 - race: seconds of each tool to the top eigenvalue, median over rounds in which all take turns; its residual is
-  recomputed with normscope's operator. hessian-eigenthings (its iteration limit raised until its own residual passes),
-  PyHessian (as it stops, and with its tolerance lowered until the residual passes) and curvlinops (with scipy's eigsh,
-  last and once, since it is slow; over ours just before and after) are optional: what is not installed is said.
-- warm: seconds and products after one and ten more training steps, starting from what the last look remembers and
-  fresh, on the same batch and on another; moved: the relative residual of the last vector there, which is what a warm
-  start has to mend; products_from_all: with 60 products' worth of the last operator remembered, all of its top that
-  counts; products_from_best: by Lanczos from the answer's own projection onto those 60 vectors, the nearest start in
-  them. In a row: a look after each of five more steps, each from what the one before remembers.
-- cost: gradient passes of the default call, and with the Hessian's ends, the default before (`cost.py`); asked for by
-  --only cost, of a batch of --batch.
+  recomputed with normscope's operator. The other tools are optional, and a missing one is reported:
+  hessian-eigenthings (its iteration limit raised until its own residual passes), PyHessian (as it stops, and with its
+  tolerance lowered until the residual passes) and curvlinops (with scipy's eigsh, last and once, since it is slow;
+  over ours just before and after).
+- warm: seconds and products after one and ten more training steps, starting from the memory of the last search and
+  fresh, on the same batch and on another. moved: the relative residual of the last vector there, which a warm start
+  has to reduce. products_from_all: with 60 products' worth of the last operator remembered. products_from_best: by
+  Lanczos from the answer's own projection onto those 60 vectors, the nearest start in them. In a row: a search after
+  each of five more steps, each from the memory of the one before.
+- cost: gradient passes of the default call, and with the Hessian's ends, the default before (`cost.py`); requested by
+  --only cost, with a batch of --batch.
 - memory: peak of a measurement over the peak of a training step, each in a process of its own.
 
-TF32 is off, but that on a GPU each other tool runs once more with it: normscope searches with such products and ends
-with exact ones. Whose residual, by exact products, is what was asked for counts; or the least that the tool reaches in
-full precision, up to twice that, where its products and ours part by more (VGG-16 in eval mode). A tool that takes
-longer than three seconds, or answers another question, runs once. The file is written after every row.
+TF32 is off. On a GPU each other tool runs once more with TF32, since normscope searches with such products and ends
+with exact ones. A run counts if its residual, by exact products, is at most 1e-3; where the tool's products and ours
+differ by more (VGG-16 in eval mode), at most the least that the tool reaches in full precision, up to twice 1e-3. A
+tool that takes longer than three seconds, or answers another question, runs once. The file is written after every row.
 """
 
 import argparse
@@ -54,7 +55,7 @@ from normscope.isolation.lending import untouched
 
 TOL = 1e-3
 ALL = 60
-LOOKS = 5
+SEARCHES = 5
 PARTS = ("product", "race", "warm", "memory")
 COST = "cost"
 SLOW = 3.0
@@ -335,12 +336,12 @@ def warm(case: Case, matrix: str, steps: int, rounds: int, everything: Memory) -
 
 
 def in_a_row(case: Case, matrix: str) -> dict[str, list[float]]:
-    """Looks one training step apart on the same batch."""
+    """Searches one training step apart on the same batch, each from the memory of the one before."""
     options: dict[str, Any] = {"matrix": matrix, "hessian": False, "tol": TOL}
     last = ns.measure(case.model, LOSS, case.batch, **options)
     twin = copy.deepcopy(case)
     found: dict[str, list[float]] = {"fresh_products": [], "warm_products": [], "speedup": []}
-    for _ in range(LOOKS):
+    for _ in range(SEARCHES):
         twin.train_pass()
         twin.optimizer.step()
         spent = {}

@@ -6,13 +6,13 @@
 Both are written by hand and start from torch's own initial weights; images are noise, labels are drawn. For each:
 
 - step: seconds and peak memory of a training step (forward, backward, update) in full float32.
-- predict: seconds of the first call on a CPU, and eta*; or what it refuses, and why.
+- predict: seconds of the first call on a CPU, and eta*; or the reason of a refusal.
 - measure: seconds, products, peak memory over a training step's, lambda_max and eta* at the start, for momentum 0.9,
   and after the watched steps, for the optimizer in force, with the verdict on its learning rate.
-- Monitor at budget=0.05 over `--seconds` of training: looks, share of the time, seconds and memory of a look.
+- Monitor at budget=0.05 over `--seconds` of training: snapshots, share of the time, seconds and memory of a snapshot.
 
-`--tiny` is the same at a size for a CPU. `--predict` makes only its predictions anew. `--readme README.md` puts
-its table between the README's marks.
+`--tiny` runs small models on a CPU. `--predict` repeats only the predictions. `--readme README.md` writes the table
+between the README's marks.
 """
 
 import argparse
@@ -106,7 +106,7 @@ class Case:
         self.optimizer.step()
 
     def timed(self, call: Callable[[], Any]) -> tuple[Any, float, float]:
-        """What it gives, its seconds, and the peak of the device's memory in GiB (nan on a CPU)."""
+        """The result of `call`, its seconds, and the peak of the device's memory in GiB (nan on a CPU)."""
         if self.device == "cuda":
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()

@@ -2,11 +2,11 @@
 
     python benchmarks/norms.py [--device cuda] [--out benchmarks/results/norms-cpu.json]
 
-Correctness comes first: every BatchNorm is compared with torch's before it is timed. Candidates take turns in
-rounds, so that a neighbour's load falls on all of them; a ratio is the median over rounds of time / time of
-nn.BatchNorm2d in the same round and mode (eager against eager, compiled against compiled); `ratio_to_eager` divides
-by the eager nn.BatchNorm2d in both modes. On a GPU the device's
-work is timed by replaying it as a CUDA graph, and the time with the host's launches is given beside it.
+Correctness comes first: every BatchNorm is compared with torch's before it is timed. Candidates take turns in rounds,
+so that a neighbour's load falls on all of them. A ratio is the median over rounds of time / time of nn.BatchNorm2d in
+the same round and mode (eager against eager, compiled against compiled); `ratio_to_eager` divides by the eager
+nn.BatchNorm2d in both modes. On a GPU the device's work is timed by replaying it as a CUDA graph, and the time with the
+host's launches is given beside it.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def replayable(run: Callable[[], None]) -> Callable[[], None]:
 
 
 def seconds(run: Callable[[], None], repeats: int, device: str) -> float:
-    """Of one call, after an untimed one that clears the caches of whoever ran before."""
+    """Seconds of one call, after an untimed one that clears the caches of the run before."""
     run()
     if device == "cuda":
         torch.cuda.synchronize()

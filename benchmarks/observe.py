@@ -1,13 +1,14 @@
-"""What a look costs: as ratios to passes of the same network, from one run.
+"""Costs of a Monitor's snapshot as ratios to passes of the same network, from one run.
 
     OMP_NUM_THREADS=2 python benchmarks/observe.py [--device cuda] [--out benchmarks/results/observe-cpu.json]
 
-- landscape: a look of k points over (k + 1) x (forward + backward), the bar being 1.15 for networks of VGG size and 1.4
-  for toys; beside it a hand-written loop that deep-copies the model for each point.
+- landscape: a snapshot of k points over (k + 1) x (forward + backward). The aim is 1.15 for networks of VGG size and
+  1.4 for small ones. Beside it a hand-written loop that deep-copies the model for each point.
 - shift: all layers over k x (forward + backward), k the number of layers; beside it the deep-copying loop.
 - critical: over forward passes.
-- budget: the share of 500 steps that looking at budget=0.05 took.
-- memory: peak of a look over peak of a training step (of the device; on the CPU, resident, in a process of its own).
+- budget: the share of the time of 500 steps that snapshots at budget=0.05 took.
+- memory: peak of a snapshot over peak of a training step (of the device; on the CPU, resident, in a process of its
+  own).
 - Cockpit (`pip install cockpit-for-pytorch`), where it is installed and where it can run.
 
 Correctness comes first: the deep-copying loops must give the same numbers. Candidates take turns in rounds.
@@ -97,7 +98,7 @@ class Case:
         return float(loss.detach()), list(torch.autograd.grad(loss, list(model.parameters())))
 
     def copied_landscape(self) -> tuple[list[float], list[float]]:
-        """What people write: a deep copy for each point."""
+        """The usual hand-written loop: a deep copy for each point."""
         _, g = self.gradient(copy.deepcopy(self.model))
         losses, changes = [], []
         for c in FACTORS:
@@ -193,7 +194,7 @@ def measure(name: str, device: str, budget: float) -> dict[str, float]:
 
 
 def budget_kept(name: str, device: str, steps: int = 500) -> dict[str, float]:
-    """What looking took of the time of `steps` steps: by the monitor's account, and by the clock."""
+    """The share of the time of `steps` steps that snapshots took: by the monitor's account, and by the clock."""
     case = Case(name, device)
     monitor = ns.Monitor(case.model, case.loss_fn, every=5, measure="standard", budget=0.05, on_error="raise")
 
@@ -203,12 +204,12 @@ def budget_kept(name: str, device: str, steps: int = 500) -> dict[str, float]:
         case.optimizer.step()
 
     times = [seconds(step, device) for _ in range(steps)]
-    looked = {record.step for record in monitor.records}
-    ordinary = statistics.median(t for i, t in enumerate(times) if i not in looked)
+    measured = {record.step for record in monitor.records}
+    ordinary = statistics.median(t for i, t in enumerate(times) if i not in measured)
     return {
-        "looks": len(looked),
+        "looks": len(measured),
         "share": float(monitor.frame().seconds.sum()) / sum(times),
-        "share_by_the_clock": sum(times[i] - ordinary for i in looked) / sum(times),
+        "share_by_the_clock": sum(times[i] - ordinary for i in measured) / sum(times),
     }
 
 

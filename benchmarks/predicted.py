@@ -1,13 +1,13 @@
-"""Predicted against measured lambda_max, over networks, widths, gammas and statistics: how far the theory reaches.
+"""Predicted against measured lambda_max, over networks, widths, gammas and statistics: how accurate the theory is.
 
     OMP_NUM_THREADS=1 PYTHONPATH=tests/prediction python benchmarks/predicted.py [--out results/theory-lambda.json]
-        [--known FILE ...] keeps what was measured in other results and predicts anew
+        [--known FILE ...] keeps the measurements of other results and repeats the predictions
         [--only PreAct --device cuda] for some networks, on a device
 
-White inputs, 10 outputs, 1/2 squared error; five seeds of weights and inputs each, more where five say too little (`n`
-of a row). Measured: the Gauss-Newton matrix by Lanczos to a relative residual of 1e-3. Errors are of the mean over
-seeds; `slope` is that of log error against log width, of the infinite-width value, where a network was taken at several
-widths.
+White inputs, 10 outputs, 1/2 squared error; five seeds of weights and inputs each, more where five are too few (`n` of
+a row). Measured: the Gauss-Newton matrix by Lanczos to a relative residual of 1e-3. Errors are those of the mean over
+seeds. `slope` is the slope of log error against log width, for the infinite-width value, where a network was measured
+at several widths.
 """
 
 import argparse

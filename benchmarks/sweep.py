@@ -1,6 +1,6 @@
 """Trained model-steps per second: a stack of networks against one at a time with ordinary eager PyTorch.
 
-    python benchmarks/sweep.py                       # CPU: the digits MLP, and a CNN that is better off alone
+    python benchmarks/sweep.py                       # CPU: the digits MLP, and a CNN that is faster alone
     python benchmarks/sweep.py --device cuda         # the paper's MLP and CNN
     python benchmarks/sweep.py --out result.json
 
@@ -216,7 +216,7 @@ def main() -> None:
     result |= {"real_time_priority": real_time, "batch": BATCH}
 
     def say(name: str, row: Any) -> None:
-        """What is measured is printed and kept at once: a run that is cut off has its numbers."""
+        """Print and store each measurement at once, so that an interrupted run keeps its numbers."""
         print(name, json.dumps(row), flush=True)
         if args.out:
             args.out.write_text(json.dumps(result, indent=1) + "\n")

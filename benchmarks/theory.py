@@ -1,4 +1,4 @@
-"""What a prediction costs: a ResNet-50 at 224x224 after import, and time against depth.
+"""Time of a prediction: a ResNet-50 at 224x224 after import, and time against depth.
 
     OMP_NUM_THREADS=1 PYTHONPATH=tests/prediction python benchmarks/theory.py [--out benchmarks/results/theory-cpu.json]
 
