@@ -118,9 +118,9 @@ STATS = {"eval": "running", "train": "batch"}
 
 
 def normscope(case: Case, model: nn.Module, matrix: str, mode: str) -> Found:
-    found = ns.measure(model, LOSS, case.batch, matrix=matrix, stats=STATS[mode], hessian=False, tol=TOL)
-    assert found.converged, found
-    return found.lambda_max, found.vector
+    measurement = ns.measure(model, LOSS, case.batch, matrix=matrix, stats=STATS[mode], hessian=False, tol=TOL)
+    assert measurement.converged, measurement
+    return measurement.lambda_max, measurement.vector
 
 
 def curvlinops(case: Case, model: nn.Module, matrix: str, mode: str) -> Found:
@@ -140,10 +140,12 @@ def hessian_eigenthings(case: Case, model: nn.Module, matrix: str, mode: str) ->
         operator = he.GGNOperator(model, [case.batch], he.supervised_forward, he.supervised_loss_of_output(LOSS))
     else:
         operator = he.HessianOperator(model, [case.batch], he.supervised_loss(LOSS))
-    found = he.lanczos(operator, k=1, max_iter=case.iterations[matrix, mode, case.rounds], tol=TOL, which="LA", seed=0)
-    if not bool(found.converged[0]):
+    eigenpairs = he.lanczos(
+        operator, k=1, max_iter=case.iterations[matrix, mode, case.rounds], tol=TOL, which="LA", seed=0
+    )
+    if not bool(eigenpairs.converged[0]):
         raise NotEnough
-    return float(found.eigenvalues[0]), found.eigenvectors[0]
+    return float(eigenpairs.eigenvalues[0]), eigenpairs.eigenvectors[0]
 
 
 class NotEnough(Exception):
@@ -195,7 +197,7 @@ def trial(case: Case, tool: str, matrix: str, mode: str) -> dict[str, Any]:
         if tool.startswith("hessian-eigenthings"):
             _raise_limit(tool, case, matrix, mode)
         started = time.perf_counter()
-        found = called(tool, case, model, matrix, mode)
+        answer = called(tool, case, model, matrix, mode)
         spent = time.perf_counter() - started
     except ImportError as error:
         return {"not_run": f"not installed ({error.name})"}
@@ -203,7 +205,7 @@ def trial(case: Case, tool: str, matrix: str, mode: str) -> dict[str, Any]:
         lines = str(error).splitlines() or [""]
         return {"not_run": f"{type(error).__name__}: {lines[0][:200]}"}
     harm = [name for name, t in model.state_dict().items() if not torch.equal(t, before[name])]
-    row: dict[str, Any] = {"lambda_max": found[0], "residual": case.residual(matrix, mode, found[1], found[0])}
+    row: dict[str, Any] = {"lambda_max": answer[0], "residual": case.residual(matrix, mode, answer[1], answer[0])}
     row["seconds"] = spent
     row["moved"] = harm
     row["mode_changed"] = model.training != (mode == "train")
@@ -243,7 +245,7 @@ def in_turns(runs: dict[str, Callable[[], Any]], device: str, rounds: int) -> di
 
 def race(case: Case, matrix: str, mode: str, rounds: int) -> dict[str, dict[str, Any]]:
     """All tools but the last."""
-    found: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     others = [tool for tool in TOOLS if tool not in ("normscope", LAST)]
     for end in ("", ROUNDED) if case.device == "cuda" else ("",):
         last: dict[str, Any] = {}
@@ -251,19 +253,19 @@ def race(case: Case, matrix: str, mode: str, rounds: int) -> dict[str, dict[str,
             # In train mode PyHessian answers another question, which no tolerance mends.
             if "tolerance" in tool and (last.get("residual", 0.0) <= TOL or last["mode_changed"]):
                 continue
-            last = found[tool + end] = trial(case, tool + end, matrix, mode)
+            last = rows[tool + end] = trial(case, tool + end, matrix, mode)
 
     def run(tool: str) -> Callable[[], Found]:
         model = copied(case, mode)
         return lambda: called(tool, case, model.train(mode == "train"), matrix, mode)
 
-    measured = {tool: row for tool, row in found.items() if "residual" in row}
+    measured = {tool: row for tool, row in rows.items() if "residual" in row}
     quick = {tool: run(tool) for tool, row in measured.items() if row["seconds"] < SLOW and not row["mode_changed"]}
     for tool, spent in in_turns(quick, case.device, rounds).items():
-        found[tool]["seconds"] = spent
+        rows[tool]["seconds"] = spent
     for row in measured.values():
-        row["over_normscope"] = row["seconds"] / found["normscope"]["seconds"]
-    return found
+        row["over_normscope"] = row["seconds"] / rows["normscope"]["seconds"]
+    return rows
 
 
 def late(case: Case, tool: str, matrix: str, mode: str, rounds: int) -> dict[str, Any]:
@@ -340,7 +342,7 @@ def in_a_row(case: Case, matrix: str) -> dict[str, list[float]]:
     options: dict[str, Any] = {"matrix": matrix, "hessian": False, "tol": TOL}
     last = ns.measure(case.model, LOSS, case.batch, **options)
     twin = copy.deepcopy(case)
-    found: dict[str, list[float]] = {"fresh_products": [], "warm_products": [], "speedup": []}
+    numbers: dict[str, list[float]] = {"fresh_products": [], "warm_products": [], "speedup": []}
     for _ in range(SEARCHES):
         twin.train_pass()
         twin.optimizer.step()
@@ -349,10 +351,10 @@ def in_a_row(case: Case, matrix: str) -> dict[str, list[float]]:
             started = time.perf_counter()
             look = ns.measure(twin.model, LOSS, twin.batch, start=start, **options)
             spent[name] = time.perf_counter() - started
-            found[f"{name}_products"].append(look.products)
-        found["speedup"].append(spent["fresh"] / spent["warm"])
+            numbers[f"{name}_products"].append(look.products)
+        numbers["speedup"].append(spent["fresh"] / spent["warm"])
         last = look
-    return found
+    return numbers
 
 
 def products(case: Case, rounds: int) -> dict[str, float]:
@@ -393,11 +395,11 @@ def peak(name: str, device: str, batch: int, what: str) -> float:
 
 
 def peaks(name: str, device: str, batch: int) -> dict[str, float]:
-    found = {}
+    mib = {}
     for what in ("step", "ggn", "hessian"):
         command = [sys.executable, __file__, "--device", device, "--batch", str(batch), "--peak", name, what]
-        found[what] = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    return {"step_mib": found["step"]} | {what: found[what] / found["step"] for what in ("ggn", "hessian")}
+        mib[what] = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return {"step_mib": mib["step"]} | {what: mib[what] / mib["step"] for what in ("ggn", "hessian")}
 
 
 def show(name: str, rows: dict[str, dict[str, Any]]) -> None:
@@ -454,10 +456,10 @@ def main() -> None:
     if COST in args.only:
         result[COST] = {}
 
-        def row(name: str, found: dict[str, Any]) -> None:
-            result[COST].setdefault(name, {}).update(found)
+        def row(name: str, numbers: dict[str, Any]) -> None:
+            result[COST].setdefault(name, {}).update(numbers)
             keep()
-            print(name, json.dumps(found))
+            print(name, json.dumps(numbers))
 
         costs(args.batch, row)
         return
@@ -475,11 +477,11 @@ def main() -> None:
                 show(f"{point}, {mode}, {matrix}", rows)
                 keep()
             for matrix in ("ggn", "hessian") if "warm" in args.only else ():
-                found, everything = result["warm"].setdefault(point, {}), all_of(case, matrix)
+                numbers, everything = result["warm"].setdefault(point, {}), all_of(case, matrix)
                 for more in (1, 10):
-                    found[f"{matrix}, {more} steps on"] = warm(case, matrix, more, args.rounds, everything)
+                    numbers[f"{matrix}, {more} steps on"] = warm(case, matrix, more, args.rounds, everything)
                     keep()
-                found[f"{matrix}, in a row"] = in_a_row(case, matrix)
+                numbers[f"{matrix}, in a row"] = in_a_row(case, matrix)
                 keep()
         if "memory" in args.only:
             result["memory"][network] = peaks(network, args.device, args.batch)

@@ -150,10 +150,10 @@ def in_turns(runs: dict[str, Callable[[], Any]], device: str, budget: float) -> 
 
 def check(case: Case, shift: bool) -> None:
     """Numbers first: equal to the deep-copying loops."""
-    found = case.look(LandscapeProbe(FACTORS))()
+    landscape = case.look(LandscapeProbe(FACTORS))()
     losses, changes = case.copied_landscape()
-    torch.testing.assert_close(torch.tensor(found.losses), torch.tensor(losses), rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(torch.tensor(found.changes), torch.tensor(changes), rtol=2e-2, atol=1e-3)
+    torch.testing.assert_close(torch.tensor(landscape.losses), torch.tensor(losses), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(torch.tensor(landscape.changes), torch.tensor(changes), rtol=2e-2, atol=1e-3)
     if shift:
         ours = case.look(ShiftProbe("gradient"))()
         torch.testing.assert_close(torch.tensor(ours.shifts), torch.tensor(case.copied_shift()), rtol=2e-2, atol=1e-3)
@@ -234,11 +234,11 @@ def peak(name: str, device: str, what: str) -> float:
 
 def peaks(name: str, device: str) -> dict[str, float]:
     """Peak of each kind over the peak of a training pass, each in a process of its own."""
-    found = {}
+    mib = {}
     for what in ("pass", "landscape", "shift"):
         command = [sys.executable, __file__, "--device", device, "--peak", name, what]
-        found[what] = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    return {"pass_mib": found["pass"]} | {k: found[k] / found["pass"] for k in ("landscape", "shift")}
+        mib[what] = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return {"pass_mib": mib["pass"]} | {k: mib[k] / mib["pass"] for k in ("landscape", "shift")}
 
 
 def cockpit_on(model: nn.Module, x: Tensor, y: Tensor) -> str:
@@ -296,9 +296,9 @@ def table(*paths: Path) -> str:
         "|---|---|---|---|---|",
     ]
     for path in paths:
-        found = json.loads(path.read_text())
-        where = "H200" if "cuda" in found["environment"]["device"] else "CPU"
-        for name, row in found["cost"].items():
+        stored = json.loads(path.read_text())
+        where = "H200" if "cuda" in stored["environment"]["device"] else "CPU"
+        for name, row in stored["cost"].items():
             copied = f" ({row['shift_copied']:.2f})" if "shift_copied" in row else ""
             alone = row.get("shift_alone", row["shift"] - 1 / row["layers"])
             lines.append(
@@ -323,20 +323,20 @@ def main() -> None:
         print(peak(args.peak[0], args.device, args.peak[1]))
         return
     load = os.getloadavg()[0]
-    found = {name: measure(name, args.device, args.seconds) for name in cases(args.device)}
+    rows = {name: measure(name, args.device, args.seconds) for name in cases(args.device)}
     small = ("VGG-16, small", "digits MLP")
     result = {
         "schema": 1,
         "environment": environment(args.device),
         "load": load,
         "points": len(FACTORS),
-        "cost": found,
+        "cost": rows,
         "budget": {name: budget_kept(name, args.device) for name in small},
         "memory": {name: peaks(name, args.device) for name in ("VGG-16", "PreActResNet-18")},
         "cockpit": cockpit(),
     }
     print(f"{'':>20} pass ms  landscape  (copied)  shift  (copied)  critical/forward")
-    for name, row in found.items():
+    for name, row in rows.items():
         print(
             f"{name:>20} {row['pass_ms']:7.1f} {row['landscape']:10.2f} {row['landscape_copied']:9.2f} "
             f"{row['shift']:6.2f} {row.get('shift_copied', float('nan')):9.2f} {row['critical_forwards']:12.1f}"

@@ -111,12 +111,12 @@ def race_ours(build: Callable[[], Any], methods: list[str], gap: float, cap: int
     runs = {name: METHODS[name](problem, max_iter=cap, tol=0.0) for name in methods}
     # L-BFGS, of which 300 iterations are enough everywhere here, says where the minimum is.
     runs["lbfgs"] = METHODS["lbfgs"](problem, max_iter=300, tol=1e-8)
-    best = min(float(found.history["objective"].min()) for found in runs.values())
+    best = min(float(solution.history["objective"].min()) for solution in runs.values())
     rows: dict[str, Any] = {}
-    for name, found in runs.items():
-        count = iterations_to(found.history["objective"], best + gap)
+    for name, solution in runs.items():
+        count = iterations_to(solution.history["objective"], best + gap)
         if count is None:
-            rows[name] = {"iterations": None, "gap": float(found.history["objective"][-1] - best)}
+            rows[name] = {"iterations": None, "gap": float(solution.history["objective"][-1] - best)}
             continue
         rows[name] = {"iterations": count}
         rows[name]["seconds"] = seconds(lambda: METHODS[name](build(), max_iter=max(count, 1), tol=0.0))  # noqa: B023
@@ -167,7 +167,7 @@ def race(n: int, d: int, condition: float, dtype: str, cap: int, methods: list[s
 def memory(n: int, d: int, dtype: str) -> dict[str, float]:
     """Peak MiB beside X (its own size in `data`)."""
     x, y, labels = data(n, d, 10.0, dtype)
-    found = {"data": x.nbytes / 2**20}
+    mib = {"data": x.nbytes / 2**20}
     models = {
         "GDNPRegressor": (GDNPRegressor(max_iter=3), y),
         "GDNPClassifier": (GDNPClassifier(max_iter=3), labels),
@@ -177,9 +177,9 @@ def memory(n: int, d: int, dtype: str) -> dict[str, float]:
     for name, (model, target) in models.items():
         tracemalloc.start()
         model.fit(x, target)
-        found[name] = tracemalloc.get_traced_memory()[1] / 2**20
+        mib[name] = tracemalloc.get_traced_memory()[1] / 2**20
         tracemalloc.stop()
-    return found
+    return mib
 
 
 def main() -> None:
@@ -204,8 +204,8 @@ def main() -> None:
         (large, 1000, "float32"),
         (5 * large, 100, "float32"),
     ):
-        result["cost"][f"{n}x{d} {dtype}"] = found = step_cost(n, d, dtype)
-        print(n, d, dtype, found, flush=True)
+        result["cost"][f"{n}x{d} {dtype}"] = numbers = step_cost(n, d, dtype)
+        print(n, d, dtype, numbers, flush=True)
         keep()
     few = ["gdnp", "gd", "agd"]
     for n, d, condition, dtype, cap, methods in (
@@ -225,8 +225,8 @@ def main() -> None:
         print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
         keep()
     for n, d, dtype in ((large // 4, 1000, "float64"), (5 * large, 100, "float32")):
-        result["memory_mib"][f"{n}x{d} {dtype}"] = found = memory(n, d, dtype)
-        print(n, d, dtype, found, flush=True)
+        result["memory_mib"][f"{n}x{d} {dtype}"] = numbers = memory(n, d, dtype)
+        print(n, d, dtype, numbers, flush=True)
         keep()
 
 

@@ -69,7 +69,7 @@ def main() -> None:
         for _ in range(args.rounds):
             for name, command in runs.items():
                 times[name].append(seconds(command))
-    found = {
+    results = {
         name: {
             "wall": statistics.median(wall for wall, _ in series),
             "fastest": min(wall for wall, _ in series),
@@ -77,9 +77,9 @@ def main() -> None:
         }
         for name, series in times.items()
     }
-    for one in found.values():
-        one["of_import_torch"] = one["processor"] / found["import torch"]["processor"]
-    result = {"schema": 1, "environment": environment(), "load": load, "commands": found}
+    for one in results.values():
+        one["of_import_torch"] = one["processor"] / results["import torch"]["processor"]
+    result = {"schema": 1, "environment": environment(), "load": load, "commands": results}
     text = json.dumps(result, indent=1) + "\n"
     print(text, end="")
     if args.out is not None:
