@@ -2,8 +2,8 @@
 
 A gradient pass is what one forward and one backward cost, in floating-point operations of matrix products and
 convolutions; forwards of the model are counted beside it. The networks: those of `curvature.py`, VGG-11, the MLP on the
-digits, and five of timm, config-initialized at 64 x 64 and trained for a few steps (timm is optional: what is not
-installed is said).
+digits, and five of timm, config-initialized at 64 x 64 and trained for a few steps (timm is optional: a missing
+installation is reported).
 """
 
 import sys
@@ -38,11 +38,11 @@ class Operations(TorchDispatchMode):
         self.total = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
+        output = func(*args, **(kwargs or {}))
         count = flop_registry.get(func._overloadpacket)
         if count is not None:
-            self.total += count(*args, **(kwargs or {}), out_val=found)
-        return found
+            self.total += count(*args, **(kwargs or {}), out_val=output)
+        return output
 
 
 def networks(batch: int) -> dict[str, Callable[[], tuple[nn.Module, list[tuple[Tensor, Tensor]]]]]:
@@ -70,7 +70,7 @@ def networks(batch: int) -> dict[str, Callable[[], tuple[nn.Module, list[tuple[T
 
         return timm.create_model(name, num_classes=10, **options)
 
-    found = {
+    cases = {
         "digits MLP": digits,
         "CNN": images(lambda: ns.models.CNN(norm="batch"), batch, 32),
         "VGG-11": images(lambda: ns.models.VGG(11, norm="batch"), batch, 32),
@@ -78,8 +78,8 @@ def networks(batch: int) -> dict[str, Callable[[], tuple[nn.Module, list[tuple[T
         "PreActResNet-18": images(lambda: ns.models.PreActResNet18(norm="batch"), batch, 32),
     }
     for label, (name, options) in TIMM.items():
-        found[label] = images(lambda name=name, options=options: of_timm(name, options), batch, 64)
-    return found
+        cases[label] = images(lambda name=name, options=options: of_timm(name, options), batch, 64)
+    return cases
 
 
 def counted(model: nn.Module, run: Callable[[], Any]) -> tuple[float, int, Any]:
@@ -146,6 +146,6 @@ def _with_hessian(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> dic
 
 
 def _counts(model: nn.Module, unit: float, call: Callable[[], Any]) -> dict[str, Any]:
-    operations, forwards, found = counted(model, call)
+    operations, forwards, measurement = counted(model, call)
     names = ("products", "lambda_max", "residual", "converged", "critical", "start_rate")
-    return {"passes": operations / unit, "forwards": forwards} | {name: getattr(found, name) for name in names}
+    return {"passes": operations / unit, "forwards": forwards} | {name: getattr(measurement, name) for name in names}

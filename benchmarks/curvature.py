@@ -9,22 +9,23 @@ compared, and "train" (as trained), where they raise, change the mode or move th
 
 - product: a GGN and a Hessian product over a gradient (forward and backward).
 - race: seconds of each tool to the top eigenvalue, median over rounds in which all take turns; its residual is
-  recomputed with normscope's operator. hessian-eigenthings (its iteration limit raised until its own residual passes),
-  PyHessian (as it stops, and with its tolerance lowered until the residual passes) and curvlinops (with scipy's eigsh,
-  last and once, since it is slow; over ours just before and after) are optional: what is not installed is said.
-- warm: seconds and products after one and ten more training steps, starting from what the last look remembers and
-  fresh, on the same batch and on another; moved: the relative residual of the last vector there, which is what a warm
-  start has to mend; products_from_all: with 60 products' worth of the last operator remembered, all of its top that
-  counts; products_from_best: by Lanczos from the answer's own projection onto those 60 vectors, the nearest start in
-  them. In a row: a look after each of five more steps, each from what the one before remembers.
-- cost: gradient passes of the default call, and with the Hessian's ends, the default before (`cost.py`); asked for by
-  --only cost, of a batch of --batch.
+  recomputed with normscope's operator. The other tools are optional, and a missing one is reported:
+  hessian-eigenthings (its iteration limit raised until its own residual passes), PyHessian (as it stops, and with its
+  tolerance lowered until the residual passes) and curvlinops (with scipy's eigsh, last and once, since it is slow;
+  over ours just before and after).
+- warm: seconds and products after one and ten more training steps, starting from the memory of the last search and
+  fresh, on the same batch and on another. moved: the relative residual of the last vector there, which a warm start
+  has to reduce. products_from_all: with 60 products' worth of the last operator remembered. products_from_best: by
+  Lanczos from the answer's own projection onto those 60 vectors, the nearest start in them. In a row: a search after
+  each of five more steps, each from the memory of the one before.
+- cost: gradient passes of the default call, and with the Hessian's ends, the default before (`cost.py`); requested by
+  --only cost, with a batch of --batch.
 - memory: peak of a measurement over the peak of a training step, each in a process of its own.
 
-TF32 is off, but that on a GPU each other tool runs once more with it: normscope searches with such products and ends
-with exact ones. Whose residual, by exact products, is what was asked for counts; or the least that the tool reaches in
-full precision, up to twice that, where its products and ours part by more (VGG-16 in eval mode). A tool that takes
-longer than three seconds, or answers another question, runs once. The file is written after every row.
+TF32 is off. On a GPU each other tool runs once more with TF32, since normscope searches with such products and ends
+with exact ones. A run counts if its residual, by exact products, is at most 1e-3; where the tool's products and ours
+differ by more (VGG-16 in eval mode), at most the least that the tool reaches in full precision, up to twice 1e-3. A
+tool that takes longer than three seconds, or answers another question, runs once. The file is written after every row.
 """
 
 import argparse
@@ -54,7 +55,7 @@ from normscope.isolation.lending import untouched
 
 TOL = 1e-3
 ALL = 60
-LOOKS = 5
+SEARCHES = 5
 PARTS = ("product", "race", "warm", "memory")
 COST = "cost"
 SLOW = 3.0
@@ -117,9 +118,9 @@ STATS = {"eval": "running", "train": "batch"}
 
 
 def normscope(case: Case, model: nn.Module, matrix: str, mode: str) -> Found:
-    found = ns.measure(model, LOSS, case.batch, matrix=matrix, stats=STATS[mode], hessian=False, tol=TOL)
-    assert found.converged, found
-    return found.lambda_max, found.vector
+    measurement = ns.measure(model, LOSS, case.batch, matrix=matrix, stats=STATS[mode], hessian=False, tol=TOL)
+    assert measurement.converged, measurement
+    return measurement.lambda_max, measurement.vector
 
 
 def curvlinops(case: Case, model: nn.Module, matrix: str, mode: str) -> Found:
@@ -139,10 +140,12 @@ def hessian_eigenthings(case: Case, model: nn.Module, matrix: str, mode: str) ->
         operator = he.GGNOperator(model, [case.batch], he.supervised_forward, he.supervised_loss_of_output(LOSS))
     else:
         operator = he.HessianOperator(model, [case.batch], he.supervised_loss(LOSS))
-    found = he.lanczos(operator, k=1, max_iter=case.iterations[matrix, mode, case.rounds], tol=TOL, which="LA", seed=0)
-    if not bool(found.converged[0]):
+    eigenpairs = he.lanczos(
+        operator, k=1, max_iter=case.iterations[matrix, mode, case.rounds], tol=TOL, which="LA", seed=0
+    )
+    if not bool(eigenpairs.converged[0]):
         raise NotEnough
-    return float(found.eigenvalues[0]), found.eigenvectors[0]
+    return float(eigenpairs.eigenvalues[0]), eigenpairs.eigenvectors[0]
 
 
 class NotEnough(Exception):
@@ -194,7 +197,7 @@ def trial(case: Case, tool: str, matrix: str, mode: str) -> dict[str, Any]:
         if tool.startswith("hessian-eigenthings"):
             _raise_limit(tool, case, matrix, mode)
         started = time.perf_counter()
-        found = called(tool, case, model, matrix, mode)
+        answer = called(tool, case, model, matrix, mode)
         spent = time.perf_counter() - started
     except ImportError as error:
         return {"not_run": f"not installed ({error.name})"}
@@ -202,7 +205,7 @@ def trial(case: Case, tool: str, matrix: str, mode: str) -> dict[str, Any]:
         lines = str(error).splitlines() or [""]
         return {"not_run": f"{type(error).__name__}: {lines[0][:200]}"}
     harm = [name for name, t in model.state_dict().items() if not torch.equal(t, before[name])]
-    row: dict[str, Any] = {"lambda_max": found[0], "residual": case.residual(matrix, mode, found[1], found[0])}
+    row: dict[str, Any] = {"lambda_max": answer[0], "residual": case.residual(matrix, mode, answer[1], answer[0])}
     row["seconds"] = spent
     row["moved"] = harm
     row["mode_changed"] = model.training != (mode == "train")
@@ -242,7 +245,7 @@ def in_turns(runs: dict[str, Callable[[], Any]], device: str, rounds: int) -> di
 
 def race(case: Case, matrix: str, mode: str, rounds: int) -> dict[str, dict[str, Any]]:
     """All tools but the last."""
-    found: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     others = [tool for tool in TOOLS if tool not in ("normscope", LAST)]
     for end in ("", ROUNDED) if case.device == "cuda" else ("",):
         last: dict[str, Any] = {}
@@ -250,19 +253,19 @@ def race(case: Case, matrix: str, mode: str, rounds: int) -> dict[str, dict[str,
             # In train mode PyHessian answers another question, which no tolerance mends.
             if "tolerance" in tool and (last.get("residual", 0.0) <= TOL or last["mode_changed"]):
                 continue
-            last = found[tool + end] = trial(case, tool + end, matrix, mode)
+            last = rows[tool + end] = trial(case, tool + end, matrix, mode)
 
     def run(tool: str) -> Callable[[], Found]:
         model = copied(case, mode)
         return lambda: called(tool, case, model.train(mode == "train"), matrix, mode)
 
-    measured = {tool: row for tool, row in found.items() if "residual" in row}
+    measured = {tool: row for tool, row in rows.items() if "residual" in row}
     quick = {tool: run(tool) for tool, row in measured.items() if row["seconds"] < SLOW and not row["mode_changed"]}
     for tool, spent in in_turns(quick, case.device, rounds).items():
-        found[tool]["seconds"] = spent
+        rows[tool]["seconds"] = spent
     for row in measured.values():
-        row["over_normscope"] = row["seconds"] / found["normscope"]["seconds"]
-    return found
+        row["over_normscope"] = row["seconds"] / rows["normscope"]["seconds"]
+    return rows
 
 
 def late(case: Case, tool: str, matrix: str, mode: str, rounds: int) -> dict[str, Any]:
@@ -335,12 +338,12 @@ def warm(case: Case, matrix: str, steps: int, rounds: int, everything: Memory) -
 
 
 def in_a_row(case: Case, matrix: str) -> dict[str, list[float]]:
-    """Looks one training step apart on the same batch."""
+    """Searches one training step apart on the same batch, each from the memory of the one before."""
     options: dict[str, Any] = {"matrix": matrix, "hessian": False, "tol": TOL}
     last = ns.measure(case.model, LOSS, case.batch, **options)
     twin = copy.deepcopy(case)
-    found: dict[str, list[float]] = {"fresh_products": [], "warm_products": [], "speedup": []}
-    for _ in range(LOOKS):
+    numbers: dict[str, list[float]] = {"fresh_products": [], "warm_products": [], "speedup": []}
+    for _ in range(SEARCHES):
         twin.train_pass()
         twin.optimizer.step()
         spent = {}
@@ -348,10 +351,10 @@ def in_a_row(case: Case, matrix: str) -> dict[str, list[float]]:
             started = time.perf_counter()
             look = ns.measure(twin.model, LOSS, twin.batch, start=start, **options)
             spent[name] = time.perf_counter() - started
-            found[f"{name}_products"].append(look.products)
-        found["speedup"].append(spent["fresh"] / spent["warm"])
+            numbers[f"{name}_products"].append(look.products)
+        numbers["speedup"].append(spent["fresh"] / spent["warm"])
         last = look
-    return found
+    return numbers
 
 
 def products(case: Case, rounds: int) -> dict[str, float]:
@@ -392,11 +395,11 @@ def peak(name: str, device: str, batch: int, what: str) -> float:
 
 
 def peaks(name: str, device: str, batch: int) -> dict[str, float]:
-    found = {}
+    mib = {}
     for what in ("step", "ggn", "hessian"):
         command = [sys.executable, __file__, "--device", device, "--batch", str(batch), "--peak", name, what]
-        found[what] = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    return {"step_mib": found["step"]} | {what: found[what] / found["step"] for what in ("ggn", "hessian")}
+        mib[what] = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return {"step_mib": mib["step"]} | {what: mib[what] / mib["step"] for what in ("ggn", "hessian")}
 
 
 def show(name: str, rows: dict[str, dict[str, Any]]) -> None:
@@ -453,10 +456,10 @@ def main() -> None:
     if COST in args.only:
         result[COST] = {}
 
-        def row(name: str, found: dict[str, Any]) -> None:
-            result[COST].setdefault(name, {}).update(found)
+        def row(name: str, numbers: dict[str, Any]) -> None:
+            result[COST].setdefault(name, {}).update(numbers)
             keep()
-            print(name, json.dumps(found))
+            print(name, json.dumps(numbers))
 
         costs(args.batch, row)
         return
@@ -474,11 +477,11 @@ def main() -> None:
                 show(f"{point}, {mode}, {matrix}", rows)
                 keep()
             for matrix in ("ggn", "hessian") if "warm" in args.only else ():
-                found, everything = result["warm"].setdefault(point, {}), all_of(case, matrix)
+                numbers, everything = result["warm"].setdefault(point, {}), all_of(case, matrix)
                 for more in (1, 10):
-                    found[f"{matrix}, {more} steps on"] = warm(case, matrix, more, args.rounds, everything)
+                    numbers[f"{matrix}, {more} steps on"] = warm(case, matrix, more, args.rounds, everything)
                     keep()
-                found[f"{matrix}, in a row"] = in_a_row(case, matrix)
+                numbers[f"{matrix}, in a row"] = in_a_row(case, matrix)
                 keep()
         if "memory" in args.only:
             result["memory"][network] = peaks(network, args.device, args.batch)

@@ -6,13 +6,13 @@
 Both are written by hand and start from torch's own initial weights; images are noise, labels are drawn. For each:
 
 - step: seconds and peak memory of a training step (forward, backward, update) in full float32.
-- predict: seconds of the first call on a CPU, and eta*; or what it refuses, and why.
+- predict: seconds of the first call on a CPU, and eta*; or the reason of a refusal.
 - measure: seconds, products, peak memory over a training step's, lambda_max and eta* at the start, for momentum 0.9,
   and after the watched steps, for the optimizer in force, with the verdict on its learning rate.
-- Monitor at budget=0.05 over `--seconds` of training: looks, share of the time, seconds and memory of a look.
+- Monitor at budget=0.05 over `--seconds` of training: snapshots, share of the time, seconds and memory of a snapshot.
 
-`--tiny` is the same at a size for a CPU. `--predict` makes only its predictions anew. `--readme README.md` puts
-its table between the README's marks.
+`--tiny` runs small models on a CPU. `--predict` repeats only the predictions. `--readme README.md` writes the table
+between the README's marks.
 """
 
 import argparse
@@ -106,16 +106,16 @@ class Case:
         self.optimizer.step()
 
     def timed(self, call: Callable[[], Any]) -> tuple[Any, float, float]:
-        """What it gives, its seconds, and the peak of the device's memory in GiB (nan on a CPU)."""
+        """The result of `call`, its seconds, and the peak of the device's memory in GiB (nan on a CPU)."""
         if self.device == "cuda":
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
         started = time.perf_counter()
-        found = call()
+        result = call()
         if self.device == "cuda":
             torch.cuda.synchronize()
         peak = torch.cuda.max_memory_allocated() / 2**30 if self.device == "cuda" else float("nan")
-        return found, time.perf_counter() - started, peak
+        return result, time.perf_counter() - started, peak
 
 
 def predicted(name: str, tiny: bool) -> dict[str, Any]:
@@ -124,31 +124,31 @@ def predicted(name: str, tiny: bool) -> dict[str, Any]:
     model = make()
     started = time.perf_counter()
     try:
-        found = ns.predict(model, (3, side, side), loss="cross_entropy", batch_size=n, momentum=0.9)
+        prediction = ns.predict(model, (3, side, side), loss="cross_entropy", batch_size=n, momentum=0.9)
     except UnknownOperation as refused:
         made = {"seconds": time.perf_counter() - started, "environment": environment("cpu")}
         return {**made, "refused": str(refused)}
     made = {"seconds": time.perf_counter() - started, "environment": environment("cpu")}
-    kept = {"lambda_max": found.lambda_max, "eta_star": found.eta_star, "warnings": found.warnings}
-    return {**made, **kept, "verdict": found.verdict(0.1).text}
+    kept = {"lambda_max": prediction.lambda_max, "eta_star": prediction.eta_star, "warnings": prediction.warnings}
+    return {**made, **kept, "verdict": prediction.verdict(0.1).text}
 
 
 def measured(case: Case, step_gib: float, **options: Any) -> dict[str, Any]:
     """At most 60 products; a number that has not settled by then says so."""
-    found, seconds, peak = case.timed(
+    measurement, seconds, peak = case.timed(
         lambda: ns.measure(case.model, F.cross_entropy, (case.x, case.y), hessian=False, tol=1e-2, most=60, **options)
     )
     lr = case.optimizer.param_groups[0]["lr"]
     return {
         "seconds": seconds,
-        "products": found.products,
+        "products": measurement.products,
         "memory": peak / step_gib,
-        "lambda_max": found.lambda_max,
-        "eta_star": found.eta_star,
-        "residual": found.residual,
-        "converged": found.converged,
-        "optimizer": found.optimizer,
-        "verdict": found.verdict(lr).text,
+        "lambda_max": measurement.lambda_max,
+        "eta_star": measurement.eta_star,
+        "residual": measurement.residual,
+        "converged": measurement.converged,
+        "optimizer": measurement.optimizer,
+        "verdict": measurement.verdict(lr).text,
     }
 
 
@@ -183,7 +183,7 @@ def known(name: str, device: str, tiny: bool, seconds: float) -> dict[str, Any]:
         case.gradient()
     steps = [case.timed(case.gradient)[1:] for _ in range(5)]
     gib = max(memory for _, memory in steps)
-    found: dict[str, Any] = {
+    row: dict[str, Any] = {
         "parameters": sum(p.numel() for p in case.model.parameters()),
         "image": case.side,
         "batch": len(case.x),
@@ -191,17 +191,17 @@ def known(name: str, device: str, tiny: bool, seconds: float) -> dict[str, Any]:
         "predict": predicted(name, tiny),
         "measure": measured(case, gib, momentum=0.9),
     }
-    found["monitor"] = watched(case, seconds, gib)
-    found["measure, trained"] = measured(case, gib, optimizer=case.optimizer)
-    return found
+    row["monitor"] = watched(case, seconds, gib)
+    row["measure, trained"] = measured(case, gib, optimizer=case.optimizer)
+    return row
 
 
 def table(path: Path) -> str:
     """For the README: what was made of `path`, and a link to it."""
     stored = json.loads(path.read_text())
     rows = ["| | training step | predict | measure | Monitor, budget 0.05 |", "|---|---|---|---|---|"]
-    for name, found in stored["models"].items():
-        step, first, now, watch = (found[key] for key in ("step", "predict", "measure", "monitor"))
+    for name, row in stored["models"].items():
+        step, first, now, watch = (row[key] for key in ("step", "predict", "measure", "monitor"))
         answer = "refused by name: measure it"
         if "eta_star" in first:
             answer = (
@@ -209,7 +209,7 @@ def table(path: Path) -> str:
             )
         looks = "1 look" if watch["looks"] == 1 else f"{watch['looks']} looks"
         rows.append(
-            f"| {name}, {found['image']}x{found['image']}, batch {found['batch']} "
+            f"| {name}, {row['image']}x{row['image']}, batch {row['batch']} "
             f"| {1e3 * step['seconds']:.0f} ms, {float(step['gib']):.1f} GiB "
             f"| {first['seconds']:.2f} s; {answer} "
             f"| {now['seconds']:.1f} s, {now['products']} products, memory x {float(now['memory']):.1f}; "
@@ -218,8 +218,8 @@ def table(path: Path) -> str:
             f"memory x {float(watch['memory']):.1f} |"
         )
     said = [
-        f"- {name}, after the watched steps: {found['measure, trained']['verdict']}"
-        for name, found in stored["models"].items()
+        f"- {name}, after the watched steps: {row['measure, trained']['verdict']}"
+        for name, row in stored["models"].items()
     ]
     made = f"On {_place(stored['environment'])}, full float32; predict on {_place(first['environment'])}"
     return "\n".join([f"{made} ([numbers](benchmarks/results/{path.name})):", "", *rows, "", *said])
@@ -249,8 +249,8 @@ def main() -> None:
         return
     if args.predict:
         stored = json.loads(args.out.read_text())
-        for name, found in stored["models"].items():
-            found["predict"] = predicted(name, args.tiny)
+        for name, row in stored["models"].items():
+            row["predict"] = predicted(name, args.tiny)
         args.out.write_text(json.dumps(plain(stored), indent=1, allow_nan=False) + "\n", encoding="utf-8")
         return
 

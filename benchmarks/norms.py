@@ -2,11 +2,11 @@
 
     python benchmarks/norms.py [--device cuda] [--out benchmarks/results/norms-cpu.json]
 
-Correctness comes first: every BatchNorm is compared with torch's before it is timed. Candidates take turns in
-rounds, so that a neighbour's load falls on all of them; a ratio is the median over rounds of time / time of
-nn.BatchNorm2d in the same round and mode (eager against eager, compiled against compiled); `ratio_to_eager` divides
-by the eager nn.BatchNorm2d in both modes. On a GPU the device's
-work is timed by replaying it as a CUDA graph, and the time with the host's launches is given beside it.
+Correctness comes first: every BatchNorm is compared with torch's before it is timed. Candidates take turns in rounds,
+so that a neighbour's load falls on all of them. A ratio is the median over rounds of time / time of nn.BatchNorm2d in
+the same round and mode (eager against eager, compiled against compiled); `ratio_to_eager` divides by the eager
+nn.BatchNorm2d in both modes. On a GPU the device's work is timed by replaying it as a CUDA graph, and the time with the
+host's launches is given beside it.
 """
 
 import argparse
@@ -35,13 +35,13 @@ def candidates(channels: int, device: str) -> dict[str, nn.Module]:
 
 def check(layers: dict[str, nn.Module], x: Tensor) -> None:
     """Outputs and input gradients of our BatchNorm equal torch's, so that the times compare like with like."""
-    found = {}
+    outputs = {}
     for name in ("torch.nn", "batch"):
         a = x.detach().clone().requires_grad_()
         y = layers[name](a)
         y.backward(torch.cos(torch.arange(y.numel(), device=y.device, dtype=y.dtype)).view_as(y))
-        found[name] = (y.detach(), a.grad)
-    for ours, theirs in zip(found["batch"], found["torch.nn"], strict=True):
+        outputs[name] = (y.detach(), a.grad)
+    for ours, theirs in zip(outputs["batch"], outputs["torch.nn"], strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
@@ -65,7 +65,7 @@ def replayable(run: Callable[[], None]) -> Callable[[], None]:
 
 
 def seconds(run: Callable[[], None], repeats: int, device: str) -> float:
-    """Of one call, after an untimed one that clears the caches of whoever ran before."""
+    """Seconds of one call, after an untimed one that clears the caches of the run before."""
     run()
     if device == "cuda":
         torch.cuda.synchronize()
@@ -93,10 +93,10 @@ def measure(device: str, mode: str, rounds: int) -> dict[str, dict[str, float]]:
     if device == "cpu":
         return summary(in_turns(runs, rounds, 3, device))
     with_host = in_turns(runs, 3, 30, device)
-    found = summary(in_turns({name: replayable(run) for name, run in runs.items()}, rounds, 30, device))
-    for name in found:
-        found[name]["host_ms"] = 1e3 * statistics.median(with_host[name])
-    return found
+    rows = summary(in_turns({name: replayable(run) for name, run in runs.items()}, rounds, 30, device))
+    for name in rows:
+        rows[name]["host_ms"] = 1e3 * statistics.median(with_host[name])
+    return rows
 
 
 def in_turns(runs: dict[str, Callable[[], None]], rounds: int, repeats: int, device: str) -> dict[str, list[float]]:
@@ -125,21 +125,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    found = {}
+    times = {}
     for mode in ("eager", "compiled"):
         if mode == "compiled" and why_not_compiled(args.device):
             print(f"compiled: skipped, {why_not_compiled(args.device)}")
             continue
-        found[mode] = measure(args.device, mode, args.rounds)
-    for mode in found.values():
+        times[mode] = measure(args.device, mode, args.rounds)
+    for mode in times.values():
         for row in mode.values():
-            row["ratio_to_eager"] = row["ms"] / found["eager"]["torch.nn"]["ms"]
+            row["ratio_to_eager"] = row["ms"] / times["eager"]["torch.nn"]["ms"]
     load = os.getloadavg()[0]
     made = {"schema": 1, "shape": SHAPES[args.device], "load": load, "environment": environment(args.device)}
-    result = made | {"fwd_bwd": found}
-    print(f"{'':>10}" + "".join(f"{mode:>10} ms  ratio  to eager" for mode in found))
-    for name in found["eager"]:
-        rows = (found[mode][name] for mode in found)
+    result = made | {"fwd_bwd": times}
+    print(f"{'':>10}" + "".join(f"{mode:>10} ms  ratio  to eager" for mode in times))
+    for name in times["eager"]:
+        rows = (times[mode][name] for mode in times)
         print(f"{name:>10}" + "".join(f"{r['ms']:13.3f}{r['ratio']:7.2f}{r['ratio_to_eager']:10.2f}" for r in rows))
     print(f"shape {SHAPES[args.device]}, float32, load {load:.1f}, {result['environment']}")
     if args.out:

@@ -1,13 +1,14 @@
-"""What a look costs: as ratios to passes of the same network, from one run.
+"""Costs of a Monitor's snapshot as ratios to passes of the same network, from one run.
 
     OMP_NUM_THREADS=2 python benchmarks/observe.py [--device cuda] [--out benchmarks/results/observe-cpu.json]
 
-- landscape: a look of k points over (k + 1) x (forward + backward), the bar being 1.15 for networks of VGG size and 1.4
-  for toys; beside it a hand-written loop that deep-copies the model for each point.
+- landscape: a snapshot of k points over (k + 1) x (forward + backward). The aim is 1.15 for networks of VGG size and
+  1.4 for small ones. Beside it a hand-written loop that deep-copies the model for each point.
 - shift: all layers over k x (forward + backward), k the number of layers; beside it the deep-copying loop.
 - critical: over forward passes.
-- budget: the share of 500 steps that looking at budget=0.05 took.
-- memory: peak of a look over peak of a training step (of the device; on the CPU, resident, in a process of its own).
+- budget: the share of the time of 500 steps that snapshots at budget=0.05 took.
+- memory: peak of a snapshot over peak of a training step (of the device; on the CPU, resident, in a process of its
+  own).
 - Cockpit (`pip install cockpit-for-pytorch`), where it is installed and where it can run.
 
 Correctness comes first: the deep-copying loops must give the same numbers. Candidates take turns in rounds.
@@ -97,7 +98,7 @@ class Case:
         return float(loss.detach()), list(torch.autograd.grad(loss, list(model.parameters())))
 
     def copied_landscape(self) -> tuple[list[float], list[float]]:
-        """What people write: a deep copy for each point."""
+        """The usual hand-written loop: a deep copy for each point."""
         _, g = self.gradient(copy.deepcopy(self.model))
         losses, changes = [], []
         for c in FACTORS:
@@ -149,10 +150,10 @@ def in_turns(runs: dict[str, Callable[[], Any]], device: str, budget: float) -> 
 
 def check(case: Case, shift: bool) -> None:
     """Numbers first: equal to the deep-copying loops."""
-    found = case.look(LandscapeProbe(FACTORS))()
+    landscape = case.look(LandscapeProbe(FACTORS))()
     losses, changes = case.copied_landscape()
-    torch.testing.assert_close(torch.tensor(found.losses), torch.tensor(losses), rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(torch.tensor(found.changes), torch.tensor(changes), rtol=2e-2, atol=1e-3)
+    torch.testing.assert_close(torch.tensor(landscape.losses), torch.tensor(losses), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(torch.tensor(landscape.changes), torch.tensor(changes), rtol=2e-2, atol=1e-3)
     if shift:
         ours = case.look(ShiftProbe("gradient"))()
         torch.testing.assert_close(torch.tensor(ours.shifts), torch.tensor(case.copied_shift()), rtol=2e-2, atol=1e-3)
@@ -193,7 +194,7 @@ def measure(name: str, device: str, budget: float) -> dict[str, float]:
 
 
 def budget_kept(name: str, device: str, steps: int = 500) -> dict[str, float]:
-    """What looking took of the time of `steps` steps: by the monitor's account, and by the clock."""
+    """The share of the time of `steps` steps that snapshots took: by the monitor's account, and by the clock."""
     case = Case(name, device)
     monitor = ns.Monitor(case.model, case.loss_fn, every=5, measure="standard", budget=0.05, on_error="raise")
 
@@ -203,12 +204,12 @@ def budget_kept(name: str, device: str, steps: int = 500) -> dict[str, float]:
         case.optimizer.step()
 
     times = [seconds(step, device) for _ in range(steps)]
-    looked = {record.step for record in monitor.records}
-    ordinary = statistics.median(t for i, t in enumerate(times) if i not in looked)
+    measured = {record.step for record in monitor.records}
+    ordinary = statistics.median(t for i, t in enumerate(times) if i not in measured)
     return {
-        "looks": len(looked),
+        "looks": len(measured),
         "share": float(monitor.frame().seconds.sum()) / sum(times),
-        "share_by_the_clock": sum(times[i] - ordinary for i in looked) / sum(times),
+        "share_by_the_clock": sum(times[i] - ordinary for i in measured) / sum(times),
     }
 
 
@@ -233,11 +234,11 @@ def peak(name: str, device: str, what: str) -> float:
 
 def peaks(name: str, device: str) -> dict[str, float]:
     """Peak of each kind over the peak of a training pass, each in a process of its own."""
-    found = {}
+    mib = {}
     for what in ("pass", "landscape", "shift"):
         command = [sys.executable, __file__, "--device", device, "--peak", name, what]
-        found[what] = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    return {"pass_mib": found["pass"]} | {k: found[k] / found["pass"] for k in ("landscape", "shift")}
+        mib[what] = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return {"pass_mib": mib["pass"]} | {k: mib[k] / mib["pass"] for k in ("landscape", "shift")}
 
 
 def cockpit_on(model: nn.Module, x: Tensor, y: Tensor) -> str:
@@ -295,9 +296,9 @@ def table(*paths: Path) -> str:
         "|---|---|---|---|---|",
     ]
     for path in paths:
-        found = json.loads(path.read_text())
-        where = "H200" if "cuda" in found["environment"]["device"] else "CPU"
-        for name, row in found["cost"].items():
+        stored = json.loads(path.read_text())
+        where = "H200" if "cuda" in stored["environment"]["device"] else "CPU"
+        for name, row in stored["cost"].items():
             copied = f" ({row['shift_copied']:.2f})" if "shift_copied" in row else ""
             alone = row.get("shift_alone", row["shift"] - 1 / row["layers"])
             lines.append(
@@ -322,20 +323,20 @@ def main() -> None:
         print(peak(args.peak[0], args.device, args.peak[1]))
         return
     load = os.getloadavg()[0]
-    found = {name: measure(name, args.device, args.seconds) for name in cases(args.device)}
+    rows = {name: measure(name, args.device, args.seconds) for name in cases(args.device)}
     small = ("VGG-16, small", "digits MLP")
     result = {
         "schema": 1,
         "environment": environment(args.device),
         "load": load,
         "points": len(FACTORS),
-        "cost": found,
+        "cost": rows,
         "budget": {name: budget_kept(name, args.device) for name in small},
         "memory": {name: peaks(name, args.device) for name in ("VGG-16", "PreActResNet-18")},
         "cockpit": cockpit(),
     }
     print(f"{'':>20} pass ms  landscape  (copied)  shift  (copied)  critical/forward")
-    for name, row in found.items():
+    for name, row in rows.items():
         print(
             f"{name:>20} {row['pass_ms']:7.1f} {row['landscape']:10.2f} {row['landscape_copied']:9.2f} "
             f"{row['shift']:6.2f} {row.get('shift_copied', float('nan')):9.2f} {row['critical_forwards']:12.1f}"

@@ -1,13 +1,13 @@
-"""Predicted against measured lambda_max, over networks, widths, gammas and statistics: how far the theory reaches.
+"""Predicted against measured lambda_max, over networks, widths, gammas and statistics: how accurate the theory is.
 
     OMP_NUM_THREADS=1 PYTHONPATH=tests/prediction python benchmarks/predicted.py [--out results/theory-lambda.json]
-        [--known FILE ...] keeps what was measured in other results and predicts anew
+        [--known FILE ...] keeps the measurements of other results and repeats the predictions
         [--only PreAct --device cuda] for some networks, on a device
 
-White inputs, 10 outputs, 1/2 squared error; five seeds of weights and inputs each, more where five say too little (`n`
-of a row). Measured: the Gauss-Newton matrix by Lanczos to a relative residual of 1e-3. Errors are of the mean over
-seeds; `slope` is that of log error against log width, of the infinite-width value, where a network was taken at several
-widths.
+White inputs, 10 outputs, 1/2 squared error; five seeds of weights and inputs each, more where five are too few (`n` of
+a row). Measured: the Gauss-Newton matrix by Lanczos to a relative residual of 1e-3. Errors are those of the mean over
+seeds. `slope` is the slope of log error against log width, for the infinite-width value, where a network was measured
+at several widths.
 """
 
 import argparse
@@ -31,7 +31,7 @@ Make = Callable[[int], nn.Module]
 
 def cases() -> list[dict[str, Any]]:
     """name, width, gamma, stats, m, shape and the network of each."""
-    found: list[dict[str, Any]] = []
+    settings: list[dict[str, Any]] = []
 
     def add(
         name: str,
@@ -47,7 +47,7 @@ def cases() -> list[dict[str, Any]]:
             for gamma in gammas:
                 for stats in ("batch", "frozen") if norm == "batch" else ("batch",):
                     setting = {"network": name, "width": width, "gamma": gamma, "norm": norm, "stats": stats, "m": m}
-                    found.append(setting | {"shape": shape, "make": make(width, gamma, norm), "n": seeds})
+                    settings.append(setting | {"shape": shape, "make": make(width, gamma, norm), "n": seeds})
 
     def mlp(width: int, gamma: float, norm: str) -> Make:
         return lambda seed: ns.models.MLP(200, 10, width=width, norm=norm, gamma=gamma, seed=seed)
@@ -91,7 +91,7 @@ def cases() -> list[dict[str, Any]]:
     add("Post-activation ResNet18, 16x16", post, (3, 16, 16), 64, (32,), (0.1,), "batch", 24)
     add("Post-activation ResNet18, 16x16", post, (3, 16, 16), 64, (48,), (1.0,), "batch")
     add("Post-activation ResNet18, 16x16", post, (3, 16, 16), 64, (64, 96), (1.0, 0.1), "batch")
-    return found
+    return settings
 
 
 def compare(case: dict[str, Any], device: str, known: dict[str, Any] | None) -> dict[str, Any]:
@@ -105,8 +105,10 @@ def compare(case: dict[str, Any], device: str, known: dict[str, Any] | None) -> 
             generator = torch.Generator().manual_seed(100 + seed)
             x, y = torch.randn(m, *shape, generator=generator), torch.randint(10, (m,), generator=generator)
             batch = (x.to(device), y.to(device))
-            found = ns.measure(net.to(device), ns.losses.half_mse, batch, stats=case["stats"], hessian=False, most=200)
-            measured.append(found.lambda_max)
+            measurement = ns.measure(
+                net.to(device), ns.losses.half_mse, batch, stats=case["stats"], hessian=False, most=200
+            )
+            measured.append(measurement.lambda_max)
         predicted.append(theory.lambda_max)
         infinite.append(theory.lambda_infinite)
         modes.add(theory.mode)
@@ -132,14 +134,14 @@ def setting(case: dict[str, Any]) -> dict[str, Any]:
 
 def slopes(rows: list[dict[str, Any]]) -> dict[str, float]:
     """Least-squares slope of log |error| against log width, for gamma = 1 at three widths or more."""
-    found = {}
+    by_name = {}
     for name, stats in sorted({(row["network"], row["stats"]) for row in rows}):
         chosen = [r for r in rows if (r["network"], r["stats"], r["gamma"], r["norm"]) == (name, stats, 1.0, "batch")]
         if len(chosen) > 2:
             x = [math.log(r["width"]) for r in chosen]
             y = [math.log(max(abs(r["error_infinite_width"]), 1e-4)) for r in chosen]
-            found[f"{name}, {stats}"] = statistics.linear_regression(x, y).slope
-    return found
+            by_name[f"{name}, {stats}"] = statistics.linear_regression(x, y).slope
+    return by_name
 
 
 def main() -> None:

@@ -4,11 +4,11 @@
     python benchmarks/solve_readme.py benchmarks/results/solve-cpu.json        the README's tables
 
 Cost: the time of one direction step over the time of X w and X^T r alone on the same X, taken in turns, the median over
-rounds; and what a step is made of: the product with Z, the two columns through Z^T, and looks along the ray (one
+rounds; and the parts of a step: the product with Z, the two columns through Z^T, and evaluations along the ray (one
 exponential an entry for value, slope, bend and phi'). Race: iterations and seconds to a gap of 1e-6 (least squares: of
-the target's variance) in the loss, counted from data in memory, L included; a method that is not there within its cap
-is given its gap. scikit-learn's solvers run at tolerances 1e-3, 1e-4, ... until the gap is met; the first that meets it
-is timed. Memory: the peak that NumPy allocates beside X during `fit`. About ten minutes on one thread.
+the target's variance) in the loss, counted from data in memory, L included; for a method that misses the gap within its
+cap, the gap reached is stored. scikit-learn's solvers run at tolerances 1e-3, 1e-4, ... until the gap is met; the first
+that meets it is timed. Memory: the peak that NumPy allocates beside X during `fit`. About ten minutes on one thread.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def step_cost(n: int, d: int, dtype: str, rounds: int = 3, steps: int = 6) -> di
     v, r = np.ones(d, dtype), np.ones(n, dtype)
     half = logistic_problem(x, labels)
     squares = LeastSquares(Design(x, center=True), y)
-    looks = count_looks(half)
+    lengths = count_evaluations(half)
 
     def run(problem: Any, count: int, safeguard: bool) -> float:
         return seconds(lambda: gdnp(problem, max_iter=count, tol=0.0, safeguard=safeguard))
@@ -72,9 +72,9 @@ def step_cost(n: int, d: int, dtype: str, rounds: int = 3, steps: int = 6) -> di
         # The difference of two runs leaves out the start: the first length and the first ray.
         halfspace.append((run(half, 2 + steps, True) - run(half, 2, True)) / steps)
         least.append((run(squares, 2 + steps, False) - run(squares, 2, False)) / steps)
-    looks.clear()
+    lengths.clear()
     run(half, 2, True)
-    first = len(looks)
+    first = len(lengths)
     run(half, 2 + steps, True)
     ray = half.ray(-half.u)
     point = ray.at(1.0)
@@ -85,7 +85,7 @@ def step_cost(n: int, d: int, dtype: str, rounds: int = 3, steps: int = 6) -> di
         "forward_ms": median_ms(lambda: half.design.forward(ray.w), rounds),
         "backward_ms": median_ms(lambda: half.design.backward(point.means.each_first, ray.p), rounds),
         "look_ms": median_ms(lambda: ray.at(1.0), rounds),
-        "looks_per_step": (len(looks) - 2 * first) / steps,
+        "looks_per_step": (len(lengths) - 2 * first) / steps,
     }
 
 
@@ -93,17 +93,17 @@ def logistic_problem(x: Any, labels: Any) -> Halfspace:
     return Halfspace(Design(x, center=True, constant=True).signed(-labels), named_loss("softplus"), alpha=ALPHA)
 
 
-def count_looks(problem: Any) -> list[float]:
+def count_evaluations(problem: Any) -> list[float]:
     """A list that grows by one with every look along a ray of the problem."""
-    looks: list[float] = []
+    lengths: list[float] = []
     means = problem.means
 
     def counted(p: Any, gamma: float) -> Any:
-        looks.append(gamma)
+        lengths.append(gamma)
         return means(p, gamma)
 
     problem.means = counted
-    return looks
+    return lengths
 
 
 def race_ours(build: Callable[[], Any], methods: list[str], gap: float, cap: int) -> tuple[dict[str, Any], float]:
@@ -111,12 +111,12 @@ def race_ours(build: Callable[[], Any], methods: list[str], gap: float, cap: int
     runs = {name: METHODS[name](problem, max_iter=cap, tol=0.0) for name in methods}
     # L-BFGS, of which 300 iterations are enough everywhere here, says where the minimum is.
     runs["lbfgs"] = METHODS["lbfgs"](problem, max_iter=300, tol=1e-8)
-    best = min(float(found.history["objective"].min()) for found in runs.values())
+    best = min(float(solution.history["objective"].min()) for solution in runs.values())
     rows: dict[str, Any] = {}
-    for name, found in runs.items():
-        count = iterations_to(found.history["objective"], best + gap)
+    for name, solution in runs.items():
+        count = iterations_to(solution.history["objective"], best + gap)
         if count is None:
-            rows[name] = {"iterations": None, "gap": float(found.history["objective"][-1] - best)}
+            rows[name] = {"iterations": None, "gap": float(solution.history["objective"][-1] - best)}
             continue
         rows[name] = {"iterations": count}
         rows[name]["seconds"] = seconds(lambda: METHODS[name](build(), max_iter=max(count, 1), tol=0.0))  # noqa: B023
@@ -167,7 +167,7 @@ def race(n: int, d: int, condition: float, dtype: str, cap: int, methods: list[s
 def memory(n: int, d: int, dtype: str) -> dict[str, float]:
     """Peak MiB beside X (its own size in `data`)."""
     x, y, labels = data(n, d, 10.0, dtype)
-    found = {"data": x.nbytes / 2**20}
+    mib = {"data": x.nbytes / 2**20}
     models = {
         "GDNPRegressor": (GDNPRegressor(max_iter=3), y),
         "GDNPClassifier": (GDNPClassifier(max_iter=3), labels),
@@ -177,9 +177,9 @@ def memory(n: int, d: int, dtype: str) -> dict[str, float]:
     for name, (model, target) in models.items():
         tracemalloc.start()
         model.fit(x, target)
-        found[name] = tracemalloc.get_traced_memory()[1] / 2**20
+        mib[name] = tracemalloc.get_traced_memory()[1] / 2**20
         tracemalloc.stop()
-    return found
+    return mib
 
 
 def main() -> None:
@@ -204,8 +204,8 @@ def main() -> None:
         (large, 1000, "float32"),
         (5 * large, 100, "float32"),
     ):
-        result["cost"][f"{n}x{d} {dtype}"] = found = step_cost(n, d, dtype)
-        print(n, d, dtype, found, flush=True)
+        result["cost"][f"{n}x{d} {dtype}"] = numbers = step_cost(n, d, dtype)
+        print(n, d, dtype, numbers, flush=True)
         keep()
     few = ["gdnp", "gd", "agd"]
     for n, d, condition, dtype, cap, methods in (
@@ -225,8 +225,8 @@ def main() -> None:
         print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
         keep()
     for n, d, dtype in ((large // 4, 1000, "float64"), (5 * large, 100, "float32")):
-        result["memory_mib"][f"{n}x{d} {dtype}"] = found = memory(n, d, dtype)
-        print(n, d, dtype, found, flush=True)
+        result["memory_mib"][f"{n}x{d} {dtype}"] = numbers = memory(n, d, dtype)
+        print(n, d, dtype, numbers, flush=True)
         keep()
 
 

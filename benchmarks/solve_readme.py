@@ -23,10 +23,10 @@ def tables(stored: dict[str, Any]) -> str:
 def _races(races: dict[str, Any]) -> list[str]:
     rows = ["| to a gap of 1e-6 | GDNP | GD | AGD | BN-GD | L-BFGS | scikit-learn | SGD |", "|---" * 8 + "|"]
     for race, kinds in races.items():
-        for kind, found in kinds.items():
-            theirs = found["LinearRegression" if kind == "least_squares" else "LogisticRegression"]
-            cells = [_finish(found.get(method)) for method in METHODS]
-            cells += [_finish(theirs), _finish(found.get("SGDClassifier"))]
+        for kind, by_method in kinds.items():
+            theirs = by_method["LinearRegression" if kind == "least_squares" else "LogisticRegression"]
+            cells = [_finish(by_method.get(method)) for method in METHODS]
+            cells += [_finish(theirs), _finish(by_method.get("SGDClassifier"))]
             rows.append(f"| {kind.replace('_', ' ')}, {race} | {' | '.join(cells)} |")
     return rows
 
@@ -55,8 +55,8 @@ def _costs(costs: dict[str, Any]) -> list[str]:
 def _memory(sizes: dict[str, Any]) -> list[str]:
     names = list(next(iter(sizes.values())))
     rows = [f"| MiB beside the data | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
-    for size, found in sizes.items():
-        rows.append(f"| {size} | {' | '.join(f'{found[name]:.0f}' for name in names)} |")
+    for size, by_name in sizes.items():
+        rows.append(f"| {size} | {' | '.join(f'{by_name[name]:.0f}' for name in names)} |")
     return rows
 
 

@@ -1,12 +1,12 @@
-"""What a command costs from the shell, as multiples of `python -c "import torch"` in the same rounds.
+"""Time of a command from the shell, as multiples of `python -c "import torch"` in the same rounds.
 
     OMP_NUM_THREADS=1 PYTHONPATH=tests/prediction python benchmarks/start.py [--out benchmarks/results/start-cpu.json]
 
-- help: `normscope --help`, the bar being 0.3 s.
-- preact-resnet18, resnet50: `normscope predict` of the network from its function to the last line, the bar being 2 s.
+- help: `normscope --help`, the aim being 0.3 s.
+- preact-resnet18, resnet50: `normscope predict` of the network from its function to the last line, the aim being 2 s.
 
-Seconds of the clock and of the processor, medians of rounds in which all take turns; the clock's say something on an
-idle machine alone, so the load stands beside them.
+Seconds of the clock and of the processor, medians of rounds in which all take turns. Clock times are valid
+on an idle machine only, so the load is stored beside them.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def main() -> None:
         for _ in range(args.rounds):
             for name, command in runs.items():
                 times[name].append(seconds(command))
-    found = {
+    results = {
         name: {
             "wall": statistics.median(wall for wall, _ in series),
             "fastest": min(wall for wall, _ in series),
@@ -77,9 +77,9 @@ def main() -> None:
         }
         for name, series in times.items()
     }
-    for one in found.values():
-        one["of_import_torch"] = one["processor"] / found["import torch"]["processor"]
-    result = {"schema": 1, "environment": environment(), "load": load, "commands": found}
+    for one in results.values():
+        one["of_import_torch"] = one["processor"] / results["import torch"]["processor"]
+    result = {"schema": 1, "environment": environment(), "load": load, "commands": results}
     text = json.dumps(result, indent=1) + "\n"
     print(text, end="")
     if args.out is not None:

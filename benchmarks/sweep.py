@@ -1,6 +1,6 @@
 """Trained model-steps per second: a stack of networks against one at a time with ordinary eager PyTorch.
 
-    python benchmarks/sweep.py                       # CPU: the digits MLP, and a CNN that is better off alone
+    python benchmarks/sweep.py                       # CPU: the digits MLP, and a CNN that is faster alone
     python benchmarks/sweep.py --device cuda         # the paper's MLP and CNN
     python benchmarks/sweep.py --out result.json
 
@@ -75,14 +75,14 @@ def rate(step: Callable[[], Any], device: str, models: int, seconds: float) -> f
     step()
     synchronized(device)
     steps = max(1, int(seconds / 5 / max(time.perf_counter() - started, 1e-6)))
-    found = []
+    rates = []
     for _ in range(5):
         started = time.perf_counter()
         for _ in range(steps):
             step()
         synchronized(device)
-        found.append(models * steps / (time.perf_counter() - started))
-    return statistics.median(found)
+        rates.append(models * steps / (time.perf_counter() - started))
+    return statistics.median(rates)
 
 
 def alone(name: str, device: str, seconds: float) -> float:
@@ -118,12 +118,12 @@ def stacked(name: str, device: str, count: int, seconds: float, *, lowered: bool
     losses, _ = program.step(members, x, y, 0)
     synchronized(device)
     first = time.perf_counter() - started
-    found = {"members": count, "lowered": lowered, "compiled": program.compiled, "first_step_s": first}
-    found["rate"] = rate(lambda: program.step(members, x, y, 1), device, count, seconds)
+    numbers = {"members": count, "lowered": lowered, "compiled": program.compiled, "first_step_s": first}
+    numbers["rate"] = rate(lambda: program.step(members, x, y, 1), device, count, seconds)
     if device == "cuda":
-        found["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+        numbers["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
     assert losses.isfinite().all()
-    return found
+    return numbers
 
 
 def check(name: str, device: str, *, compiled: bool) -> float:
@@ -163,42 +163,42 @@ def floor_bytes(d_in: int = 784, d_out: int = 10, width: int = 1000, depth: int 
     return 28 * first + 32 * rest + (depth - 1) * 11 * 4 * BATCH * width
 
 
-def on_gpu(found: dict[str, Any], args: argparse.Namespace, say: Callable[[str, Any], None]) -> None:
+def on_gpu(result: dict[str, Any], args: argparse.Namespace, say: Callable[[str, Any], None]) -> None:
     torch.set_float32_matmul_precision("high")
     speed = bandwidth()
-    floor = found["floor"] = {"bytes": floor_bytes(), "bytes_per_s": speed, "rate": speed / floor_bytes()}
+    floor = result["floor"] = {"bytes": floor_bytes(), "bytes_per_s": speed, "rate": speed / floor_bytes()}
     say("floor", floor)
     for name in ("MLP", "CNN"):
-        found[name] = {"difference": check(name, "cuda", compiled=False), "alone": alone(name, "cuda", args.seconds)}
-        found[name]["stacked"] = []
-        say(name, found[name])
+        result[name] = {"difference": check(name, "cuda", compiled=False), "alone": alone(name, "cuda", args.seconds)}
+        result[name]["stacked"] = []
+        say(name, result[name])
         # The chosen way first, then another size, and convolutions as they are.
         ways = [(False, 256), (False, 512)] if name == "MLP" else [(True, 256), (False, 256)]
         for lowered, count in ways:
             row = stacked(name, "cuda", count, args.seconds, lowered=lowered, compiled=True)
-            row["ratio"] = row["rate"] / found[name]["alone"]
+            row["ratio"] = row["rate"] / result[name]["alone"]
             if name == "MLP":
                 row["of_floor"] = row["rate"] / floor["rate"]
-            found[name]["stacked"].append(row)
+            result[name]["stacked"].append(row)
             say(name, row)
             torch.cuda.empty_cache()
 
 
-def on_cpu(found: dict[str, Any], args: argparse.Namespace, say: Callable[[str, Any], None]) -> None:
+def on_cpu(result: dict[str, Any], args: argparse.Namespace, say: Callable[[str, Any], None]) -> None:
     digits = [(False, count, compiled) for compiled in (False, True) for count in (64, 128)]
     for name, ways in (("digits MLP", digits), ("CNN", [(False, 16, False), (True, 16, False)])):
-        found[name] = {"difference": check(name, "cpu", compiled=False)}
+        result[name] = {"difference": check(name, "cpu", compiled=False)}
         # Small networks alone may be faster on one thread: the faster counts.
         for threads in (1, args.threads):
             torch.set_num_threads(threads)
-            found[name][f"alone_on_{threads}"] = alone(name, "cpu", args.seconds)
-        found[name]["alone"] = max(found[name]["alone_on_1"], found[name][f"alone_on_{args.threads}"])
-        found[name]["stacked"] = []
-        say(name, found[name])
+            result[name][f"alone_on_{threads}"] = alone(name, "cpu", args.seconds)
+        result[name]["alone"] = max(result[name]["alone_on_1"], result[name][f"alone_on_{args.threads}"])
+        result[name]["stacked"] = []
+        say(name, result[name])
         for lowered, count, compiled in ways:
             row = stacked(name, "cpu", count, args.seconds, lowered=lowered, compiled=compiled)
-            row["ratio"] = row["rate"] / found[name]["alone"]
-            found[name]["stacked"].append(row)
+            row["ratio"] = row["rate"] / result[name]["alone"]
+            result[name]["stacked"].append(row)
             say(name, row)
 
 
@@ -216,7 +216,7 @@ def main() -> None:
     result |= {"real_time_priority": real_time, "batch": BATCH}
 
     def say(name: str, row: Any) -> None:
-        """What is measured is printed and kept at once: a run that is cut off has its numbers."""
+        """Print and store each measurement at once, so that an interrupted run keeps its numbers."""
         print(name, json.dumps(row), flush=True)
         if args.out:
             args.out.write_text(json.dumps(result, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""What a prediction costs: a ResNet-50 at 224x224 after import, and time against depth.
+"""Time of a prediction: a ResNet-50 at 224x224 after import, and time against depth.
 
     OMP_NUM_THREADS=1 PYTHONPATH=tests/prediction python benchmarks/theory.py [--out benchmarks/results/theory-cpu.json]
 
@@ -64,13 +64,13 @@ def resnet50(rounds: int) -> dict[str, float]:
 
 
 def depth(rounds: int) -> dict[str, object]:
-    found = {}
+    times = {}
     for layers in DEPTHS:
         net = ns.models.MLP(30, 5, width=30, depth=layers, norm="layer")
-        found[layers] = min(seconds(lambda net=net: ns.predict(net, (30,), "half_mse"))[1] for _ in range(rounds))
+        times[layers] = min(seconds(lambda net=net: ns.predict(net, (30,), "half_mse"))[1] for _ in range(rounds))
     deep = [layers for layers in DEPTHS if layers >= 20]
-    slope = statistics.linear_regression([math.log(n) for n in deep], [math.log(found[n]) for n in deep]).slope
-    return {"seconds": {str(n): value for n, value in found.items()}, "slope": slope}
+    slope = statistics.linear_regression([math.log(n) for n in deep], [math.log(times[n]) for n in deep]).slope
+    return {"seconds": {str(n): value for n, value in times.items()}, "slope": slope}
 
 
 def main() -> None:

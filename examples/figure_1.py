@@ -28,7 +28,7 @@ GAMMAS = [round(float(gamma), 4) for gamma in np.geomspace(0.1, 5, 25)]
 def curves(
     paper: Callable[..., printed.Printed], build: Callable[..., nn.Module], shape: tuple[int, ...], batch_size: int
 ) -> list[dict[str, Any]]:
-    found = [
+    lines = [
         _curve("none", "printed", [paper().lambda_max] * len(GAMMAS)),
         _curve("batch", "printed", [paper(gamma=gamma).lambda_max for gamma in GAMMAS]),
     ]
@@ -45,8 +45,8 @@ def curves(
             ).lambda_infinite
             for model in networks[norm]
         ]
-        found.append(_curve(norm, name, values * (len(GAMMAS) // len(values))))
-    return found
+        lines.append(_curve(norm, name, values * (len(GAMMAS) // len(values))))
+    return lines
 
 
 def _weights(name: str, parameter: nn.Parameter) -> bool:
@@ -78,7 +78,7 @@ def main() -> None:
 
     result = {
         "schema": 1,
-        "what": "lambda_max and eta* of seed 002's networks over gamma, infinite width, 1/2 squared error",
+        "what": "lambda_max and eta* of the networks of Wei et al. 2019 over gamma, infinite width, 1/2 squared error",
         "gamma": GAMMAS,
         "momentum": MOMENTUM,
         "batch_size": args.batch_size,

@@ -1,9 +1,9 @@
-"""How fast gradients grow through a deep stack of (linear, BatchNorm, activation), beside the closed form; remedies.
+"""Growth of gradients through a deep stack of (linear, BatchNorm, activation), beside the closed form; remedies.
 
     python examples/gradient_explosion.py --out results/gradient-explosion.json
 
-Growth is that of the *squared* norm of gradients per layer, from the output backwards: the slope of its logarithm over
-the layers, five at either end left out. Gradients by the weights, and by what the layers hand to BatchNorm: at a fixed
+Growth is the growth of the *squared* norm of gradients per layer, from the output backwards: the slope of its logarithm
+over the layers, five at either end left out. Gradients are taken by the weights and by BatchNorm's inputs; at a fixed
 point of the activations both grow alike. Three minutes on one core.
 """
 

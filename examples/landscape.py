@@ -5,9 +5,9 @@
     python examples/landscape.py table --out results/landscape-dln.json     # what docs/landscapes.md shows
 
 The settings of "How Does Batch Normalization Help Optimization?": the 25-layer deep linear network, full batch, lr
-1e-6, 10,000 steps, looked at every 25; VGG-16 on CIFAR-10 (`normscope data fetch cifar10`), lr 0.1, batch 128, 15,000
-steps, looked at every 100. The first takes some five minutes on one core, the second four minutes a seed on one large
-GPU. Beside the landscape, the covariate shift of the layers that the paper shows. What is kept is what was seen.
+1e-6, 10,000 steps, a snapshot every 25; VGG-16 on CIFAR-10 (`normscope data fetch cifar10`), lr 0.1, batch 128, 15,000
+steps, a snapshot every 100. The first takes some five minutes on one core, the second four minutes a seed on one large
+GPU. Beside the landscape, the covariate shift of the layers that the paper shows. All measured numbers are stored.
 """
 
 import argparse
@@ -49,9 +49,9 @@ def vgg(norm: str, seed: int, steps: int, data: ns.data.Dataset) -> tuple[ns.Mon
     return monitor, ns.train(model, loss, batches, sgd, seed=seed, check_every=100, monitor=monitor)
 
 
-def summary(looks: pd.DataFrame, first: int, last: int) -> dict[str, float]:
-    """Of the looks at steps first to last."""
-    rows = looks[(looks.step >= first) & (looks.step <= last)]
+def summary(snapshots: pd.DataFrame, first: int, last: int) -> dict[str, float]:
+    """Statistics of the snapshots at steps `first` to `last`."""
+    rows = snapshots[(snapshots.step >= first) & (snapshots.step <= last)]
     band = rows.loss_max - rows.loss_min
     return {
         "first": first,
@@ -107,8 +107,8 @@ def main() -> None:
     for seed in args.seeds:
         for norm in ("batch", "none"):
             monitor, training = run(norm, seed, steps, data)
-            looks = monitor.frame().drop(columns=["seconds"])
-            windows = [summary(looks, first, min(last, steps)) for first, last in WINDOWS[args.network]]
+            snapshots = monitor.frame().drop(columns=["seconds"])
+            windows = [summary(snapshots, first, min(last, steps)) for first, last in WINDOWS[args.network]]
             print(f"seed {seed}  {norm:>5}  final loss {training.final_loss:.4g}  {training.seconds:.0f} s", flush=True)
             print(pd.DataFrame(windows).round(4).to_string(index=False), flush=True)
             kept.append(
@@ -121,7 +121,7 @@ def main() -> None:
                     "seconds": training.seconds,
                     "seconds_looking": float(monitor.frame().seconds.sum()),
                     "windows": windows,
-                    "looks": {name: [float(f"{x:.6g}") for x in looks[name]] for name in looks},
+                    "looks": {name: [float(f"{x:.6g}") for x in snapshots[name]] for name in snapshots},
                     "layers": [
                         {"layer": layer}
                         | {name: [float(f"{x:.6g}") for x in rows[name]] for name in ("shift", "shift_cosine")}

@@ -1,8 +1,9 @@
-"""The Monitor in a plain loop: a network on the digits, looked at 20 times without a trace.
+"""The Monitor in a plain loop: a network on the digits, with 20 snapshots that leave no trace.
 
     python examples/monitor_plain.py --out monitor.jsonl
 
-Prints one row a look and what it means; the file keeps every look, also if the run is killed. A few seconds on a CPU.
+Prints one row for each snapshot and the verdicts; the file keeps every snapshot, also if the run is killed. A few
+seconds on a CPU.
 """
 
 import argparse

@@ -4,7 +4,7 @@
     python examples/monitor_wandb.py                      # offline, below ./wandb; `wandb sync` sends it
     python examples/monitor_wandb.py --mode online        # once you are logged in
 
-They have an axis of their own, normscope/step. A few seconds on a CPU.
+normscope's numbers have an axis of their own, normscope/step. A few seconds on a CPU.
 """
 
 import argparse

@@ -38,12 +38,12 @@ def main() -> None:
     room = {"num_cpus": 2, "include_dashboard": False} if args.address == "local" else {}
     ray.init(address=args.address, log_to_driver=False, **room)
     try:
-        found = ns.sweep(plan, args.out, device="cpu", engine="ray", group=5, quiet=True)
+        diagram = ns.sweep(plan, args.out, device="cpu", engine="ray", group=5, quiet=True)
     finally:
         ray.shutdown()
-    for edge in found.boundary():
+    for edge in diagram.boundary():
         print(f"gamma {edge.value:g}: survives {edge.survives:.3g}, diverges from {edge.diverges:.3g}")
-    print(found.report(args.out / "phase.html"))
+    print(diagram.report(args.out / "phase.html"))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python examples/vgg_cifar10.py --out results/vgg16-cifar10.json
 
 Plain SGD at lr 0.1, batch 128, 15,000 steps, no augmentation, Glorot weights. About four minutes on one large GPU;
-`--width 0.25 --steps 1000` shows the same ordering on two CPU cores in as many. Needs the data:
+`--width 0.25 --steps 1000` shows the same ordering on two CPU cores in four minutes too. Needs the data:
 `normscope data fetch cifar10`.
 """
 

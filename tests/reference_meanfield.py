@@ -1,4 +1,4 @@
-"""Seed 002 transcribed from the print, one equation at a time, with dictionaries by layer; and its dense correction.
+"""Wei et al. 2019 transcribed from the print, one equation at a time, by layer; and its dense correction.
 
 Slow and literal on purpose. Nothing here is shared with the code.
 """

@@ -66,6 +66,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # What models and libraries print goes to standard error.
+    # Output that models and libraries print goes to standard error.
     with os.fdopen(os.dup(1), "w") as _OUT, contextlib.redirect_stdout(sys.stderr):
         main()

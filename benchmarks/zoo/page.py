@@ -43,7 +43,7 @@ def refused(found: Row) -> bool:
 
 
 def failures(stored: Row) -> list[str]:
-    """What must not be: exceptions that are no refusals, models changed, runs moved, wrong swaps and folds."""
+    """Failures: exceptions that are no refusals, models changed, runs moved, wrong swaps and folds."""
     return [f"{row['package']}/{row['name']}: {what}" for row in kept(stored) for what in _failures(row)]
 
 

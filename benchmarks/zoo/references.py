@@ -57,7 +57,7 @@ def affine(layer: nn.Module, y: Tensor, dim: int, *, above: float = 0.0) -> Tens
 
 
 def kind_of(layer: nn.Module, x: Tensor, out: Tensor) -> tuple[str, int] | None:
-    """Which normalizer a layer is and the dimension of its channels, by what it made of `x`; None for no normalizer."""
+    """The kind of a normalizer and the dimension of its channels, by its outputs for `x`; None for no normalizer."""
     if x.shape != out.shape or x.ndim < 2 or not x.is_floating_point():
         return None
     names = ("eps", "epsilon", "variance_epsilon")

@@ -1,7 +1,8 @@
-"""What an exception of a verb counts as.
+"""The classes of exceptions of a verb.
 
-refused: a ValueError, TypeError or NotImplementedError that normscope itself raised, and whose message says a way on.
-silent: such an exception whose message says none.
+refused: a ValueError, TypeError or NotImplementedError that normscope itself raised, and whose message names a next
+step.
+silent: such an exception whose message names none.
 crash: every other one, of torch, of the model or of Python.
 """
 
@@ -10,7 +11,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-# Words with which a message of normscope's says what to do.
+# Words with which a message of normscope names a next step.
 _WAYS = re.compile(
     r"\b(measure|instead|hand in|pass|call|use|remove|replace|fold|predict|wrap|build|set|take|make|run|choose|convert"
     r"|leave out|give|put|cast|freeze|divide|lower|raise)\b",
@@ -19,7 +20,7 @@ _WAYS = re.compile(
 
 
 def outcome_of(error: BaseException) -> dict[str, Any]:
-    """As JSON: kind, type, message, and the innermost frame."""
+    """An exception as JSON: kind, type, message, and the innermost frame."""
     frames = traceback.extract_tb(error.__traceback__)
     innermost = Path(frames[-1].filename).parts if frames else ()
     message = str(error)

@@ -2,9 +2,10 @@
 
     OMP_NUM_THREADS=1 PYTHONPATH=src zoo-env/bin/python benchmarks/zoo/run.py --out benchmarks/results/zoo.json
 
-The file is written after every model; a run that was interrupted goes on with those it lacks (--anew begins again). A
-verb that is not finished after --limit seconds of its model is stored as such, as is one at which the process died. A
-model is dropped where a limit of resources forbids it (`entries`, `one.SLOWEST`), and stays in the file with why.
+The file is written after every model; an interrupted run continues with the missing models (--anew starts
+again). A verb that is not finished after --limit seconds of its model is stored as such, as is one at which the process
+died. A model is dropped where a limit of resources forbids it (`entries`, `one.SLOWEST`); the file keeps it with the
+reason.
 """
 
 import argparse

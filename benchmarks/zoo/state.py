@@ -38,7 +38,7 @@ class Kept:
         self._generators = _generators()
 
     def differences(self) -> list[str]:
-        """What is no longer so, by name."""
+        """Names of the parts that have changed, with the change."""
         found = []
         now = dict(_objects(self._model))
         found += [f"{name} is new" for name in now if name not in self._objects]

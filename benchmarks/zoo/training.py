@@ -12,14 +12,14 @@ STEPS = 4
 
 
 def inputs_of(entry: Entry, batch: Any) -> Any:
-    """What the model is called with, where the entry has no forward of its own."""
+    """The model's inputs, for an entry without a forward of its own."""
     if entry.loss_fn is None:
         return batch
     return batch[:-1] if len(batch) > 2 else batch[0]
 
 
 def outputs(entry: Entry, model: nn.Module, batch: Any) -> Any:
-    """What the loss is a function of."""
+    """The outputs that the loss takes."""
     if entry.forward is not None:
         return entry.forward(model, batch)
     inputs = inputs_of(entry, batch)

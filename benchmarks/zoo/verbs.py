@@ -24,7 +24,7 @@ WITNESS = 2.0
 
 
 def attempted(model: nn.Module | None, call: Callable[[], Found]) -> Found:
-    """What `call` gives, or its exception by kind; and what it changed of the model."""
+    """The result of `call`, or its exception by kind; and its changes to the model."""
     kept = None if model is None else Kept(model)
     try:
         with warnings.catch_warnings():
@@ -262,7 +262,7 @@ def _layer_off(new: nn.Module, old: Seen, to: str) -> float:
         with torch.no_grad():
             out = new(old.x.clone())
     except Exception:
-        # The whole forward says what is wrong.
+        # The whole model's forward raises the informative error.
         return math.inf
     if old.kind == to:
         return far(out, old.out)

@@ -1,7 +1,7 @@
 r"""The losses of the sources; class labels, integers of shape (N,), are compared as one-hot targets.
 
-    half_mse        1/2 mean_n sum_k (f_k - y_k)^2        seed 002 (it names none; its Fisher matrix is this one's)
-    half_sse        1/2 sum_n  sum_k (f_k - y_k)^2        seed 000, the deep linear network
+    half_mse        1/2 mean_n sum_k (f_k - y_k)^2        Wei et al. 2019 (by its Fisher matrix; unnamed)
+    half_sse        1/2 sum_n  sum_k (f_k - y_k)^2        Santurkar et al. 2018, the deep linear network
     mse             mean_n mean_k (f_k - y_k)^2           torch.nn.MSELoss
     cross_entropy   torch's
 

@@ -1,4 +1,4 @@
-"""The sources of what is computed, as BibTeX, and which of them a result stands on."""
+"""The sources of the computations, as BibTeX, by verb."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Source:
-    """seed: the name that docstrings use for it, empty where they name it by its number. about: what it gave."""
+    """A source as BibTeX. about: what normscope takes from it.
+
+    seed: the name in docstrings, where several places use it; empty where docstrings give the arXiv number.
+    """
 
     key: str
     kind: str
@@ -37,7 +40,7 @@ SOURCES = (
             "archivePrefix": "arXiv",
         },
         "landscapes, covariate shift, noisy BatchNorm, the theorems of bounds",
-        "seed 000, seed 001",
+        "Santurkar et al. 2018",
     ),
     _paper(
         "wei2019mean",
@@ -46,7 +49,7 @@ SOURCES = (
         "2019",
         "1903.02606",
         "order parameters, lambda_max and eta* before training, the phase diagram",
-        "seed 002",
+        "Wei et al. 2019",
     ),
     _paper(
         "kohler2018exponential",
@@ -104,6 +107,6 @@ USES = tuple(_BY_VERB)
 
 
 def sources_for(uses: Iterable[str]) -> list[Source]:
-    """What these verbs stand on, normscope itself first; without any, all."""
+    """The sources of these verbs, normscope itself first; all sources without a verb."""
     keys = {key for use in uses for key in _BY_VERB[use]}
     return [NORMSCOPE, *(one for one in SOURCES if not keys or one.key in keys)]

@@ -114,8 +114,8 @@ def train(
             training_step, autocast: the fields of `normscope.Setup`; batches on the model's device.
         steps: at most so many; None takes all batches.
         evaluate: called in eval mode every `every` steps and at the end.
-        explode: a loss above this multiple of the first, if that is positive, counts as divergence (1e6: seed 002's
-            white cells are runs that exploded, with no number given).
+        explode: a loss above this multiple of the first, if that is positive, counts as divergence (1e6: the
+            white cells of Wei et al. 2019 are runs that exploded, with no number given).
         check_every: look for divergence only so often; on a GPU each look waits for the device. The step
             reported is exact all the same.
         on_step: called after each step with its number, for a progress bar.

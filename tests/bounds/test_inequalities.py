@@ -119,7 +119,7 @@ def test_printed_theorem_4_1_fails_on_every_draw():
 
 
 def test_printed_hessian_is_off():
-    """E-THM-2: seed 001's (42) without the bar on its first g."""
+    """E-THM-2: (42) of the second version of the supplement, without the bar on its first g."""
     off = []
     for seed in range(50):
         unit, h, _, h_hat, _ = _draw(10, "softplus", 0.8, seed)

@@ -1,4 +1,4 @@
-"""The stored races against other tools: what docs/architecture.md prints of them."""
+"""The stored races against other tools: what docs/design-notes/curvature-races.md prints of them."""
 
 import json
 from pathlib import Path
@@ -37,5 +37,5 @@ def table() -> list[str]:
 
 
 def test_the_page_prints_the_files():
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").splitlines()
+    page = (ROOT / "docs" / "design-notes" / "curvature-races.md").read_text(encoding="utf-8").splitlines()
     assert [line for line in page if line.startswith("|") and (", hessian (" in line or ", ggn (" in line)] == table()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from normscope.papers import VERDICTS, Entry, Experiment, Part, Statement, Store, all_entries, judge
-from normscope.papers.curves import top
+from normscope.papers.curve_statistics import top
 from normscope.papers.experiment import Run
 from normscope.report.reproduction import (
     END,

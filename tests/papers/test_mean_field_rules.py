@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from normscope.papers import Store, all_entries, all_experiments, judge
-from normscope.papers.diagrams import diagram
 from normscope.papers.entry import stored
 from normscope.papers.experiment import Run
 from normscope.papers.experiments.phases import PHASES, plan_of
+from normscope.papers.phase_diagrams import diagram
 from normscope.report.reproduction import figures
 from normscope.sweeping import PhaseDiagram, Plan, stored_lines
 

@@ -59,7 +59,7 @@ def test_a_phase_diagram_of_one_seed(data, cell):
     assert curves["diverged_at"][1][0] is None
     assert curves["diverged_at"][1][-1] is not None
     assert math.isnan(curves["test_loss"][1][-1])
-    rungs = phases.rungs(settings, 1, Place())
+    rungs = phases.eta_stars(settings, 1, Place())
     assert rungs["value"] == curves["value"]
     for name in ("printed", "corrected", "measured"):
         assert rungs[name][0] > rungs[name][1] > 0
@@ -110,7 +110,7 @@ def test_both_modes_and_training_beyond_the_top(data):
     tiny = {**TINY, "looks": [1], "batches": 2, "after": 2, "steps": 3}
     settings = mf_modes.MODES[data].plan("mlp", "small") | tiny
     curves = mf_modes.run(settings, 0, Place())
-    rungs = phases.rungs(settings, 0, Place())
+    rungs = phases.eta_stars(settings, 0, Place())
     # The theory's eta* is that of the mode with the larger lambda.
     tops = [min(pair) for pair in zip(curves["mean_mode"], curves["data_mode"], strict=True)]
     assert tops == pytest.approx(rungs["corrected"])

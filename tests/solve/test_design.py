@@ -5,7 +5,7 @@ import pytest
 from problems import data_with, second_moment
 
 from normscope.solve.design import Design
-from normscope.solve.spectrum import exact_spectrum, lanczos_spectrum
+from normscope.solve.second_moment import exact_spectrum, lanczos_spectrum
 
 
 def dense(x, omega, signs, center, constant):

@@ -20,7 +20,7 @@ from normscope.solve import (
     named_loss,
 )
 from normscope.solve.gaussian import gaussian_expectation
-from normscope.solve.losses import Unit
+from normscope.solve.margin_losses import HiddenUnitLoss
 
 LOSSES = ("softplus", "sigmoid")
 
@@ -180,7 +180,7 @@ def test_values_slopes_and_bends_block_by_block_are_those_of_all_rows(loss):
     rng = np.random.default_rng(0)
     n = 2 * 16_384 + 5
     offset = rng.standard_normal(n)
-    phi = Unit(named_loss("softplus"), offset, 0.7) if loss == "unit" else named_loss(loss)
+    phi = HiddenUnitLoss(named_loss("softplus"), offset, 0.7) if loss == "unit" else named_loss(loss)
     design = Design(rng.standard_normal((n, 3)), rng.random(n))
     ray = Halfspace(design, phi).ray(np.array([1.0, -2.0, 0.5]))
     value, first, second = phi.evaluate(1.3 * ray.p)

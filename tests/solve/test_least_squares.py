@@ -10,7 +10,7 @@ import reference
 from normscope.solve import Design, GDNPRegressor, LeastSquares, convergence_bound, gdnp, identities
 from normscope.solve.baselines import gradient_descent
 from normscope.solve.rates import rayleigh_rate
-from normscope.solve.spectrum import Spectrum
+from normscope.solve.second_moment import SecondMomentSpectrum
 
 # In units of |rho*|: sums of up to 400 products of numbers of that size round to about this.
 FLOOR = 1e-13
@@ -155,7 +155,7 @@ def test_a_step_with_too_small_an_l_is_halved(monkeypatch, too_small):
     y = x @ np.linspace(-1.0, 1.0, 256) + np.random.default_rng(0).standard_normal(256)
     problem = LeastSquares(Design(x), y)
     assert problem.spectrum.largest == pytest.approx(100.0)
-    problem.spectrum = Spectrum(100.0 / too_small, np.nan)
+    problem.spectrum = SecondMomentSpectrum(100.0 / too_small, np.nan)
     start = np.random.default_rng(1).standard_normal(256)
     found = gdnp(problem, start, max_iter=5000, tol=1e-9, safeguard=False)
     assert found.reason == "tol"
@@ -166,7 +166,7 @@ def test_a_step_with_too_small_an_l_is_halved(monkeypatch, too_small):
     assert (np.diff(rho) <= 1e-13 * np.abs(rho[:-1])).all()
     monkeypatch.setattr(
         "normscope.solve.least_squares.second_moment",
-        lambda design, **_: (design.product, Spectrum(100.0 / too_small, np.nan)),
+        lambda design, **_: (design.product, SecondMomentSpectrum(100.0 / too_small, np.nan)),
     )
     model = GDNPRegressor(fit_intercept=False, max_iter=5000).fit(x, y)
     assert model.lipschitz_ == 100.0 / too_small / model.history_["step"][-1]

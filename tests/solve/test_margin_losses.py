@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from scipy.special import expit, log_expit
 
-from normscope.solve.losses import Sigmoid, Softplus, Unit
+from normscope.solve.margin_losses import HiddenUnitLoss, Sigmoid, Softplus
 
 MARGINS = np.linspace(-6, 6, 241)
 LOSSES = [
     Softplus(),
     Sigmoid(),
-    Unit(Softplus(), np.linspace(-2, 2, 241), 0.7),
-    Unit(Sigmoid(), np.linspace(-2, 2, 241), -1.3),
+    HiddenUnitLoss(Softplus(), np.linspace(-2, 2, 241), 0.7),
+    HiddenUnitLoss(Sigmoid(), np.linspace(-2, 2, 241), -1.3),
 ]
 
 

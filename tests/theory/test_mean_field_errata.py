@@ -1,4 +1,4 @@
-"""What seed 002 says, against networks: where the print fails, and what holds in its place."""
+"""Formulas of Wei et al. 2019 against networks: where the printed form fails, and the form that holds."""
 
 import math
 

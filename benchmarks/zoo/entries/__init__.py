@@ -46,7 +46,7 @@ class Entry:
 
 
 class Unavailable(Exception):
-    """Raised for a model that a limit of resources drops; the message says which."""
+    """Raised for a model that a limit of resources drops; the message names the limit."""
 
 
 def entry(package: str, name: str, size: str) -> Entry:

@@ -47,7 +47,7 @@ def _pytorchcv(name: str, size: str) -> Entry:
     def build() -> nn.Module:
         made: nn.Module = get_model(name, in_size=(64, 64), num_classes=CLASSES)
         if isinstance(getattr(made.features, "final_pool", None), nn.AvgPool2d):
-            # Its window is that of images of 224 x 224.
+            # The final pooling's window is made for images of 224 x 224.
             made.features.final_pool = nn.AdaptiveAvgPool2d(1)
         return made
 

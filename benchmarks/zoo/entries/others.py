@@ -19,7 +19,7 @@ def _tabnet(name: str, size: str) -> Entry:
     from pytorch_tabnet.tab_network import TabNet
 
     def loss(out: Any, y: Tensor) -> Tensor:
-        """Its own: cross-entropy and a penalty on the masks' entropy."""
+        """TabNet's own loss: cross-entropy and a penalty on the masks' entropy."""
         logits, sparsity = out
         return F.cross_entropy(logits, y) - 1e-3 * sparsity
 

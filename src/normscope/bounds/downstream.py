@@ -1,4 +1,4 @@
-"""The rest of the network, from the output of BatchNorm to the loss, and whether its derivatives can be trusted."""
+"""The rest of the network, from the output of BatchNorm to the loss, with a check of its derivatives."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Steps of the central difference, as shares of the length of z, and how well it must agree with H v: at 1e-5 the
-# difference is off by its square and by rounding over it, 1e-10 both.
+# Steps of the central difference, as shares of the length of z, and its relative agreement with H v. At 1e-5 the
+# truncation error (the step squared) and the rounding error (rounding over the step) are both about 1e-10.
 _STEPS, _AGREE = (1e-5, 1e-6), 1e-3
 
 
@@ -35,26 +35,26 @@ class Downstream:
         """d loss / d start, to be differentiated again."""
         if loss.dtype != torch.float64:
             raise ValueError(_narrow(loss.dtype))
-        found = None
+        gradient = None
         if loss.requires_grad:
             met: list[torch.dtype] = []
             hooks = [
                 node.register_prehook(lambda _, dtype=dtype: met.append(dtype)) for node, dtype in _not_double(loss)
             ]
-            (found,) = torch.autograd.grad(loss, start, create_graph=True, allow_unused=True)
+            (gradient,) = torch.autograd.grad(loss, start, create_graph=True, allow_unused=True)
             for hook in hooks:
                 hook.remove()
             if met:
                 raise ValueError(_narrow(met[0]))
-        if found is None:
+        if gradient is None:
             raise ValueError("The loss that downstream gives does not depend on z; look for a detach() or no_grad().")
-        return found
+        return gradient
 
     def check_curvature(self, z: Tensor, g: Tensor) -> None:
         """Refuses a second derivative that a difference of gradients contradicts.
 
-        A custom function whose backward is not differentiable gives 0 without a word. Where the two steps disagree
-        there is a kink between them, and no verdict.
+        A custom function whose backward is not differentiable silently gives 0. Where the two steps disagree, there
+        is a kink between them, and nothing is concluded.
         """
         v = torch.cos(torch.arange(z.numel()).to(z)).view_as(z)
         length = (z.detach().norm() / v.norm()).clamp_min(1e-3)
@@ -64,9 +64,9 @@ class Downstream:
         trusted = float((near - far).norm()) <= _AGREE * size
         if trusted and float((near - curved.detach()).norm()) > max(_AGREE * size, 1e-6 * float(g.detach().norm())):
             raise ValueError(
-                "downstream's second derivative is not available: differentiation gives another than a difference of "
-                "gradients. A function of yours with a backward that cannot be differentiated (once_differentiable) "
-                "does that; write its backward in differentiable operations."
+                "downstream's second derivative is not available: automatic differentiation and differences "
+                "of gradients disagree. A custom function whose backward cannot be differentiated "
+                "(once_differentiable) causes this; write its backward in differentiable operations."
             )
 
     def _difference(self, z: Tensor, move: Tensor) -> Tensor:
@@ -85,20 +85,20 @@ def derivative(gradient: Tensor, start: Tensor, seed: Tensor) -> Tensor:
 def _narrow(dtype: torch.dtype) -> str:
     return (
         f"downstream goes through {str(dtype).removeprefix('torch.')} on the way from z to the loss; the statements "
-        "are looked at to 1e-9, for which all of it must be float64. Take the cast out."
+        "are checked to 1e-9, for which all of it must be float64. Take the cast out."
     )
 
 
 def _not_double(loss: Tensor) -> list[tuple[Any, torch.dtype]]:
-    """The nodes of the graph that work in another floating-point format."""
+    """The nodes of the graph that compute in another floating-point format, with the format."""
     seen: set[Any] = set()
-    todo, found = [loss.grad_fn], []
+    todo, narrow = [loss.grad_fn], []
     while todo:
         node = todo.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
         formats = [each.dtype for each in node._input_metadata]
-        found += [(node, each) for each in formats if each.is_floating_point and each != torch.float64]
+        narrow += [(node, each) for each in formats if each.is_floating_point and each != torch.float64]
         todo += [parent for parent, _ in node.next_functions]
-    return found
+    return narrow

@@ -7,16 +7,16 @@ from numbers import Real
 import torch
 from torch import Tensor, nn
 
-from normscope.bounds.result import Bounds, Row
-from normscope.bounds.sides import Sides
+from normscope.bounds.derivatives import LayerDerivatives
+from normscope.bounds.normalized_layer import NormalizedLayer
+from normscope.bounds.result import Bounds, StatementRow
 from normscope.bounds.statements import lemma_rows, unit_rows
-from normscope.bounds.units import Layer
 from normscope.environment import environment
 from normscope.isolation.generators import Generators
 from normscope.isolation.lending import untouched
 from normscope.isolation.one_at_a_time import in_turn
 
-# Above this many values a unit, Hessians are looked at through products alone.
+# Above this many values a unit, Hessians are checked through products alone.
 FULL = 256
 
 
@@ -41,29 +41,29 @@ def check(
         norm: the BatchNorm after it, torch's or normscope's.
         x: input of `linear`, one batch.
         downstream: the rest of the network, from the output of `norm` to the loss, a scalar; takes float64. A module is
-            lent float64 copies and left as it was; what lies behind a function (the running statistics of a BatchNorm
-            that it calls) is not protected, but for the random generators. Anything random in it must repeat itself.
-        w0, w_star: initial and trained weights of `linear`, for Lemma 4.5; w_star is the weight it has unless given.
-        lam: bound on the spectral norm of the inputs in Theorems 4.4 and C.1; that of this batch unless given.
-        units: how many outputs to look at, spread evenly; or which.
+            lent float64 copies and left as it was. Inside a function only the random generators are protected, not the
+            running statistics of a BatchNorm that it calls. Random numbers must be the same at every call.
+        w0, w_star: initial and trained weights of `linear`, for Lemma 4.5. Default of w_star: the present weight.
+        lam: bound on the spectral norm of the inputs in Theorems 4.4 and C.1; the norm of this batch unless given.
+        units: how many outputs to check, spread evenly; or a list of them.
 
     Returns:
         A `Bounds`: rows with left, right, slack and verdict, for the printed and the corrected form of each statement.
 
     Example:
         >>> _ = torch.manual_seed(0)
-        >>> found = check(nn.Linear(4, 2), nn.BatchNorm1d(2), torch.randn(8, 4), lambda z: z.pow(3).sum())
-        >>> found.holds
+        >>> bounds = check(nn.Linear(4, 2), nn.BatchNorm1d(2), torch.randn(8, 4), lambda z: z.pow(3).sum())
+        >>> bounds.holds
         True
-        >>> found.summary().query("statement == 'Theorem 4.1'")[["form", "holds", "units"]].values.tolist()
+        >>> bounds.summary().query("statement == 'Theorem 4.1'")[["form", "holds", "units"]].values.tolist()
         [['printed', 0, 2], ['corrected', 2, 2]]
     """
     if w_star is not None and w0 is None:
         raise ValueError("Lemma 4.5 compares two weights: w_star came without w0. Hand in the initial weights too.")
     with torch.inference_mode(False), torch.enable_grad(), _lent(downstream):
-        layer = Layer(linear, norm, x)
+        layer = NormalizedLayer(linear, norm, x)
         chosen, notes = layer.choose(units)
-        sides = Sides(layer, downstream)
+        derivatives = LayerDerivatives(layer, downstream)
         largest = layer.input_norm()
         lam = largest if lam is None else _positive(lam)
         if lam < largest:
@@ -73,11 +73,11 @@ def check(
             notes.append(
                 f"{layer.m} values a unit: the Hessian is checked times g; entry by entry, and (58), only up to {FULL}."
             )
-        rows: list[Row] = []
+        rows: list[StatementRow] = []
         for unit in chosen:
-            rows += unit_rows(sides, unit, lam, full, bounded=lam >= largest)
+            rows += unit_rows(derivatives, unit, lam, full, bounded=lam >= largest)
         if w0 is not None:
-            rows += lemma_rows(sides, w0, linear.weight if w_star is None else w_star)  # type: ignore[arg-type]
+            rows += lemma_rows(derivatives, w0, linear.weight if w_star is None else w_star)  # type: ignore[arg-type]
     return Bounds(tuple(rows), layer.m, lam, tuple(chosen), tuple(notes), environment(layer.x.device))
 
 

@@ -9,15 +9,15 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from normscope.bounds.layer import check
+from normscope.bounds.normalized_layer import is_batch_norm, is_linear, normalizes
 from normscope.bounds.result import Bounds
-from normscope.bounds.units import is_batch_norm, is_linear, normalizes
 from normscope.isolation.batches import described, read_batches
 from normscope.isolation.lending import untouched
 from normscope.isolation.module_calls import Answer, answering, units
 from normscope.objective import call_model
 from normscope.setup import Setup, gathered
 
-# The loss, with an answer of ours in the place of some layers.
+# The loss, with the outputs of some layers replaced.
 _Run = Callable[[Sequence[str], Answer], Tensor]
 _ELSEWHERE = (
     "The layer's output or weight is also used elsewhere; that path is held constant here, so that the left sides are "
@@ -28,15 +28,17 @@ _ELSEWHERE = (
 def pairs(model: nn.Module, x: Tensor) -> list[tuple[str, str]]:
     """Names of linear layers and of the BatchNorms that take their outputs, in the order of a forward pass.
 
-    Modules that run more than once in it are left out, and outputs that anything changes in place on the way to the
-    norm. Leaves no trace on the model.
+    Modules that run more than once in the pass are left out, and so are outputs that are changed in place on the way to
+    the norm. The model is left as it was.
 
     Example:
         >>> pairs(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 1)), torch.eye(2))
         [('0', '1')]
     """
     with untouched(model), torch.no_grad():
-        return [(linear, norm) for linear, norm, _ in _found(model, lambda: call_model(model, x), described(x))]
+        return [
+            (linear, norm) for linear, norm, _ in _pairs_with_inputs(model, lambda: call_model(model, x), described(x))
+        ]
 
 
 def check_network(
@@ -51,8 +53,8 @@ def check_network(
 ) -> dict[str, Bounds]:
     """`check` on each pair that `pairs` finds, the rest of the network being its downstream.
 
-    The model runs in the mode it is in, on float64 copies, and is left bit for bit as it was. Where a layer's output
-    goes elsewhere too (the stem of a pre-activation ResNet), that path is held constant, and a note says so.
+    The model runs in its present mode, on float64 copies, and is left bit for bit as it was. Where a layer's output is
+    also used elsewhere (the stem of a pre-activation ResNet), that path is held constant, and a note says so.
 
     Args:
         model: any module, or an `ns.Setup`, which gives all that is not handed in here.
@@ -60,7 +62,7 @@ def check_network(
         batches: one batch, as (x, y), a mapping or what `forward` takes; or an iterable, of which the first is taken.
         forward: forward(model, batch) gives the outputs, or without loss_fn the loss.
         w0: initial weights by the name of the linear layer ("stem" or "stem.weight"), for Lemma 4.5.
-        units: how many of each layer to look at, spread evenly.
+        units: how many of each layer to check, spread evenly.
 
     Returns:
         A `Bounds` by the linear layer's name.
@@ -83,50 +85,52 @@ def check_network(
 
     with untouched(model, dtype=torch.float64) as lent:
         with torch.no_grad():
-            found = _found(model, lambda: objective.outputs(model, inputs), described(batch))
-        if not found:
+            layers = _pairs_with_inputs(model, lambda: objective.outputs(model, inputs), described(batch))
+        if not layers:
             raise ValueError(
                 "No Linear or Conv2d of the model hands its output straight to a BatchNorm that runs once in a forward "
                 "pass; the theorems are about such pairs."
             )
         modules = dict(model.named_modules())
-        initial = _initial(w0 or {}, modules, [linear for linear, _, _ in found])
+        initial = _initial(w0 or {}, modules, [linear for linear, _, _ in layers])
         results = {}
-        for linear, norm, seen in found:
+        for linear, norm, inputs_of_linear in layers:
             rest = _rest(norm, run)
-            bounds = check(modules[linear], modules[norm], seen, rest, w0=initial.get(linear), lam=lam, units=units)
+            bounds = check(
+                modules[linear], modules[norm], inputs_of_linear, rest, w0=initial.get(linear), lam=lam, units=units
+            )
             also = (_ELSEWHERE,) if _used_elsewhere(linear, norm, modules[linear], run) else ()
             results[linear] = replace(bounds, notes=(*bounds.notes, *also))
     return results
 
 
-def _initial(w0: Mapping[str, Tensor], modules: Mapping[str, nn.Module], found: list[str]) -> dict[str, Tensor]:
-    """w0 by the names of `found`; those of other layers of the model are of no use here and do no harm."""
+def _initial(w0: Mapping[str, Tensor], modules: Mapping[str, nn.Module], checked: list[str]) -> dict[str, Tensor]:
+    """w0 by the name of the module; weights of layers that are not checked are allowed and not used."""
     initial = {name if name in modules else name.removesuffix(".weight"): weight for name, weight in w0.items()}
     unknown = [name for name in initial if name not in modules]
     if unknown:
-        raise ValueError(f"w0 has {unknown}, which the model has not; the layers looked at are {found}.")
+        raise ValueError(f"w0 has {unknown}, which the model has not; the layers checked are {checked}.")
     return initial
 
 
-def _found(model: nn.Module, run: Callable[[], Any], given: str) -> list[tuple[str, str, Tensor]]:
-    """(linear, norm, input of linear); run: a forward pass. given: its batch, in words."""
+def _pairs_with_inputs(model: nn.Module, run: Callable[[], Any], given: str) -> list[tuple[str, str, Tensor]]:
+    """(linear, norm, input of linear) of each pair. run: a forward pass. given: its batch, in words."""
     calls: dict[str, int] = {}
     made: dict[int, tuple[str, Tensor, Tensor, int]] = {}
-    found: list[tuple[str, str, Tensor]] = []
+    pairs: list[tuple[str, str, Tensor]] = []
 
     def see(name: str, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         calls[name] = calls.get(name, 0) + 1
         given = args[0] if args else kwargs.get("input")
         if is_batch_norm(module) and id(given) in made:
             linear, seen, output, version = made[id(given)]
-            # Anything in place on the way, an activation or a sum, counts the version up.
+            # Any operation in place on the way, an activation or a sum, increases the version.
             if output._version == version and normalizes(module, output):
-                found.append((linear, name, seen))
+                pairs.append((linear, name, seen))
         kept = given.detach().clone() if isinstance(given, Tensor) and is_linear(module) else None
         output = forward(*args, **kwargs)
         if kept is not None and isinstance(output, Tensor) and output.ndim in (2, 4):
-            # The output is kept, so that its id stays its own.
+            # Keeping the output keeps its id unique.
             made[id(output)] = (name, kept, output, output._version)
         return output
 
@@ -138,7 +142,7 @@ def _found(model: nn.Module, run: Callable[[], Any], given: str) -> list[tuple[s
             f"The model does not take the batch, {given}: {error}. It runs in float64 here; take casts to other "
             "formats out of it."
         ) from error
-    return [pair for pair in found if calls[pair[0]] == calls[pair[1]] == 1]
+    return [pair for pair in pairs if calls[pair[0]] == calls[pair[1]] == 1]
 
 
 def _rest(norm: str, run: _Run) -> Callable[[Tensor], Tensor]:

@@ -1,4 +1,4 @@
-"""What `check` found: a row for each statement, form and unit."""
+"""The result of `check`: a row for each statement, form and unit."""
 
 import math
 from collections.abc import Sequence
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = 1
-# Both sides come out of sums over a batch in float64; an equality that is off by more is none.
+# Relative error up to which an equality holds: both sides are sums over a batch in float64.
 TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
-class Row:
+class StatementRow:
     """One statement on one unit.
 
-    statement: theorem or equation of the source. form: "printed", "corrected", or "both" where the print is right.
+    statement: theorem or equation of the source. form: "printed", "corrected", or "both" where these agree.
     unit: output of the linear layer; -1 for a statement about the whole layer.
     relation: "=" or "<=" between left and right. slack: right - left.
     error: |slack| over the largest number that went into the two sides. holds: the relation, within the tolerance.
-    applies: False where the statement's own condition is not met, so that it says nothing. note: what else was tested.
+    applies: False where the statement's own condition is not met, so that nothing follows. note: further conditions.
     """
 
     statement: str
@@ -53,14 +53,14 @@ def row(
     error: float | None = None,
     applies: bool = True,
     note: str = "",
-) -> Row:
-    """A row with its verdict. scale: of the terms behind the sides. error: of vectors, whose norms are the sides."""
+) -> StatementRow:
+    """A row with its verdict. scale: size of the terms behind the sides. error: given where the sides are norms."""
     left, right = float(left), float(right)
     slack = right - left
     size = max(abs(left), abs(right), abs(scale))
     off = (abs(slack) / size if size else 0.0) if error is None else error
     holds = bool(off <= TOLERANCE) or (relation == "<=" and slack >= 0)
-    return Row(statement, form, unit, relation, left, right, slack, off, holds, applies, note)
+    return StatementRow(statement, form, unit, relation, left, right, slack, off, holds, applies, note)
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,11 @@ class Bounds(Reportable):
     """All rows of one layer.
 
     m: values of a unit over the batch. lam: bound on the norm of the inputs in Theorems 4.4 and C.1.
-    units: those that were looked at. notes: what was done about eps, constant units, large batches.
-    environment: where the numbers were made.
+    units: the units that were checked. notes: how eps, constant units and large batches were treated.
+    environment: hardware and versions.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[StatementRow, ...]
     m: int
     lam: float
     units: tuple[int, ...]
@@ -81,45 +81,45 @@ class Bounds(Reportable):
 
     @property
     def holds(self) -> bool:
-        """Whether all holds that should: a False here is a defect of this package or of the arithmetic."""
+        """Whether all correct statements hold; False is a defect of this package or of the arithmetic."""
         return all(row.holds or not row.applies for row in self.rows if row.form != "printed")
 
     def frame(self) -> "pd.DataFrame":
-        """One row a statement, form and unit."""
+        """One row for each statement, form and unit."""
         import pandas as pd
 
-        return pd.DataFrame([asdict(row) for row in self.rows], columns=[field.name for field in fields(Row)])
+        return pd.DataFrame([asdict(row) for row in self.rows], columns=[field.name for field in fields(StatementRow)])
 
     def summary(self) -> "pd.DataFrame":
-        """One row a statement and form: units to which it applies, on which it holds, the worst error and slack."""
+        """One row for each statement and form: units where it applies and where it holds, worst error and slack."""
         import pandas as pd
 
         return pd.DataFrame(self._summary())
 
     def _summary(self) -> list[dict[str, Any]]:
-        kept: dict[tuple[str, str, str], list[Row]] = {}
-        for found in self.rows:
-            kept.setdefault((found.statement, found.form, found.relation), []).append(found)
+        kept: dict[tuple[str, str, str], list[StatementRow]] = {}
+        for each in self.rows:
+            kept.setdefault((each.statement, each.form, each.relation), []).append(each)
         return [
             {
                 "statement": statement,
                 "form": form,
                 "relation": relation,
                 "units": len(rows),
-                "applies": sum(found.applies for found in rows),
-                "holds": sum(found.holds and found.applies for found in rows),
-                "error": max((found.error for found in rows if found.applies), default=math.nan),
-                "slack": min((found.slack for found in rows if found.applies), default=math.nan),
+                "applies": sum(each.applies for each in rows),
+                "holds": sum(each.holds and each.applies for each in rows),
+                "error": max((each.error for each in rows if each.applies), default=math.nan),
+                "slack": min((each.slack for each in rows if each.applies), default=math.nan),
             }
             for (statement, form, relation), rows in kept.items()
         ]
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """The result as plain values for JSON."""
         return {"kind": "bounds", "schema": SCHEMA, "holds": self.holds} | plain(asdict(self))
 
     def save(self, path: str | Path) -> None:
-        """As plain JSON; numbers that JSON has no word for (inf, nan) as strings."""
+        """Write plain JSON; inf and nan become strings."""
         write_json(path, self.plain())
 
     def _sections(self) -> Sequence[Any]:
@@ -129,12 +129,12 @@ class Bounds(Reportable):
 
     def __str__(self) -> str:
         lines = [f"{len(self.units)} units, {self.m} values each, |X| <= {self.lam:.4g}"]
-        for found in self._summary():
-            failed, silent = found["applies"] - found["holds"], found["units"] - found["applies"]
-            verdict = f"FAILS on {failed} of {found['applies']}" if failed else "holds"
+        for line in self._summary():
+            failed, silent = line["applies"] - line["holds"], line["units"] - line["applies"]
+            verdict = f"FAILS on {failed} of {line['applies']}" if failed else "holds"
             verdict += f", says nothing on {silent}" if silent else ""
-            sides = f"error {found['error']:.1e}" if found["relation"] == "=" else f"slack {found['slack']:+.3g}"
-            if not found["applies"]:
+            sides = f"error {line['error']:.1e}" if line["relation"] == "=" else f"slack {line['slack']:+.3g}"
+            if not line["applies"]:
                 verdict, sides = "says nothing: its condition is not met", "-"
-            lines.append(f"{found['statement']:<32} {found['form']:<9} {found['relation']:<2} {sides:<16} {verdict}")
+            lines.append(f"{line['statement']:<32} {line['form']:<9} {line['relation']:<2} {sides:<16} {verdict}")
         return "\n".join(lines + [f"- {note}" for note in self.notes])

@@ -4,21 +4,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normscope.bounds.result import Row, row
-from normscope.bounds.sides import Sides
-from normscope.bounds.units import Array, as_array
+from normscope.bounds.derivatives import LayerDerivatives
+from normscope.bounds.normalized_layer import Array, as_array
+from normscope.bounds.result import StatementRow, row
 from normscope.theory import inequalities as theory
 
-# Of float64's 2e-16 and the tolerance of 1e-9: below this share of its terms a difference is rounding.
+# Between float64's 2e-16 and the tolerance of 1e-9: a difference below this share of its terms is rounding.
 _ROUNDING = 1e-6
 # Both sides have products of up to four gradients and four inputs; beyond these sizes they leave float64.
 _SMALLEST, _LARGEST = 1e-50, 1e50
 
 
-def unit_rows(sides: Sides, j: int, lam: float, full: bool, *, bounded: bool) -> list[Row]:
-    layer = sides.layer
-    unit = theory.Unit(sides.of(sides.g, j), layer.y_hat(j), layer.s(j), layer.gamma(j))
-    d = sides.of(sides.d, j)
+def unit_rows(derivatives: LayerDerivatives, j: int, lam: float, full: bool, *, bounded: bool) -> list[StatementRow]:
+    layer = derivatives.layer
+    unit = theory.Unit(derivatives.of(derivatives.g, j), layer.y_hat(j), layer.s(j), layer.gamma(j))
+    d = derivatives.of(derivatives.d, j)
     _check_range(unit, lam)
     squared, size = float(d @ d), float(unit.gain * (unit.g @ unit.g))
     rows = [
@@ -27,11 +27,11 @@ def unit_rows(sides: Sides, j: int, lam: float, full: bool, *, bounded: bool) ->
         row("Theorem 4.1", "printed", j, "<=", squared, theory.squared_gradient(unit, printed=True), scale=size),
         row("Theorem 4.1", "corrected", j, "=", squared, theory.squared_gradient(unit), scale=size),
     ]
-    curvature = float(d @ sides.product(sides.d, sides.y, j, d))
-    h_d, h_g = (sides.product(sides.g, sides.z, j, v) for v in (d, unit.g))
+    curvature = float(d @ derivatives.product(derivatives.d, derivatives.y, j, d))
+    h_d, h_g = (derivatives.product(derivatives.g, derivatives.z, j, v) for v in (d, unit.g))
     before, after = float(unit.g @ h_g), float(d @ h_d)
     taken = theory.separation(unit, squared)
-    # Where BatchNorm projects almost all of g out, d is what rounding left of it, and its products are too.
+    # Where BatchNorm projects almost all of g out, d is rounding error, and so are its products.
     length = float(np.linalg.norm(unit.g))
     curved = unit.gain * float(np.linalg.norm(h_g)) / length if length else 0.0
     rounding = _ROUNDING * size * (curved + abs(unit.gamma) * length / (unit.s**2 * np.sqrt(unit.m)))
@@ -47,39 +47,40 @@ def unit_rows(sides: Sides, j: int, lam: float, full: bool, *, bounded: bool) ->
         row("Theorem 4.2, part 2", form, j, "<=", curvature, right, scale=terms, applies=applies, note=note)
         for form, applies in (("printed", True), ("corrected", met))
     ]
-    rows += _weight_rows(sides, unit, j, d, rounding, lam, bounded=bounded)
-    return rows + (_full_rows(sides, unit, j, d, rounding) if full else _product_rows(sides, unit, j))
+    rows += _weight_rows(derivatives, unit, j, d, rounding, lam, bounded=bounded)
+    return rows + (_full_rows(derivatives, unit, j, d, rounding) if full else _product_rows(derivatives, unit, j))
 
 
 def _weight_rows(
-    sides: Sides, unit: theory.Unit, j: int, d: Array, rounding: float, lam: float, *, bounded: bool
-) -> list[Row]:
+    derivatives: LayerDerivatives, unit: theory.Unit, j: int, d: Array, rounding: float, lam: float, *, bounded: bool
+) -> list[StatementRow]:
     """Theorems 4.4 and C.1, which vary the inputs X and hold y, s and g fixed."""
-    inputs = sides.layer.inputs(j)
+    inputs = derivatives.layer.inputs(j)
     squared = float(d @ d)
     right = theory.largest_weight_gradient(unit, lam)
     # The maximum is attained by X = lam d v^T / |d|, for any unit vector v.
     attained = lam**2 * squared
     size = float(lam**2 * unit.gain * (unit.g @ unit.g))
-    actual = float(sides.by_weight[j].detach().square().sum())
+    actual = float(derivatives.by_weight[j].detach().square().sum())
     pulled = inputs @ (inputs.T @ d)
-    curved = sides.product(sides.d, sides.y, j, pulled)
+    curved = derivatives.product(derivatives.d, derivatives.y, j, pulled)
     terms = max(float(np.linalg.norm(pulled) * np.linalg.norm(curved)), lam**4 * rounding)
     printed = theory.largest_weight_gradient(unit, lam, printed=True)
+    by_weight = derivatives.weight_curvature(j)
     return [
         row("Theorem 4.4", "printed", j, "<=", attained, printed, scale=size),
         row("Theorem 4.4", "corrected", j, "=", attained, right, scale=size),
         *([row("Theorem 4.4, these inputs", "corrected", j, "<=", actual, right, scale=size)] if bounded else []),
-        row(
-            "Theorem C.1, (54) and (56)", "both", j, "=", sides.weight_curvature(j), float(pulled @ curved), scale=terms
-        ),
+        row("Theorem C.1, (54) and (56)", "both", j, "=", by_weight, float(pulled @ curved), scale=terms),
     ]
 
 
-def _full_rows(sides: Sides, unit: theory.Unit, j: int, d: Array, rounding: float) -> list[Row]:
-    """What needs every entry of the m x m matrices."""
-    layer = sides.layer
-    h, h_hat = sides.block(sides.g, sides.z, j), sides.block(sides.d, sides.y, j)
+def _full_rows(
+    derivatives: LayerDerivatives, unit: theory.Unit, j: int, d: Array, rounding: float
+) -> list[StatementRow]:
+    """Statements that need every entry of the m x m matrices."""
+    layer = derivatives.layer
+    h, h_hat = derivatives.block(derivatives.g, derivatives.z, j), derivatives.block(derivatives.d, derivatives.y, j)
     size = max(float(np.abs(unit.gain * h).max()), float(np.abs(h_hat).max()))
     size = max(size, abs(unit.gamma) / unit.s**2 * float(np.linalg.norm(unit.g)) / np.sqrt(unit.m))
     largest, without = theory.largest_curvature(h_hat, d), theory.largest_curvature(h, unit.g)
@@ -98,12 +99,12 @@ def _full_rows(sides: Sides, unit: theory.Unit, j: int, d: Array, rounding: floa
     ]  # fmt: skip
 
 
-def _product_rows(sides: Sides, unit: theory.Unit, j: int) -> list[Row]:
-    """The Hessian times g, which has a share along 1 and yh as d has not."""
-    left = sides.product(sides.d, sides.y, j, unit.g)
+def _product_rows(derivatives: LayerDerivatives, unit: theory.Unit, j: int) -> list[StatementRow]:
+    """The Hessian times g. Unlike d, g has a part along 1 and yh."""
+    left = derivatives.product(derivatives.d, derivatives.y, j, unit.g)
     rights = {
         form: theory.hessian_times(
-            unit, unit.g, lambda v: sides.product(sides.g, sides.z, j, v), printed=form == "printed"
+            unit, unit.g, lambda v: derivatives.product(derivatives.g, derivatives.z, j, v), printed=form == "printed"
         )
         for form in ("printed", "corrected")
     }
@@ -121,16 +122,16 @@ def _check_range(unit: theory.Unit, lam: float) -> None:
         )
 
 
-def _same(statement: str, j: int, left: Array, right: Array, size: float = 0.0, *, form: str = "both") -> Row:
-    """Entry by entry; the sides are the largest entries."""
+def _same(statement: str, j: int, left: Array, right: Array, size: float = 0.0, *, form: str = "both") -> StatementRow:
+    """A row that compares two arrays entry by entry; its sides are the largest entries."""
     off = float(np.abs(left - right).max())
     top = max(float(np.abs(left).max()), float(np.abs(right).max()), size)
     sides = float(np.abs(left).max()), float(np.abs(right).max())
     return row(statement, form, j, "=", *sides, error=off / top if top else 0.0)
 
 
-def lemma_rows(sides: Sides, w0: Tensor, w_star: Tensor) -> list[Row]:
-    shape = tuple(sides.weight.shape)
+def lemma_rows(derivatives: LayerDerivatives, w0: Tensor, w_star: Tensor) -> list[StatementRow]:
+    shape = tuple(derivatives.weight.shape)
     for name, weight in (("w0", w0), ("w_star", w_star)):
         if not isinstance(weight, Tensor):
             raise ValueError(
@@ -140,7 +141,7 @@ def lemma_rows(sides: Sides, w0: Tensor, w_star: Tensor) -> list[Row]:
             raise ValueError(f"{name} must have the shape {shape} of the layer's weight; got {tuple(weight.shape)}.")
         if not torch.isfinite(weight).all():
             raise ValueError(f"{name} has values that are not finite.")
-    first, last = (weight.detach().to(sides.weight) for weight in (w0, w_star))
+    first, last = (weight.detach().to(derivatives.weight) for weight in (w0, w_star))
     if not last.any():
         raise ValueError("w_star is zero, and BatchNorm has no direction to scale. Hand in trained weights.")
     k, left, right = theory.nearest_optimum(as_array(first), as_array(last))
@@ -152,7 +153,7 @@ def lemma_rows(sides: Sides, w0: Tensor, w_star: Tensor) -> list[Row]:
         for form, relation in (("printed", "<="), ("corrected", "="))
     ]
     if met:
-        losses = sides.loss_with(last), sides.loss_with(k * last)
-        scale = sides.loss_terms(last, _ROUNDING)
+        losses = derivatives.loss_with(last), derivatives.loss_with(k * last)
+        scale = derivatives.loss_terms(last, _ROUNDING)
         rows.append(row("Lemma 4.5, loss at W* and k W*", "both", -1, "=", *losses, scale=scale))
     return rows

@@ -1,4 +1,4 @@
-"""The convolutional network of seed 002, Section 4."""
+"""The convolutional network of Wei et al. 2019, Section 4."""
 
 import itertools
 

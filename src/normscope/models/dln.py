@@ -1,4 +1,4 @@
-"""The deep linear network of seed 000, Appendix A: k square layers that fit a linear map."""
+"""The deep linear network of Santurkar et al. 2018, Appendix A: k square layers that fit a linear map."""
 
 import torch
 from torch import Tensor, nn

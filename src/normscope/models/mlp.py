@@ -1,4 +1,4 @@
-"""The fully connected network of seed 002, Section 4."""
+"""The fully connected network of Wei et al. 2019, Section 4."""
 
 from torch import nn
 

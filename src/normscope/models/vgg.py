@@ -1,4 +1,4 @@
-"""VGG for 32x32 images, as seeds 000/001 train it on CIFAR-10."""
+"""VGG for 32x32 images, as Santurkar et al. 2018 train it on CIFAR-10."""
 
 from torch import nn
 

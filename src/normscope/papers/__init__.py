@@ -1,4 +1,4 @@
-"""The sources' figures and claims: what is run for them, the rule that decides, the verdict from stored curves."""
+"""The sources' figures and claims: the runs behind them, the rules, and the verdicts from stored curves."""
 
 from normscope.papers.entry import (
     VERDICTS,

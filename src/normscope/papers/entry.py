@@ -1,14 +1,14 @@
-"""A figure or claim of a source: what it says, in our words, the rule that decides, and the verdict from stored curves.
+"""A figure or claim of a source: its statements in our words, the rules, and the verdicts from stored curves.
 
-An entry holds the statements of one place in a source. A statement is judged by parts, each a comparison of a number
-that is computed from curves with a bound that stood before them:
+An entry holds the statements of one place in a source. A statement is judged by parts. Each part compares a number
+computed from curves with a bound that was fixed before the runs:
 
     reproduced            every part holds                    reproduced in part   some do
-    not reproduced        none does
-    the statement is wrong    of an exact statement, a part fails: the numbers are a counterexample
+    not reproduced        no part holds
+    the statement is wrong    a part of an exact statement fails: the numbers are a counterexample
     not yet run           fewer than `n` seeds of some cell it needs
 
-The paper's scale is judged where its seeds are there; else the small one, and the result says so.
+The paper's scale is judged where enough of its seeds are stored; else the small scale, which the result names.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ Needs = Mapping[Experiment, Sequence[str]]
 
 @dataclass(frozen=True)
 class Part:
-    """One comparison: what was measured, in words with its number, and whether the rule is met."""
+    """One comparison: the measured number in a sentence, and whether the rule is met."""
 
     words: str
     holds: bool
@@ -48,7 +48,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Heat:
-    """Coloured cells below a panel's lines, a row for each y; a row has its own places x. What is nan stays white."""
+    """Coloured cells below a panel's lines, a row for each y; a row has its own places x. A nan stays white."""
 
     label: str
     x: Sequence[Sequence[float]]
@@ -72,13 +72,13 @@ class Panel:
 
 @dataclass(frozen=True)
 class Runs:
-    """Curves of the cells that are there, by seed, at one scale."""
+    """Curves of the stored cells, by seed, at one scale."""
 
     scale: str
     curves: Mapping[tuple[str, str], Mapping[int, Curves]]
 
     def of(self, cell: str, experiment: str | None = None) -> dict[int, Curves]:
-        """By seed; empty where nothing is stored. The experiment may be left out where only one has that cell."""
+        """The curves by seed; empty where nothing is stored. `experiment` may be None where only one has that cell."""
         named = [k for k in self.curves if k[1] == cell and experiment in (None, k[0])]
         return dict(self.curves[named[0]]) if named else {}
 
@@ -87,7 +87,7 @@ class Runs:
         return all(self.of(cell) for cell in cells)
 
     def having(self, names: Sequence[str]) -> "Runs":
-        """Those that have all these curves."""
+        """The runs that have all these curves."""
         kept = {
             cell: {seed: curves for seed, curves in by_seed.items() if curves.keys() >= set(names)}
             for cell, by_seed in self.curves.items()
@@ -95,7 +95,7 @@ class Runs:
         return Runs(self.scale, kept)
 
     def only(self, cells: Sequence[tuple[str, str]]) -> "Runs":
-        """These cells, with the seeds that all of them have: none counts more than another."""
+        """These cells, with the seeds that all of them have, so that every seed counts the same."""
         seeds = set.intersection(*(set(self.curves.get(cell, {})) for cell in cells))
         kept = {cell: {seed: self.curves[cell][seed] for seed in sorted(seeds)} for cell in cells if seeds}
         return Runs(self.scale, kept)
@@ -110,11 +110,11 @@ class Runs:
 class Statement:
     """One sentence that can be true or false.
 
-    words: the source's, in ours. rule: when it counts as reproduced. judge: the same as code.
-    exact: mathematics, where one counterexample decides. cells: those it needs, if not all of the entry's; as
-    "experiment/cell" where two experiments have a cell of that name.
-    curves: which a run must have to count. n: seeds of each cell. scales: at which the rule has a meaning.
-    found: what we think the numbers mean where they differ from the words.
+    words: the source's statement in our words. rule: when it counts as reproduced. judge: the rule as code.
+    exact: a mathematical statement, where one counterexample decides. cells: the cells it needs, if not all of the
+    entry's; as "experiment/cell" where two experiments have a cell of that name.
+    curves: the curves that a run must have to count. n: seeds needed of each cell. scales: where the rule applies.
+    found: our reading of the numbers where they differ from the statement.
     """
 
     key: str
@@ -136,8 +136,8 @@ class Statement:
 class Entry:
     """Statements of one figure, theorem or paragraph, with one picture.
 
-    origin: where the settings are from. panels: the picture's numbers; drawing them is the report's.
-    table: rows of words, the head first; empty where there is nothing to show.
+    origin: where the settings are from. panels: the picture's numbers, which the report draws.
+    table: rows of words, the header first; empty for no table.
     """
 
     name: str
@@ -156,7 +156,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Judged:
-    """A statement with its verdict. n: seeds that every cell it needs has. scale: the one that was judged."""
+    """A statement with its verdict. n: seeds that every needed cell has. scale: the scale that was judged."""
 
     entry: Entry
     statement: Statement
@@ -174,7 +174,7 @@ class Judged:
         return "; ".join(part.words for part in self.parts)
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """The judgement as plain values for JSON."""
         return {
             "name": self.name,
             "source": self.entry.source,
@@ -190,7 +190,7 @@ class Judged:
 
 @contextmanager
 def fitting_curves(entry: Entry) -> Iterator[None]:
-    """One message where an entry's rules and pictures cannot be computed from the curves that are stored."""
+    """Raise one StoreError where an entry's rules or pictures cannot be computed from the stored curves."""
     try:
         yield
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, StopIteration) as error:
@@ -204,7 +204,7 @@ def fitting_curves(entry: Entry) -> Iterator[None]:
 
 
 def stored(entry: Entry, store: Store, scale: str) -> Runs:
-    """What the store has of an entry's cells."""
+    """The stored runs of an entry's cells."""
     return Runs(
         scale,
         {
@@ -215,7 +215,7 @@ def stored(entry: Entry, store: Store, scale: str) -> Runs:
 
 
 def judge(entry: Entry, store: Store) -> list[Judged]:
-    """The verdicts of an entry, computed from what is stored now."""
+    """The verdicts of an entry, computed from the runs stored now."""
     at = {scale: stored(entry, store, scale) for scale in ("paper", "small")}
     return [_judge(entry, statement, at) for statement in entry.statements]
 

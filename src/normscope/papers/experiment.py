@@ -1,7 +1,7 @@
-"""What is run for the sources' claims: an experiment has cells, a cell is trained once a seed.
+"""Experiments behind the sources' claims: an experiment has cells, and a cell is trained once for each seed.
 
-A cell with its settings at a scale is a plan; a plan is its hash. What a run leaves are curves: plain lists of numbers,
-rounded to six digits, from which every statistic is computed anew.
+A cell with its settings at a scale is a plan, named by its hash. A run leaves curves: plain lists of numbers, rounded
+to six digits. Every statistic is computed from the curves each time.
 """
 
 import hashlib
@@ -23,14 +23,14 @@ Curves = dict[str, Any]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run is made. root: of the data sets. tick: called with every training step; may raise to end the run."""
+    """The place where a run is made. root: folder of data sets. tick: called at every step; may raise to stop it."""
 
     device: str = "cpu"
     root: str | None = None
     tick: Callable[[int], None] = lambda step: None
 
     def put(self, model: "nn.Module") -> "nn.Module":
-        """There; on a GPU with images channels last, in which a VGG-16 step takes 2.8 ms of an H200 instead of 4.1."""
+        """The model on this device; on a GPU with channels last: 2.8 ms for a VGG-16 step on an H200, else 4.1."""
         import torch
 
         last = torch.channels_last if self.device.startswith("cuda") else torch.preserve_format
@@ -52,8 +52,8 @@ class Run:
 class Experiment:
     """Cells that share a function and most settings.
 
-    settings: by scale. cells: what each changes in them. run(settings, seed, place) gives the curves.
-    seconds: of one run, as measured, by (scale, device type), for estimates. data: the set it reads, if it has files.
+    settings: by scale. cells: the settings that each cell changes. run(settings, seed, place) gives the curves.
+    seconds: measured time of one run by (scale, device type), for estimates. data: the data set, if it has files.
     earlier: runs at the paper's scale that other commands have stored, read from the folder above the results.
     """
 
@@ -67,7 +67,7 @@ class Experiment:
     earlier: Callable[[Path], list[Run]] = field(default=lambda folder: [])
 
     def plan(self, cell: str, scale: str) -> dict[str, Any]:
-        """All that the curves depend on beside the seed."""
+        """All settings that the curves depend on, but for the seed."""
         check_choice("cell", cell, self.cells)
         check_choice("scale", scale, SCALES)
         return {"experiment": self.name, "scale": scale, "cell": cell, **self.settings[scale], **self.cells[cell]}
@@ -77,14 +77,14 @@ class Experiment:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def cost(self, scale: str, device: str) -> float:
-        """Seconds that a run took on such a device; a GPU's twentyfold where a CPU was never tried."""
+        """Seconds that a run took on such a device; twenty times the GPU's where no CPU time is known."""
         kind = device.partition(":")[0]
         known = self.seconds.get((scale, kind))
         return self.seconds.get((scale, "cuda"), 0.0) * 20 if known is None else known
 
 
 def compact(value: Any) -> Any:
-    """Numbers to six digits; what JSON has no word for as strings; arrays and tensors as lists."""
+    """Numbers to six digits; nan and infinities as strings; arrays and tensors as lists."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, dict):
@@ -99,7 +99,7 @@ def compact(value: Any) -> Any:
 
 
 def numbers(value: Any) -> Any:
-    """`compact` undone: the strings for nan and infinities are numbers again."""
+    """Undo `compact`: the strings for nan and infinities become numbers again."""
     if isinstance(value, dict):
         return {key: numbers(item) for key, item in value.items()}
     if isinstance(value, list):

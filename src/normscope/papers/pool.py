@@ -1,7 +1,7 @@
-"""Runs made here or in several processes, within a time.
+"""Make runs in this process or in several, within a time limit.
 
-With a limit on the time no run is begun that is not likely to end within it, one that does not is given up, and the
-next call makes it. When the call is stopped its processes stop too.
+With a limit, a run that is not likely to end within it is not begun; a run that exceeds it is given up, and the next
+call makes it. When the call is stopped, its processes stop too.
 """
 
 import os
@@ -22,12 +22,12 @@ class OutOfTime(Exception):
 
 
 class RunFailed(RuntimeError):
-    """A run raised; what the others finished is kept."""
+    """A run raised an error; finished runs are kept."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run that is not there yet."""
+    """A run that is not stored yet."""
 
     experiment: Experiment
     cell: str
@@ -48,7 +48,7 @@ def run_all(
 ) -> Iterator[tuple[Job, Run]]:
     # One clock for all processes of this machine, which no correction of the time of day moves.
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
-    # By experiment: of the runs made here, else as measured elsewhere.
+    # Longest time of a run so far, by experiment; without one, the experiment's own estimate counts.
     took: dict[str, float] = {}
 
     def fits(job: Job) -> bool:
@@ -98,14 +98,14 @@ def run_all(
                 f"command again, with fewer than {jobs} --jobs if that is the reason."
             ) from error
         except BaseException:
-            # Stopped: nobody waits for what is under way.
+            # The call was stopped: end the runs under way.
             for process in set(active_children()) - others:
                 process.terminate()
             raise
 
 
 def _serve() -> None:
-    """One thread each; and none goes on once the process that asked for it is gone, however that ended."""
+    """One thread in each process; a process ends once its parent has ended, for whatever reason."""
     import torch
 
     torch.set_num_threads(1)
@@ -122,7 +122,7 @@ def _end_with(parent: BaseProcess) -> None:
 def run_job(
     name: str, cell: str, scale: str, seed: int, device: str, root: str | None, deadline: float | None
 ) -> Run | None:
-    """One run; None where the time ran out. Names instead of objects, so that another process can make it."""
+    """Make one run; None where the time ran out. Arguments are names, so that another process can make the run."""
     import torch
 
     from normscope.environment import environment

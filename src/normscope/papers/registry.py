@@ -10,18 +10,18 @@ from normscope.papers.experiment import Experiment
 
 @cache
 def all_entries() -> dict[str, Entry]:
-    """One for each file in `normscope.papers.entries`, in the order of the files' names."""
+    """The entry of each file in `normscope.papers.entries`, in the order of file names."""
     package = import_module("normscope.papers.entries")
-    found: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     for module in sorted(iter_modules(package.__path__), key=lambda module: module.name):
         entry: Entry = import_module(f"{package.__name__}.{module.name}").ENTRY
-        if entry.name in found:
+        if entry.name in entries:
             raise ValueError(f"Two entries are called {entry.name!r}. Rename one of them.")
-        found[entry.name] = entry
-    return found
+        entries[entry.name] = entry
+    return entries
 
 
 @cache
 def all_experiments() -> dict[str, Experiment]:
-    """Those that some entry needs."""
+    """The experiments that some entry needs."""
     return {experiment.name: experiment for entry in all_entries().values() for experiment in entry.needs}

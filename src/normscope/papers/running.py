@@ -1,6 +1,6 @@
-"""`reproduce`: the runs that a list of entries still lacks, and the verdicts from all that is stored.
+"""`reproduce`: make the missing runs of a list of entries, and judge the entries from all stored runs.
 
-Nothing finished is run again; what is finished is on disk at once.
+A finished run is written at once and never made again.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from normscope.papers.pool import Job, run_all
 from normscope.papers.registry import all_entries
 from normscope.papers.store import Store
 
-# Longer than this on a CPU is asked about first.
+# Seconds; a longer estimate on a CPU needs `yes`.
 LONG = 600.0
 
 
@@ -53,12 +53,12 @@ def named(name: str) -> tuple[Entry, Statement | None]:
 
 
 def of_names(judged: Sequence[Judged], names: Sequence[str]) -> list[Judged]:
-    """Those of the statements and whole entries that are named, each once."""
+    """The judged statements whose name, or whose entry's name, is given; each once."""
     return [one for one in judged if one.name in names or one.entry.name in names]
 
 
 def _wanted(name: str, scale: str) -> tuple[Entry, Statement | None, int]:
-    """And the seeds it needs."""
+    """The entry, its statement if one is named, and the seeds needed."""
     entry, statement = named(name)
     own = entry.statements if statement is None else (statement,)
     counts = [one.n for one in own if scale in one.scales]
@@ -81,15 +81,15 @@ def reproduce(
     yes: bool = False,
     on_run: Callable[[Job, float | None], None] = lambda job, seconds: None,
 ) -> list[Judged]:
-    """Makes the runs that the entries `names` still lack, and judges them from all that is stored.
+    """Make the runs that the entries `names` lack, and judge the entries from all stored runs.
 
     Args:
-        names: of entries, or entry/statement, as `normscope reproduce --list` shows them.
+        names: entries, or entry/statement, as `normscope reproduce --list` shows them.
         out: folder of the results.
         scale: "small" (reduced settings, a laptop) or "paper" (the sources' own).
         seeds: 0 to seeds - 1 of every cell; None: as many as the rules ask for.
         device: "cpu" or "cuda"; the GPU where there is one.
-        root: of the data sets, as for `normscope.data.load`.
+        root: folder of the data sets, as for `normscope.data.load`.
         jobs: processes at once. On a GPU several of them fill the time in which one waits for Python.
         minutes: stop after so long; everything finished is kept.
         yes: go on though the estimate is beyond ten minutes on a CPU, or begin runs that are not likely to end
@@ -119,7 +119,7 @@ def reproduce(
 
 
 def estimate(todo: Sequence[Job], device: str, jobs: int) -> float:
-    """Seconds, from what such runs took."""
+    """Seconds that these runs should take, from the experiments' measured times."""
     return sum(job.experiment.cost(job.scale, device) for job in todo) / jobs
 
 
@@ -146,7 +146,7 @@ def _spoken(seconds: float) -> str:
 
 
 def _check_data(todo: Sequence[Job], root: str | Path | None) -> None:
-    """A data set that is not there is said before anything is run."""
+    """Raise for a missing data set before anything is run."""
     from normscope.data.files import data_root, locate
 
     for name in dict.fromkeys(job.experiment.data for job in todo):

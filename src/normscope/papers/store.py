@@ -1,7 +1,7 @@
-"""Finished runs on disk: a file an experiment, plans by their hash, seeds that add up.
+"""Finished runs on disk: one file for each experiment, with plans by their hash and runs by plan and seed.
 
-A run is written the moment it is finished: the file is made anew beside its place and moved there, so that a kill
-leaves the old one or the new one. A changed plan has another hash, and its runs lie beside the old.
+A run is written the moment it is finished. The new file is written beside the old one and moved over it, so that a
+kill leaves either the old file or the new one. A changed plan has another hash; runs of the old plan stay in the file.
 """
 
 import json
@@ -21,7 +21,7 @@ SCHEMA = 1
 
 
 class StoreError(ValueError):
-    """Stored runs that cannot be read: which file, and the next step."""
+    """Stored runs that cannot be read; the message names the file and the next step."""
 
 
 class StoredRun(TypedDict):
@@ -54,17 +54,17 @@ class Store:
         return self.folder / f"{experiment.name}.json"
 
     def runs(self, experiment: Experiment, cell: str, scale: str) -> list[Run]:
-        """Those of this very plan, one a seed, in the order of seeds."""
-        found = {}
+        """The stored runs of exactly this plan, one for each seed, in the order of seeds."""
+        by_seed = {}
         if scale == "paper":
             if experiment.name not in self._earlier:
                 self._earlier[experiment.name] = self._from_earlier(experiment)
-            found = {run.seed: run for run in self._earlier[experiment.name] if run.cell == cell}
+            by_seed = {run.seed: run for run in self._earlier[experiment.name] if run.cell == cell}
         wanted = experiment.hash(cell, scale)
         for row in self._content(experiment)["runs"]:
             if row["plan"] == wanted:
-                found[row["seed"]] = Run(cell, row["seed"], numbers(row["curves"]), row["seconds"], row["made"])
-        return [found[seed] for seed in sorted(found)]
+                by_seed[row["seed"]] = Run(cell, row["seed"], numbers(row["curves"]), row["seconds"], row["made"])
+        return [by_seed[seed] for seed in sorted(by_seed)]
 
     def _from_earlier(self, experiment: Experiment) -> list[Run]:
         try:
@@ -76,7 +76,7 @@ class Store:
             ) from error
 
     def add(self, experiment: Experiment, scale: str, run: Run) -> None:
-        """Read, added to and put back as one: of two processes that add, neither loses what the other has."""
+        """Add a run under a lock, so that two processes can add runs at the same time without losing any."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with _alone(self.folder):
             self._add(experiment, scale, run)
@@ -94,7 +94,7 @@ class Store:
         path = self.path(experiment)
         if not path.is_file():
             return {"schema": SCHEMA, "experiment": experiment.name, "what": experiment.what, "plans": {}, "runs": []}
-        # Read again only when somebody has written.
+        # Read the file again only when it has changed.
         stat = path.stat()
         version = (stat.st_mtime_ns, stat.st_size)
         if path in self._read and self._read[path][0] == version:
@@ -127,7 +127,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _lines(content: dict[str, Any]) -> str:
-    """A line a plan and a line a run: small, and a new seed is one line of a diff."""
+    """The file's text with one line for each plan and each run, so that a new seed is one line of a diff."""
 
     def text(value: Any) -> str:
         return json.dumps(value, allow_nan=False, separators=(",", ":"))

@@ -10,7 +10,7 @@ from normscope.environment import environment
 from normscope.invocation import command
 from normscope.results import write_json
 from normscope.saving import save_figure
-from normscope.solve.comparison import Comparison, Entry
+from normscope.solve.comparison import Comparison, MethodRun
 
 SCHEMA = 1
 # Okabe and Ito's palette, told apart with any colour vision; the line style says the same once more.
@@ -73,7 +73,7 @@ def write_solve(comparison: Comparison, title: str, folder: Path) -> list[Path]:
     return written
 
 
-def _row(entry: Entry) -> tuple[str, ...]:
+def _row(entry: MethodRun) -> tuple[str, ...]:
     return (
         entry.method,
         str(entry.solution.n_iter),

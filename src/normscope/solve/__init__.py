@@ -12,7 +12,7 @@ from normscope.solve.gaussian import GaussianHalfspace, gaussian_cloud, gaussian
 from normscope.solve.halfspace import Halfspace
 from normscope.solve.iteration import Solution, gdnp
 from normscope.solve.least_squares import LeastSquares
-from normscope.solve.losses import named_loss
+from normscope.solve.margin_losses import named_loss
 from normscope.solve.mlp_classifier import GDNPMLPClassifier
 from normscope.solve.rates import convergence_bound, identities
 from normscope.solve.regressor import GDNPRegressor

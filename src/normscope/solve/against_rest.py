@@ -1,4 +1,4 @@
-"""What the two classifiers share: settings, one problem per class against the rest, scores, predictions."""
+"""Base of the two classifiers: settings, one problem for each class against the rest, scores, predictions."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from normscope.solve.design import Design
-from normscope.solve.fitting import check_settings, check_weights, warn_if_unfinished
-from normscope.solve.losses import named_loss
-from normscope.solve.spectrum import Spectrum, second_moment
+from normscope.solve.estimator_checks import check_settings, check_weights, warn_if_unfinished
+from normscope.solve.margin_losses import named_loss
+from normscope.solve.second_moment import SecondMomentSpectrum, second_moment
 
 Array = NDArray[np.floating]
 
 
 @dataclass(frozen=True)
-class Row:
+class ClassFit:
     """One class's fit: coef = gamma direction and intercept = gamma offset, gamma the last of its history.
 
-    Of a network, direction (units, d) and offset (units,).
+    For a network, direction is (units, d) and offset (units,).
     """
 
     direction: Array
@@ -69,7 +69,9 @@ class AgainstRest(ClassifierMixin, BaseEstimator, ABC):
         self.random_state = random_state
 
     @abstractmethod
-    def _fit_row(self, design: Design, spectrum: Spectrum, start: Array | None, rng: np.random.Generator) -> Row:
+    def _fit_row(
+        self, design: Design, spectrum: SecondMomentSpectrum, start: Array | None, rng: np.random.Generator
+    ) -> ClassFit:
         """One class against the rest; `start` is the last fit in the design's space, or None."""
 
     @abstractmethod
@@ -117,7 +119,7 @@ class AgainstRest(ClassifierMixin, BaseEstimator, ABC):
         return self.classes_[chosen]
 
     def _read(self, X: Any, y: Any, sample_weight: Any) -> tuple[Design, Any]:
-        """Sets classes_; the data as a design without signs, and y as an array."""
+        """Set classes_; return the data as a design without signs, and y as an array."""
         x, y = validate_data(self, X, y, dtype=[np.float64, np.float32])
         check_classification_targets(y)
         weights = check_weights(sample_weight, x)

@@ -1,4 +1,4 @@
-r"""What GDNP is compared with, on the same problems, with the same arguments and history.
+r"""Methods that GDNP is compared with, on the same problems, with the same arguments and history.
 
     gd      w~ <- w~ - (step/beta) grad F(w~)                                      beta = sup |phi''| L + alpha
     agd     Nesterov's two-point form with momentum k/(k + 3), restarted where F rises
@@ -8,8 +8,8 @@ r"""What GDNP is compared with, on the same problems, with the same arguments an
 All start from zero but bngd, which needs a direction: -u, at its best length. Each iteration of gd, agd and bngd costs
 one product with Z and one with Z^T; lbfgs counts iterations, and its evaluations are in `evaluations`.
 bngd: eta_w = step/(beta gamma_0^2) for ||w_0||_S = 1, eta_gamma = step L/beta; w grows, so its steps shrink.
-Source: seed 003 compares with "regular gradient descent"; it calls GD on least squares sub-linear, which is wrong for
-mu > 0: gd with step 1 has the same bound (1 - mu/L)^(2t).
+Source: the encyclopedia article compares with "regular gradient descent". It calls GD on least squares sub-linear,
+which is wrong for mu > 0: gd with step 1 has the same bound (1 - mu/L)^(2t).
 """
 
 from typing import Protocol
@@ -32,7 +32,7 @@ class Method(Protocol):
 
 
 class _Log:
-    """Values and gradients as they come; says when the tolerance is met."""
+    """Values and gradients in their order; `add` returns whether the tolerance is met."""
 
     def __init__(self, problem: Problem, tol: float) -> None:
         self.problem, self.limit = problem, tol * problem.gradient_at_zero
@@ -50,7 +50,7 @@ class _Log:
 
 
 def gradient_descent(problem: Problem, *, max_iter: int, tol: float, step: float = 1.0) -> Solution:
-    """Constant step `step`/beta; 1 is the safe one, below 2 it cannot diverge on a convex problem."""
+    """Gradient descent with constant step `step`/beta; below `step` = 2 it cannot diverge on a convex problem."""
     log, coef, finished = _Log(problem, tol), np.zeros(len(problem.u)), False
     for t in range(max_iter + 1):
         value, gradient = problem.value_and_gradient(coef)
@@ -62,7 +62,7 @@ def gradient_descent(problem: Problem, *, max_iter: int, tol: float, step: float
 
 
 def accelerated(problem: Problem, *, max_iter: int, tol: float, step: float = 1.0) -> Solution:
-    """Values and gradients are recorded at the extrapolated points, where they are computed anyway."""
+    """Nesterov's method; values and gradients are recorded at the extrapolated points, where they are known anyway."""
     log, finished = _Log(problem, tol), False
     point = previous = np.zeros(len(problem.u))
     since, last = 0, np.inf
@@ -79,10 +79,10 @@ def accelerated(problem: Problem, *, max_iter: int, tol: float, step: float = 1.
 
 
 def batch_norm_descent(problem: Problem, *, max_iter: int, tol: float, step: float = 1.0) -> Solution:
-    """w and gamma descend together; nothing is solved exactly along the ray but the first length."""
+    """Gradient descent on w and gamma together; only the first length is a minimum along its ray."""
     ray = problem.ray(-problem.u)
-    found = lowest_length(ray.at, convex=problem.convex, reach=problem.reach)
-    gamma = found.gamma if found is not None and found.gamma else 1.0
+    lowest = lowest_length(ray.at, convex=problem.convex, reach=problem.reach)
+    gamma = lowest.gamma if lowest is not None and lowest.gamma else 1.0
     eta_w = step / (problem.smoothness * gamma**2)
     eta_gamma = step * problem.spectrum.largest / problem.smoothness
     log, finished, size, lengths = _Log(problem, tol), False, 1.0, []
@@ -103,7 +103,7 @@ def batch_norm_descent(problem: Problem, *, max_iter: int, tol: float, step: flo
 
 
 def limited_memory(problem: Problem, *, max_iter: int, tol: float, step: float = 1.0) -> Solution:
-    """scipy's L-BFGS-B; it chooses its own steps, so `step` must be 1."""
+    """scipy's L-BFGS-B, which chooses its own steps, so that `step` must be 1."""
     if step != 1.0:
         raise ValueError(f"L-BFGS chooses its own steps; step must be 1, got {step!r}.")
     log = _Log(problem, tol)
@@ -126,8 +126,8 @@ def limited_memory(problem: Problem, *, max_iter: int, tol: float, step: float =
             raise StopIteration
 
     options = {"maxiter": max_iter, "ftol": 0.0, "gtol": 0.0, "maxfun": 20 * max_iter}
-    found = minimize(counted, start, jac=True, method="L-BFGS-B", callback=each, options=options)
-    return log.solution(found.x, log.rows[-1][1] <= log.limit, evaluations=np.array(count))
+    result = minimize(counted, start, jac=True, method="L-BFGS-B", callback=each, options=options)
+    return log.solution(result.x, log.rows[-1][1] <= log.limit, evaluations=np.array(count))
 
 
 def _gdnp(problem: Problem, *, max_iter: int, tol: float, step: float = 1.0) -> Solution:

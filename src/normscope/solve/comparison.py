@@ -1,4 +1,4 @@
-"""Methods side by side on one problem: the same start of the clock, the same best value, iterations to a gap."""
+"""Methods side by side on one problem: seconds, gaps to the same best value, iterations to a target gap."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscope.choices import check_choice
-from normscope.solve.baselines import METHODS, Method
+from normscope.solve.baselines import METHODS
 from normscope.solve.iteration import Solution
 from normscope.solve.problem import Problem
 
@@ -16,8 +16,8 @@ Array = NDArray[np.floating]
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One method's run. gap: F - best, one entry an iterate. iterations: to `target`, None if never."""
+class MethodRun:
+    """One method's run. gap: F - best, one entry for each iterate. iterations: to `target`, None if never."""
 
     method: str
     solution: Solution
@@ -28,7 +28,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Promise:
-    """What a theorem bounds in GDNP's run, and its bound; one entry an iterate."""
+    """A quantity of GDNP's run that a theorem bounds, and the bound; one entry for each iterate."""
 
     name: str
     measured: Array
@@ -42,7 +42,7 @@ class Comparison:
     promise: None where mu is zero or unknown, or GDNP was not asked for.
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[MethodRun, ...]
     best: float
     target: float
     promise: Promise | None
@@ -60,7 +60,7 @@ def compare(
     promise: Callable[[Solution], Promise | None],
     notes: Sequence[str] = (),
 ) -> Comparison:
-    """Runs `methods`; without an `exact` best value also L-BFGS to rounding, so that gaps are gaps to a minimum."""
+    """Run `methods`; without an `exact` best value also L-BFGS to rounding, so that gaps are gaps to a minimum."""
     for name in methods:
         check_choice("method", name, METHODS)
     runs = {}
@@ -74,7 +74,7 @@ def compare(
     entries = []
     for name, (solution, seconds) in runs.items():
         gap = solution.history["objective"] - best
-        entries.append(Entry(name, solution, gap, iterations_to(gap, target), seconds))
+        entries.append(MethodRun(name, solution, gap, iterations_to(gap, target), seconds))
     promised = promise(runs["gdnp"][0]) if "gdnp" in runs else None
     return Comparison(tuple(entries), best, target, promised, tuple(notes))
 
@@ -83,24 +83,3 @@ def iterations_to(history: Array, target: float) -> int | None:
     """The first entry at or below `target`; None if there is none."""
     below = np.flatnonzero(history <= target)
     return int(below[0]) if len(below) else None
-
-
-def tuned(
-    method: Method,
-    problem: Problem,
-    measure: Callable[[Solution], int | None],
-    *,
-    steps: tuple[float, ...],
-    max_iter: int,
-) -> tuple[int | None, float]:
-    """(the fewest iterations over `steps` by `measure`, the step that took them)."""
-    counts = {}
-    for step in steps:
-        with np.errstate(over="ignore", invalid="ignore"):
-            found = measure(method(problem, max_iter=max_iter, tol=0.0, step=step))
-        if found is not None:
-            counts[step] = found
-    if not counts:
-        return None, steps[0]
-    best = min(counts, key=lambda step: counts[step])
-    return counts[best], best

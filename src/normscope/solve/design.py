@@ -20,25 +20,25 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.floating]
 
-# Of X per block: fits a usual second-level cache. At half of it, with d = 100, the calls themselves take a tenth more.
+# Bytes of X per block, which fit a usual second-level cache. With half of them the calls take a tenth more (d = 100).
 _BLOCK_BYTES = 1 << 19
-# Of a vector per block: temporaries stay in the cache, and are not large enough for the allocator to ask for new pages.
+# Entries of a vector per block: temporaries stay in the cache, and are too small for the allocator to need new pages.
 _ENTRIES = 8192
 
 
 class Design:
     """Z and its products. `center=False` leaves m = 0; `constant=False` has no column.
 
-    Centring turns a constant feature into zeros. Its mean is rounded, so that rounding error would be left of it; it
-    is set to zero instead (`varying`), and its coefficient stays zero. `penalized` is zero in the intercept's place
-    and one elsewhere. Squares of X must not leave the range of its type: see `check_range`.
+    Centring turns a constant feature into zeros. The feature's mean is rounded, so that centring would leave rounding
+    error; `varying` sets the feature to zero instead, and its coefficient stays zero. `penalized` is zero in the
+    intercept's place and one elsewhere. Squares of X must not leave the range of its type: see `check_range`.
     """
 
     def __init__(self, x: Array, weights: Array | None = None, *, center: bool = False, constant: bool = False) -> None:
         self.x = x
         n, d = x.shape
         weights = np.ones(n) if weights is None else np.asarray(weights, dtype=np.float64)
-        # By the largest first: a sum of large weights may overflow.
+        # Divide by the largest weight first: a sum of large weights may overflow.
         weights = weights / weights.max()
         self.weights = self._signed_weights = weights / weights.sum()
         self.signs: Array | None = None
@@ -75,11 +75,11 @@ class Design:
         return p
 
     def backward(self, *columns: Array) -> Array:
-        """Z^T diag(omega) a for each column a, shape (columns, size): X is read once for all of them."""
+        """Z^T diag(omega) a for each column a, shape (columns, size): one pass over X for all of them."""
         return self._with_constant(self._transposed(*columns), np.array([self._signed_weights @ a for a in columns]))
 
     def product(self, v: Array) -> Array:
-        """S v, shape (size,): X is read once."""
+        """S v, shape (size,): one pass over X."""
         d = self.x.shape[1]
         within = self.varying * v[:d]
         narrow, total, sums = within.astype(self.x.dtype), np.zeros(d), 0.0
@@ -122,7 +122,7 @@ class Design:
         return np.concatenate([coef, np.asarray(column)[..., None]], axis=-1)
 
     def is_rounding(self, length: float, factor: float, largest: float) -> bool:
-        """Whether a mean of `factor` x of this length is what rounding leaves of a zero one; `largest`: L."""
+        """Whether a mean of `factor` x of this length is a zero mean up to rounding; `largest`: L."""
         size = np.sqrt(largest) + np.linalg.norm(self.mean)
         return bool(length <= 4.0 * np.finfo(self.x.dtype).eps * factor * size)
 

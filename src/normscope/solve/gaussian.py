@@ -8,7 +8,7 @@ r"""Halfspaces under the Gaussian model, with exact expectations.
 (E sigmoid(gamma m) falls for ever as gamma grows, to P(m > 0): its infimum lies at infinity on the same line.)
 
 `printed=True` uses h as the source prints it, E phi' (u^T w) - E phi'' (u^T w)^2, to show that its bound fails.
-Source: seed 003, learning halfspaces.
+Source: the encyclopedia article, learning halfspaces.
 """
 
 from collections.abc import Callable
@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import roots_hermitenorm
 
-from normscope.solve.losses import Loss
+from normscope.solve.margin_losses import Loss
 from normscope.solve.problem import Pull, of_size_one, scale_to_one
 from normscope.solve.rates import gradient_history
-from normscope.solve.spectrum import exact_spectrum
+from normscope.solve.second_moment import exact_spectrum
 
 Array = NDArray[np.floating]
 
@@ -50,7 +50,7 @@ def gaussian_expectation(function: Callable[[Array], Array], mean: float, sd: fl
 def gaussian_cloud(u: Array, s: Array, *, nodes: int = 32) -> tuple[Array, Array]:
     """Points and weights of the tensor rule for N(u, S - u u^T): nodes^d rows, for few dimensions.
 
-    A finite sample whose averages are the Gaussian's expectations: what is written for data runs on it.
+    A finite sample whose averages are the Gaussian's expectations, so that code written for data runs on it.
     """
     x, weights = _nodes(nodes)
     root = np.linalg.cholesky(s - np.outer(u, u))
@@ -64,7 +64,7 @@ class GaussianHalfspace:
 
     gaussian = True
     rounding = float(np.finfo(np.float64).eps)
-    # Of lengths: beyond, the quadrature's error, about exp(-126/gamma) with 200 nodes, reaches 1e-7.
+    # The largest length: beyond, the quadrature's error, about exp(-126/gamma) with 200 nodes, reaches 1e-7.
     reach = 8.0
 
     def __init__(self, u: Array, s: Array, loss: Loss, *, nodes: int = 200, printed: bool = False) -> None:
@@ -104,7 +104,7 @@ class GaussianHalfspace:
 
 
 class GaussianRay:
-    """A direction of the model problem: its u^T w and S w say everything."""
+    """A direction of the model problem, described by u^T w and S w."""
 
     def __init__(self, problem: GaussianHalfspace, w: Array) -> None:
         s_w = problem.s @ w

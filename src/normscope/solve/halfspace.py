@@ -4,11 +4,11 @@ r"""Halfspaces on data: E phi(z^T w~) + (alpha/2)||w~||^2, z = -y x, as a proble
     gradient = Z^T omega phi'(gamma p) + alpha gamma D w,      D = I without the intercept's place
     c1       = E phi'(gamma p) - E phi''(gamma p) gamma u^T w
 
-p is kept beside w: `pull` sends phi'(gamma p) and p through Z^T together (that is the gradient and S w in one reading),
+p is kept beside w: `pull` sends phi'(gamma p) and p through Z^T together (the gradient and S w in one pass over X),
 `line` sends the direction through Z once, and every length, value and halved step after that costs O(n): one
 exponential an entry for value, slope, bend and the gradient's phi' together.
 Differs from the source: it has no ridge; separable data have no finite minimiser without one.
-Source: seed 003, learning halfspaces.
+Source: the encyclopedia article, learning halfspaces.
 """
 
 from collections.abc import Callable
@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from normscope.solve.design import Design
 from normscope.solve.length import FARTHEST
-from normscope.solve.losses import Loss, Unit
+from normscope.solve.margin_losses import HiddenUnitLoss, Loss
 from normscope.solve.problem import Pull, of_size_one, scale_to_one
 from normscope.solve.rates import gradient_history
-from normscope.solve.spectrum import Spectrum, second_moment
+from normscope.solve.second_moment import SecondMomentSpectrum, second_moment
 
 Array = NDArray[np.floating]
 
@@ -49,7 +49,13 @@ class Halfspace:
     reach = FARTHEST
 
     def __init__(
-        self, design: Design, loss: Loss, *, alpha: float = 0.0, seed: int = 0, spectrum: Spectrum | None = None
+        self,
+        design: Design,
+        loss: Loss,
+        *,
+        alpha: float = 0.0,
+        seed: int = 0,
+        spectrum: SecondMomentSpectrum | None = None,
     ) -> None:
         self.design, self.loss, self.alpha = design, loss, alpha
         self.convex, self.rounding = loss.convex, float(np.finfo(design.x.dtype).eps)
@@ -96,7 +102,7 @@ class Halfspace:
 
 
 class UnitHalfspace(Halfspace):
-    r"""One hidden unit with the others held: the loss is a `Unit`, and the others lend their share to c1.
+    r"""One hidden unit with the others held: the loss is a `HiddenUnitLoss`, and the others lend their share to c1.
 
         grad_i = a_i u + sum_j b_ij (S - u u^T) w_j,      a_i = E phi', b_ij = E d^2 l / dm_i dm_j
         c1     = a_i - b_ii u^T w_i + sum_{j != i} b_ij (k_j - u^T w_j),      S w_j = k_j u
@@ -105,7 +111,9 @@ class UnitHalfspace(Halfspace):
     theta_j tanh'(m_j)(k_j - u^T w_j).
     """
 
-    def __init__(self, design: Design, unit: Unit, others: Array, *, alpha: float, spectrum: Spectrum) -> None:
+    def __init__(
+        self, design: Design, unit: HiddenUnitLoss, others: Array, *, alpha: float, spectrum: SecondMomentSpectrum
+    ) -> None:
         super().__init__(design, unit, alpha=alpha, spectrum=spectrum)
         self.unit, self.others = unit, others
 

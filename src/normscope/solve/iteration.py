@@ -13,23 +13,24 @@ since -h/gamma = E phi'' at the best length of a Gaussian problem: the step is 1
 For least squares h = 2 u^T w and the iteration is gradient descent on rho(w) = -(u^T w)^2 / ||w||_S^2 with
 eta = ||w||_S^2 / (2 L |rho|).
 
-**The lowest minimum.** Where f has one along a ray (softplus, least squares) it is downhill from the last length. Where
-it may have several (sigmoid, units) the whole ray is searched at the start and again wherever the gradient is small
-enough to end; between, the minimum downhill from the last length is followed. The result has the lowest length along
-its direction. A search at every step took 16 to 26 times the looks on 400 heavy-tailed problems, and ended higher (36)
-more often than lower (16). A search that finds a lower minimum is an iterate with `step` 0.
+**The lowest minimum.** Where f has one minimum along a ray (softplus, least squares), the iteration goes downhill from
+the last length. Where f may have several (sigmoid, hidden units), the whole ray is searched at the start, and again
+wherever the gradient is small enough to end; in between, the minimum downhill from the last length is followed. The
+result has the lowest minimum along its direction. A search at every step took 16 to 26 times the evaluations on 400
+heavy-tailed problems, and ended higher (36) more often than lower (16). A search that finds a lower minimum is an
+iterate with `step` 0.
 
 **No finite length.** Where d_gamma f never turns (separable data without a ridge; sigmoid under the Gaussian model) the
 directions go on at the last length until the gradient across the ray is small, and `reason` says so.
 
 **L too small.** With a true L a step lowers rho by ||u - (u^T w) S w||^2 / L at least (the descent lemma). Where L is
 an estimate (d > 128) and rho falls by less than half of that, L was too small: the step is taken again with L doubled,
-and L stays so; `step` in the history is then 1/2, 1/4, ...
+and L stays doubled; `step` in the history is then 1/2, 1/4, ...
 
 Differs from the source: it prints (u^T w)^2 in the second term of h, without the factor gamma/||w||_S; with that h the
 bound fails (sigmoid: in most steps). Off the Gaussian model h can have the wrong sign or be too small, so that f rises:
 `safeguard` then takes the curvature along the ray for h and halves the step until f falls (Armijo, 1e-4).
-Source: seed 003, learning halfspaces (Kohler et al. 2018, Algorithm 1).
+Source: Kohler et al. 2018, Algorithm 1; the encyclopedia article, learning halfspaces.
 """
 
 from collections.abc import Callable
@@ -44,24 +45,24 @@ from normscope.solve.rates import identities
 
 Array = NDArray[np.floating]
 
-# The length where none is finite, in units of the margins' root mean square: sigmoid(-8) = 3e-4.
+# The length taken where no length is finite, in units of the margins' root mean square: sigmoid(-8) = 3e-4.
 _SATURATED = 8.0
 # The slope along the ray may be this share of the gradient across it (both in the S^-1 norm, from below); 0.1 takes as
 # many iterations and a tenth more evaluations.
 _LENGTH = 0.3
 _HALVINGS = 40
 _ARMIJO = 1e-4
-# In units of rounding: a smaller fall of rho cannot be told from none.
-_SEEN = 1e3
+# In units of rounding: a smaller fall of rho cannot be distinguished from zero.
+_VISIBLE = 1e3
 
 
 @dataclass(frozen=True)
 class Solution:
-    """What a solver found.
+    """The solution that a solver found.
 
     direction, gamma: coef = gamma direction, ||direction||_S = 1 (a baseline without the split: gamma = 1).
-    history: plain arrays, one entry an iterate, the start included.
-    reason: why it ended: "tol", "max_iter", "no decrease" (rounding), "h = 0" or "no finite length".
+    history: plain arrays, one entry for each iterate, the start included.
+    reason: why the iteration ended: "tol", "max_iter", "no decrease" (rounding), "h = 0" or "no finite length".
     """
 
     direction: Array
@@ -93,11 +94,11 @@ def gdnp(
     """Runs the iteration from `start` (default -u) until ||grad F|| <= tol ||grad F(0)||.
 
     Args:
-        length: gamma to go downhill from; None looks for the lowest minimum.
+        length: gamma to go downhill from; None searches the ray for the lowest minimum.
         step: multiplies the closed-form step; 1 is the theory's.
-        safeguard: False for the theory's own runs.
+        safeguard: False runs the theorem's own iteration, without halved steps.
         debug: check the identities of `rates.identities` on every iterate; an ArithmeticError names one that fails.
-        callback: sees every iterate.
+        callback: called with every iterate.
 
     Raises a ValueError where u^T start = 0: rho has a maximum there, its gradient vanishes, and f is flat at length 0.
     """
@@ -129,13 +130,13 @@ def gdnp(
             break
         direction = across * (step / delta)
         if safeguard:
-            found = _backtrack(ray.line(direction), point, float(across @ direction), min(1.0, 2.0 * share))
+            accepted = _backtrack(ray.line(direction), point, float(across @ direction), min(1.0, 2.0 * share))
         else:
-            found = _descend(problem, ray, point, pull, direction, share)
-        if found is None:
+            accepted = _descend(problem, ray, point, pull, direction, share)
+        if accepted is None:
             reason = "no decrease"
             break
-        ray, before, share = found
+        ray, before, share = accepted
         small = _LENGTH * left / np.sqrt(problem.spectrum.largest) if safeguard else 0.0
         after = next_length(ray.at, before, small=small, reach=problem.reach)
         endless = after is None
@@ -148,28 +149,28 @@ def gdnp(
 
 
 def _first_point(problem: Problem, ray: Ray, length: float | None) -> tuple[Point, bool]:
-    """(where to begin on the start's ray, whether it has no finite length)."""
+    """The point where the iteration begins on the start's ray, and whether that ray has no finite length."""
     if ray.at(0.0).slope == 0.0:
         raise ValueError(
             "The start must have rho(w0) != 0; got u^T w0 = 0, a maximum of rho with zero gradient. "
             "Start from -u, the default."
         )
     if length is None:
-        found = lowest_length(ray.at, convex=problem.convex, reach=problem.reach)
+        minimum = lowest_length(ray.at, convex=problem.convex, reach=problem.reach)
         length = -_SATURATED * float(np.sign(ray.correlation))
     else:
-        found = next_length(ray.at, ray.at(length), reach=problem.reach)
-    return (ray.at(length), True) if found is None else (found, False)
+        minimum = next_length(ray.at, ray.at(length), reach=problem.reach)
+    return (ray.at(length), True) if minimum is None else (minimum, False)
 
 
 def _lower(problem: Problem, ray: Ray, point: Point) -> Point | None:
     """Another minimum along the ray, lower than the point's own, where f may have one."""
     if problem.convex:
         return None
-    found = lowest_length(ray.at, convex=False, reach=problem.reach)
-    # What is left to fall to the point's own minimum, by Newton, twice over.
+    lowest = lowest_length(ray.at, convex=False, reach=problem.reach)
+    # Twice the fall that Newton's method predicts from the point to its own minimum.
     left = point.slope**2 / point.bend if point.bend > 0.0 else 0.0
-    return found if found is not None and found.value < point.value - left - 1e-9 * abs(point.value) else None
+    return lowest if lowest is not None and lowest.value < point.value - left - 1e-9 * abs(point.value) else None
 
 
 def _denominator(pull: Pull, gamma: float, safeguard: bool) -> float:
@@ -181,13 +182,13 @@ def _denominator(pull: Pull, gamma: float, safeguard: bool) -> float:
 def _descend(
     problem: Problem, ray: Ray, point: Point, pull: Pull, direction: Array, share: float
 ) -> tuple[Ray, Point, float]:
-    """The theory's step, times `share`, which is halved for good where rho shows an estimated L too small."""
+    """The theory's step times `share`; `share` is halved for good where rho shows that an estimated L is too small."""
     line = ray.line(direction)
     stepped = line(share)
     if problem.spectrum.certain:
         return stepped, stepped.at(point.gamma), share
     steepness = float(np.sum((problem.u - ray.correlation * pull.s_w) ** 2))
-    floor = _SEEN * problem.rounding * ray.correlation**2
+    floor = _VISIBLE * problem.rounding * ray.correlation**2
     promised = share * steepness / problem.spectrum.largest
     while promised > floor and stepped.correlation**2 - ray.correlation**2 < 0.5 * promised:
         share, promised = 0.5 * share, 0.5 * promised
@@ -198,9 +199,9 @@ def _descend(
 def _backtrack(
     line: Callable[[float], Ray], point: Point, across: float, first: float
 ) -> tuple[Ray, Point, float] | None:
-    """Halves `first` until f has fallen at the old length; the next length is taken if it is lower still.
+    """Halve `first` until f has fallen at the old length; None where rounding ends the search.
 
-    None at rounding.
+    The caller takes the next length if f is lower still there.
     """
     floor = 4.0 * np.finfo(np.float64).eps * abs(point.value)
     taken = first

@@ -7,7 +7,7 @@ r"""Least squares, E (y - x^T w~)^2 + alpha ||w~||^2, as a problem for the itera
 
 Differs from the source: it prints "+ gamma^2" inside the denominator, whose value is not the loss. S singular (mu = 0):
 no rate is promised; the iteration still converges, to the shortest solution, because it never leaves the range of S.
-Source: seed 003, least-square problem.
+Source: the encyclopedia article, least-square problem.
 """
 
 from collections.abc import Callable
@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from normscope.solve.design import Design
 from normscope.solve.problem import Pull, of_size_one, scale_to_one
-from normscope.solve.spectrum import second_moment
+from normscope.solve.second_moment import second_moment
 
 Array = NDArray[np.floating]
 
 
 class LeastSquares:
-    """The problem on data. For d <= 128, S is a matrix and an iteration costs d^2; above, one reading of X."""
+    """The problem on data. For d <= 128, S is a matrix and an iteration costs d^2; above, one pass over X."""
 
     gaussian = convex = True
     reach = np.inf

@@ -5,12 +5,13 @@ r"""The length gamma of a direction: a root of the slope d f(w, .)/d gamma where
     after T_s steps  (d_gamma f)^2 <= (zeta/mu)^2 4^-T_s |b - a|^2          of bisection
 
 Newton's point, which the same exponential gives, takes the middle's place where it lies in the bracket and at least
-halves the last move: about two looks a length where bisection takes eight, and bisection where f is not convex.
+halves the last move. That takes about two evaluations a length where bisection takes eight; where f is not convex,
+bisection is used.
 
 Differs from the source: it prints 2^-T_s zeta |b - a| / mu^2, which changes by c^2 on the left and c on the right when
 the loss is multiplied by c. It assumes that a finite length exists; for the sigmoid loss under the Gaussian model none
-does (f falls towards P(z^T w > 0) for ever), so no length is found there, which is said.
-Source: seed 003, Bisection(T_s, f, w).
+does (f falls towards P(z^T w > 0) for ever), so no length is found there, and the result says so.
+Source: the encyclopedia article, Bisection(T_s, f, w).
 """
 
 from collections.abc import Callable
@@ -30,7 +31,7 @@ _SAME = 4.0 * np.finfo(np.float64).eps
 
 
 def bisect(at: Callable[[float], P], low: P, high: P, *, steps: int = 200, small: float = 0.0) -> P:
-    """A root between `low` (slope < 0) and `high` (slope > 0): `steps` looks, or until |slope| <= `small`.
+    """A root between `low` (slope < 0) and `high` (slope > 0): `steps` evaluations, or until |slope| <= `small`.
 
     Pure bisection where the points' bend is not positive.
     """
@@ -40,7 +41,7 @@ def bisect(at: Callable[[float], P], low: P, high: P, *, steps: int = 200, small
         newton = -here.slope / here.bend if here.bend > 0.0 else np.inf
         inside = low.gamma < here.gamma + newton < high.gamma and abs(newton) <= 0.5 * abs(move)
         move = newton if inside else 0.5 * (low.gamma + high.gamma) - here.gamma
-        # Newton's own move too: at the root it is rounding, and points out of the bracket as often as into it.
+        # Newton's own move too: at the root that move is rounding, and points out of the bracket as often as into it.
         if min(abs(move), abs(newton)) <= _SAME * abs(here.gamma):
             break
         here = at(here.gamma + move)
@@ -53,21 +54,21 @@ def bisect(at: Callable[[float], P], low: P, high: P, *, steps: int = 200, small
 def lowest_length(at: Callable[[float], P], *, convex: bool, reach: float = FARTHEST) -> P | None:
     """The lowest minimum on a ladder of lengths up to +-`reach`; None where the slope never turns.
 
-    A convex f has one minimum, and it is downhill from zero.
+    A convex f has one minimum, downhill from zero.
     """
     origin = at(0.0)
     if convex:
         return next_length(at, origin, reach=reach)
-    found = []
+    minima = []
     for side in (-1.0, 1.0):
         last = origin
-        for rung in _LADDER[reach >= _LADDER]:
-            here = at(float(side * rung))
+        for size in _LADDER[reach >= _LADDER]:
+            here = at(float(side * size))
             # Strictly: a slope that underflows to zero has not turned.
             if side * last.slope < 0.0 < side * here.slope:
-                found.append(bisect(at, *sorted((last, here), key=lambda point: point.gamma)))
+                minima.append(bisect(at, *sorted((last, here), key=lambda point: point.gamma)))
             last = here
-    return min(found, key=lambda point: point.value) if found else None
+    return min(minima, key=lambda point: point.value) if minima else None
 
 
 def next_length(at: Callable[[float], P], start: P, *, small: float = 0.0, reach: float = FARTHEST) -> P | None:

@@ -6,11 +6,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from normscope.solve.against_rest import AgainstRest, Row
+from normscope.solve.against_rest import AgainstRest, ClassFit
 from normscope.solve.design import Design
-from normscope.solve.losses import named_loss
-from normscope.solve.network import Network, alternate
-from normscope.solve.spectrum import Spectrum
+from normscope.solve.margin_losses import named_loss
+from normscope.solve.second_moment import SecondMomentSpectrum
+from normscope.solve.tanh_network import TanhNetwork, alternate
 
 Array = NDArray[np.floating]
 
@@ -32,17 +32,18 @@ class GDNPMLPClassifier(AgainstRest):
         loss: "softplus" or "sigmoid".
         alpha: L2 penalty on the input weights, not on the b_i.
         fit_intercept: centre x and give each unit a b_i.
-        tol: ends when ||grad|| <= tol ||grad at the start||.
+        tol: stop when ||grad|| <= tol ||grad at the start||.
         max_iter: sweeps over all units; a visit is 3 direction steps.
         warm_start: start from the weights of the last fit, if classes, n_hidden and the number of features are the
-            same; else anew.
-        random_state: of the initial directions, and of the Lanczos iteration where d >= 128.
+            same; else from random directions.
+        random_state: seed of the initial directions, and of the Lanczos iteration where d >= 128.
 
     Attributes: classes_, coef_ (rows, n_hidden, d), intercept_ (rows, n_hidden), n_iter_ (sweeps of the slowest
-    class), n_features_in_, history_: one dict per row, one entry a sweep, the start included: objective, gap (above the
-    best sweep), gradient_norm, gradient_norm_S (in the S^-1 norm, nan where d >= 128), gamma (sweeps + 1, n_hidden; the
-    S-norms of the w_i), bound and slack of each unit's last visit, and the last direction and offset:
-    `coef_[k] = gamma[-1][:, None] * direction`, `intercept_[k] = gamma[-1] * offset`.
+    class), n_features_in_, history_. `history_` holds one dict per row, with arrays of one entry for each sweep, the
+    start included: objective, gap (above the best sweep), gradient_norm, gradient_norm_S (in the S^-1 norm, nan where
+    d >= 128). gamma (sweeps + 1, n_hidden) holds the S-norms of the w_i, bound and slack are those of each unit's last
+    visit. direction and offset are the last ones: `coef_[k] = gamma[-1][:, None] * direction`, `intercept_[k] =
+    gamma[-1] * offset`.
 
     Example:
         >>> x = [[0.0, 0.0], [1.0, 1.0], [0.0, 1.0], [1.0, 0.0]]
@@ -88,16 +89,18 @@ class GDNPMLPClassifier(AgainstRest):
     def _units(self) -> tuple[int, ...]:
         return (self.n_hidden,)
 
-    def _fit_row(self, design: Design, spectrum: Spectrum, start: Array | None, rng: np.random.Generator) -> Row:
+    def _fit_row(
+        self, design: Design, spectrum: SecondMomentSpectrum, start: Array | None, rng: np.random.Generator
+    ) -> ClassFit:
         weights = self._random_units(design, rng) if start is None else start
         theta = np.full(self.n_hidden, float(self.theta))
-        network = Network(design, named_loss(self.loss), theta, weights, alpha=self.alpha, spectrum=spectrum)
+        network = TanhNetwork(design, named_loss(self.loss), theta, weights, alpha=self.alpha, spectrum=spectrum)
         trained = alternate(network, sweeps=self.max_iter, steps=_STEPS, tol=self.tol)
         lengths = trained.history["gamma"][-1]
         # A unit of length zero has zero weights, whatever they are divided by.
         units = trained.weights / np.where(lengths > 0.0, lengths, 1.0)[:, None]
         direction, offset = (np.array(part) for part in zip(*map(design.coefficients, units), strict=True))
-        return Row(direction, offset, trained.history, trained.reason)
+        return ClassFit(direction, offset, trained.history, trained.reason)
 
     def _random_units(self, design: Design, rng: np.random.Generator) -> Array:
         """Random directions with margins of root mean square 1, whatever the scale of the features."""

@@ -1,4 +1,4 @@
-r"""What the iteration knows of a problem: rays, points on them, and what it costs to look along and across one.
+r"""The interface of a problem: rays, points on them, and the cost of moving along and across a ray.
 
     F(w~) = E phi(z^T w~) + (alpha/2) ||w~||^2,    w~ = gamma w / ||w||_S,    ||w||_S^2 = w^T S w
 
@@ -14,14 +14,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from normscope.solve.spectrum import Spectrum
+from normscope.solve.second_moment import SecondMomentSpectrum
 
 Array = NDArray[np.floating]
 
 
 @dataclass(frozen=True)
 class Pull:
-    """The data's answer at w~ = gamma w, ||w||_S = 1.
+    """The gradient, and products of the direction with the data, at w~ = gamma w, ||w||_S = 1.
 
     gradient: of F at w~. s_w: S w. c1: the coefficient of u in the gradient under the Gaussian model.
     denominator: delta of the direction step w+ = w + P gradient / delta; L h without a penalty.
@@ -69,12 +69,12 @@ class Problem(Protocol):
 
     gradient_at_zero: ||grad F(0)||, the unit in which `tol` counts. smoothness: a bound on the Hessian of F.
     rounding: of products with the data, relative. convex: whether f has one minimum along a ray.
-    reach: the largest length looked at.
+    reach: the largest length that is tried.
     gaussian: whether `c1` is exact, which it is for least squares and under the Gaussian model.
     """
 
     u: Array
-    spectrum: Spectrum
+    spectrum: SecondMomentSpectrum
     gradient_at_zero: float
     smoothness: float
 

@@ -13,7 +13,7 @@ r"""The rates the theorems promise, and the identities behind them.
 Differs from the source: the final halfspace bound is printed in the Euclidean norm and needs S^-1; the length's bound
 is printed as 2^-T_s zeta |b - a|/mu^2, which is not scale consistent (`length_bound_printed` keeps it); the Rayleigh
 rate is printed with eigenvalues of B and an exponent 2t on the right-hand side of one step.
-Source: seed 003, linear convergence.
+Source: the encyclopedia article, linear convergence.
 """
 
 from collections.abc import Callable
@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 
 from normscope.choices import check_choice
 from normscope.solve.problem import Problem, Pull, Ray
-from normscope.solve.spectrum import Spectrum
+from normscope.solve.second_moment import SecondMomentSpectrum
 
 Array = NDArray[np.floating]
 
-# What each theorem's right-hand side is made of, beside mu and L.
+# The quantities in each theorem's right-hand side, beside mu and L.
 TERMS = {
     "least_squares": ("gap",),
     "direction": ("gap", "phi", "gamma"),
@@ -69,11 +69,11 @@ def convergence_bound(
     """
     check_choice("theorem", theorem, TERMS)
     given = {"gap": gap, "phi": phi, "gamma": gamma, "zeta": zeta, "width": width}
-    found = {name: value for name, value in given.items() if value is not None}
-    if set(found) != set(TERMS[theorem]):
+    terms = {name: value for name, value in given.items() if value is not None}
+    if set(terms) != set(TERMS[theorem]):
         raise ValueError(
             f"The bound of {theorem!r} is made of mu, lipschitz, {', '.join(TERMS[theorem])}; "
-            f"got {', '.join(found) or 'none'} beside mu and lipschitz."
+            f"got {', '.join(terms) or 'none'} beside mu and lipschitz."
         )
     if not 0.0 < mu <= lipschitz:
         raise ValueError(
@@ -82,9 +82,9 @@ def convergence_bound(
         )
     t = np.asarray(t, dtype=np.float64)
     if theorem == "length":
-        return (found["zeta"] / mu) ** 2 * 4.0**-t * found["width"] ** 2
-    shrunk = (1.0 - mu / lipschitz) ** (2.0 * t) * found["gap"]
-    return shrunk * found.get("phi", 1.0) ** 2 * found.get("gamma", 1.0) ** 2 + length
+        return (terms["zeta"] / mu) ** 2 * 4.0**-t * terms["width"] ** 2
+    shrunk = (1.0 - mu / lipschitz) ** (2.0 * t) * terms["gap"]
+    return shrunk * terms.get("phi", 1.0) ** 2 * terms.get("gamma", 1.0) ** 2 + length
 
 
 def length_bound_printed(halvings: int, *, mu: float, zeta: float, width: float) -> float:
@@ -98,7 +98,7 @@ def rayleigh_rate(eigenvalues: Array, rho: float) -> float:
     return float((1.0 - (first - second) / (first - lowest)) ** 2 * (first - rho) / (rho - second))
 
 
-def gradient_history(history: dict[str, Array], spectrum: Spectrum, best_rho: float) -> dict[str, Array]:
+def gradient_history(history: dict[str, Array], spectrum: SecondMomentSpectrum, best_rho: float) -> dict[str, Array]:
     """q^(2t) c1^2 (rho_0 - rho*) + (d_gamma f)^2, the bound on the squared S^-1 norm of the gradient, and its slack."""
     steps = np.arange(len(history["rho"]))
     bound = spectrum.rate ** (2.0 * steps) * history["c1"] ** 2 * (history["rho"][0] - best_rho)
@@ -115,14 +115,14 @@ def identities(problem: Problem, *, rtol: float = 1e-8) -> Callable[[Ray, float,
 
     The first two hold on all data, the third where c1 is exact (`problem.gaussian`); the last two together give
     ||grad f(w~)||^2_{S^-1} = c1^2 (rho - rho*) + (d_gamma f)^2. Relative to their values at rho = 0.
-    Source: seed 003, linear convergence; `gdnp(debug=True)` runs it.
+    Source: the encyclopedia article, linear convergence; `gdnp(debug=True)` runs it.
     """
     spectrum = problem.spectrum
     if not spectrum.certain or not spectrum.smallest > 0.0:
-        found = "mu = 0" if spectrum.certain else f"{len(problem.u)} of them"
+        got = "mu = 0" if spectrum.certain else f"{len(problem.u)} of them"
         raise ValueError(
             "The identities are in the S^-1 norm: they need S as a matrix (at most 128 features, the intercept's "
-            f"included) and regular (mu > 0); got {found}. Take fewer features, or a ridge alpha > 0 in least squares."
+            f"included) and regular (mu > 0); got {got}. Take fewer features, or a ridge alpha > 0 in least squares."
         )
     best = -spectrum.inverse_square(problem.u)
 

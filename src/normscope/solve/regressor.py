@@ -8,7 +8,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from normscope.solve.design import Design, check_range
-from normscope.solve.fitting import check_settings, check_weights, rest, usable_start, warn_if_unfinished
+from normscope.solve.estimator_checks import check_settings, check_weights, rest, usable_start, warn_if_unfinished
 from normscope.solve.iteration import gdnp
 from normscope.solve.least_squares import LeastSquares
 
@@ -20,24 +20,24 @@ class GDNPRegressor(RegressorMixin, BaseEstimator):
 
         minimise  sum_i omega_i (y_i - x_i^T w - b)^2 / sum_i omega_i + alpha ||w||^2
 
-    The same minimiser as `Ridge(alpha=n * alpha)` and, for alpha = 0, `LinearRegression`. Converges as
-    (1 - mu/L)^(2t), mu and L the ends of the spectrum of cov(x) + alpha I: right for well-conditioned data, slow
-    (as gradient descent is) for the others; standardize first. Where mu = 0 no rate is promised (`mu_` says so) and
-    it converges to the shortest solution. Where no feature correlates with y (u = 0), coef_ is zero.
+    The minimiser is that of `Ridge(alpha=n * alpha)` and, for alpha = 0, `LinearRegression`. The error shrinks as
+    (1 - mu/L)^(2t), where mu and L are the ends of the spectrum of cov(x) + alpha I: fast for well-conditioned data,
+    slow (as gradient descent is) for others, so standardize first. Where mu = 0 (see `mu_`) no rate is promised, and
+    the iteration converges to the shortest solution. Where no feature correlates with y (u = 0), coef_ is zero.
 
     Args:
         alpha: L2 penalty, not on the intercept.
         fit_intercept: centre x and y.
-        tol: ends when ||grad|| <= tol ||grad at zero||; at least ten times the rounding of X's type.
-        max_iter: direction steps; each costs one reading of X, or d^2 where d <= 128.
-        warm_start: start from the direction of the last fit, if it had as many features; else anew.
-        random_state: of the Lanczos iteration that finds L where d > 128.
+        tol: stop when ||grad|| <= tol ||grad at zero||; at least ten times the rounding of X's type.
+        max_iter: direction steps; each costs one pass over X, or d^2 where d <= 128.
+        warm_start: start from the direction of the last fit, if it had as many features; else from -u.
+        random_state: seed of the Lanczos iteration that finds L where d > 128.
 
     Attributes: coef_ (d,), intercept_, n_iter_, n_features_in_, mu_ (nan where d > 128), lipschitz_ (L), history_.
-    `history_` is a dict of arrays, one entry an iterate, the start included: objective, gap (rho - rho*), bound, slack
-    (bound - gap), gradient_norm, gradient_norm_S (in the S^-1 norm), gamma, rho, c1, slope, step, and the last
+    `history_` is a dict of arrays, one entry for each iterate, the start included: objective, gap (rho - rho*), bound,
+    slack (bound - gap), gradient_norm, gradient_norm_S (in the S^-1 norm), gamma, rho, c1, slope, step, and the last
     direction: coef_ = gamma[-1] * direction. gap, bound, slack and gradient_norm_S are nan where d > 128; there L is an
-    estimate, and `step` below 1 says that it was too small and has been doubled.
+    estimate, and a `step` below 1 means that L was too small and has been doubled.
 
     Example:
         >>> model = GDNPRegressor().fit([[0.0], [1.0], [2.0]], [1.0, 3.0, 5.0])

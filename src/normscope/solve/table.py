@@ -15,8 +15,8 @@ from normscope.solve.design import Design, check_range
 from normscope.solve.halfspace import Halfspace
 from normscope.solve.iteration import Solution
 from normscope.solve.least_squares import LeastSquares
-from normscope.solve.losses import LOSSES, named_loss
-from normscope.solve.spectrum import Spectrum
+from normscope.solve.margin_losses import LOSSES, named_loss
+from normscope.solve.second_moment import SecondMomentSpectrum
 
 Array = NDArray[np.floating]
 
@@ -25,7 +25,8 @@ def read_table(path: Path, target: str) -> tuple[Array, Array, tuple[str, ...]]:
     """(x, y, notes): numeric columns as features, standardized; y centred numbers, or -1 and 1 for two values.
 
     Columns that are not numeric, and constant ones, are left out and named in the notes.
-    Raises a ValueError for what is no table, a missing column, no feature, a missing value or a target with one value.
+    Raises a ValueError for a file that is no table, a missing column, no feature, a missing value or a target with one
+    value.
     """
     table = _read_csv(path)
     check_choice("--target", target, [str(name) for name in table.columns])
@@ -62,7 +63,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
 
 
 def _standardized(x: Array) -> Array:
-    """Mean zero, standard deviation one; by the largest entry first, whose square may overflow."""
+    """Columns with mean zero and standard deviation one; division by the largest entry first avoids overflow."""
     x = x / np.abs(x).max(axis=0)
     return (x - x.mean(axis=0)) / x.std(axis=0)
 
@@ -83,7 +84,7 @@ def _target(column: Any, name: str) -> Array:
 def compare_on_table(
     path: Path, *, target: str, methods: list[str], loss: str, alpha: float, max_iter: int, tol: float, gap: float
 ) -> tuple[Comparison, str]:
-    """Least squares for loss="squared" or a numeric target under "auto"; else halfspaces. Returns it with a title."""
+    """Compare on least squares for loss="squared" or a numeric target under "auto", else on halfspaces; and a title."""
     check_choice("--loss", loss, ["auto", "squared", *LOSSES])
     x, y, notes = read_table(path, target)
     two = set(np.unique(y)) == {-1.0, 1.0}
@@ -103,14 +104,16 @@ def _least_squares(
     spectrum = problem.spectrum
     exact = problem.energy + problem.best_rho if spectrum.values is not None else None
 
-    def promise(found: Solution) -> Promise | None:
+    def promise(solution: Solution) -> Promise | None:
         known = spectrum.smallest > 0
-        return Promise("gap of gdnp", found.history["gap"], found.history["bound"]) if known else None
+        return Promise("gap of gdnp", solution.history["gap"], solution.history["bound"]) if known else None
 
     notes = (*notes, *_no_rate(spectrum))
-    found = compare(problem, methods, target=gap * problem.energy, exact=exact, promise=promise, notes=notes, **limits)
+    comparison = compare(
+        problem, methods, target=gap * problem.energy, exact=exact, promise=promise, notes=notes, **limits
+    )
     condition = spectrum.largest / spectrum.smallest if spectrum.smallest > 0 else np.inf
-    return found, f"least squares, {x.shape[0]} x {x.shape[1]}, condition {condition:.3g}"
+    return comparison, f"least squares, {x.shape[0]} x {x.shape[1]}, condition {condition:.3g}"
 
 
 def _halfspace(
@@ -126,19 +129,19 @@ def _halfspace(
     problem = Halfspace(Design(x, center=True, constant=True).signed(-y), named_loss(loss), alpha=alpha)
     _check_correlation(problem.u, 1.0)
 
-    def promise(found: Solution) -> Promise | None:
+    def promise(solution: Solution) -> Promise | None:
         if not problem.spectrum.smallest > 0:
             return None
-        square = found.history["gradient_norm_S"] ** 2
-        return Promise("squared S^-1 norm of gdnp's gradient", square, found.history["bound"])
+        square = solution.history["gradient_norm_S"] ** 2
+        return Promise("squared S^-1 norm of gdnp's gradient", square, solution.history["bound"])
 
     said = "The bound is that of Gaussian data without a penalty; above it, the data are not Gaussian."
     notes = (*notes, *(_no_rate(problem.spectrum) or [said]))
-    found = compare(problem, methods, target=gap, promise=promise, notes=notes, **limits)
-    return found, f"halfspace, {loss}, {x.shape[0]} x {x.shape[1]}, alpha {alpha:g}"
+    comparison = compare(problem, methods, target=gap, promise=promise, notes=notes, **limits)
+    return comparison, f"halfspace, {loss}, {x.shape[0]} x {x.shape[1]}, alpha {alpha:g}"
 
 
-def _no_rate(spectrum: Spectrum) -> list[str]:
+def _no_rate(spectrum: SecondMomentSpectrum) -> list[str]:
     if spectrum.smallest > 0:
         return []
     why = "S is singular, mu = 0" if spectrum.smallest == 0 else "S is too large to factor, mu is unknown"

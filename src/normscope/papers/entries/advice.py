@@ -5,22 +5,22 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from normscope.papers.curves import each
+from normscope.papers.curve_statistics import each
 from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
 from normscope.papers.experiment import Curves
 from normscope.papers.experiments.advice import ADVICE, TASKS, named
 
 ADVISERS = {"predict": "theory", "measure": "curvature", "critical": "critical step", "range": "range test"}
 OURS = ("predict", "measure", "critical")
-# What `measure` names, with these tasks in sight; shown beside the others, judged in `advice-held-out`.
+# The rate that `measure` names. These tasks shaped it, so it is shown here and judged in `advice-held-out`.
 NOW = {"settled": "`measure` now"}
-# Of ten classes; what a run that diverged is worth.
+# Accuracy of a run that diverged: chance among ten classes.
 CHANCE = 0.1
 SMALL = tuple(name for name, task in TASKS.items() if task["data"] != "cifar10")
 LARGE = tuple(name for name, task in TASKS.items() if task["data"] == "cifar10")
 
 
-# What we think of each adviser's outcome.
+# Our reading of each adviser's outcome.
 MEANINGS = {
     "predict": "Half of eta* is careful: in a few hundred steps without momentum training survives beyond eta* and "
     "learns more there. With momentum it is near the best.",
@@ -34,7 +34,7 @@ MEANINGS = {
 }
 
 
-# On CIFAR-10.
+# Our reading of the outcomes on CIFAR-10.
 LARGE_MEANINGS = {
     "predict": "Near the best on all three; on the CNN by luck too, since its rate, 5 % above the measured one, is "
     "nearer to the grid's best.",
@@ -60,9 +60,9 @@ def regret(task: str, curves: Curves, adviser: str) -> float:
 
 
 def _regrets(runs: Runs, tasks: Sequence[str], adviser: str) -> dict[str, float]:
-    """Means of seeds, of the tasks that the adviser knows."""
-    found = {task: float(np.mean([regret(task, c, adviser) for c in runs.of(task).values()])) for task in tasks}
-    return {task: value for task, value in found.items() if not math.isnan(value)}
+    """Mean regret over seeds, for each task where the adviser names a rate."""
+    regrets = {task: float(np.mean([regret(task, c, adviser) for c in runs.of(task).values()])) for task in tasks}
+    return {task: value for task, value in regrets.items() if not math.isnan(value)}
 
 
 def _cheap(runs: Runs, tasks: Sequence[str], adviser: str) -> list[Part]:
@@ -70,12 +70,12 @@ def _cheap(runs: Runs, tasks: Sequence[str], adviser: str) -> list[Part]:
 
 
 def _beats(runs: Runs, tasks: Sequence[str]) -> list[Part]:
-    """On the tasks that both know."""
+    """Comparison with the range test on the tasks where both name a rate."""
     other, parts = _regrets(runs, tasks, "range"), []
     for adviser in OURS:
-        found = _regrets(runs, tasks, adviser)
-        mine, theirs = (float(np.mean([one[task] for task in found])) for one in (found, other))
-        words = f"{ADVISERS[adviser]}: {mine:.1f} points in the mean of {len(found)} tasks, range test {theirs:.1f}"
+        regrets = _regrets(runs, tasks, adviser)
+        mine, theirs = (float(np.mean([one[task] for task in regrets])) for one in (regrets, other))
+        words = f"{ADVISERS[adviser]}: {mine:.1f} points in the mean of {len(regrets)} tasks, range test {theirs:.1f}"
         parts.append(Part(words, mine < theirs))
     return parts
 
@@ -86,23 +86,23 @@ def _table(runs: Runs) -> list[list[str]]:
         return []
     rows = [["task", "best rate of the grid", *ADVISERS.values(), *NOW.values(), "n"]]
     for task in tasks:
-        found = list(runs.of(task).values())
-        best = [c["rate"][int(np.nanargmax(np.array(c["test_accuracy"], dtype=float)))] for c in found]
+        curves = list(runs.of(task).values())
+        best = [c["rate"][int(np.nanargmax(np.array(c["test_accuracy"], dtype=float)))] for c in curves]
         row = [task, each(best, ".2g")]
         for adviser in (*ADVISERS, *NOW):
-            rate = float(np.mean([named(TASKS[task], c, adviser) for c in found]))
-            lost = float(np.mean([regret(task, c, adviser) for c in found]))
+            rate = float(np.mean([named(TASKS[task], c, adviser) for c in curves]))
+            lost = float(np.mean([regret(task, c, adviser) for c in curves]))
             row.append("none" if math.isnan(rate) else f"{rate:.2g}: {lost:.1f}")
-        rows.append([*row, str(len(found))])
+        rows.append([*row, str(len(curves))])
     return rows
 
 
 def panel(title: str, regrets: Mapping[str, Sequence[tuple[int, float]]]) -> list[Panel]:
     """A point for each task and seed, the advisers of a task side by side; nan where an adviser has no rate."""
     lines = []
-    for i, (label, found) in enumerate(regrets.items()):
+    for i, (label, costs) in enumerate(regrets.items()):
         aside = 0.15 * (i - (len(regrets) - 1) / 2)
-        known = [(place + aside, max(value, 0.1)) for place, value in found if not math.isnan(value)]
+        known = [(place + aside, max(value, 0.1)) for place, value in costs if not math.isnan(value)]
         if known:
             places, values = zip(*known, strict=True)
             lines.append(Line(label, places, values, points=True))
@@ -111,11 +111,11 @@ def panel(title: str, regrets: Mapping[str, Sequence[tuple[int, float]]]) -> lis
 
 
 def _panels(runs: Runs) -> list[Panel]:
-    found = {
+    regrets = {
         label: [(i, regret(t, c, adviser)) for i, t in enumerate(TASKS, 1) for c in runs.of(t).values()]
         for adviser, label in ADVISERS.items()
     }
-    return panel("Cost of an advised learning rate", found)
+    return panel("Cost of an advised learning rate", regrets)
 
 
 def _statements(tasks: Sequence[str], where: str, suffix: str, meanings: Mapping[str, str]) -> list[Statement]:

@@ -1,11 +1,11 @@
-"""Ours: the learning rate that `measure` names to start with, on tasks that had no part in its making."""
+"""Ours: the learning rate that `measure` names to start with, on tasks that had no part in its rule."""
 
 import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from normscope.papers.curves import each
+from normscope.papers.curve_statistics import each
 from normscope.papers.entries.advice import CHANCE, panel
 from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
 from normscope.papers.experiment import Curves
@@ -37,7 +37,7 @@ MEANINGS = {
 
 
 def at(task: str, curves: Curves, adviser: str) -> dict[str, float]:
-    """What was trained at the adviser's rate. "settled" is the smaller one of two that were, but for AGAIN."""
+    """The training at the adviser's rate. "settled" is the training at the smaller of two rates, except in AGAIN."""
     trained: dict[str, dict[str, float]] = curves["at"]
     if adviser in trained or adviser != "settled":
         return trained.get(adviser, {"rate": math.nan, "test_accuracy": math.nan})
@@ -60,12 +60,12 @@ def _mean(runs: Runs, task: str, adviser: str) -> float:
 
 
 def _cheap(runs: Runs, tasks: Sequence[str], adviser: str) -> list[Part]:
-    found = {task: _mean(runs, task, adviser) for task in tasks}
-    return [Part(f"{task}: {value:.1f} points", value <= 2.0) for task, value in found.items()]
+    regrets = {task: _mean(runs, task, adviser) for task in tasks}
+    return [Part(f"{task}: {value:.1f} points", value <= 2.0) for task, value in regrets.items()]
 
 
 def _beats(runs: Runs) -> list[Part]:
-    """On the tasks that both know."""
+    """Comparison with the range test on the tasks where both name a rate."""
     parts = []
     for other in ("range", "measure", "predict"):
         pairs = [(_mean(runs, task, "start"), _mean(runs, task, other)) for task in NORMALIZED]
@@ -82,24 +82,24 @@ def _table(runs: Runs) -> list[list[str]]:
         return []
     rows = [["task", "best rate of the grid", *LABELS.values(), "n"]]
     for task in tasks:
-        found = list(runs.of(task).values())
-        best = [c["rate"][int(np.nanargmax(np.array(c["test_accuracy"], dtype=float)))] for c in found]
+        curves = list(runs.of(task).values())
+        best = [c["rate"][int(np.nanargmax(np.array(c["test_accuracy"], dtype=float)))] for c in curves]
         row = [task, each(best, ".2g")]
         for adviser in LABELS:
-            rate = float(np.mean([at(task, c, adviser)["rate"] for c in found]))
+            rate = float(np.mean([at(task, c, adviser)["rate"] for c in curves]))
             row.append("none" if math.isnan(rate) else f"{rate:.2g}: {_mean(runs, task, adviser):.1f}")
-        rows.append([*row, str(len(found))])
+        rows.append([*row, str(len(curves))])
     return rows
 
 
 def _panels(runs: Runs) -> list[Panel]:
-    found = {
+    regrets = {
         LABELS[adviser]: [
             (i, regret(task, c, adviser)) for i, task in enumerate(TASKS, 1) for c in runs.of(task).values()
         ]
         for adviser in LABELS
     }
-    return panel("Cost of an advised learning rate, other tasks", found)
+    return panel("Cost of an advised learning rate, other tasks", regrets)
 
 
 ENTRY = Entry(

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from normscope.papers.curves import each, spread
+from normscope.papers.curve_statistics import each, spread
 from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 
@@ -13,7 +13,7 @@ READINGS = ("batch", "frozen", "running")
 
 
 def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
-    """lambda_max of the Gauss-Newton matrix in the three readings, at some steps, on one batch that stays the same."""
+    """lambda_max of the Gauss-Newton matrix with three kinds of batch statistics, at some steps, on one fixed batch."""
     import torch
 
     from normscope import losses, models
@@ -32,7 +32,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     looked_at = (cifar.x_train[:m], cifar.y_train[:m])
     stream = batches(cifar.x_train, cifar.y_train, batch_size=m, seed=seed)
     sgd = torch.optim.SGD(model.parameters(), lr=settings["lr"], momentum=0.9)
-    found: dict[str, list[float]] = {name: [] for name in READINGS}
+    lambdas: dict[str, list[float]] = {name: [] for name in READINGS}
     steps: list[int] = []
     for step in settings["looks"]:
         done = steps[-1] if steps else 0
@@ -45,8 +45,8 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         for name in READINGS:
             place.tick(step)
             looked = measure(model, losses.cross_entropy, looked_at, stats=name, hessian=False, tol=0.01)
-            found[name].append(looked.lambda_max)
-    return {"step": steps, **found}
+            lambdas[name].append(looked.lambda_max)
+    return {"step": steps, **lambdas}
 
 
 MODES = Experiment(
@@ -64,7 +64,7 @@ MODES = Experiment(
 
 
 def _ratios(runs: Runs, cell: str, name: str) -> np.ndarray:
-    """lambda in a reading over lambda as trained: seeds by looks."""
+    """lambda_max with other statistics over lambda_max as trained: seeds by snapshots."""
     return np.array([np.array(c[name]) / np.array(c["batch"]) for c in runs.of(cell).values()])
 
 
@@ -100,10 +100,10 @@ def _panels(runs: Runs) -> list[Panel]:
     labels = {"batch": "as trained", "frozen": "statistics held constant", "running": "eval mode"}
     panels = []
     for cell, title in CELLS.items():
-        found = list(runs.of(cell).values())
-        if found:
-            steps = [step + 1 for step in found[0]["step"]]
-            lines = [spread(labels[name], steps, [c[name] for c in found]) for name in READINGS]
+        curves = list(runs.of(cell).values())
+        if curves:
+            steps = [step + 1 for step in curves[0]["step"]]
+            lines = [spread(labels[name], steps, [c[name] for c in curves]) for name in READINGS]
             panels.append(Panel(title, "step + 1", "lambda_max", lines, log_x=True, log_y=True))
     return panels
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from normscope.papers.curves import band_lines, each
+from normscope.papers.curve_statistics import band_lines, each
 from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 from normscope.papers.experiments.descent import crossing, goes_above
 
 NORMS = ("none", "batch", "layer", "group", "rms", "l1", "l2", "linf")
-# The theory has moment maps for these.
+# Normalizers that the theory has kernel maps for.
 KNOWN = ("none", "batch", "layer", "group", "rms")
 
 
@@ -73,8 +73,8 @@ EVERY = Experiment(
 
 
 def _numbers(runs: Runs, norm: str, name: str) -> np.ndarray:
-    found = runs.of(norm)
-    return np.array([found[seed][name] for seed in sorted(found)], dtype=float)
+    by_seed = runs.of(norm)
+    return np.array([by_seed[seed][name] for seed in sorted(by_seed)], dtype=float)
 
 
 def _decades(runs: Runs, norm: str, of: str, line: str) -> float:
@@ -82,18 +82,18 @@ def _decades(runs: Runs, norm: str, of: str, line: str) -> float:
 
 
 def _onset(runs: Runs) -> list[Part]:
-    found = {norm: _decades(runs, norm, "rises", "measured") for norm in NORMS}
+    decades = {norm: _decades(runs, norm, "rises", "measured") for norm in NORMS}
     return [
         Part(f"{norm}: first rise {apart:+.2f} decades from 2/lambda", abs(apart) <= 0.1)
-        for norm, apart in found.items()
+        for norm, apart in decades.items()
     ]
 
 
 def _theory(runs: Runs) -> list[Part]:
-    found = {norm: _decades(runs, norm, "predicted", "measured") for norm in KNOWN}
+    decades = {norm: _decades(runs, norm, "predicted", "measured") for norm in KNOWN}
     return [
         Part(f"{norm}: predicted eta* {apart:+.2f} decades from measured", abs(apart) <= 0.1)
-        for norm, apart in found.items()
+        for norm, apart in decades.items()
     ]
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from normscope.papers.curves import Array, last_share, mean_sd, of_each, spread
+from normscope.papers.curve_statistics import Array, last_share, mean_sd, of_each, spread
 from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
 from normscope.papers.experiment import Curves
 from normscope.papers.experiments.vgg import VGG
@@ -18,7 +18,7 @@ def _last(curves: Curves) -> float:
 
 
 def _steps_to_90(curves: Curves) -> float:
-    """First step of the first stretch of looks whose batches are 90 % right; infinite where there is none."""
+    """First step of the first stretch between snapshots with 90 % training accuracy; infinite if there is none."""
     above = np.flatnonzero(np.array(curves["accuracy"]) >= 0.9)
     return float(curves["step"][above[0]]) if len(above) else np.inf
 
@@ -58,18 +58,20 @@ def _ahead(runs: Runs, cells: tuple[str, str]) -> list[Part]:
 
 def _as_printed(runs: Runs, cells: tuple[str, str]) -> list[Part]:
     parts = []
-    for cell, found in zip(cells, _accuracies(runs, cells), strict=True):
-        off = 100 * float(found.mean() - PRINTED[cell])
-        parts.append(Part(f"{cell}: {mean_sd(found)}, {off:+.1f} points from {PRINTED[cell]:.0%}", abs(off) <= 3))
+    for cell, accuracies in zip(cells, _accuracies(runs, cells), strict=True):
+        off = 100 * float(accuracies.mean() - PRINTED[cell])
+        parts.append(Part(f"{cell}: {mean_sd(accuracies)}, {off:+.1f} points from {PRINTED[cell]:.0%}", abs(off) <= 3))
     return parts
 
 
 def _plateau(runs: Runs) -> list[Part]:
-    """Of the evaluations in eval mode on 10,000 training images."""
+    """Training accuracy of the evaluations in eval mode on 10,000 training images."""
     parts = []
     for cell in CELLS:
-        found = of_each(runs.of(cell), lambda curves: float(curves["train_accuracy"][-1]))
-        parts.append(Part(f"training accuracy at 15,000 steps, {cell}: {mean_sd(found)}", bool(found.min() >= 0.985)))
+        accuracies = of_each(runs.of(cell), lambda curves: float(curves["train_accuracy"][-1]))
+        parts.append(
+            Part(f"training accuracy at 15,000 steps, {cell}: {mean_sd(accuracies)}", bool(accuracies.min() >= 0.985))
+        )
     return parts
 
 
@@ -78,18 +80,18 @@ def _panels(runs: Runs) -> list[Panel]:
     for title, cells in (("lr 0.1", CELLS), ("lr 0.5", FAST)):
         lines: list[Line] = []
         for cell in cells:
-            found = [one for one in runs.of(cell).values() if "accuracy" in one]
-            if found:
-                n = min(len(one["accuracy"]) for one in found)
-                lines.append(spread(cell, found[0]["step"][:n], [one["accuracy"][:n] for one in found]))
+            curves = [one for one in runs.of(cell).values() if "accuracy" in one]
+            if curves:
+                n = min(len(one["accuracy"]) for one in curves)
+                lines.append(spread(cell, curves[0]["step"][:n], [one["accuracy"][:n] for one in curves]))
         if lines:
             panels.append(Panel(f"Training batches, {title}", "step", "share right", lines))
     lines = []
     for cell in (*CELLS, *AUGMENTED):
-        found = [one for one in runs.of(cell).values() if "test_accuracy" in one]
-        if found:
-            n = min(len(one["evaluated"]) for one in found)
-            same = [one for one in found if one["evaluated"][:n] == found[-1]["evaluated"][:n]]
+        curves = [one for one in runs.of(cell).values() if "test_accuracy" in one]
+        if curves:
+            n = min(len(one["evaluated"]) for one in curves)
+            same = [one for one in curves if one["evaluated"][:n] == curves[-1]["evaluated"][:n]]
             lines.append(spread(cell, same[0]["evaluated"][:n], [one["test_accuracy"][:n] for one in same]))
     return [*panels, Panel("Test images", "step", "share right", lines)] if lines else panels
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from normscope.papers.curves import last_share, mean_sd, of_each, spread
+from normscope.papers.curve_statistics import last_share, mean_sd, of_each, spread
 from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
 from normscope.papers.experiment import Curves
 from normscope.papers.experiments.vgg import MOMENT_LAYERS, VGG
@@ -12,7 +12,7 @@ LAYERS = tuple(map(str, MOMENT_LAYERS))
 
 
 def _accuracy(runs: Runs, cell: str) -> np.ndarray:
-    """Small scale: of the last tenth. Paper's scale, where all end near 100 %: mean over the whole run."""
+    """Training accuracy over the last tenth of a small run; over the whole of the paper's, where all end near 100 %."""
     share = 0.1 if runs.scale == "small" else 1.0
     return of_each(runs.of(cell), lambda curves: last_share(curves["accuracy"], share))
 
@@ -28,8 +28,8 @@ def _trains(runs: Runs) -> list[Part]:
 
 
 def _noise(runs: Runs) -> list[Part]:
-    found = of_each(runs.of("noise"), lambda curves: last_share(curves["accuracy"]))
-    return [Part(f"the plain network with the same noise ends at {mean_sd(found)}", bool(found.max() < 0.20))]
+    accuracies = of_each(runs.of("noise"), lambda curves: last_share(curves["accuracy"]))
+    return [Part(f"the plain network with the same noise ends at {mean_sd(accuracies)}", bool(accuracies.max() < 0.20))]
 
 
 def _moved(runs: Runs, cell: str, layer: str, what: str) -> float:
@@ -55,35 +55,35 @@ def _variances(runs: Runs) -> list[Part]:
 
 
 def _size(runs: Runs) -> list[Part]:
-    found = of_each(
+    moves = of_each(
         runs.of("noisy"), lambda curves: float(np.mean([curves["moments"][n]["mean_change"][0] for n in LAYERS]))
     )
-    words = f"at the first step means move by {mean_sd(found, '.3f')}"
-    return [Part(words, bool(abs(found.mean() - 1 / 3) <= 0.05))]
+    words = f"at the first step means move by {mean_sd(moves, '.3f')}"
+    return [Part(words, bool(abs(moves.mean() - 1 / 3) <= 0.05))]
 
 
 def _panels(runs: Runs) -> list[Panel]:
     lines = []
     for cell in (*CELLS, "noise"):
-        found = [one for one in runs.of(cell).values() if "accuracy" in one]
-        if found:
-            n = min(len(one["accuracy"]) for one in found)
-            lines.append(spread(cell, found[0]["step"][:n], [one["accuracy"][:n] for one in found]))
+        curves = [one for one in runs.of(cell).values() if "accuracy" in one]
+        if curves:
+            n = min(len(one["accuracy"]) for one in curves)
+            lines.append(spread(cell, curves[0]["step"][:n], [one["accuracy"][:n] for one in curves]))
     panels = [Panel("Training batches", "step", "share right", lines)]
     for what, unit in (("mean_change", "|change of mean|"), ("variance_change", "|change of variance|")):
         lines = []
         for cell in CELLS:
-            found = [one for one in runs.of(cell).values() if "moments" in one]
-            if found:
-                lines.append(spread(f"{cell}, layer 9", *_moments(found, what)))
+            curves = [one for one in runs.of(cell).values() if "moments" in one]
+            if curves:
+                lines.append(spread(f"{cell}, layer 9", *_moments(curves, what)))
         panels.append(Panel(f"From step to step, layer 9: {unit}", "step", unit, lines, log_y=True))
     return [panel for panel in panels if panel.lines]
 
 
-def _moments(found: list[Curves], what: str) -> tuple[list[float], list[list[float]]]:
-    rows = [one["moments"]["9"][what] for one in found]
+def _moments(all_seeds: list[Curves], what: str) -> tuple[list[float], list[list[float]]]:
+    rows = [one["moments"]["9"][what] for one in all_seeds]
     n = min(map(len, rows))
-    return found[0]["step"][:n], [row[:n] for row in rows]
+    return all_seeds[0]["step"][:n], [row[:n] for row in rows]
 
 
 ENTRY = Entry(

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from normscope.papers.curves import band_lines, each, look_lines, pooled, pooled_band
+from normscope.papers.curve_statistics import band_lines, each, pooled, pooled_band, snapshot_lines
 from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
 from normscope.papers.experiments.vgg import VGG
 
 CELLS = ("none", "batch")
 LOOKS = ("loss_min", "loss_max", "change_max", "beta")
-# Before, the network without BatchNorm has hardly moved, and its flat start is a hundred times smoother.
+# Before this step the network without BatchNorm has hardly moved, and its flat start is a hundred times smoother.
 FIRST = 100
 EARLY = 1500
 
@@ -69,9 +69,15 @@ def _panels(runs: Runs) -> list[Panel]:
             log_y=True,
         ),
         Panel(
-            "Largest change of the gradient", "step", "l2 distance", look_lines(runs, CELLS, "change_max"), log_y=True
+            "Largest change of the gradient",
+            "step",
+            "l2 distance",
+            snapshot_lines(runs, CELLS, "change_max"),
+            log_y=True,
         ),
-        Panel("Effective beta", "step", "1 / learning rate", look_lines(runs, CELLS, "beta"), level=(2 / lr, "2/lr")),
+        Panel(
+            "Effective beta", "step", "1 / learning rate", snapshot_lines(runs, CELLS, "beta"), level=(2 / lr, "2/lr")
+        ),
     ]
 
 

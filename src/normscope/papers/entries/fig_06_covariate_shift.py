@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from normscope.papers.curves import at_looks, each
+from normscope.papers.curve_statistics import at_snapshots, each
 from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
 from normscope.papers.experiment import Curves
 from normscope.papers.experiments.dln import DLN
@@ -19,9 +19,9 @@ FIRST = 100
 
 
 def _values(runs: Runs, network: str, cell: str, what: str, layer: int) -> np.ndarray:
-    """Of all seeds, from step 100 on."""
-    found = runs.of(cell, network).values()
-    rows = [at_looks({"step": one["step"], what: one[what][str(layer)]}, what, FIRST) for one in found]
+    """A layer's values of all seeds, from step 100 on."""
+    by_seed = runs.of(cell, network).values()
+    rows = [at_snapshots({"step": one["step"], what: one[what][str(layer)]}, what, FIRST) for one in by_seed]
     return np.concatenate(rows)
 
 
@@ -88,9 +88,9 @@ def _panels(runs: Runs) -> list[Panel]:
         lines = []
         layer = str(NETWORKS[network][-1])
         for cell in cells:
-            found = runs.of(cell, network)
-            if found and "cosine" in found[min(found)]:
-                one = found[min(found)]
+            by_seed = runs.of(cell, network)
+            if by_seed and "cosine" in by_seed[min(by_seed)]:
+                one = by_seed[min(by_seed)]
                 lines.append(Line(cell, one["step"], one["cosine"][layer]))
         if lines:
             panels.append(Panel(f"{title}, layer {layer}, seed 0", "step", "cosine of G and G'", lines))

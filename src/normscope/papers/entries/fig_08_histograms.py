@@ -1,6 +1,6 @@
-"""Figure 8: distributions of one activation over training. Its caption claims nothing; it is drawn."""
+"""Figure 8: distributions of one activation over training. The caption has no claim, so the figure is only drawn."""
 
-from normscope.papers.curves import histogram_panels
+from normscope.papers.curve_statistics import histogram_panels
 from normscope.papers.entry import Entry
 from normscope.papers.experiments.dln import DLN, HISTOGRAM_LAYERS
 

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from normscope.papers.curves import band_lines, each, look_lines, pooled, top
+from normscope.papers.curve_statistics import band_lines, each, pooled, snapshot_lines, top
 from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
 from normscope.papers.experiment import Curves
 from normscope.papers.experiments.dln import DLN
 
 CELLS = ("none", "batch")
 FAR = ("none, far", "batch, far")
-# The first look of a BatchNorm network is of its own kind: every gamma is 1 and nothing has moved.
+# The first snapshot of a BatchNorm network is left out: every gamma is 1 and nothing has moved.
 FIRST = 25
 
 
@@ -124,13 +124,17 @@ def _panels(runs: Runs) -> list[Panel]:
             log_y=True,
         ),
         Panel(
-            "Largest change of the gradient", "step", "l2 distance", look_lines(runs, CELLS, "change_max"), log_y=True
+            "Largest change of the gradient",
+            "step",
+            "l2 distance",
+            snapshot_lines(runs, CELLS, "change_max"),
+            log_y=True,
         ),
         Panel(
             "Effective beta",
             "step",
             "1 / learning rate",
-            look_lines(runs, CELLS, "beta"),
+            snapshot_lines(runs, CELLS, "beta"),
             log_y=True,
             level=(2 / lr, "2/lr"),
         ),

@@ -1,8 +1,8 @@
-"""Figure 10: how far the gradient goes on being right, by the distance moved."""
+"""Figure 10: the change of the gradient by the distance moved along it."""
 
 import numpy as np
 
-from normscope.papers.curves import top
+from normscope.papers.curve_statistics import top
 from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
 from normscope.papers.experiments.dln import DLN
 from normscope.papers.experiments.vgg import VGG
@@ -12,7 +12,7 @@ FIRST = 100
 
 
 def _changes(runs: Runs, experiment: str, cell: str, c: float) -> np.ndarray:
-    """|grad L(theta_c) - g| at every look from step 100 on, of all seeds."""
+    """|grad L(theta_c) - g| at every snapshot from step 100 on, of all seeds."""
     rows = []
     for curves in runs.of(cell, experiment).values():
         place = curves["factors"].index(c)
@@ -50,11 +50,11 @@ def _panels(runs: Runs) -> list[Panel]:
     ):
         lines = []
         for cell in cells:
-            found = [one for one in runs.of(cell, experiment).values() if "change" in one]
+            curves = [one for one in runs.of(cell, experiment).values() if "change" in one]
             for when, steps in (("early", slice(None, 10)), ("late", slice(-10, None))):
-                if found:
-                    looks = np.array(found[0]["change"][steps], dtype=float)
-                    lines.append(Line(f"{cell}, {when}", found[0]["factors"], list(np.median(looks, 0))))
+                if curves:
+                    looks = np.array(curves[0]["change"][steps], dtype=float)
+                    lines.append(Line(f"{cell}, {when}", curves[0]["factors"], list(np.median(looks, 0))))
         if lines:
             panels.append(
                 Panel(

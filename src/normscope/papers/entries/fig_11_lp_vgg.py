@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from normscope.papers.curves import last_share, look_lines, of_each, pooled_band, spread
+from normscope.papers.curve_statistics import last_share, of_each, pooled_band, snapshot_lines, spread
 from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
 from normscope.papers.experiments.vgg import MOMENT_LAYERS, VGG
 
@@ -12,21 +12,23 @@ FIRST = 100
 
 
 def _accuracy(runs: Runs, cell: str) -> float:
-    """Small scale: of the last tenth. Paper's scale, where all end near 100 %: mean over the whole run."""
+    """Training accuracy over the last tenth of a small run; over the whole of the paper's, where all end near 100 %."""
     share = 0.1 if runs.scale == "small" else 1.0
     return float(of_each(runs.of(cell), lambda curves: last_share(curves["accuracy"], share)).mean())
 
 
 def _better(runs: Runs) -> list[Part]:
     none, gain = _accuracy(runs, "none"), 0.10 if runs.scale == "small" else 0.0
-    found = {cell: _accuracy(runs, cell) for cell in LP}
-    return [Part(f"{cell}: training accuracy {a:.1%}, plain {none:.1%}", a > none + gain) for cell, a in found.items()]
+    accuracies = {cell: _accuracy(runs, cell) for cell in LP}
+    return [
+        Part(f"{cell}: training accuracy {a:.1%}, plain {none:.1%}", a > none + gain) for cell, a in accuracies.items()
+    ]
 
 
 def _comparable(runs: Runs) -> list[Part]:
     batch = _accuracy(runs, "batch")
-    found = {cell: _accuracy(runs, cell) for cell in LP}
-    return [Part(f"{cell}: {a:.1%}, BatchNorm {batch:.1%}", a >= batch - 0.10) for cell, a in found.items()]
+    accuracies = {cell: _accuracy(runs, cell) for cell in LP}
+    return [Part(f"{cell}: {a:.1%}, BatchNorm {batch:.1%}", a >= batch - 0.10) for cell, a in accuracies.items()]
 
 
 def _smoother(runs: Runs) -> list[Part]:
@@ -41,7 +43,7 @@ def _smoother(runs: Runs) -> list[Part]:
 
 
 def _drift(runs: Runs, cell: str) -> float:
-    """Mean |mean since the first look|, layers 2, 9, 13, over the run and the seeds."""
+    """Mean |mean since the first snapshot|, layers 2, 9, 13, over the run and the seeds."""
     rows = [
         np.mean([curves["moments"][str(n)]["mean_drift"] for n in MOMENT_LAYERS]) for curves in runs.of(cell).values()
     ]
@@ -50,8 +52,8 @@ def _drift(runs: Runs, cell: str) -> float:
 
 def _shift(runs: Runs) -> list[Part]:
     none = _drift(runs, "none")
-    found = {cell: _drift(runs, cell) for cell in LP}
-    return [Part(f"{cell}: means drift by {one:.3g}, plain {none:.3g}", one > none) for cell, one in found.items()]
+    drifts = {cell: _drift(runs, cell) for cell in LP}
+    return [Part(f"{cell}: means drift by {one:.3g}, plain {none:.3g}", one > none) for cell, one in drifts.items()]
 
 
 def _panels(runs: Runs) -> list[Panel]:
@@ -59,17 +61,23 @@ def _panels(runs: Runs) -> list[Panel]:
         return []
     lines = []
     for cell in CELLS:
-        found = [one for one in runs.of(cell).values() if "accuracy" in one]
-        if found:
-            n = min(len(one["accuracy"]) for one in found)
-            lines.append(spread(cell, found[0]["step"][:n], [one["accuracy"][:n] for one in found]))
+        curves = [one for one in runs.of(cell).values() if "accuracy" in one]
+        if curves:
+            n = min(len(one["accuracy"]) for one in curves)
+            lines.append(spread(cell, curves[0]["step"][:n], [one["accuracy"][:n] for one in curves]))
     lr = next(one["lr"] for cell in CELLS for one in runs.of(cell).values())
     return [
         Panel("Training batches", "step", "share right", lines),
         Panel(
-            "Largest loss along the gradient", "step", "cross-entropy", look_lines(runs, CELLS, "loss_max"), log_y=True
+            "Largest loss along the gradient",
+            "step",
+            "cross-entropy",
+            snapshot_lines(runs, CELLS, "loss_max"),
+            log_y=True,
         ),
-        Panel("Effective beta", "step", "1 / learning rate", look_lines(runs, CELLS, "beta"), level=(2 / lr, "2/lr")),
+        Panel(
+            "Effective beta", "step", "1 / learning rate", snapshot_lines(runs, CELLS, "beta"), level=(2 / lr, "2/lr")
+        ),
     ]
 
 

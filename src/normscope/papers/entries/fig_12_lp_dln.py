@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from normscope.papers.curves import look_lines, spread, top
+from normscope.papers.curve_statistics import snapshot_lines, spread, top
 from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
 from normscope.papers.experiments.dln import DLN
 
@@ -47,19 +47,19 @@ def _smoother(runs: Runs) -> list[Part]:
 def _panels(runs: Runs) -> list[Panel]:
     lines = []
     for cell in CELLS:
-        found = list(runs.of(cell).values())
-        if found:
-            n = min(len(one["step_loss"]) for one in found)
-            steps = [i * found[0]["keep"] for i in range(n)]
-            lines.append(spread(cell, steps, [one["step_loss"][:n] for one in found]))
+        curves = list(runs.of(cell).values())
+        if curves:
+            n = min(len(one["step_loss"]) for one in curves)
+            steps = [i * curves[0]["keep"] for i in range(n)]
+            lines.append(spread(cell, steps, [one["step_loss"][:n] for one in curves]))
     if not lines:
         return []
     lr = next(one["lr"] for cell in CELLS for one in runs.of(cell).values())
     return [
         Panel("Training loss", "step", "1/2 summed squared error", lines, log_y=True),
-        Panel("Largest gradient change", "step", "l2 distance", look_lines(runs, CELLS, "change_max"), log_y=True),
+        Panel("Largest gradient change", "step", "l2 distance", snapshot_lines(runs, CELLS, "change_max"), log_y=True),
         Panel(
-            "Effective beta", "step", "1 / learning rate", look_lines(runs, CELLS, "beta"), log_y=True,
+            "Effective beta", "step", "1 / learning rate", snapshot_lines(runs, CELLS, "beta"), log_y=True,
             level=(2 / lr, "2/lr"),
         ),
     ]  # fmt: skip

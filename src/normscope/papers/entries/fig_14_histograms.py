@@ -3,7 +3,7 @@
 What Figure 14's caption claims about them is judged in `fig-11/more-shift`, Figure 2's in `fig-2`.
 """
 
-from normscope.papers.curves import histogram_panels
+from normscope.papers.curve_statistics import histogram_panels
 from normscope.papers.entry import Entry
 from normscope.papers.experiments.vgg import HISTOGRAM_LAYERS, VGG
 

@@ -1,4 +1,4 @@
-"""Ours, beside the mean-field paper: what parts the boundary from eta* is BatchNorm's own gamma and beta in motion.
+"""Ours, beside the mean-field paper: the boundary differs from eta* because BatchNorm's gamma and beta move.
 
 The networks and batches of the phase diagrams, a few dozen steps; once as they are trained there, once with gamma and
 beta of every BatchNorm layer held at their start, so that only weights and the last layer's biases move.
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from normscope.papers.curves import spread
+from normscope.papers.curve_statistics import spread
 from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 from normscope.papers.experiments.descent import crossing, goes_above
@@ -17,12 +17,12 @@ from normscope.papers.experiments.phases import SETTINGS, TOLERANCE, plan_of
 
 PLACES = {"mnist": ("cnn", "mlp"), "cifar10": ("cnn",)}
 TITLES = {"cnn": "convolutional", "mlp": "fully connected"}
-# From this gamma on gamma and beta have a small part of the curvature; below it a large one.
+# Above this gamma, gamma and beta have a small part of the curvature; below it a large part.
 _LARGE = 0.5
 
 
 def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
-    """At some gammas, with gamma and beta trained and held: eta* of what is trained, and the rate of divergence.
+    """At some gammas, with gamma and beta trained and held: eta* of the trained parameters, and the rate of divergence.
 
     predicted, measured: eta* on the stream's first batch. diverges: where the loss exceeds 10^6 times its start within
     `steps` batches of the stream, bisected. left: eta* on the first batch after `after` steps at `below` times eta*.
@@ -52,9 +52,9 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     def eta_star(model: torch.nn.Module) -> float:
         return measure(model, loss_fn, first, momentum=plan.momentum, hessian=False, tol=TOLERANCE).eta_star
 
-    found: Curves = {"gamma": [plan.values[i] for i in settings["looks"]]}
+    curves: Curves = {"gamma": [plan.values[i] for i in settings["looks"]]}
     for start, held in (("", False), ("held_", True)):
-        for gamma in found["gamma"]:
+        for gamma in curves["gamma"]:
             make = partial(network, gamma, held)
             model = make()
             whole = predict(model.cpu(), tuple(images.shape[1:]), plan.loss, momentum=plan.momentum, batch=images)
@@ -66,8 +66,8 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
             train(model, loss_fn, stream, sgd, steps=settings["after"], seed=seed, on_step=place.tick)
             row = {"predicted": whole.eta_star, "measured": eta, "diverges": edge, "left": eta_star(model)}
             for name, number in row.items():
-                found.setdefault(start + name, []).append(number)
-    return found
+                curves.setdefault(start + name, []).append(number)
+    return curves
 
 
 _RUN = {"below": 0.8, "after": 12, "steps": 60, "decades": 0.05}
@@ -91,8 +91,8 @@ BOTH = tuple(f"affine-{data}/cnn" for data in PLACES)
 
 def _ratios(runs: Runs, data: str, of: str, line: str, cell: str = "cnn") -> np.ndarray:
     """log10 of a rate over another: seeds by gammas."""
-    found = runs.of(cell, f"affine-{data}").values()
-    return np.array([np.log10(np.array(c[of]) / np.array(c[line])) for c in found])
+    by_seed = runs.of(cell, f"affine-{data}").values()
+    return np.array([np.log10(np.array(c[of]) / np.array(c[line])) for c in by_seed])
 
 
 def _gammas(runs: Runs, data: str, cell: str = "cnn") -> list[float]:

@@ -1,22 +1,22 @@
-"""Mean-field paper, Figure 2, all four panels in one table: how far every line of theory is from every line seen."""
+"""Mean-field paper, Figure 2, all four panels in one table: distances of lines of theory from observed lines."""
 
 from collections.abc import Mapping
 
 import numpy as np
 
-from normscope.papers.diagrams import NAMES, Diagram
 from normscope.papers.entries.mf_modes import DATA, MODES
 from normscope.papers.entry import Entry, Line, Panel, Runs
-from normscope.papers.experiments.phases import PHASES, RUNGS
+from normscope.papers.experiments.phases import ETA_STARS, PHASES
+from normscope.papers.phase_diagrams import NAMES, Diagram
 
 CELLS = {"mlp": "fully connected", "cnn": "convolutional"}
 LINES = NAMES | {"mean_mode": "corrected, mean mode alone"}
-# Of gamma, in the table.
+# Ranges of gamma in the table.
 RANGES = ((0.0, 0.3), (0.3, 1.0), (1.0, np.inf))
 
 
 def _diagrams(runs: Runs, data: str, cell: str) -> dict[str, Diagram]:
-    """The panel beside each line of theory; without those whose runs are not there."""
+    """The diagram for each line of theory, for the lines whose runs are stored."""
     kept = {name: f"modes-{data}" if name == "mean_mode" else f"rungs-{data}" for name in LINES}
     swept = bool(runs.of(cell, f"phases-{data}"))
     return {
@@ -27,13 +27,13 @@ def _diagrams(runs: Runs, data: str, cell: str) -> dict[str, Diagram]:
 
 
 def _cells(apart: Mapping[float, float]) -> list[str]:
-    """Median and largest size, then the signed median of each range of gamma."""
+    """Cells of the table: median and largest size, then the signed median of each range of gamma."""
     sizes = np.abs(list(apart.values()))
-    found = [f"{np.median(sizes):.2f}", f"{sizes.max():.2f}"]
+    cells = [f"{np.median(sizes):.2f}", f"{sizes.max():.2f}"]
     for low, high in RANGES:
         inside = [number for gamma, number in apart.items() if low <= gamma < high]
-        found.append(f"{np.median(inside):+.2f}" if inside else "")
-    return found
+        cells.append(f"{np.median(inside):+.2f}" if inside else "")
+    return cells
 
 
 def _table(runs: Runs) -> list[list[str]]:
@@ -52,13 +52,13 @@ def _panels(runs: Runs) -> list[Panel]:
     panels = []
     for data in DATA:
         for cell, title in CELLS.items():
-            # The printed line is in the panels' own pictures; decades away, it would hide how the others differ.
-            found = {
+            # The printed line is in the panels' own pictures; decades away, it would hide the others' differences.
+            distances = {
                 name: at.distance(name).by_value
                 for name, at in _diagrams(runs, data, cell).items()
                 if name != "printed"
             }
-            lines = [Line(LINES[name], list(apart), list(apart.values())) for name, apart in found.items()]
+            lines = [Line(LINES[name], list(apart), list(apart.values())) for name, apart in distances.items()]
             if lines:
                 level = (0.0, "agreement")
                 panels.append(
@@ -74,7 +74,7 @@ ENTRY = Entry(
     origin="as for the panels (`mf-fig-2-mlp-mnist` and its like); distances are log10(rate seen / eta*) in decades, "
     "positive where training goes on beyond eta*, signed medians by range of gamma; the grid knows a rate to 0.1",
     needs={PHASES[data]: tuple(CELLS) for data in DATA}
-    | {RUNGS[data]: tuple(CELLS) for data in DATA}
+    | {ETA_STARS[data]: tuple(CELLS) for data in DATA}
     | {MODES[data]: tuple(CELLS) for data in DATA},
     statements=(),
     panels=_panels,

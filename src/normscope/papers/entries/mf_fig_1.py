@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from normscope.papers.curves import spread
+from normscope.papers.curve_statistics import spread
 from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 
@@ -42,7 +42,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
 
     def looked(norm: str, gamma: float, measured: bool) -> dict[str, float]:
         model = factory(norm=norm, gamma=gamma, seed=seed)
-        found = {
+        lambdas = {
             "printed": predict(model, shape, "half_mse", batch_size=m, theory="paper").lambda_max,
             "trained": predict(model, shape, "half_mse", batch_size=m, parameters=weights).lambda_max,
             "frozen": predict(model, shape, "half_mse", batch_size=m, parameters=weights, stats="frozen").lambda_max,
@@ -52,8 +52,8 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
             for name, stats in (("measured", "batch"), ("measured frozen", "frozen")):
                 place.tick(0)
                 seen = measure(model, half_mse, (x, y), stats=stats, parameters=weights, hessian=False, tol=0.01)
-                found[name] = seen.lambda_max
-        return found
+                lambdas[name] = seen.lambda_max
+        return lambdas
 
     none = looked("none", 1.0, measured=True)
     rows = [looked("batch", gamma, gamma in settings["measured"]) for gamma in settings["gammas"]]
@@ -83,10 +83,10 @@ LAMBDA = Experiment(
 
 def _column(runs: Runs, cell: str, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Gammas, and lambda with BatchNorm over that without: seeds by gammas."""
-    found = list(runs.of(cell).values())
-    gammas = np.array(found[0]["measured_gamma" if name.startswith("measured") else "gamma"])
+    curves = list(runs.of(cell).values())
+    gammas = np.array(curves[0]["measured_gamma" if name.startswith("measured") else "gamma"])
     without = "measured" if name.startswith("measured") else name
-    return gammas, np.array([np.array(one[name]) / one["none"][without] for one in found])
+    return gammas, np.array([np.array(one[name]) / one["none"][without] for one in curves])
 
 
 def _crossing(runs: Runs, cell: str, name: str) -> float:
@@ -96,8 +96,11 @@ def _crossing(runs: Runs, cell: str, name: str) -> float:
 
 
 def _about_three(runs: Runs) -> list[Part]:
-    found = {name: _crossing(runs, "dense", name) for name in READINGS}
-    return [Part(f"the two meet at gamma {found[name]:.2f} {READINGS[name]}", 2 <= found[name] <= 4) for name in found]
+    crossings = {name: _crossing(runs, "dense", name) for name in READINGS}
+    return [
+        Part(f"the two meet at gamma {crossings[name]:.2f} {READINGS[name]}", 2 <= crossings[name] <= 4)
+        for name in crossings
+    ]
 
 
 def _lower(runs: Runs, cell: str) -> list[Part]:
@@ -133,16 +136,16 @@ def _right(runs: Runs, name: str, truth: str) -> list[Part]:
 def _panels(runs: Runs) -> list[Panel]:
     panels = []
     for cell in CELLS:
-        found = list(runs.of(cell).values())
-        if not found:
+        curves = list(runs.of(cell).values())
+        if not curves:
             continue
         for title, quantity in ((f"{cell}: largest eigenvalue", False), (f"{cell}: largest learning rate", True)):
             lines = []
             for name, label in READINGS.items():
-                gammas = found[0]["measured_gamma" if name == "measured" else "gamma"]
-                rows = np.array([one[name] for one in found])
+                gammas = curves[0]["measured_gamma" if name == "measured" else "gamma"]
+                rows = np.array([one[name] for one in curves])
                 lines.append(spread(label, gammas, list(2 * (1 + MOMENTUM) / rows if quantity else rows)))
-            without = float(np.median([one["none"]["measured"] for one in found]))
+            without = float(np.median([one["none"]["measured"] for one in curves]))
             level = 2 * (1 + MOMENTUM) / without if quantity else without
             panels.append(
                 Panel(

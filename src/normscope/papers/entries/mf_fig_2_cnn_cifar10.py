@@ -4,7 +4,7 @@ Numbers in the texts that are neither the rules' own nor `mf-affine`'s were meas
 batches of the sweep's stream, and are not stored.
 """
 
-from normscope.papers.diagrams import phase_entry
+from normscope.papers.phase_diagrams import phase_entry
 
 ENTRY = phase_entry(
     "mf-fig-2-cnn-cifar10",

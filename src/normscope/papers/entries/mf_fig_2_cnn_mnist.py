@@ -1,11 +1,11 @@
 """Mean-field paper, Figure 2: the convolutional network on MNIST.
 
-Numbers in the texts that are neither the rules' own nor `mf-affine`'s were measured once, with seed 0 (three seeds
-where it is said) on the first batches of the sweep's stream, and are not stored: shares of eigenvectors, eta* of other
-batches and after some steps, rises under plain gradient descent.
+Some numbers in the texts come neither from the rules nor from `mf-affine`. They were measured once, with seed 0 (three
+seeds where the text names them), on the first batches of the sweep's stream, and are not stored: shares of
+eigenvectors, eta* of other batches and after some steps, rises under plain gradient descent.
 """
 
-from normscope.papers.diagrams import phase_entry
+from normscope.papers.phase_diagrams import phase_entry
 
 ENTRY = phase_entry(
     "mf-fig-2-cnn-mnist",

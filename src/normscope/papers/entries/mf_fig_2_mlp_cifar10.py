@@ -1,13 +1,13 @@
 """Mean-field paper, Figure 2: the fully connected network on CIFAR-10.
 
-Numbers in the texts that are not the rules' own: `mf-modes`, its five seeds, on the sweep's stream of batches; "alone"
-is training on its first batch again and again. Measured once and not stored: lambda after ten steps, eta* of `predict`
-without a batch, the first rise against the mean mode; shares of variance, of that batch and of seed 0's first layer;
-and that the mode is brightness (over the batch its outputs have a correlation of 0.90 with the images' mean; seed 0,
-gamma 1).
+Numbers in the texts that do not come from the rules come from `mf-modes`: its five seeds, on the sweep's stream of
+batches; "alone" is training on its first batch again and again. Measured once and not stored: lambda after ten steps,
+eta* of `predict` without a batch, and the first rise against the mean mode. So were the shares of variance, of that
+batch and of seed 0's first layer, and the correlation of 0.90 between the mode's outputs and the images' mean over the
+batch, which shows that the mode is brightness (seed 0, gamma 1).
 """
 
-from normscope.papers.diagrams import phase_entry
+from normscope.papers.phase_diagrams import phase_entry
 
 ENTRY = phase_entry(
     "mf-fig-2-mlp-cifar10",

@@ -1,6 +1,6 @@
 """Mean-field paper, Figure 2: the fully connected network on MNIST."""
 
-from normscope.papers.diagrams import phase_entry
+from normscope.papers.phase_diagrams import phase_entry
 
 ENTRY = phase_entry(
     "mf-fig-2-mlp-mnist",

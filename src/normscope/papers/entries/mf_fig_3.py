@@ -4,17 +4,17 @@ import math
 
 import numpy as np
 
-from normscope.papers.diagrams import diagram, panels, said, size
 from normscope.papers.entry import Entry, Part, Runs, Statement
-from normscope.papers.experiments.phases import PHASES, RUNGS
+from normscope.papers.experiments.phases import ETA_STARS, PHASES
+from normscope.papers.phase_diagrams import diagram, panels, said, size
 
 
 def _within(runs: Runs) -> list[Part]:
     at = diagram(runs, "mnist", "vanilla")
     parts = []
     for name in ("printed", "corrected", "measured"):
-        found = at.distance(name)
-        parts.append(Part(said(found), size(found)[1] <= math.log10(5)))
+        apart = at.distance(name)
+        parts.append(Part(said(apart), size(apart)[1] <= math.log10(5)))
     return parts
 
 
@@ -48,7 +48,7 @@ ENTRY = Entry(
     source="Mean-field analysis of batch normalization, Figure 3 and Section 6.4",
     origin="the source's fully connected network without BatchNorm; sigma_w 0.5 to 3 and learning rates 10^-5 to 1 "
     "are ours, the rest as for Figure 2",
-    needs={PHASES["mnist"]: ("vanilla", "mlp"), RUNGS["mnist"]: ("vanilla", "mlp")},
+    needs={PHASES["mnist"]: ("vanilla", "mlp"), ETA_STARS["mnist"]: ("vanilla", "mlp")},
     statements=(
         Statement(
             "boundary",

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from normscope.papers.curves import spread
+from normscope.papers.curve_statistics import spread
 from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 
@@ -17,7 +17,7 @@ def cell(network: str, gamma: float) -> str:
 
 
 def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
-    """Training loss of every epoch's batches, test accuracy after it."""
+    """Training loss of each epoch's batches, and test accuracy after the epoch."""
     import torch
 
     from normscope import losses, models
@@ -35,7 +35,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     x, y = cifar.x_train[: settings["images"]], cifar.y_train[: settings["images"]]
     x_test, y_test = cifar.x_test[: settings["tests"]], cifar.y_test[: settings["tests"]]
     per_epoch = len(x) // settings["batch_size"]
-    found = train(
+    training = train(
         model,
         losses.cross_entropy,
         batches(x, y, batch_size=settings["batch_size"], seed=seed, epochs=settings["epochs"]),
@@ -47,11 +47,13 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         on_step=place.tick,
         replay=True,
     )
-    means = [np.mean(found.losses[i * per_epoch : (i + 1) * per_epoch]) for i in range(len(found.losses) // per_epoch)]
+    means = [
+        np.mean(training.losses[i * per_epoch : (i + 1) * per_epoch]) for i in range(len(training.losses) // per_epoch)
+    ]
     return {
-        "diverged_at": found.diverged_at,
+        "diverged_at": training.diverged_at,
         "train_loss": [float(mean) for mean in means],
-        "test_accuracy": [one["accuracy"] for one in found.evaluations[1:]],
+        "test_accuracy": [one["accuracy"] for one in training.evaluations[1:]],
     }
 
 
@@ -71,9 +73,9 @@ INITIAL = Experiment(
 
 
 def _loss(runs: Runs, network: str, gamma: float, epoch: int) -> float:
-    """Of one epoch (from 1 on; the last where there are fewer), mean of seeds; infinite where a run diverged."""
-    found = runs.of(cell(network, gamma)).values()
-    rows = [one["train_loss"] if one["diverged_at"] is None else [np.inf] for one in found]
+    """Training loss of one epoch (from 1 on; the last where there are fewer), mean of seeds; inf for divergence."""
+    by_seed = runs.of(cell(network, gamma)).values()
+    rows = [one["train_loss"] if one["diverged_at"] is None else [np.inf] for one in by_seed]
     return float(np.mean([row[min(epoch, len(row)) - 1] for row in rows]))
 
 

@@ -1,4 +1,4 @@
-"""Ours, beside the mean-field paper: a data mode may have the top eigenvalue, and the boundary is the mean mode's.
+"""Ours, beside the mean-field paper: a data mode may have the top eigenvalue, but the mean mode sets the boundary.
 
 Mean mode: all outputs of a batch move alike. Data modes: samples move apart; photographs have a large one, brightness.
 """
@@ -10,20 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from normscope.papers.curves import spread
-from normscope.papers.diagrams import Diagram, size
+from normscope.papers.curve_statistics import spread
 from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 from normscope.papers.experiments.phases import PHASES, SETTINGS, TOLERANCE, plan_of
+from normscope.papers.phase_diagrams import Diagram, size
 from normscope.sweeping.boundary import distance
 
 DATA = ("mnist", "cifar10")
-# In decades, between the lambda that is left after some steps and that of the mean mode.
+# Decades between lambda after some steps and lambda of the mean mode.
 _LEFT = 0.1
 
 
 def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
-    """eta* of both modes by theory at every value; and, at the values `looks`, what training on one batch does.
+    """eta* of both modes by theory at every value; and, at the values `looks`, lambda during training on one batch.
 
     measured: eta* on the stream's first batch. several: on the mean over `batches` of the stream. left: on the first
     batch after `after` steps on it alone, at `beyond` times measured eta*; nan where it diverged before. highest: the
@@ -42,13 +42,13 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     count = settings["batches"]
     stream = list(batches(data.x_train, data.y_train, batch_size=plan.batch_size, seed=plan.stream_seed, steps=count))
     (x, y), loss_fn = stream[0], LOSSES[plan.loss]
-    found: dict[str, list[float]] = {name: [] for name in ("mean_mode", "data_mode")}
+    eta_stars: dict[str, list[float]] = {name: [] for name in ("mean_mode", "data_mode")}
     for value in plan.values:
         model = networks.build(value, seed)
         modes = predict(model, tuple(x.shape[1:]), plan.loss, momentum=plan.momentum, batch=x.cpu())
         top = modes.eta_star * modes.lambda_max
-        found["mean_mode"].append(top / modes.mean_mode)
-        found["data_mode"].append(top / modes.data_mode)
+        eta_stars["mean_mode"].append(top / modes.mean_mode)
+        eta_stars["data_mode"].append(top / modes.data_mode)
 
     def eta_star(model: torch.nn.Module, seen: Any) -> float:
         return measure(model, loss_fn, seen, momentum=plan.momentum, hessian=False, tol=TOLERANCE).eta_star
@@ -76,7 +76,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         highest = max(losses) / losses[0]
         for name, number in zip(looks, (gamma, start, several, left, highest), strict=True):
             looks[name].append(number)
-    return {"value": list(plan.values), **found, **looks}
+    return {"value": list(plan.values), **eta_stars, **looks}
 
 
 _BEYOND = {"beyond": 1.26, "batches": 6, "after": 12, "steps": 40}
@@ -99,9 +99,9 @@ MODES = {
 
 def _line(runs: Runs, data: str, name: str) -> dict[float, float]:
     """eta* by value: the median over seeds."""
-    found = list(runs.of("mlp", f"modes-{data}").values())
-    middle = np.median([curves[name] for curves in found], axis=0)
-    return dict(zip(found[0]["value"], map(float, middle), strict=True))
+    all_seeds = list(runs.of("mlp", f"modes-{data}").values())
+    middle = np.median([curves[name] for curves in all_seeds], axis=0)
+    return dict(zip(all_seeds[0]["value"], map(float, middle), strict=True))
 
 
 def _boundary(runs: Runs, data: str) -> list[Part]:
@@ -117,8 +117,8 @@ def _top(runs: Runs, cell: str, wanted: Mapping[str, str]) -> list[Part]:
     """wanted: which of the modes is to have the larger lambda, by data set."""
     parts = []
     for data, name in wanted.items():
-        found = list(runs.of(cell, f"modes-{data}").values())
-        ratios = np.array([np.array(c["mean_mode"]) / np.array(c["data_mode"]) for c in found])
+        curves = list(runs.of(cell, f"modes-{data}").values())
+        ratios = np.array([np.array(c["mean_mode"]) / np.array(c["data_mode"]) for c in curves])
         words = f"{data}: lambda of the data mode is {ratios.min():.2f} to {ratios.max():.2f} times the mean mode's"
         parts.append(Part(words, bool((ratios > 1).all() if name == "data_mode" else (ratios < 1).all())))
     return parts
@@ -131,12 +131,12 @@ def _survives(runs: Runs) -> list[Part]:
 
 
 def _left(runs: Runs) -> list[Part]:
-    parts, found = [], list(runs.of("mlp", "modes-cifar10").values())
-    for i, value in enumerate(found[0]["looks"]):
-        mean = [curves["mean_mode"][curves["value"].index(value)] for curves in found]
-        left = [math.log10(m / c["left"][i]) for m, c in zip(mean, found, strict=True)]
-        start = [math.log10(m / c["measured"][i]) for m, c in zip(mean, found, strict=True)]
-        several = [math.log10(m / c["several"][i]) for m, c in zip(mean, found, strict=True)]
+    parts, all_seeds = [], list(runs.of("mlp", "modes-cifar10").values())
+    for i, value in enumerate(all_seeds[0]["looks"]):
+        mean = [curves["mean_mode"][curves["value"].index(value)] for curves in all_seeds]
+        left = [math.log10(m / c["left"][i]) for m, c in zip(mean, all_seeds, strict=True)]
+        start = [math.log10(m / c["measured"][i]) for m, c in zip(mean, all_seeds, strict=True)]
+        several = [math.log10(m / c["several"][i]) for m, c in zip(mean, all_seeds, strict=True)]
         words = (
             f"gamma {value:.2g}: lambda is {np.median(start):+.2f} decades from the mean mode's at the start "
             f"({np.median(several):+.2f} as the mean over six batches), {np.median(left):+.2f} after twelve steps"
@@ -148,14 +148,14 @@ def _left(runs: Runs) -> list[Part]:
 def _panels(runs: Runs) -> list[Panel]:
     panels = []
     for data in DATA:
-        found = list(runs.of("mlp", f"modes-{data}").values())
-        if not found or not runs.of("mlp", f"phases-{data}"):
+        all_seeds = list(runs.of("mlp", f"modes-{data}").values())
+        if not all_seeds or not runs.of("mlp", f"phases-{data}"):
             continue
         at = Diagram(runs, f"phases-{data}", f"modes-{data}", "mlp")
         known = [edge for edge in at.edges if math.isfinite(edge.eta)]
         lines = [Line("first divergence", [edge.value for edge in known], [edge.eta for edge in known])]
         for name, label in (("mean_mode", "eta* of the mean mode"), ("data_mode", "eta* of the data mode")):
-            lines.append(spread(label, found[0]["value"], [curves[name] for curves in found]))
+            lines.append(spread(label, all_seeds[0]["value"], [curves[name] for curves in all_seeds]))
         panels.append(Panel(data, "gamma", "learning rate", lines, log_x=True, log_y=True))
     return panels
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from normscope.papers.curves import spread
+from normscope.papers.curve_statistics import spread
 from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 from normscope.papers.experiments.descent import crossing, goes_above
@@ -36,20 +36,20 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         return model.to(place.device)
 
     names = ("predicted", "measured", "rises", "diverges")
-    found: dict[str, list[float]] = {name: [] for name in names}
+    rates: dict[str, list[float]] = {name: [] for name in names}
     for gamma in settings["gammas"]:
         model = network(gamma)
         measured = measure(model, half_mse, batch, hessian=False, tol=0.01).eta_star
-        found["predicted"].append(predict(model.cpu(), (1, 28, 28), "half_mse", batch_size=len(x), batch=x).eta_star)
-        found["measured"].append(measured)
+        rates["predicted"].append(predict(model.cpu(), (1, 28, 28), "half_mse", batch_size=len(x), batch=x).eta_star)
+        rates["measured"].append(measured)
         rises, diverges = (
             goes_above(factor, partial(network, gamma), half_mse, [batch], steps=settings["steps"], tick=place.tick)
             for factor in (1.0, 1e6)
         )
         first = crossing(rises, measured / 5, 5 * measured, settings["decades"])
-        found["rises"].append(first)
-        found["diverges"].append(crossing(diverges, first, 30 * first, settings["decades"]))
-    return {"gamma": settings["gammas"], **found}
+        rates["rises"].append(first)
+        rates["diverges"].append(crossing(diverges, first, 30 * first, settings["decades"]))
+    return {"gamma": settings["gammas"], **rates}
 
 
 _GAMMAS = [0.5, 1.0, 2.0, 4.0]
@@ -73,21 +73,21 @@ def _apart(runs: Runs, cell: str, of: str, line: str) -> np.ndarray:
 
 
 def _onset(runs: Runs, line: str) -> list[Part]:
-    found = _apart(runs, "batch", "rises", line)
-    middle = float(np.median(np.abs(found)))
-    words = f"the first rise lies {np.median(found):+.3f} decades from 2/lambda in the median ({line}), "
-    return [Part(f"{words}{found.min():+.3f} to {found.max():+.3f} over gamma and seeds", middle <= 0.06)]
+    decades = _apart(runs, "batch", "rises", line)
+    middle = float(np.median(np.abs(decades)))
+    words = f"the first rise lies {np.median(decades):+.3f} decades from 2/lambda in the median ({line}), "
+    return [Part(f"{words}{decades.min():+.3f} to {decades.max():+.3f} over gamma and seeds", middle <= 0.06)]
 
 
 def _later(runs: Runs, cell: str, low: float, high: float) -> list[Part]:
-    found = 10 ** _apart(runs, cell, "diverges", "rises")
-    words = f"divergence comes at {found.min():.1f} to {found.max():.1f} times the rate of the first rise"
-    return [Part(words, bool(found.min() >= low and found.max() <= high))]
+    times = 10 ** _apart(runs, cell, "diverges", "rises")
+    words = f"divergence comes at {times.min():.1f} to {times.max():.1f} times the rate of the first rise"
+    return [Part(words, bool(times.min() >= low and times.max() <= high))]
 
 
 def _panels(runs: Runs) -> list[Panel]:
-    found = list(runs.of("batch").values())
-    if not found:
+    curves = list(runs.of("batch").values())
+    if not curves:
         return []
     labels = {
         "rises": "first rise above the start",
@@ -95,7 +95,7 @@ def _panels(runs: Runs) -> list[Panel]:
         "measured": "2/lambda, measured",
         "predicted": "2/lambda, predicted",
     }
-    lines = [spread(label, found[0]["gamma"], [c[name] for c in found]) for name, label in labels.items()]
+    lines = [spread(label, curves[0]["gamma"], [c[name] for c in curves]) for name, label in labels.items()]
     return [Panel("Plain gradient descent, one batch", "gamma", "learning rate", lines, log_x=True, log_y=True)]
 
 

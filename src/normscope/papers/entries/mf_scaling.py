@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from normscope.papers.diagrams import NAMES, Diagram
 from normscope.papers.entries.mf_modes import run as modes
 from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
 from normscope.papers.experiment import Experiment
 from normscope.papers.experiments.scaling import BASE, BATCHES, DEPTHS, MOMENTA, SCALING, WIDTHS
+from normscope.papers.phase_diagrams import NAMES, Diagram
 
 CHANGED: dict[str, dict[float, str]] = {
     "width": {1000: BASE, **{n: f"width {n}" for n in WIDTHS}},
@@ -19,7 +19,7 @@ CHANGED: dict[str, dict[float, str]] = {
 }
 
 
-# The theory's modes alone, without training: no looks.
+# The theory's modes alone, without training.
 MODES = Experiment(
     name="scaling-modes",
     what="the networks of scaling: eta* of the mean mode and of the data modes, by theory",
@@ -30,7 +30,7 @@ MODES = Experiment(
     data="mnist",
 )
 LINES = {**NAMES, "mean_mode": "corrected, mean mode alone"}
-# Those in which the momentum is 0.9 and the loss the square.
+# Cells with momentum 0.9 and squared error.
 SHAPES = tuple(dict.fromkeys(cell for what in ("width", "depth", "batch size") for cell in CHANGED[what].values()))
 
 
@@ -39,23 +39,23 @@ def _diagram(runs: Runs, cell: str, name: str) -> Diagram:
 
 
 def _distances(runs: Runs, cell: str, name: str) -> list[float]:
-    """By gamma, in decades."""
+    """Distances by gamma, in decades."""
     return list(_diagram(runs, cell, name).distance(name).by_value.values())
 
 
 def _holds(runs: Runs, what: str) -> list[Part]:
     parts = []
     for number, cell in sorted(CHANGED[what].items()):
-        found = _distances(runs, cell, "corrected")
-        sizes = np.abs(found) if found else np.array([np.inf])
-        words = f"{what} {number:g}: " + (", ".join(f"{apart:+.2f}" for apart in found) or "beyond the grid")
+        distances = _distances(runs, cell, "corrected")
+        sizes = np.abs(distances) if distances else np.array([np.inf])
+        words = f"{what} {number:g}: " + (", ".join(f"{apart:+.2f}" for apart in distances) or "beyond the grid")
         parts.append(Part(words, bool(np.median(sizes) <= 0.1 and sizes.max() <= 0.2)))
     return parts
 
 
 def _entropy(runs: Runs) -> list[Part]:
-    found = _distances(runs, "cross-entropy", "corrected")
-    least = 10 ** min(found) if found else math.inf
+    distances = _distances(runs, "cross-entropy", "corrected")
+    least = 10 ** min(distances) if distances else math.inf
     return [Part(f"training diverges at {least:.1f} times eta* and more", least >= 3)]
 
 
@@ -117,11 +117,11 @@ def _panels(runs: Runs) -> list[Panel]:
         lines = []
         for name, label in LINES.items():
             there = [(n, cell) for n, cell in known if name != "mean_mode" or runs.of(cell, MODES.name)]
-            found = {n: _distances(runs, cell, name) for n, cell in there}
-            found = {n: apart for n, apart in found.items() if apart}
-            if found:
-                low, middle, high = np.quantile(list(found.values()), (0.0, 0.5, 1.0), axis=1)
-                lines.append(Line(label, list(found), list(middle), list(low), list(high)))
+            distances = {n: _distances(runs, cell, name) for n, cell in there}
+            distances = {n: apart for n, apart in distances.items() if apart}
+            if distances:
+                low, middle, high = np.quantile(list(distances.values()), (0.0, 0.5, 1.0), axis=1)
+                lines.append(Line(label, list(distances), list(middle), list(low), list(high)))
         if len(known) > 1 and lines:
             level = (0.0, "agreement")
             panels.append(

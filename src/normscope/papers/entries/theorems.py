@@ -54,8 +54,8 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
             )
             return size * values[kind]
 
-        found = check(linear, norm, x, loss, w0=first + 0.5 * linear.weight.detach())
-        for row in found.rows:
+        bounds = check(linear, norm, x, loss, w0=first + 0.5 * linear.weight.detach())
+        for row in bounds.rows:
             if row.applies:
                 kept = sides[f"{row.statement}, {row.form}"]
                 kept["left"].append(row.left)
@@ -66,7 +66,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
 
 LAYERS = Experiment(
     name="theorems",
-    what="both sides of the theorems of seeds 000 and 001 on random layers, float64",
+    what="both sides of the theorems of Santurkar et al. 2018 on random layers, float64",
     settings={"paper": {"draws": 40, "units": 2}, "small": {"draws": 8, "units": 2}},
     cells={"layers": {}},
     run=run,
@@ -80,8 +80,8 @@ def _judge(statement: str, relation: str) -> Callable[[Runs], Sequence[Part]]:
         left, right, error = (
             np.concatenate([np.array(row[name]) for row in rows]) for name in ("left", "right", "error")
         )
-        # `error` is of vectors and relative to their terms, and cannot be had from the sides; the sides decide as far
-        # as their six digits go. What is no number holds nothing.
+        # `error` belongs to vectors and is relative to their terms, so it cannot be computed from the sides; the sides
+        # decide within their six digits. A nan fulfils no relation.
         near = np.abs(left - right) <= DIGITS * np.maximum(np.abs(left), np.abs(right))
         equal = (error <= TOLERANCE) & near
         broken = ~equal if relation == "=" else ~(equal | (left <= right))

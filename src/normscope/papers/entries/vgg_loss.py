@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from normscope.papers.curves import spread
+from normscope.papers.curve_statistics import spread
 from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
 from normscope.papers.experiment import Curves
 from normscope.papers.experiments.vgg import VGG
@@ -13,7 +13,7 @@ SEEN = ((0, 4.3), (5_000, 1.36), (15_000, 0.63))
 
 
 def _parts(curves: Curves) -> tuple[list[int], list[float], list[float]]:
-    """Cross-entropy and penalty at the evaluations that have looks beside them."""
+    """Cross-entropy and penalty at the evaluations with a snapshot at the same step."""
     steps, looked = curves["evaluated"], curves["step"]
     nearest = [int(np.argmin(np.abs(np.array(looked) - step))) for step in steps]
     entropy = [float(np.mean(curves["loss"][max(0, i - 4) : i + 1])) for i in nearest]
@@ -28,27 +28,27 @@ def _explains(runs: Runs) -> list[Part]:
             steps, entropy, penalty = _parts(curves)
             i = int(np.argmin(np.abs(np.array(steps) - step)))
             values.append(entropy[i] + penalty[i])
-        found = float(np.mean(values))
-        words = f"at step {step:,} cross-entropy + L2 is {found:.3g}; the figure has {seen:g}"
-        parts.append(Part(words, abs(found / seen - 1) <= 0.25))
+        total = float(np.mean(values))
+        words = f"at step {step:,} cross-entropy + L2 is {total:.3g}; the figure has {seen:g}"
+        parts.append(Part(words, abs(total / seen - 1) <= 0.25))
     return parts
 
 
 def _alone(runs: Runs) -> list[Part]:
     values = [float(np.mean(curves["loss"][-10:])) for curves in runs.of("batch").values()]
-    found = float(np.mean(values))
-    return [Part(f"cross-entropy alone ends at {found:.2g}; the figure has {SEEN[-1][1]:g}", found < 0.2 * SEEN[-1][1])]
+    final = float(np.mean(values))
+    return [Part(f"cross-entropy alone ends at {final:.2g}; the figure has {SEEN[-1][1]:g}", final < 0.2 * SEEN[-1][1])]
 
 
 def _panels(runs: Runs) -> list[Panel]:
     alone = list(runs.of("batch").values())
     lines = [spread("batch: cross-entropy", alone[0]["step"], [one["loss"] for one in alone])] if alone else []
     for cell in DECAYED:
-        found = [_parts(one) for one in runs.of(cell).values()]
-        if found:
-            lines.append(spread(f"{cell}: cross-entropy", found[0][0], [one[1] for one in found]))
-            both = [list(np.add(one[1], one[2])) for one in found]
-            lines.append(spread(f"{cell}: with L2", found[0][0], both))
+        parts = [_parts(one) for one in runs.of(cell).values()]
+        if parts:
+            lines.append(spread(f"{cell}: cross-entropy", parts[0][0], [one[1] for one in parts]))
+            both = [list(np.add(one[1], one[2])) for one in parts]
+            lines.append(spread(f"{cell}: with L2", parts[0][0], both))
     if not lines:
         return []
     lines.append(Line("read off the figure", [x for x, _ in SEEN], [y for _, y in SEEN], points=True))

@@ -1,10 +1,10 @@
-"""Appendix A: learning rates were found by search, and the largest step looked at is just below divergence."""
+"""Appendix A: learning rates were found by search, and the largest step is just below divergence."""
 
 from typing import Any
 
 import numpy as np
 
-from normscope.papers.curves import each, spread
+from normscope.papers.curve_statistics import each, spread
 from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 from normscope.papers.experiments.vgg import Hits, cifar10_on
@@ -21,7 +21,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     from normscope.training import train
 
     cifar = cifar10_on(place.root, place.device)
-    found: Curves = {"rate": [], "accuracy": [], "diverged_at": []}
+    curves: Curves = {"rate": [], "accuracy": [], "diverged_at": []}
     for lr in settings["rates"]:
         model = place.put(models.VGG(16, width=settings["width"], norm=settings["norm"], seed=seed))
         hits, last = Hits(place.device), settings["steps"] - max(1, settings["steps"] // 10)
@@ -35,10 +35,10 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         sgd = torch.optim.SGD(model.parameters(), lr=lr)
         training = train(model, hits.loss, stream, sgd, seed=seed, check_every=50, on_step=on_step, replay=True)
         diverged = training.diverged_at
-        found["rate"].append(lr)
-        found["accuracy"].append(hits.shares()[-1] if diverged is None else 0.0)
-        found["diverged_at"].append(diverged)
-    return found
+        curves["rate"].append(lr)
+        curves["accuracy"].append(hits.shares()[-1] if diverged is None else 0.0)
+        curves["diverged_at"].append(diverged)
+    return curves
 
 
 SEARCH = Experiment(
@@ -56,16 +56,16 @@ SEARCH = Experiment(
 
 
 def _largest(curves: Curves) -> float:
-    """The largest rate up to which every one trains: twice chance at the end."""
+    """The largest rate such that it and all smaller ones train: twice chance at the end."""
     good = np.array(curves["accuracy"]) >= 0.2
     first_bad = int(np.argmin(good)) if not good.all() else len(good)
     return float(curves["rate"][first_bad - 1]) if first_bad else 0.0
 
 
 def _edge(runs: Runs) -> list[Part]:
-    found = [_largest(curves) for curves in runs.of("none").values()]
-    words = f"the plain network trains up to lr {each(found)}"
-    return [Part(words, 0.4 <= float(np.median(found)) < 0.8)]
+    largest = [_largest(curves) for curves in runs.of("none").values()]
+    words = f"the plain network trains up to lr {each(largest)}"
+    return [Part(words, 0.4 <= float(np.median(largest)) < 0.8)]
 
 
 def _best(runs: Runs) -> list[Part]:
@@ -81,10 +81,10 @@ def _best(runs: Runs) -> list[Part]:
 
 def _panels(runs: Runs) -> list[Panel]:
     lines = [
-        spread(cell, found[0]["rate"], [one["accuracy"] for one in found])
+        spread(cell, curves[0]["rate"], [one["accuracy"] for one in curves])
         for cell in ("none", "batch")
-        for found in (list(runs.of(cell).values()),)
-        if found
+        for curves in (list(runs.of(cell).values()),)
+        if curves
     ]
     return [Panel("Training accuracy at the end", "learning rate", "share right", lines, log_x=True)] if lines else []
 

@@ -11,7 +11,7 @@ CELLS = ("none", "batch")
 
 
 def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
-    """By layer, what a change of the first layer's weights by 1 % does to the numbers before the normalizer:
+    """The effect of changing the first layer's weights by 1 % on each layer's numbers before the normalizer:
 
     change    root mean square change in units of a unit's standard deviation over the batch
     mean      mean |change of a unit's mean| in the same units
@@ -60,11 +60,11 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
             means.append(float(((b - a).mean(0) / s).abs().mean()))
         return {"change": changes, "mean": means}
 
-    found = {"initial": moved()}
+    by_moment = {"initial": moved()}
     stream = batches(digits.x_train, digits.y_train, batch_size=128, seed=seed, steps=settings["steps"])
     sgd = torch.optim.SGD(model.parameters(), lr=0.02)
     train(model, losses.cross_entropy, stream, sgd, seed=seed, on_step=place.tick)
-    return found | {"trained": moved()}
+    return by_moment | {"trained": moved()}
 
 
 DEPTHS = Experiment(
@@ -87,9 +87,10 @@ def _ratio(runs: Runs, cell: str, when: str) -> float:
 
 
 def _amplified(runs: Runs) -> list[Part]:
-    found = {when: _ratio(runs, "none", when) for when in ("initial", "trained")}
+    ratios = {when: _ratio(runs, "none", when) for when in ("initial", "trained")}
     return [
-        Part(f"{when} weights: {ratio:.3g} times from first to last layer", ratio >= 2) for when, ratio in found.items()
+        Part(f"{when} weights: {ratio:.3g} times from first to last layer", ratio >= 2)
+        for when, ratio in ratios.items()
     ]
 
 
@@ -109,9 +110,9 @@ def _panels(runs: Runs) -> list[Panel]:
     for when in ("initial", "trained"):
         lines = []
         for cell in CELLS:
-            found = list(runs.of(cell).values())
-            if found:
-                rows = np.array([one[when]["change"] for one in found])
+            curves = list(runs.of(cell).values())
+            if curves:
+                rows = np.array([one[when]["change"] for one in curves])
                 layers = list(range(1, rows.shape[1] + 1))
                 lines.append(Line(cell, layers, list(np.median(rows, 0)), list(rows.min(0)), list(rows.max(0))))
         panels.append(Panel(f"{when.capitalize()} weights", "layer", "change / standard deviation", lines, log_y=True))

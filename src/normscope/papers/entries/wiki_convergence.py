@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from normscope.papers.curves import each
+from normscope.papers.curve_statistics import each
 from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
 from normscope.papers.experiments.solvers import SOLVERS
 
-# In units of the first gap: both sides are sums of some hundred products.
+# Tolerance in units of the first gap: both sides are sums of some hundred products.
 FLOOR = 1e-12
 
 
@@ -63,25 +63,25 @@ def _aligned(runs: Runs) -> list[Part]:
 
 
 def _panels(runs: Runs) -> list[Panel]:
-    found = runs.of("least squares")
+    by_seed = runs.of("least squares")
     panels = []
-    if found:
-        one = found[min(found)]
+    if by_seed:
+        one = by_seed[min(by_seed)]
         steps = list(range(len(one["gap"][0])))
         lines = [
             Line(name, steps, one[key][0])
             for name, key in (("normalized", "gap"), ("gradient descent", "descent"), ("bound", "bound"))
         ]
         panels.append(Panel("Least squares, first problem", "step", "gap / first gap", lines, log_y=True))
-    found = runs.of("halfspaces")
-    if found:
-        one = found[min(found)]
-        # Below rounding a gap is zero or not by chance.
+    by_seed = runs.of("halfspaces")
+    if by_seed:
+        one = by_seed[min(by_seed)]
+        # Below rounding, whether a gap is exactly zero is chance.
         lines = [Line(name, list(range(len(one[name]))), list(np.maximum(one[name], 1e-16))) for name in one]
         panels.append(Panel("Halfspaces, direction, seed 0", "step", "gap / first gap", lines, log_y=True))
-    found = runs.of("network")
-    if found:
-        one = found[min(found)]
+    by_seed = runs.of("network")
+    if by_seed:
+        one = by_seed[min(by_seed)]
         lines = [Line(name, list(range(len(one[name]))), one[name]) for name in ("gap", "bound")]
         panels.append(Panel("One unit of a network, seed 0", "step", "gap / first gap", lines, log_y=True))
     return panels

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from normscope.papers.curves import each
+from normscope.papers.curve_statistics import each
 from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 from normscope.theory.explosion import explosion
@@ -23,7 +23,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     depth, width = settings["depth"], settings["width"]
     generator = torch.Generator().manual_seed(seed)
     weights = [torch.randn(width, width, generator=generator) / math.sqrt(width) for _ in range(depth)]
-    found: Curves = {}
+    curves: Curves = {}
     for m in settings["sizes"]:
         place.tick(m)
         x, target = (torch.randn(m, width, generator=generator) for _ in range(2))
@@ -36,8 +36,8 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
             h = h + new if settings["skip"] else new
         loss = (h * target).sum() / math.sqrt(m * width)
         gradients = torch.autograd.grad(loss, leaves)
-        found[str(m)] = [math.log(g.double().square().sum().item()) for g in gradients]
-    return found
+        curves[str(m)] = [math.log(g.double().square().sum().item()) for g in gradients]
+    return curves
 
 
 def _normalized(y: Any) -> Any:
@@ -60,7 +60,7 @@ STACKS = Experiment(
 
 
 def rate(logs: list[float]) -> float:
-    """Growth of the squared norm a layer, backwards: the slope over the layers between the ends."""
+    """Growth of the squared norm for each layer backwards: the slope over the layers between the ends."""
     kept = logs[ENDS:-ENDS]
     return float(np.exp(-np.polyfit(np.arange(len(kept)), kept, 1)[0]))
 
@@ -72,29 +72,29 @@ def _rates(runs: Runs, cell: str, m: int) -> float:
 def _agrees(runs: Runs, cell: str, within: float) -> list[Part]:
     parts = []
     for m in SIZES:
-        found, theory = _rates(runs, cell, m), explosion(cell, m).rate
-        words = f"batch {m}: {found:.4f} a layer, theory {theory:.4f} ({found / theory - 1:+.2%})"
-        parts.append(Part(words, abs(found / theory - 1) <= within))
+        growth, theory = _rates(runs, cell, m), explosion(cell, m).rate
+        words = f"batch {m}: {growth:.4f} a layer, theory {theory:.4f} ({growth / theory - 1:+.2%})"
+        parts.append(Part(words, abs(growth / theory - 1) <= within))
     return parts
 
 
 def _norm(runs: Runs) -> list[Part]:
-    found = math.sqrt(_rates(runs, "relu", max(SIZES)))
+    growth = math.sqrt(_rates(runs, "relu", max(SIZES)))
     claimed = math.pi / (math.pi - 1)
-    words = f"the norm grows by {found:.4f} a layer at batch {max(SIZES)}, and the claim is {claimed:.4f}"
-    return [Part(words, abs(found / claimed - 1) <= 0.02)]
+    words = f"the norm grows by {growth:.4f} a layer at batch {max(SIZES)}, and the claim is {claimed:.4f}"
+    return [Part(words, abs(growth / claimed - 1) <= 0.02)]
 
 
 def _any_activation(runs: Runs) -> list[Part]:
     parts = []
     for cell in ("relu", "linear"):
-        found = {m: _rates(runs, cell, m) for m in SIZES}
-        parts.append(Part(f"{cell}: {each(list(found.values()), '.3f')} a layer", min(found.values()) > 1))
+        growths = {m: _rates(runs, cell, m) for m in SIZES}
+        parts.append(Part(f"{cell}: {each(list(growths.values()), '.3f')} a layer", min(growths.values()) > 1))
     return parts
 
 
 def _skip(runs: Runs) -> list[Part]:
-    """As logarithms: what is left of the exponent."""
+    """The growth with skip connections over that without, as exponents."""
     parts = []
     for m in (64, 256, 1024):
         plain, skip = (_rates(runs, cell, m) for cell in ("relu", "relu, skip"))
@@ -108,9 +108,9 @@ def _panels(runs: Runs) -> list[Panel]:
         return []
     lines = []
     for cell in ("relu", "linear", "relu, skip"):
-        found = list(runs.of(cell).values())
-        if found:
-            logs = np.mean([one["256"] for one in found], 0) / math.log(10)
+        curves = list(runs.of(cell).values())
+        if curves:
+            logs = np.mean([one["256"] for one in curves], 0) / math.log(10)
             lines.append(Line(cell, list(range(1, len(logs) + 1)), list(10 ** (logs - logs[-1]))))
     measured = [_rates(runs, "relu", m) for m in SIZES]
     theory = [explosion("relu", m).rate for m in SIZES]

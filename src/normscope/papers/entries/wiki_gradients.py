@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from normscope.papers.curves import top
+from normscope.papers.curve_statistics import top
 from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 
@@ -12,7 +12,7 @@ NAMES = ("normalized x", "gamma", "beta", "variance", "mean", "x")
 
 
 def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
-    """Relative differences between each formula and automatic differentiation, and what the mean's second term adds."""
+    """Relative differences between each formula and automatic differentiation, and the mean's second term."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from normscope.papers.curves import each, top
+from normscope.papers.curve_statistics import each, top
 from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 
@@ -38,7 +38,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         y = linear(digits.x_test.flatten(1)).numpy()
         gamma, beta, eps = norm.weight.numpy(), norm.bias.numpy(), norm.eps
         expected = gamma * (y - mean) / np.sqrt(variance + eps) + beta
-        found = norm(torch.from_numpy(y)).numpy()
+        transformed = norm(torch.from_numpy(y)).numpy()
         alone = torch.cat([model(x[None]) for x in digits.x_test[:20]])
         together = model(digits.x_test[:20])
         a, b = torch.from_numpy(y[:1]), torch.from_numpy(y[1:2])
@@ -49,7 +49,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         draws = 3.0 * generator.standard_normal((settings["draws"], m))
         biased.append(draws.var(1))
     return {
-        "transform_error": float(np.abs(found - expected).max() / np.abs(expected).max()),
+        "transform_error": float(np.abs(transformed - expected).max() / np.abs(expected).max()),
         "alone_error": float((alone - together).abs().max() / together.abs().max()),
         "additive_error": float(additive),
         "m": list(SIZES),
@@ -69,8 +69,8 @@ INFERENCE = Experiment(
 
 
 def _close(runs: Runs, name: str, words: str) -> list[Part]:
-    found = [curves[name] for curves in runs.of("digits").values()]
-    return [Part(f"{words}: relative differences {each(found, '.1e')}", top(found) <= 1e-10)]
+    errors = [curves[name] for curves in runs.of("digits").values()]
+    return [Part(f"{words}: relative differences {each(errors, '.1e')}", top(errors) <= 1e-10)]
 
 
 def _unbiased(runs: Runs) -> list[Part]:
@@ -85,9 +85,9 @@ def _unbiased(runs: Runs) -> list[Part]:
 
 
 def _linear(runs: Runs) -> list[Part]:
-    found = [curves["additive_error"] for curves in runs.of("digits").values()]
-    words = f"f(a + b) differs from f(a) + f(b) by {each(found, '.2g')} of its size: it is affine"
-    return [Part(words, max(found) <= 1e-10)]
+    errors = [curves["additive_error"] for curves in runs.of("digits").values()]
+    words = f"f(a + b) differs from f(a) + f(b) by {each(errors, '.2g')} of its size: it is affine"
+    return [Part(words, max(errors) <= 1e-10)]
 
 
 def _panels(runs: Runs) -> list[Panel]:

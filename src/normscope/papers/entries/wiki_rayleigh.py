@@ -18,7 +18,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     from normscope.solve.rates import rayleigh_rate
 
     rng = np.random.default_rng(seed)
-    found: Curves = {form: {"left": [], "right": []} for form in ("pencil", "printed")}
+    curves: Curves = {form: {"left": [], "right": []} for form in ("pencil", "printed")}
     for number in range(settings["pencils"]):
         place.tick(number)
         d = int(rng.integers(3, 9))
@@ -36,9 +36,9 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
             if rho <= second or first - after < 1e-4 * (first - second):
                 continue
             for form, own in values.items():
-                found[form]["left"].append(float((own[-1] - after) / (after - own[-2])))
-                found[form]["right"].append(rayleigh_rate(own, float(rho)))
-    return found
+                curves[form]["left"].append(float((own[-1] - after) / (after - own[-2])))
+                curves[form]["right"].append(rayleigh_rate(own, float(rho)))
+    return curves
 
 
 PENCILS = Experiment(

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from normscope.papers.curves import Array, mean_sd, of_each, spread
+from normscope.papers.curve_statistics import Array, mean_sd, of_each, spread
 from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 
@@ -38,10 +38,10 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     stream = batches(x, y, batch_size=50, seed=seed, steps=settings["steps"])
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     every = settings["steps"] // 10
-    found = train(
+    training = train(
         model, losses.cross_entropy, stream, sgd, seed=seed, evaluate=evaluate, every=every, on_step=place.tick
     )
-    return {name: [one[name] for one in found.evaluations] for name in found.evaluations[0]}
+    return {name: [one[name] for one in training.evaluations] for name in training.evaluations[0]}
 
 
 SMALL_SET = Experiment(
@@ -96,9 +96,9 @@ def _panels(runs: Runs) -> list[Panel]:
         return []
     lines = []
     for cell in CELLS:
-        found = list(runs.of(cell).values())
-        if found:
-            lines.append(spread(cell, found[0]["step"], [one["test_accuracy"] for one in found]))
+        curves = list(runs.of(cell).values())
+        if curves:
+            lines.append(spread(cell, curves[0]["step"], [one["test_accuracy"] for one in curves]))
     return [Panel("200 training images", "step", "test accuracy", lines)]
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from normscope.papers.curves import each, spread
+from normscope.papers.curve_statistics import each, spread
 from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 
@@ -39,9 +39,9 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
                     layer.weight *= factor
         stream = batches(digits.x_train, digits.y_train, batch_size=128, seed=seed, steps=settings["steps"])
         sgd = torch.optim.SGD(model.parameters(), lr=lr)
-        found = train(model, losses.cross_entropy, stream, sgd, seed=seed, on_step=place.tick)
+        training = train(model, losses.cross_entropy, stream, sgd, seed=seed, on_step=place.tick)
         model.eval()
-        return 0.0 if found.diverged_at is not None else accuracy(model, digits.x_test, digits.y_test)
+        return 0.0 if training.diverged_at is not None else accuracy(model, digits.x_test, digits.y_test)
 
     return {
         "init": list(INITS),
@@ -65,8 +65,8 @@ ROBUST = Experiment(
 
 
 def _rows(runs: Runs, cell: str, name: str) -> np.ndarray:
-    found = runs.of(cell)
-    return np.array([found[seed][name] for seed in sorted(found)])
+    by_seed = runs.of(cell)
+    return np.array([by_seed[seed][name] for seed in sorted(by_seed)])
 
 
 def _init(runs: Runs) -> list[Part]:

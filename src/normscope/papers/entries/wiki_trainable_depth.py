@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from normscope.papers.curves import each, spread
+from normscope.papers.curve_statistics import each, spread
 from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 from normscope.theory.explosion import explosion
@@ -50,7 +50,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
                 h = h + new if settings["skip"] else new
             return self.last(h)
 
-    found: Curves = {"depth": settings["depths"], "accuracy": [], "diverged_at": []}
+    curves: Curves = {"depth": settings["depths"], "accuracy": [], "diverged_at": []}
     for depth in settings["depths"]:
         model = Stack(depth).to(place.device)
         stream = batches(images.x_train, images.y_train, batch_size=BATCH, seed=seed, epochs=settings["epochs"])
@@ -59,9 +59,9 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
             model, losses.cross_entropy, stream, sgd, seed=seed, check_every=20, on_step=place.tick, replay=True
         )
         model.eval()
-        found["accuracy"].append(accuracy(model, images.x_test, images.y_test) if done.diverged_at is None else 0.1)
-        found["diverged_at"].append(done.diverged_at)
-    return found
+        curves["accuracy"].append(accuracy(model, images.x_test, images.y_test) if done.diverged_at is None else 0.1)
+        curves["diverged_at"].append(done.diverged_at)
+    return curves
 
 
 _SHARED = {"lr": 1e-5 * BATCH, "skip": False, "depths": [5, 10, 20, 30, 40, 60, 80, 100]}
@@ -93,9 +93,9 @@ def _edge(curves: Curves) -> float:
 
 def _limit(runs: Runs) -> list[Part]:
     xi = explosion("relu", BATCH).xi
-    found = [_edge(curves) for curves in runs.of("plain").values()]
-    edge = float(np.median(found))
-    words = f"training ends at {each(found, '.0f')} layers, {edge / xi:.1f} xi in the median (xi = {xi:.2f})"
+    edges = [_edge(curves) for curves in runs.of("plain").values()]
+    edge = float(np.median(edges))
+    words = f"training ends at {each(edges, '.0f')} layers, {edge / xi:.1f} xi in the median (xi = {xi:.2f})"
     return [Part(words, 8 <= edge / xi <= 32)]
 
 
@@ -114,9 +114,9 @@ def _panels(runs: Runs) -> list[Panel]:
         return []
     lines = []
     for cell in ("plain", "skip"):
-        found = list(runs.of(cell).values())
-        if found:
-            lines.append(spread(cell, found[0]["depth"], [one["accuracy"] for one in found]))
+        curves = list(runs.of(cell).values())
+        if curves:
+            lines.append(spread(cell, curves[0]["depth"], [one["accuracy"] for one in curves]))
     limit = explosion("relu", BATCH).trainable_depth
     lines.append(Line(f"16 xi = {limit:.0f}", [limit, limit], [0.0, 1.0]))
     return [Panel("Test images", "layers", "share right", lines)]

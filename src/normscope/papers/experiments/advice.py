@@ -1,13 +1,13 @@
-"""Which learning rate would have been best, and which one each adviser names before training.
+"""The best learning rate of a grid, and the rate that each adviser names before training.
 
 Curves of a run:
 
-    rate, test_loss, test_accuracy      a grid of learning rates, each from the same start; nan where training diverged
+    rate, test_loss, test_accuracy      a grid of learning rates, from one start; nan where training diverged
     predict, measure, critical          eta* by theory, by curvature and by the critical step on the first batch
-    range                               the rate of a range test; nan where an adviser has none (theory, for Adam)
-    at                                  for tasks with "at": what training at the rate of an adviser itself gives
+    range                               the rate of a range test; nan where an adviser names no rate (theory, for Adam)
+    at                                  for tasks with "at": the outcome of training at each adviser's own rate
 
-Advisers see the initial network and training batches only.
+Advisers know the initial network and training batches only.
 """
 
 import math
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     Optimizer = Callable[[torch.nn.Module, float], torch.optim.Optimizer]
     Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
-# Shares of eta* to train at. Half of it: twice the distance to where the quadratic turns unstable. The critical step
-# looks along one direction, which is flatter than the steepest, so half of that. Adam's denominator shrinks with the
-# gradients as training goes on, and its eta* with it: a fifth of what gradient descent takes.
+# Shares of eta* to train at. One half keeps a factor of two to the rate where the quadratic turns unstable. The
+# critical rate is along one direction, which is flatter than the steepest one, so half of that. Adam's denominator
+# shrinks with the gradients as training goes on, and its eta* with it: a fifth of gradient descent's share.
 SHARES = {
     "predict": {"sgd": 0.5, "momentum": 0.5},
     "measure": {"sgd": 0.5, "momentum": 0.5, "adam": 0.1},
     "critical": {"sgd": 0.25, "momentum": 0.25, "adam": 0.05},
     "range": {"sgd": 1.0, "momentum": 1.0, "adam": 1.0},
 }
-# Of the tasks that train at the advised rates themselves. "start" is a share of the critical step; "settled" is what
-# `measure` names: with squared error and momentum, no more than half of eta*.
+# Advisers in tasks that train at the advised rates. "start" is a share of the critical rate; "settled" is the rate that
+# `measure` names: with squared error and momentum, at most half of eta*.
 ADVISED = ("start", "predict", "measure", "range")
 # Steps in which Adam's second moments gather, at a rate too small to move anything.
 GATHERED, STILL = 20, 1e-12
@@ -46,8 +46,8 @@ def range_test(losses: Callable[[Iterator[float]], list[float]], rates: np.ndarr
 
         l_t = 0.05 L_t + 0.95 l_{t-1},  ended where l_t > 5 min l;  rate = argmin of dl/dt over t = 10 to the 6th last
 
-    The algorithm and defaults of torch-lr-finder. losses: trains once, a step a rate, as long as it is asked for more.
-    Returns: nan where too few steps are left.
+    The algorithm and defaults of torch-lr-finder. losses: trains once, with one step for each rate.
+    Returns: the rate; nan where too few steps are left.
     """
     raw = losses(iter(rates))
     smooth: list[float] = []
@@ -83,15 +83,15 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
 
     def trained(lr: float) -> tuple[float, float]:
         model = network()
-        found = train(
+        training = train(
             model, loss_fn, stream(), optimizer(model, lr), steps=settings["steps"], seed=seed,
             check_every=10, on_step=place.tick, replay=True,
         )  # fmt: skip
-        if found.diverged_at is not None:
+        if training.diverged_at is not None:
             return math.nan, math.nan
         model.eval()
         with torch.no_grad():
-            # In parts: the first map of 10,000 images in a wide network is 2.6 GB, and several processes share a GPU.
+            # In parts of 1000: the first map of 10,000 images in a wide network is 2.6 GB, and processes share a GPU.
             parts = zip(x_test.split(1000), y_test.split(1000), strict=True)
             test = sum(float(loss_fn(model(x), y)) * len(y) for x, y in parts) / len(y_test)
         return (test, accuracy(model, x_test, y_test)) if math.isfinite(test) else (math.nan, math.nan)
@@ -113,7 +113,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         return seen
 
     results = [trained(float(lr)) for lr in lrs]
-    found: Curves = {
+    curves: Curves = {
         "rate": list(lrs),
         "test_loss": [loss for loss, _ in results],
         "test_accuracy": [share for _, share in results],
@@ -121,16 +121,16 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         **_advised(settings, network, optimizer, loss_fn, stream()),
     }
     if settings.get("at"):
-        found["at"] = {}
+        curves["at"] = {}
         for adviser in ADVISED if settings["at"] is True else settings["at"]:
-            rate = named(settings, found, adviser)
+            rate = named(settings, curves, adviser)
             loss, share = (math.nan, math.nan) if math.isnan(rate) else trained(rate)
-            found["at"][adviser] = {"rate": rate, "test_loss": loss, "test_accuracy": share}
-    return found
+            curves["at"][adviser] = {"rate": rate, "test_loss": loss, "test_accuracy": share}
+    return curves
 
 
 def named(settings: Mapping[str, Any], curves: Curves, adviser: str) -> float:
-    """The rate to train at; nan where the adviser has none."""
+    """The rate to train at; nan where the adviser names no rate."""
     if adviser in ("start", "settled"):
         from normscope.loss_kinds import kind_by_name
         from normscope.losses import LOSSES
@@ -175,7 +175,7 @@ def _advised(
     loss_fn: Callable[..., Any],
     stream: "Batches",
 ) -> dict[str, float]:
-    """eta* of the initial network on the first batch; Adam's second moments have gathered before."""
+    """eta* of the initial network on the first batch; for Adam, after second moments were gathered."""
     from normscope.curvature import measure
     from normscope.monitor import Monitor
     from normscope.prediction import predict
@@ -193,7 +193,7 @@ def _advised(
     opt.zero_grad()
     loss_fn(model(x), y).backward()
     for group in opt.param_groups:
-        # The search begins at a step of this size.
+        # The search for the critical rate begins at this rate.
         group["lr"] = measured
     monitor = Monitor(model, loss_fn, every=1, measure=["critical"], budget=None)
     monitor.step(x, y, opt)
@@ -202,7 +202,7 @@ def _advised(
     if not adam:
         momentum = 0.9 if settings["optimizer"] == "momentum" else 0.0
         inputs, start = x.cpu(), network().cpu()
-        # With its overlaps where that is affordable: a batch of images through a deep network is a large kernel.
+        # Use the batch's overlaps where that is affordable: a batch of images through a deep network is a large kernel.
         known = inputs if settings["network"] in ("mlp", "cnn") else None
         shape = tuple(inputs.shape[1:])
         predicted = predict(start, shape, settings["loss"], len(inputs), momentum=momentum, batch=known).eta_star

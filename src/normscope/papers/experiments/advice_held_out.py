@@ -1,4 +1,4 @@
-"""Tasks that had no part in how the learning rate to start with is chosen; curves as in `advice.py`, with "at"."""
+"""Tasks that had no part in the rule for the first guess of a learning rate; curves as in `advice.py`, with "at"."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 _AGAIN: dict[str, Any] = {"data": "digits", "channels": [16, 32], "at": ["settled", "predict", "measure", "range"]}
-# Trained after `measure` had learned from those above.
+# Tasks trained after the rule of `measure` was changed because of the tasks above.
 AGAIN: dict[str, dict[str, Any]] = {
     "digits CNN, squared error, momentum": {**_AGAIN, "network": "cnn", **_SQUARED, "optimizer": "momentum"},
     "digits CNN, squared error, SGD": {**_AGAIN, "network": "cnn", **_SQUARED, "optimizer": "sgd"},

@@ -1,4 +1,4 @@
-"""Gradient descent on a few batches: the learning rate from which on its loss goes above a multiple of its start."""
+"""Gradient descent on a few batches: the smallest learning rate at which its loss exceeds a multiple of its start."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def crossing(holds: Callable[[float], bool], low: float, high: float, decades: float) -> float:
-    """The rate from which on `holds` is true, by bisection in decades between two rates; an end where it never turns.
+    """The smallest rate where `holds` is true, by bisection in decades; an end of the range where it never changes.
 
     Example:
         >>> round(crossing(lambda rate: rate > 0.3, 0.01, 10.0, 0.01), 2)
@@ -32,10 +32,10 @@ def goes_above(
     tick: Callable[[int], None],
     momentum: float = 0.0,
 ) -> Callable[[float], bool]:
-    """lr -> whether the loss exceeds `factor` times its start, or is no number, within so many steps from a new start.
+    """A function of lr: whether the loss exceeds `factor` times its start, or is nan, within `steps` steps.
 
-    stream: batches, taken in turn; one alone is the same at every step. Parameters that need no gradient stay. A factor
-    of 1 is the first rise; 10^6 is divergence, as in sweeps.
+    stream: batches, taken in turn; a single batch is used at every step. Parameters without gradient stay fixed. A
+    factor of 1 marks the first rise, 10^6 divergence, as in sweeps.
     """
 
     def holds(lr: float) -> bool:

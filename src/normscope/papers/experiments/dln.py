@@ -1,8 +1,8 @@
-"""The 25-layer deep linear network of seed 000, Appendix A.1: full batch, float64, looked at along the gradient.
+"""The 25-layer deep linear network of Santurkar et al. 2018, Appendix A.1: full batch, float64, with snapshots.
 
 Curves as those of `vgg`; shift and cosine of layers 9 and 17, histograms of layers 1, 11 and 24. `step_loss` is the
-training loss every `keep` steps. Beside the figure's points c <= 30 the probe looks at 100 and 300: the source says
-that the smoothing goes on there.
+training loss every `keep` steps. Beside the figure's points c <= 30 the probe takes 100 and 300, where the
+source says that the smoothing goes on.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ SHOWN = 5
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Matrices of 10 x 10 gain nothing from more; as before at the end, also of a run that is given up."""
+    """Run with one thread, as 10 x 10 matrices gain nothing from more; the old number returns even after an error."""
     import torch
 
     threads = torch.get_num_threads()
@@ -46,7 +46,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     measure = [LandscapeProbe(FACTORS), shift, ActivationProbe(seed=seed)]
     monitor = Monitor(model, losses.half_sse, every=settings["look"], measure=measure, budget=None)
     batch = (gaussian.x_train, gaussian.y_train)
-    found = train(
+    training = train(
         model,
         losses.half_sse,
         (batch for _ in range(settings["steps"])),
@@ -56,24 +56,24 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         on_step=place.tick,
     )
     records = [record for record in monitor.records if "landscape" in record.results]
-    looks = [record.results["landscape"] for record in records]
+    landscapes = [record.results["landscape"] for record in records]
     shifts = [record.results["shift"] for record in records]
     seen = [(record.step, record.results["activations"]) for record in records]
     chosen = [seen[int(share * (len(seen) - 1))] for share in (0.0, 0.1, 0.25, 0.5, 1.0)]
     return {
         "lr": settings["lr"],
-        "diverged_at": found.diverged_at,
-        "step_loss": list(found.losses[:: settings["keep"]]),
+        "diverged_at": training.diverged_at,
+        "step_loss": list(training.losses[:: settings["keep"]]),
         "keep": settings["keep"],
         "step": [record.step for record in records],
-        "loss": [look.loss for look in looks],
-        "loss_min": [min(look.losses[:SHOWN]) for look in looks],
-        "loss_max": [max(look.losses[:SHOWN]) for look in looks],
-        "change_max": [max(look.changes[:SHOWN]) for look in looks],
-        "beta": [max(look.betas[:SHOWN]) for look in looks],
+        "loss": [one.loss for one in landscapes],
+        "loss_min": [min(one.losses[:SHOWN]) for one in landscapes],
+        "loss_max": [max(one.losses[:SHOWN]) for one in landscapes],
+        "change_max": [max(one.changes[:SHOWN]) for one in landscapes],
+        "beta": [max(one.betas[:SHOWN]) for one in landscapes],
         "factors": list(FACTORS),
-        "change": [list(look.changes) for look in looks],
-        "loss_at": [list(look.losses) for look in looks],
+        "change": [list(one.changes) for one in landscapes],
+        "loss_at": [list(one.losses) for one in landscapes],
         "shift": {str(n): [one.shifts[i] for one in shifts] for i, n in enumerate(SHIFT_LAYERS)},
         "cosine": {str(n): [one.cosines[i] for one in shifts] for i, n in enumerate(SHIFT_LAYERS)},
         "histograms": {
@@ -88,8 +88,8 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
 
 
 def earlier(folder: Path) -> list[Run]:
-    """Seeds 0 to 2 of `none` and `batch` at lr 1e-6, looked at every 25 steps and stored by examples/landscape.py."""
-    path, found = folder / "landscape-dln.json", []
+    """Seeds 0 to 2 of `none` and `batch` at lr 1e-6, with snapshots every 25 steps, stored by examples/landscape.py."""
+    path, runs = folder / "landscape-dln.json", []
     for row in read_json(path)["runs"] if path.is_file() else []:
         looks = row["looks"]
         layers = {str(n): one for n, one in zip(SHIFT_LAYERS, sorted(row["layers"], key=_number), strict=True)}
@@ -103,8 +103,8 @@ def earlier(folder: Path) -> list[Run]:
             "shift": {n: one["shift"] for n, one in layers.items()},
             "cosine": {n: one["shift_cosine"] for n, one in layers.items()},
         }
-        found.append(Run(row["norm"], row["seed"], curves, row["seconds"], {"files": [path.name]}))
-    return found
+        runs.append(Run(row["norm"], row["seed"], curves, row["seconds"], {"files": [path.name]}))
+    return runs
 
 
 def _number(layer: dict[str, Any]) -> int:

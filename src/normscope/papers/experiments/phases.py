@@ -1,13 +1,13 @@
-"""Phase diagrams of seed 002, Figures 2 and 3: for one seed, every learning rate at every gamma (or sigma_w).
+"""Phase diagrams of Wei et al. 2019, Figures 2 and 3: for one seed, every learning rate at every gamma (or sigma_w).
 
-Curves of a run, one row a value of the axis:
+Curves of a run, one row for each value of the axis:
 
     value, rate                 the grid; rates at a refined boundary differ from value to value
     diverged_at, rose_at        steps, or None (`normscope.sweeping.Outcome`)
     first_loss, train_loss      of the first and the last epoch's batches
     test_loss                   after the last epoch, in eval mode
 
-`rungs` is what theory and measurement say about the same networks on the same first batch, without training:
+`eta_stars` has the predictions and measurements of the same networks on the same first batch, without training:
 
     value, printed, corrected, measured          eta* of each
 """
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 # Relative residual of a measured eigenvalue: far below what a grid in decades resolves.
 TOLERANCE = 0.01
-# Members at once, at most: a compiled stack keeps those that diverge to its end, so that small groups of like fate
-# save what an eager one saves by taking them out; and several seeds at once share the GPU's memory.
+# The most members trained at once. A compiled stack keeps diverged members to its end, so that small groups of like
+# fate save what an eager stack saves by dropping them; and several seeds at once share the GPU's memory.
 GROUP = {"auto": 105, "always": 42}
 
 
@@ -52,15 +52,15 @@ def plan_of(settings: dict[str, Any], seed: int) -> "Plan":
         momentum=settings["momentum"],
         batch_size=settings["batch_size"],
         epochs=settings["epochs"],
-        # On a GPU: the convolutional network's maps are many and small, and fused they are read less often; the dense
-        # ones wait for their weights either way. On a CPU the former train one at a time, as they are.
+        # On a GPU the convolutional network's maps are many and small, and fused operations read them less often; the
+        # dense networks wait for their weights either way. On a CPU convolutional networks train one at a time.
         compile="auto" if dense else "always",
         bisect=settings["bisect"],
     )
 
 
 def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
-    """Trains the grid, then the boundary's refinement if the settings ask for one."""
+    """Train the grid, then the boundary's refinement if the settings ask for one."""
     return packed(trained(plan_of(settings, seed), place))
 
 
@@ -75,8 +75,8 @@ def trained(plan: "Plan", place: Place) -> "list[Outcome]":
         size = min(trainer.group_size(len(cells)), even_groups(len(cells), most))
         for start in range(0, len(cells), size):
             place.tick(start)
-            for found in trainer.train(cells[start : start + size], size=size, advance=lambda _: place.tick(0)):
-                done += found
+            for outcomes in trainer.train(cells[start : start + size], size=size, advance=lambda _: place.tick(0)):
+                done += outcomes
         cells = refinement(plan, done) if plan.bisect else []
     return done
 
@@ -84,8 +84,8 @@ def trained(plan: "Plan", place: Place) -> "list[Outcome]":
 def packed(outcomes: "Iterable[Outcome]") -> Curves:
     """Outcomes of one seed as rows of numbers."""
     by_value: dict[float, list[Outcome]] = {}
-    for found in sorted(outcomes, key=lambda one: one.cell):
-        by_value.setdefault(found.cell.value, []).append(found)
+    for outcome in sorted(outcomes, key=lambda one: one.cell):
+        by_value.setdefault(outcome.cell.value, []).append(outcome)
     rows = {value: by_value[value] for value in sorted(by_value)}
     return {
         "value": list(rows),
@@ -98,7 +98,7 @@ def packed(outcomes: "Iterable[Outcome]") -> Curves:
     }
 
 
-def rungs(settings: dict[str, Any], seed: int, place: Place) -> Curves:
+def eta_stars(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     """eta* of the grid's initial networks: as printed, corrected, and measured on the stream's first batch."""
     import torch
 
@@ -114,7 +114,7 @@ def rungs(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     stream = batches(data.x_train, data.y_train, batch_size=plan.batch_size, seed=plan.stream_seed, steps=1)
     ((x, y),) = stream
     factor, images = momentum_limit(plan.momentum).factor, x.cpu()
-    found: dict[str, list[float]] = {"printed": [], "corrected": [], "measured": []}
+    lines: dict[str, list[float]] = {"printed": [], "corrected": [], "measured": []}
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -122,14 +122,14 @@ def rungs(settings: dict[str, Any], seed: int, place: Place) -> Curves:
             place.tick(number)
             model = networks.build(value, seed)
             shape, m = tuple(x.shape[1:]), len(x)
-            found["printed"].append(factor / predict(model, shape, plan.loss, m, theory="paper").lambda_max)
-            found["corrected"].append(factor / predict(model, shape, plan.loss, m, batch=images).lambda_max)
+            lines["printed"].append(factor / predict(model, shape, plan.loss, m, theory="paper").lambda_max)
+            lines["corrected"].append(factor / predict(model, shape, plan.loss, m, batch=images).lambda_max)
             on_device = model.to(place.device)
-            looked = measure(on_device, LOSSES[plan.loss], (x, y), hessian=False, tol=TOLERANCE)
-            found["measured"].append(factor / looked.lambda_max)
+            measured = measure(on_device, LOSSES[plan.loss], (x, y), hessian=False, tol=TOLERANCE)
+            lines["measured"].append(factor / measured.lambda_max)
     finally:
         torch.set_float32_matmul_precision(precision)
-    return {"value": list(plan.values), **found}
+    return {"value": list(plan.values), **lines}
 
 
 def earlier(folder: Path) -> list[Run]:
@@ -140,11 +140,11 @@ def earlier(folder: Path) -> list[Run]:
     if not path.is_file():
         return []
     diagram = PhaseDiagram.load(path)
-    found = []
+    runs = []
     for seed in diagram.plan.seeds:
         curves = packed(one for one in diagram.outcomes if one.cell.seed == seed)
-        found.append(Run("mlp", seed, numbers(compact(curves)), 0.0, {"files": [path.name]}))
-    return found
+        runs.append(Run("mlp", seed, numbers(compact(curves)), 0.0, {"files": [path.name]}))
+    return runs
 
 
 _SHARED: dict[str, Any] = {
@@ -193,11 +193,12 @@ def _experiments(data: str) -> tuple[Experiment, Experiment]:
         earlier=earlier if data == "mnist" else lambda folder: [],
     )
     stated = Experiment(
+        # Stored files and hashes of plans have this name.
         name=f"rungs-{data}",
         what=f"eta* of the networks of phases-{data} as printed, corrected and measured on the first batch",
         settings=SETTINGS,
         cells=cells,
-        run=rungs,
+        run=eta_stars,
         seconds={("paper", "cuda"): 15.0, ("paper", "cpu"): 80.0, ("small", "cpu"): 10.0, ("small", "cuda"): 10.0},
         data=data,
     )
@@ -206,4 +207,4 @@ def _experiments(data: str) -> tuple[Experiment, Experiment]:
 
 _MADE = {data: _experiments(data) for data in ("mnist", "cifar10")}
 PHASES = {data: pair[0] for data, pair in _MADE.items()}
-RUNGS = {data: pair[1] for data, pair in _MADE.items()}
+ETA_STARS = {data: pair[1] for data, pair in _MADE.items()}

@@ -1,22 +1,22 @@
 """The boundary of divergence, bisected, with one thing changed at a time: width, depth, batch size, momentum, loss.
 
-Curves as those of `phases` and of its rungs together, at three gammas.
+Curves as those of `phases.run` and `phases.eta_stars` together, at three gammas.
 """
 
 from typing import Any
 
 from normscope.papers.experiment import Curves, Experiment, Place
-from normscope.papers.experiments.phases import SETTINGS, rungs
+from normscope.papers.experiments.phases import SETTINGS, eta_stars
 from normscope.papers.experiments.phases import run as phases
 
 WIDTHS, DEPTHS, BATCHES, MOMENTA = (250, 500, 2000), (2, 3, 6, 8), (32, 512, 1024), (0.0, 0.5)
 BASE = "base"
-# As many steps at every batch size, near an epoch's of the base.
+# Epochs by batch size: the number of steps is about the same, near that of one epoch of the base.
 _EPOCHS = {32: 1, 512: 4, 1024: 8}
 
 
 def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
-    return {**phases(settings, seed, place), **rungs(settings, seed, place)}
+    return {**phases(settings, seed, place), **eta_stars(settings, seed, place)}
 
 
 _SHARED: dict[str, Any] = {

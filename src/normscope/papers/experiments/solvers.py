@@ -11,7 +11,7 @@ _Array = NDArray[np.float64]
 
 
 def _second_moment(d: int, condition: float, rng: np.random.Generator) -> _Array:
-    """Eigenvalues from 1/condition to 1, both ends taken."""
+    """A random matrix with eigenvalues from 1/condition to 1, both ends included."""
     q = np.linalg.qr(rng.standard_normal((d, d)))[0]
     values = np.exp(-np.log(condition) * np.concatenate([[0.0, 1.0], rng.random(d - 2)]))
     return (q * values) @ q.T
@@ -29,7 +29,7 @@ def least_squares(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     from normscope.solve import Design, LeastSquares, gdnp
 
     rng = np.random.default_rng(seed)
-    found: Curves = {"gap": [], "descent": [], "bound": []}
+    curves: Curves = {"gap": [], "descent": [], "bound": []}
     for number in range(settings["problems"]):
         place.tick(number)
         d = int(rng.integers(2, 20))
@@ -49,11 +49,11 @@ def least_squares(settings: dict[str, Any], seed: int, place: Place) -> Curves:
             descent.append((value - best) / first)
             coef = coef - gradient / (2 * problem.spectrum.largest)
         gap = history["gap"] / first
-        # An iteration that ended on rounding stays where it is.
-        found["gap"].append(list(np.concatenate([gap, np.full(len(steps) - len(gap), gap[-1])])))
-        found["descent"].append(descent)
-        found["bound"].append(list(problem.spectrum.rate ** (2.0 * steps)))
-    return found
+        # An iteration that ended at rounding keeps its last gap.
+        curves["gap"].append(list(np.concatenate([gap, np.full(len(steps) - len(gap), gap[-1])])))
+        curves["descent"].append(descent)
+        curves["bound"].append(list(problem.spectrum.rate ** (2.0 * steps)))
+    return curves
 
 
 def halfspaces(settings: dict[str, Any], seed: int, place: Place) -> Curves:
@@ -61,7 +61,7 @@ def halfspaces(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     from normscope.solve import GaussianHalfspace, gdnp, named_loss
 
     rng = np.random.default_rng(seed)
-    found: Curves = {}
+    curves: Curves = {}
     u, s = _moments(settings["d"], 3.0, rng)
     start = rng.standard_normal(settings["d"])
     for loss in ("softplus", "sigmoid"):
@@ -69,9 +69,9 @@ def halfspaces(settings: dict[str, Any], seed: int, place: Place) -> Curves:
             place.tick(0)
             problem = GaussianHalfspace(u, s, named_loss(loss), printed=form == "printed")
             gap = gdnp(problem, start, max_iter=settings["steps"], tol=0.0, safeguard=False).history["gap"]
-            found[f"{loss}, {form}"] = list(gap / gap[0])
-    found["bound"] = list(problem.spectrum.rate ** (2.0 * np.arange(settings["steps"] + 1)))
-    return found
+            curves[f"{loss}, {form}"] = list(gap / gap[0])
+    curves["bound"] = list(problem.spectrum.rate ** (2.0 * np.arange(settings["steps"] + 1)))
+    return curves
 
 
 def network(settings: dict[str, Any], seed: int, place: Place) -> Curves:
@@ -79,8 +79,8 @@ def network(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     from scipy.optimize import minimize
 
     from normscope.solve import Design, gaussian_cloud, named_loss
-    from normscope.solve.network import Network
-    from normscope.solve.spectrum import second_moment
+    from normscope.solve.second_moment import second_moment
+    from normscope.solve.tanh_network import TanhNetwork
 
     rng = np.random.default_rng(seed)
     u, s = np.array([0.6, 0.3, -0.2]), np.array([[1.0, 0.3, 0.0], [0.3, 0.8, 0.1], [0.0, 0.1, 0.5]])
@@ -91,8 +91,8 @@ def network(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     spectrum = second_moment(design)[1]
     theta = np.array([1.0, 0.7])
 
-    def build(w: _Array) -> Network:
-        return Network(design, named_loss("softplus"), theta, w, alpha=0.0, spectrum=spectrum)
+    def build(w: _Array) -> TanhNetwork:
+        return TanhNetwork(design, named_loss("softplus"), theta, w, alpha=0.0, spectrum=spectrum)
 
     solution = build(np.stack([rng.standard_normal(3), -line])).visit(
         0, steps=settings["steps"], search=True, safeguard=False

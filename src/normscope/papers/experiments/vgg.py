@@ -1,13 +1,13 @@
-"""VGG-16 on CIFAR-10 at the settings of seed 000, Appendix A.1, with everything its figures show taken on the way.
+"""VGG-16 on CIFAR-10 at the settings of Santurkar et al. 2018, Appendix A.1, with all quantities of its figures.
 
 Curves of a run:
 
-    step, loss, loss_min, loss_max, grad_norm, change_max, beta     a look every `look` steps (seed 000, A.2.2)
-    factors, change                                                 |grad L(theta_c) - g| for each c, look by look
-    shift, cosine                                                   layers 5 and 10, Definition 2.1, look by look
+    step, loss, loss_min, loss_max, grad_norm, change_max, beta     a snapshot every `look` steps (A.2.2 there)
+    factors, change                                                 |grad L(theta_c) - g| for each c, by snapshot
+    shift, cosine                                                   layers 5 and 10, Definition 2.1, by snapshot
     moments                                                         layers 2, 9, 13: |change| of mean and variance from
                                                                     one step to the next, and the drift since the first
-    histograms                                                      layers 3 and 11 at five looks
+    histograms                                                      layers 3 and 11 at five snapshots
     accuracy                                                        of the training batches, means over `look` steps
     evaluated, test_accuracy, train_accuracy, penalty               every `evaluate` steps; penalty = (wd/2)|W|^2
 """
@@ -33,7 +33,7 @@ DECAY = 4e-4
 
 @cache
 def cifar10_on(root: str | None, device: str) -> "Dataset":
-    """Read once a process."""
+    """CIFAR-10 on the device, read once in each process."""
     from normscope.data import cifar10
 
     return cifar10(root).to(device)
@@ -41,7 +41,7 @@ def cifar10_on(root: str | None, device: str) -> "Dataset":
 
 @contextmanager
 def lp_fused(device: str) -> Iterator[None]:
-    """On a GPU l_p layers run compiled: eagerly their passes over the activations set the time of a step."""
+    """Compile l_p layers on a GPU; run eagerly, their passes over the activations would take most of a step."""
     if not device.startswith("cuda"):
         yield
         return
@@ -59,9 +59,9 @@ def lp_fused(device: str) -> Iterator[None]:
 
 
 class Hits:
-    """Shares of the training batches that are right, stretch by stretch, without a word from the device at each step.
+    """Training accuracy for each stretch of steps, without a transfer from the device at each step.
 
-    Counted in places of their own on it, which a replayed step writes as an eager one does.
+    The counts are tensors on the device, which a replayed step writes as an eager one does.
     """
 
     def __init__(self, device: str) -> None:
@@ -77,12 +77,12 @@ class Hits:
         return cross_entropy(output, target)
 
     def close(self) -> None:
-        """Ends a stretch."""
+        """End a stretch."""
         self._closed.append(self._now.clone())
         self._now.zero_()
 
     def shares(self) -> list[float]:
-        """Of the stretches, and of the one under way if it has any batch: training diverged in it."""
+        """Accuracy of each finished stretch, and of the one under way if it has a batch (training diverged in it)."""
         import torch
 
         right, seen = torch.stack([*self._closed, self._now]).T.tolist()
@@ -128,7 +128,7 @@ def _run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
             "penalty": DECAY / 2 * weights,
         }
 
-    found = train(
+    training = train(
         model,
         hits.loss,
         batches(
@@ -148,10 +148,10 @@ def _run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         on_step=on_step,
         replay=True,
     )
-    evaluations = found.evaluations
+    evaluations = training.evaluations
     return {
-        "diverged_at": found.diverged_at,
-        **_looks(monitor, settings),
+        "diverged_at": training.diverged_at,
+        **_landscapes(monitor, settings),
         **_layers(monitor, names),
         "accuracy": hits.shares(),
         "evaluated": [one["step"] for one in evaluations],
@@ -159,21 +159,21 @@ def _run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     }
 
 
-def _looks(monitor: Any, settings: dict[str, Any]) -> Curves:
+def _landscapes(monitor: Any, settings: dict[str, Any]) -> Curves:
     records = [record for record in monitor.records if "landscape" in record.results]
-    looks = [record.results["landscape"] for record in records]
-    bands = [look.band for look in looks]
+    landscapes = [record.results["landscape"] for record in records]
+    bands = [one.band for one in landscapes]
     return {
         "step": [record.step for record in records],
         "lr": settings["lr"],
-        "loss": [look.loss for look in looks],
+        "loss": [one.loss for one in landscapes],
         "loss_min": [low for low, _ in bands],
         "loss_max": [high for _, high in bands],
-        "grad_norm": [look.grad_norm for look in looks],
-        "change_max": [max(look.changes) for look in looks],
-        "beta": [look.beta for look in looks],
-        "factors": list(looks[0].factors),
-        "change": [list(look.changes) for look in looks],
+        "grad_norm": [one.grad_norm for one in landscapes],
+        "change_max": [max(one.changes) for one in landscapes],
+        "beta": [one.beta for one in landscapes],
+        "factors": list(landscapes[0].factors),
+        "change": [list(one.changes) for one in landscapes],
     }
 
 
@@ -186,7 +186,7 @@ def _layers(monitor: Any, names: list[str]) -> Curves:
         "histograms": {},
     }
     seen = [(r.step, r.results["activations"]) for r in monitor.records if "activations" in r.results]
-    # Only the record after a look compares two steps in a row. A network without a norm has an Identity in its place.
+    # Only the record after a snapshot compares two steps in a row. A network without a norm has an Identity there.
     after = [one for _, one in seen if not math.isnan(one.mean_changes[0])]
     for number in MOMENT_LAYERS:
         place = seen[0][1].layers.index(str(int(names[number - 1]) + 1))
@@ -206,16 +206,16 @@ def _layers(monitor: Any, names: list[str]) -> Curves:
 
 
 def earlier(folder: Path) -> list[Run]:
-    """Seeds 0 and 1 of `none` and `batch`: one training that was looked at and one that was evaluated, of one plan.
+    """Seeds 0 and 1 of `none` and `batch`: one training with snapshots and one with evaluations, of one plan.
 
-    Both were stored before these rules were written down here; the rules are those of the sources' captions.
+    Both were stored before the rules were written down here; the rules are those of the sources' captions.
     """
-    found: dict[tuple[str, int], Curves] = {}
+    by_norm_and_seed: dict[tuple[str, int], Curves] = {}
     looked, evaluated = folder / "landscape-vgg16-cifar10.json", folder / "vgg16-cifar10.json"
     for row in read_json(looked)["runs"] if looked.is_file() else []:
         looks = row["looks"]
         layers = {str(n): one for n, one in zip(SHIFT_LAYERS, sorted(row["layers"], key=_number), strict=True)}
-        found[row["norm"], row["seed"]] = {
+        by_norm_and_seed[row["norm"], row["seed"]] = {
             "lr": row["settings"]["lr"],
             **{name: looks[name] for name in ("step", "loss", "loss_min", "loss_max", "grad_norm", "beta")},
             "change_max": looks["grad_change_max"],
@@ -223,12 +223,12 @@ def earlier(folder: Path) -> list[Run]:
             "cosine": {n: one["shift_cosine"] for n, one in layers.items()},
         }
     for row in read_json(evaluated)["runs"] if evaluated.is_file() else []:
-        curves = found.setdefault((row["norm"], row["seed"]), {})
+        curves = by_norm_and_seed.setdefault((row["norm"], row["seed"]), {})
         curves["evaluated"] = [one["step"] for one in row["evaluations"]]
         for name in ("test_accuracy", "train_accuracy"):
             curves[name] = [one[name] for one in row["evaluations"]]
     made = {"files": [looked.name, evaluated.name]}
-    return [Run(norm, seed, curves, 0.0, made) for (norm, seed), curves in found.items()]
+    return [Run(norm, seed, curves, 0.0, made) for (norm, seed), curves in by_norm_and_seed.items()]
 
 
 def _number(layer: dict[str, Any]) -> int:

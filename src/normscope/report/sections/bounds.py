@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from normscope.bounds import Bounds, Row
+from normscope.bounds import Bounds, StatementRow
 from normscope.decoding import decode
 from normscope.report.chart import BLUE, DASHED, GREEN, VERMILION, Axis, Chart, Line, Panel, spans_decades
 from normscope.report.document import Said, Section, Table
@@ -50,7 +50,7 @@ def bounds_section(title: str, stored: Mapping[str, Any]) -> Section:
     return Section(title, tuple(said), charts, (table,), notes, settings, first.environment, uses=("bounds",))
 
 
-def _fails(row: Row) -> bool:
+def _fails(row: StatementRow) -> bool:
     return row.applies and not row.holds
 
 

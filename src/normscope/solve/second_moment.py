@@ -1,8 +1,8 @@
-r"""The spectrum of S that the rates need: L = lambda_max, mu = lambda_min, and the S^-1 norm where S is small.
+r"""The second moment S of the data and its spectrum: L = lambda_max, mu = lambda_min, the S^-1 norm where S is small.
 
-For d <= SMALL the matrix S is formed once (it costs about d/40 passes over the data) and everything is exact. Above, L
-comes from a Lanczos iteration on products with S and mu stays unknown (nan): a lower end of a spectrum is as dear as
-the problem itself. Nothing here enters the iteration but L. Where L is an estimate, `certain` is False.
+For d <= SMALL the matrix S is formed once (which costs about d/40 passes over the data) and everything is exact. Above,
+L comes from a Lanczos iteration on products with S, and mu stays unknown (nan): finding the lower end of a spectrum
+costs as much as solving the problem. Only L enters the GDNP iteration. Where L is an estimate, `certain` is False.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,11 @@ SMALL = 128
 
 
 @dataclass(frozen=True)
-class Spectrum:
-    """L and mu; `values`, `vectors` of S where it was formed, else None. mu = 0: S is singular, no rate is promised."""
+class SecondMomentSpectrum:
+    """L and mu, with the eigenvalues and eigenvectors of S where S was formed (else None).
+
+    mu = 0 means that S is singular; then no rate is promised.
+    """
 
     largest: float
     smallest: float
@@ -29,7 +32,7 @@ class Spectrum:
 
     @property
     def certain(self) -> bool:
-        """Whether S was formed, so that L is no estimate and the S^-1 norm is at hand."""
+        """Whether S was formed, so that L is exact and the S^-1 norm is known."""
         return self.values is not None
 
     @property
@@ -46,31 +49,34 @@ class Spectrum:
         return float(np.sum(inside**2 / self.values[kept]))
 
 
-def exact_spectrum(s: Array) -> Spectrum:
-    """Of a matrix. Eigenvalues below d eps L are rounding and count as zero.
+def exact_spectrum(s: Array) -> SecondMomentSpectrum:
+    """The spectrum of a matrix. Eigenvalues below d eps L are rounding and count as zero.
 
     Example:
-        >>> found = exact_spectrum(np.diag([4.0, 1.0]))
-        >>> found.largest, found.smallest, found.inverse_square(np.array([2.0, 1.0]))
+        >>> spectrum = exact_spectrum(np.diag([4.0, 1.0]))
+        >>> spectrum.largest, spectrum.smallest, spectrum.inverse_square(np.array([2.0, 1.0]))
         (4.0, 1.0, 2.0)
     """
     values, vectors = np.linalg.eigh(s)
     largest = max(float(values[-1]), 0.0)
     values = np.where(values > len(values) * np.finfo(np.float64).eps * largest, values, 0.0)
-    return Spectrum(largest, float(values[0]), values, vectors)
+    return SecondMomentSpectrum(largest, float(values[0]), values, vectors)
 
 
 def lanczos_spectrum(
     product: Callable[[Array], Array], size: int, rng: np.random.Generator, *, tol: float = 1e-2, steps: int = 40
-) -> Spectrum:
-    """An estimate of L: the largest Ritz value plus its residual, once that is below `tol`.
+) -> SecondMomentSpectrum:
+    """An estimate of L: the largest Ritz value plus its residual, once the relative residual is below `tol`.
 
-    It bounds some eigenvalue from above, not always the largest: in a cluster at the top it can be a twentieth too
-    small, which does no harm, since a step with L > lambda_max / 2 still contracts every error. S of an orthogonal
-    design has few different eigenvalues, so that the space closes (beta = 0) after as many steps; a new random vector
-    opens it again, and no fewer than 10 steps are taken. What is missed all the same the iteration finds: it halves
-    steps that do not lower rho as they should.
-    Full reorthogonalisation: `steps` vectors of length d, less than the data for every n >= 40.
+    The estimate bounds some eigenvalue from above, not always the largest. In a cluster at the top it can be a
+    twentieth too small, which does no harm, since a step with L > lambda_max / 2 still contracts every error. S of an
+    orthogonal design has few different eigenvalues, so that the Krylov space closes (beta = 0) after as many steps; a
+    new random vector opens it again, and at least 10 steps are taken. Where L is still too small, GDNP notices: it
+    halves steps that do not lower rho as they should.
+    Full reorthogonalisation keeps `steps` vectors of length d, less than the data for every n >= 40.
+
+    scipy's `eigsh` does not replace this function: it makes at least 21 products where this one makes 10 or 11, and it
+    gives the Ritz value without its residual, up to 0.8 % lower (d = 200 Gaussian features), not an upper bound.
     """
     basis = np.zeros((steps + 1, size))
     t = np.zeros((steps + 1, steps + 1))
@@ -90,7 +96,7 @@ def lanczos_spectrum(
             basis[k + 1] = v / beta
         else:
             basis[k + 1] = _new_direction(basis[: k + 1], rng)
-    return Spectrum(top + residual, np.nan)
+    return SecondMomentSpectrum(top + residual, np.nan)
 
 
 _AT_LEAST = 10
@@ -108,8 +114,10 @@ def _new_direction(basis: Array, rng: np.random.Generator) -> Array:
     return v / np.linalg.norm(v)
 
 
-def second_moment(design: Design, *, ridge: float = 0.0, seed: int = 0) -> tuple[Callable[[Array], Array], Spectrum]:
-    """(v -> (S + ridge I) v, its spectrum): from a matrix for d <= SMALL, else by readings of X and Lanczos."""
+def second_moment(
+    design: Design, *, ridge: float = 0.0, seed: int = 0
+) -> tuple[Callable[[Array], Array], SecondMomentSpectrum]:
+    """(v -> (S + ridge I) v, its spectrum): from a matrix for d <= SMALL, else by passes over X and Lanczos."""
     if design.size <= SMALL:
         s = design.gram() + ridge * np.eye(design.size)
         return s.__matmul__, exact_spectrum(s)

@@ -1,4 +1,4 @@
-"""What the three estimators share: arguments checked, weights checked, and word of an iteration that did not end."""
+"""Checks that the three estimators share: arguments, weights, and a warning for an iteration that did not converge."""
 
 import warnings
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ Array = NDArray[np.floating]
 
 
 def check_settings(estimator: Any) -> int:
-    """alpha, tol and max_iter have a sense; returns a seed drawn from random_state."""
+    """Check alpha, tol and max_iter; return a seed drawn from random_state."""
     rules: tuple[tuple[str, Any, int], ...] = (("alpha", Real, 0), ("tol", Real, 0), ("max_iter", Integral, 1))
     for name, kind, least in rules:
         value: Any = getattr(estimator, name)
@@ -29,7 +29,7 @@ def check_settings(estimator: Any) -> int:
 
 
 def check_weights(sample_weight: Any, x: Array) -> Array:
-    """float64, non-negative, not all zero; ones where None."""
+    """Sample weights as float64, checked to be non-negative and not all zero; ones where None."""
     weights = _check_sample_weight(sample_weight, x, dtype=np.float64)
     if weights.min() < 0 or not weights.max() > 0:
         raise ValueError(

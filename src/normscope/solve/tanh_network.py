@@ -8,7 +8,7 @@ the Gaussian model, with the other units on the line of S^-1 u, unit i converges
 
 Differs from the source: critical points do NOT all align with S^-1 u. That holds where the matrix (b_ij),
 b_ij = E d^2 l/dm_i dm_j, is invertible, or for one unit while the others are on the line; joint minima with a singular
-b lie off the line and below the best aligned point. Source: seed 003, neural networks.
+b lie off the line and below the best aligned point. Source: the encyclopedia article, neural networks.
 """
 
 from dataclasses import dataclass
@@ -20,17 +20,17 @@ from numpy.typing import NDArray
 from normscope.solve.design import Design
 from normscope.solve.halfspace import DataRay, UnitHalfspace
 from normscope.solve.iteration import Solution, gdnp
-from normscope.solve.losses import Loss, Unit
-from normscope.solve.spectrum import Spectrum
+from normscope.solve.margin_losses import HiddenUnitLoss, Loss
+from normscope.solve.second_moment import SecondMomentSpectrum
 
 Array = NDArray[np.floating]
 
 
-class Network:
+class TanhNetwork:
     """The problem over all units; keeps the margins Z W^T, so that a visit to a unit starts without touching Z."""
 
     def __init__(
-        self, design: Design, loss: Loss, theta: Array, weights: Array, *, alpha: float, spectrum: Spectrum
+        self, design: Design, loss: Loss, theta: Array, weights: Array, *, alpha: float, spectrum: SecondMomentSpectrum
     ) -> None:
         self.design, self.loss, self.theta, self.alpha, self.spectrum = design, loss, theta, alpha, spectrum
         self.weights = np.array(weights, dtype=np.float64)
@@ -43,7 +43,7 @@ class Network:
         )
 
     def gradient(self) -> Array:
-        """Of f in every unit's weights, shape (units, size): one product with Z^T."""
+        """The gradient of f in every unit's weights, shape (units, size): one product with Z^T."""
         t = np.tanh(self.margins)
         _, outer, _ = self.loss.evaluate(self.theta @ t)
         columns = outer * self.theta[:, None] * (1.0 - t * t)
@@ -59,13 +59,13 @@ class Network:
         on_line = np.divide(square, correlation, out=correlation.copy(), where=correlation != 0.0)
         shares = self.theta * (on_line - correlation)
         shares[i] = 0.0
-        unit = Unit(self.loss, self.theta @ t, float(self.theta[i]))
+        unit = HiddenUnitLoss(self.loss, self.theta @ t, float(self.theta[i]))
         return UnitHalfspace(self.design, unit, shares @ (1.0 - t * t), alpha=self.alpha, spectrum=self.spectrum)
 
     def visit(
         self, i: int, *, steps: int, search: bool, safeguard: bool = True, tol: float = 0.0, debug: bool = False
     ) -> Solution | None:
-        """`steps` of GDNP on unit i; `search` looks along the whole ray for its length. None where it stands still."""
+        """`steps` of GDNP on unit i; `search` searches the whole ray for its length. None where it cannot move."""
         problem, w = self.unit_problem(i), self.weights[i]
         if not np.any(self.margins[i]) or DataRay(problem, w, self.margins[i].copy()).at(0.0).slope == 0.0:
             return None
@@ -80,11 +80,11 @@ class Network:
 
 @dataclass(frozen=True)
 class Trained:
-    """weights (units, size); history, one entry a sweep, the start included:
+    """weights (units, size); history, one entry for each sweep, the start included:
 
     objective, gap (above the best sweep), gradient_norm and gradient_norm_S (in the S^-1 norm) of the whole network;
-    gamma, bound and slack (sweeps + 1, units): bound and slack are those of the unit's own last visit, on the squared
-    S^-1 norm of its gradient, nan before the first and where it stood still.
+    gamma, bound and slack (sweeps + 1, units). Bound and slack belong to the unit's own last visit and bound the
+    squared S^-1 norm of its gradient; they are nan before the first visit and where the unit could not move.
     """
 
     weights: Array
@@ -92,8 +92,8 @@ class Trained:
     reason: str
 
 
-def alternate(network: Network, *, sweeps: int, steps: int, tol: float, debug: bool = False) -> Trained:
-    """Visits every unit in turn, `steps` direction steps each, until ||grad f|| <= tol ||grad f at the start||.
+def alternate(network: TanhNetwork, *, sweeps: int, steps: int, tol: float, debug: bool = False) -> Trained:
+    """Visit every unit in turn, `steps` direction steps each, until ||grad f|| <= tol ||grad f at the start||.
 
     debug: check the identities of `rates.identities` on every iterate of every unit.
     """
@@ -111,8 +111,11 @@ def alternate(network: Network, *, sweeps: int, steps: int, tol: float, debug: b
         if sweep == sweeps or reason == "tol":
             break
         for i in range(len(network.theta)):
-            found = network.visit(i, steps=steps, search=sweep == 0, debug=debug)
-            promised[:, i] = np.nan if found is None else (found.history["bound"][-1], found.history["slack"][-1])
+            solution = network.visit(i, steps=steps, search=sweep == 0, debug=debug)
+            bound_and_slack = (
+                np.nan if solution is None else (solution.history["bound"][-1], solution.history["slack"][-1])
+            )
+            promised[:, i] = bound_and_slack
     names = ("objective", "gradient_norm", "gradient_norm_S", "gamma", "bound", "slack")
     history = {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
     history["gap"] = history["objective"] - history["objective"].min()

@@ -13,20 +13,20 @@ Array = NDArray[np.float64]
 LABELS = {"none": "without BatchNorm", "batch": "with BatchNorm"}
 
 
-def at_looks(curves: Curves, name: str, first: int = 0, last: float = np.inf) -> Array:
-    """A curve's values at the looks of steps `first` to `last`."""
+def at_snapshots(curves: Curves, name: str, first: int = 0, last: float = np.inf) -> Array:
+    """A curve's values at the snapshots of steps `first` to `last`."""
     steps, values = np.array(curves["step"]), np.array(curves[name], dtype=float)
     return values[(steps >= first) & (steps <= last)]
 
 
 def band(curves: Curves, first: int = 0, last: float = np.inf) -> Array:
-    """Largest minus smallest loss along the gradient, look by look."""
-    return at_looks(curves, "loss_max", first, last) - at_looks(curves, "loss_min", first, last)
+    """Largest minus smallest loss along the gradient, for each snapshot."""
+    return at_snapshots(curves, "loss_max", first, last) - at_snapshots(curves, "loss_min", first, last)
 
 
 def pooled(by_seed: dict[int, Curves], name: str, first: int = 0, last: float = np.inf) -> Array:
-    """Of all seeds together."""
-    return np.concatenate([at_looks(curves, name, first, last) for curves in by_seed.values()])
+    """A curve's values of all seeds together."""
+    return np.concatenate([at_snapshots(curves, name, first, last) for curves in by_seed.values()])
 
 
 def pooled_band(by_seed: dict[int, Curves], first: int = 0, last: float = np.inf) -> Array:
@@ -34,7 +34,7 @@ def pooled_band(by_seed: dict[int, Curves], first: int = 0, last: float = np.inf
 
 
 def top(values: Iterable[float]) -> float:
-    """The largest; what is no number is beyond every bound."""
+    """The largest value; nan counts as infinite, beyond every bound."""
     return float(np.nan_to_num(np.array(list(values), dtype=float), nan=np.inf, posinf=np.inf, neginf=-np.inf).max())
 
 
@@ -44,41 +44,41 @@ def last_share(values: Sequence[float], share: float = 0.1) -> float:
 
 
 def spread(label: str, x: Sequence[float], rows: Sequence[Sequence[float]]) -> Line:
-    """Median over seeds with the smallest and the largest."""
+    """A line of the median over seeds, with the smallest and the largest value."""
     values = np.array(rows, dtype=float)
     return Line(label, list(x), list(np.median(values, 0)), list(values.min(0)), list(values.max(0)))
 
 
-def look_lines(runs: Runs, cells: Sequence[str], name: str) -> list[Line]:
-    """A curve of each cell over the looks, with its spread over seeds."""
+def snapshot_lines(runs: Runs, cells: Sequence[str], name: str) -> list[Line]:
+    """A curve of each cell over the snapshots, with its spread over seeds."""
     lines = []
     for cell in cells:
-        found = list(runs.of(cell).values())
-        if found:
-            n = min(len(one[name]) for one in found)
-            lines.append(spread(LABELS.get(cell, cell), found[0]["step"][:n], [one[name][:n] for one in found]))
+        curves = list(runs.of(cell).values())
+        if curves:
+            n = min(len(one[name]) for one in curves)
+            lines.append(spread(LABELS.get(cell, cell), curves[0]["step"][:n], [one[name][:n] for one in curves]))
     return lines
 
 
 def band_lines(runs: Runs, cells: Sequence[str], low: str, high: str) -> list[Line]:
-    """Of the first seed: the band from `low` to `high` around its middle."""
+    """The band from `low` to `high` around its geometric middle, of the first seed."""
     lines = []
     for cell in cells:
-        found = runs.of(cell)
-        if found:
-            one = found[min(found)]
+        by_seed = runs.of(cell)
+        if by_seed:
+            one = by_seed[min(by_seed)]
             middle = np.sqrt(np.abs(np.array(one[low], dtype=float) * np.array(one[high], dtype=float)))
             lines.append(Line(LABELS.get(cell, cell), one["step"], list(middle), one[low], one[high]))
     return lines
 
 
 def each(values: Sequence[Any], form: str = ".3g") -> str:
-    """Numbers of the seeds, for words."""
+    """The numbers of the seeds, joined for a sentence."""
     return ", ".join(format(value, form) for value in values)
 
 
 def of_each(by_seed: dict[int, Curves], statistic: Callable[[Curves], float]) -> Array:
-    """A number a seed."""
+    """One number for each seed."""
     return np.array([statistic(by_seed[seed]) for seed in sorted(by_seed)])
 
 
@@ -92,14 +92,14 @@ def histogram_panels(runs: Runs, cells: Sequence[str], layers: Sequence[int]) ->
     """Densities of one unit over training, a panel for each cell and layer, of the first seed."""
     panels = []
     for cell in cells:
-        found = {seed: curves for seed, curves in runs.of(cell).items() if "histograms" in curves}
-        for layer in layers if found else ():
+        by_seed = {seed: curves for seed, curves in runs.of(cell).items() if "histograms" in curves}
+        for layer in layers if by_seed else ():
             lines = []
-            for one in found[min(found)]["histograms"][str(layer)]:
+            for one in by_seed[min(by_seed)]["histograms"][str(layer)]:
                 low, high = one["edges"]
                 counts = np.array(one["counts"], dtype=float)
                 width = max((high - low) / len(counts), 1e-12)
                 centres = low + width * (np.arange(len(counts)) + 0.5)
                 lines.append(Line(f"step {one['step']:,}", list(centres), list(counts / (counts.sum() * width))))
-            panels.append(Panel(f"{cell}, layer {layer}, seed {min(found)}", "activation", "density", lines))
+            panels.append(Panel(f"{cell}, layer {layer}, seed {min(by_seed)}", "activation", "density", lines))
     return panels

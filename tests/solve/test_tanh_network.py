@@ -7,9 +7,9 @@ from scipy.optimize import minimize
 
 import reference
 from normscope.solve import Design, convergence_bound, gaussian_cloud, named_loss
-from normscope.solve.network import Network, alternate
 from normscope.solve.rates import identities
-from normscope.solve.spectrum import second_moment
+from normscope.solve.second_moment import second_moment
+from normscope.solve.tanh_network import TanhNetwork, alternate
 
 # The counterexample: z ~ N(u, S - u u^T) in three dimensions, two units, theta = (1, 0.7), softplus.
 U = np.array([0.6, 0.3, -0.2])
@@ -29,7 +29,7 @@ def cloud():
 
 def network(cloud, weights, theta=THETA):
     design, spectrum = cloud
-    return Network(design, named_loss("softplus"), theta, weights, alpha=0.0, spectrum=spectrum)
+    return TanhNetwork(design, named_loss("softplus"), theta, weights, alpha=0.0, spectrum=spectrum)
 
 
 def loss_and_gradient(cloud, flat):
@@ -147,7 +147,7 @@ def test_alternating_never_raises_the_loss():
     rng = np.random.default_rng(2)
     x = rng.standard_normal((200, 4))
     design = Design(x, center=True, constant=True).signed(np.where(np.prod(x[:, :2], axis=1) > 0, -1.0, 1.0))
-    net = Network(
+    net = TanhNetwork(
         design,
         named_loss("sigmoid"),
         np.ones(5),
@@ -164,7 +164,7 @@ def test_debug_checks_every_unit(monkeypatch):
     """The identities that hold on all data, on every iterate of every unit: steps + 1 of them a visit."""
     rng = np.random.default_rng(3)
     design = Design(rng.standard_normal((100, 3)), center=True, constant=True).signed(np.resize([1.0, -1.0], 100))
-    net = Network(
+    net = TanhNetwork(
         design,
         named_loss("softplus"),
         np.ones(2),

@@ -26,35 +26,35 @@ def is_linear(module: nn.Module) -> bool:
 
 
 def is_batch_norm(module: nn.Module) -> TypeGuard[nn.modules.batchnorm._BatchNorm]:
-    """BatchNorm over this process's batch by its class; `normalizes` looks at what it does."""
+    """Whether the class is a BatchNorm over this process's batch; `normalizes` checks the values."""
     batch_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
     return batch_norm and not isinstance(module, (*_NOISY, nn.SyncBatchNorm))
 
 
 def normalizes(norm: nn.modules.batchnorm._BatchNorm, y: Tensor) -> bool:
-    """Whether `norm`, in train mode, does to y what BatchNorm does; a subclass may have a forward of its own."""
+    """Whether `norm` in train mode computes BatchNorm of y; a subclass may have a forward of its own."""
     if y.numel() == y.shape[1]:
         return True  # one value a unit, which train mode refuses
     with torch.no_grad(), untouched(norm, dtype=torch.float64):
         norm.train()
-        found = type(norm).forward(norm, y.double())  # without hooks, and whatever stands in for it on the module
+        given = type(norm).forward(norm, y.double())  # without hooks and without a replaced `forward` of the module
         expected = batch_norm(y.double(), norm.weight, norm.bias, eps=norm.eps)
-    return found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-4, atol=1e-4, equal_nan=True)
+    return given.shape == expected.shape and torch.allclose(given, expected, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
 def as_array(values: Tensor) -> Array:
-    found: Array = values.detach().cpu().numpy()
-    return found
+    array: Array = values.detach().cpu().numpy()
+    return array
 
 
 def _copy(values: Tensor, like: Tensor) -> Tensor:
     return values.detach().to(like.device, torch.float64, copy=True)
 
 
-class Layer:
+class NormalizedLayer:
     """y = W x + b and z = gamma (y - mean)/s + beta, with eps = 0.
 
-    weight, y: float64 copies, y without its mean, which BatchNorm takes off: a mean far above s would cost digits.
+    weight, y: float64 copies. y lacks its mean, which BatchNorm subtracts: a mean far above s would cost digits.
     m: values of a unit over the batch (samples, times positions for a convolution).
     """
 
@@ -104,13 +104,13 @@ class Layer:
         self._gamma, self._beta = (
             self._var.new_full((outputs,), default) if p is None else p.detach().to(self.x) for p, default in affine
         )
-        # A constant unit is not looked at, but the rest of the network needs a value for it.
+        # A constant unit is not checked, but the rest of the network needs a value for it.
         self._eps = torch.where(self.constant, max(norm.eps, 1e-5), 0.0)
 
     def _outputs(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if isinstance(self._linear, nn.Conv2d):
-            found: Tensor = self._linear._conv_forward(x, weight, bias)
-            return found
+            outputs: Tensor = self._linear._conv_forward(x, weight, bias)
+            return outputs
         return F.linear(x, weight, bias)
 
     def apply(self, weight: Tensor) -> Tensor:
@@ -119,32 +119,32 @@ class Layer:
         return y - y.mean([0, *range(2, y.ndim)], keepdim=True)
 
     def terms(self, weight: Tensor) -> Tensor:
-        """Sizes of the sums that make up y, of which rounding takes its share."""
+        """Sizes of the terms that are summed into y; rounding errors are relative to them."""
         return self._outputs(self.x.abs(), weight.abs(), None)
 
     def relative_terms(self, weight: Tensor) -> Tensor:
-        """The same, as they go into z: times |gamma|/s."""
+        """The sizes of `terms` as parts of z: times |gamma|/s."""
         y = self.apply(weight)
         gamma, eps = (p.view(1, -1, *[1] * (y.ndim - 2)) for p in (self._gamma, self._eps))
         var = y.var([0, *range(2, y.ndim)], correction=0, keepdim=True)
         return gamma.abs() * self.terms(weight) / (var + eps).sqrt()
 
     def transform(self, y: Tensor) -> Tensor:
-        """BatchNorm, composed of operations that are right in every order of differentiation."""
+        """BatchNorm, composed of operations with right derivatives of every order."""
         dims = [0, *range(2, y.ndim)]
         var, mean = torch.var_mean(y, dims, correction=0, keepdim=True)
         gamma, beta, eps = (p.view(1, -1, *[1] * (y.ndim - 2)) for p in (self._gamma, self._beta, self._eps))
         return gamma * (y - mean) / (var + eps).sqrt() + beta
 
     def values(self, y: Tensor) -> Tensor:
-        """(units, m)"""
+        """The values of y or z by unit, shape (units, m)."""
         return y.movedim(1, 0).reshape(y.shape[1], -1)
 
     def spread(self, v: Tensor, unit: int) -> Tensor:
         """A tensor like y that holds v in the place of one unit and is zero elsewhere."""
-        found = torch.zeros_like(self.y)
-        found[:, unit] = v.view(found[:, unit].shape)
-        return found
+        placed = torch.zeros_like(self.y)
+        placed[:, unit] = v.view(placed[:, unit].shape)
+        return placed
 
     def s(self, unit: int) -> float:
         return float(self._var[unit].sqrt())
@@ -193,12 +193,12 @@ class Layer:
         return max(float(np.linalg.norm(self.inputs(group * each), 2)) for group in range(groups))
 
     def choose(self, units: int | Sequence[int]) -> tuple[list[int], list[str]]:
-        """The units to look at, and what to say about them."""
+        """The units to check, and notes about them."""
         count, notes = self.weight.shape[0], []
         if not isinstance(units, (Sequence, np.ndarray)):
             units = _index(units)
             if units < 1:
-                raise ValueError(f"units is how many to look at, at least 1, or a list of them; got {units}.")
+                raise ValueError(f"units is how many to check, at least 1, or a list of them; got {units}.")
             chosen = [int(unit) for unit in np.unique(np.linspace(0, count - 1, min(units, count)).round())]
             if len(chosen) < count:
                 notes.append(f"{len(chosen)} of {count} units, spread evenly; units= takes others.")

@@ -3,12 +3,12 @@ r"""Losses of a margin m = z^T w~, z = -y x: small where m is far below zero.
     softplus   phi = log(1 + e^m)    phi' = s          phi'' = s (1 - s)            convex, sup phi'' = 1/4
     sigmoid    phi = s               phi' = s (1 - s)  phi'' = s (1 - s)(1 - 2 s)   sup |phi''| = 1/(6 sqrt 3)
 
-with s = 1/(1 + e^-m). Softplus is the logistic loss. Source: seed 003, learning halfspaces ("phi is infinitely
-differentiable and has a bounded derivative").
+with s = 1/(1 + e^-m). Softplus is the logistic loss. Source: the encyclopedia article, learning halfspaces ("phi is
+infinitely differentiable and has a bounded derivative").
 
     unit       phi(m) = l(o + theta tanh m)      one hidden unit of a network, the others' output held in o
 
-Value and both derivatives come together, from one exponential: beside the products with X it is what a step costs.
+Value and both derivatives come together, from one exponential: the main cost of a step beside the products with X.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _FAR = 700.0
 
 
 class Loss(Protocol):
-    """What the solvers ask of a loss: (phi, phi', phi'') at an array of margins, and a bound on |phi''|."""
+    """A loss of a margin: (phi, phi', phi'') at an array of margins, and a bound on |phi''|."""
 
     @property
     def convex(self) -> bool: ...
@@ -37,7 +37,7 @@ class Loss(Protocol):
     def evaluate(self, margin: Array) -> tuple[Array, Array, Array]: ...
 
     def rows(self, rows: slice) -> "Loss":
-        """The loss of those rows alone; itself where it is the same for all."""
+        """The loss of these rows alone; the same object where the loss is the same for all rows."""
         ...
 
 
@@ -93,7 +93,7 @@ class Sigmoid:
 
 
 @dataclass(frozen=True)
-class Unit:
+class HiddenUnitLoss:
     """l(o + theta tanh m), as a function of one unit's margin; `offset` is what the other units add, one per row."""
 
     loss: Loss
@@ -113,8 +113,8 @@ class Unit:
         dt = self.theta * (1.0 - t * t)
         return value, slope * dt, bend * dt**2 - 2.0 * slope * t * dt
 
-    def rows(self, rows: slice) -> "Unit":
-        return Unit(self.loss, self.offset[rows], self.theta)
+    def rows(self, rows: slice) -> "HiddenUnitLoss":
+        return HiddenUnitLoss(self.loss, self.offset[rows], self.theta)
 
 
 LOSSES: dict[str, Loss] = {"softplus": Softplus(), "sigmoid": Sigmoid()}

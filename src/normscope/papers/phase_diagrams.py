@@ -1,7 +1,8 @@
-"""Stored phase diagrams read again: the boundary over all seeds, the lines of the rungs, and rules about both.
+"""Stored phase diagrams read again: the boundary over all seeds, lines of eta*, and rules about both.
 
-Distances are in decades, log10(boundary / eta*): positive where training survives beyond what a rung says. A size is
-the absolute value of that. With a grid of 0.2 decades the boundary itself is known to +- 0.1.
+A line gives eta* by value: as printed, as corrected, or as measured. Distances are in decades, log10(boundary / eta*):
+positive where training survives beyond eta*. A size is the absolute value of a distance. With a grid of 0.2 decades
+the boundary itself is known to +- 0.1.
 """
 
 import math
@@ -11,12 +12,12 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from normscope.papers.entry import Entry, Heat, Line, Panel, Part, Runs, Statement
-from normscope.papers.experiments.phases import PHASES, RUNGS
+from normscope.papers.experiments.phases import ETA_STARS, PHASES
 from normscope.sweeping.boundary import Distance, Edge, distance, edges
 from normscope.sweeping.outcome import Outcome
 from normscope.sweeping.plan import Cell
 
-# What is true of each rule on whatever panel; shown beside what came out. What one panel shows is in its own entry.
+# Remarks on each rule that hold for every panel, shown beside the outcome. Remarks on one panel are in its own entry.
 LIMITS = {
     "corrected": "The grid knows the boundary to +- 0.1 decade, and the worst distance includes that.",
     "measured": "Theory and measurement speak of one matrix, that of the first batch before the first step; what "
@@ -31,25 +32,25 @@ NAMES = {"printed": "as printed", "corrected": "corrected, as trained", "measure
 
 
 class Diagram:
-    """All seeds of one panel together. phases, rungs: names of the experiments that trained it and that predict it.
+    """All seeds of one panel together.
 
-    n: seeds that both have.
+    phases, eta_stars: names of the experiments that trained the panel and that predict it. n: seeds that both have.
     """
 
-    def __init__(self, runs: Runs, phases: str, rungs: str, cell: str) -> None:
-        self._runs, self._rungs = runs.of(cell, phases), runs.of(cell, rungs)
+    def __init__(self, runs: Runs, phases: str, eta_stars: str, cell: str) -> None:
+        self._runs, self._eta_stars = runs.of(cell, phases), runs.of(cell, eta_stars)
         self.edges: list[Edge] = edges(self._outcomes())
         self.seeds = sorted(self._runs)
-        self.n = len(self._runs.keys() & self._rungs.keys())
+        self.n = len(self._runs.keys() & self._eta_stars.keys())
 
     def _outcomes(self) -> list[Outcome]:
-        found = []
+        outcomes = []
         for seed, curves in self._runs.items():
             for row, value in enumerate(curves["value"]):
                 for place, rate in enumerate(curves["rate"][row]):
                     columns = [curves[name][row][place] for name in ("first_loss", "train_loss", "test_loss")]
                     first, last, test = (float(number) for number in columns)
-                    found.append(
+                    outcomes.append(
                         Outcome(
                             cell=Cell(rate, value, seed),
                             initial_loss=math.nan,
@@ -64,12 +65,12 @@ class Diagram:
                             environment={},
                         )
                     )
-        return found
+        return outcomes
 
     def line(self, name: str) -> dict[float, float]:
         """eta* by value: the median over seeds."""
-        values = next(iter(self._rungs.values()))["value"]
-        rows = np.array([curves[name] for curves in self._rungs.values()], dtype=float)
+        values = next(iter(self._eta_stars.values()))["value"]
+        rows = np.array([curves[name] for curves in self._eta_stars.values()], dtype=float)
         return dict(zip(values, map(float, np.median(rows, axis=0)), strict=True))
 
     def distance(self, name: str) -> Distance:
@@ -102,7 +103,7 @@ class Diagram:
 
 
 def diagram(runs: Runs, data: str, cell: str) -> Diagram:
-    """Of a figure's panel."""
+    """The diagram of a figure's panel."""
     return Diagram(runs, f"phases-{data}", f"rungs-{data}", cell)
 
 
@@ -110,33 +111,33 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(np.array(values, dtype=float)))
 
 
-def size(found: Distance) -> tuple[float, float]:
+def size(line: Distance) -> tuple[float, float]:
     """Median and largest absolute distance."""
-    sizes = [abs(apart) for apart in found.by_value.values()]
+    sizes = [abs(apart) for apart in line.by_value.values()]
     return (float(np.median(sizes)), max(sizes)) if sizes else (math.inf, math.inf)
 
 
-def said(found: Distance) -> str:
-    middle, worst = size(found)
+def said(apart: Distance) -> str:
+    middle, worst = size(apart)
     return (
-        f"{NAMES[found.name]}: {middle:.2f} decades in the median, {worst:.2f} at worst "
-        f"(signed {found.median:+.2f} and {found.worst:+.2f}, {found.n} values)"
+        f"{NAMES[apart.name]}: {middle:.2f} decades in the median, {worst:.2f} at worst "
+        f"(signed {apart.median:+.2f} and {apart.worst:+.2f}, {apart.n} values)"
     )
 
 
 def _three_orders(at: Diagram) -> list[Part]:
-    found, known = at.distance("printed"), [edge.eta for edge in at.edges if math.isfinite(edge.eta)]
+    apart, known = at.distance("printed"), [edge.eta for edge in at.edges if math.isfinite(edge.eta)]
     span = math.log10(max(known) / min(known)) if known else 0.0
     return [
-        Part(said(found), size(found)[1] <= 0.5),
+        Part(said(apart), size(apart)[1] <= 0.5),
         Part(f"the boundary runs over {span:.1f} decades of the learning rate", span >= 2.5),
     ]
 
 
 def _corrected(at: Diagram) -> list[Part]:
-    found = at.distance("corrected")
-    middle, worst = size(found)
-    return [Part(said(found), middle <= 0.1), Part(f"at worst {worst:.2f} decades", worst <= 0.2)]
+    apart = at.distance("corrected")
+    middle, worst = size(apart)
+    return [Part(said(apart), middle <= 0.1), Part(f"at worst {worst:.2f} decades", worst <= 0.2)]
 
 
 def _better(at: Diagram) -> list[Part]:
@@ -148,10 +149,10 @@ def _better(at: Diagram) -> list[Part]:
 
 
 def _measured(at: Diagram) -> list[Part]:
-    found, other = at.distance("measured"), size(at.distance("corrected"))
-    middle, worst = size(found)
+    apart, other = at.distance("measured"), size(at.distance("corrected"))
+    middle, worst = size(apart)
     return [
-        Part(said(found), middle <= other[0] + 0.02),
+        Part(said(apart), middle <= other[0] + 0.02),
         Part(f"at worst {worst:.2f} decades where the corrected theory has {other[1]:.2f}", worst <= other[1] + 0.02),
     ]
 
@@ -172,9 +173,9 @@ def _onset(at: Diagram) -> list[Part]:
 def _best(at: Diagram) -> list[Part]:
     parts = []
     for name in ("printed", "corrected"):
-        found = [math.log10(2) + apart for apart in at.distance(name).best.values()]
-        words = f"the best rate is {10 ** float(np.median(found)) / 2:.2f} eta* in the median, eta* {NAMES[name]}"
-        within = float(np.median(np.abs(found)))
+        signed = [math.log10(2) + apart for apart in at.distance(name).best.values()]
+        words = f"the best rate is {10 ** float(np.median(signed)) / 2:.2f} eta* in the median, eta* {NAMES[name]}"
+        within = float(np.median(np.abs(signed)))
         parts.append(Part(f"{words}, {within:.2f} decades from one half (median of sizes)", within <= 0.2))
     return parts
 
@@ -191,7 +192,7 @@ def _small_gamma(at: Diagram) -> list[Part]:
 
 
 def panels(runs: Runs, data: str, cell: str, title: str, axis: str) -> list[Panel]:
-    """The heatmap with its lines, and the distance of each rung over the axis."""
+    """The heatmap with its lines, and the distance of each line of eta* over the axis."""
     if not runs.of(cell, f"phases-{data}") or not runs.of(cell, f"rungs-{data}"):
         return []
     at = diagram(runs, data, cell)
@@ -206,17 +207,17 @@ def panels(runs: Runs, data: str, cell: str, title: str, axis: str) -> list[Pane
     for name, label in NAMES.items():
         line = at.line(name)
         lines.append(Line(f"eta* {label}", list(line.values()), list(line)))
-        found = at.distance(name).by_value
-        apart.append(Line(label, list(found), list(found.values())))
+        by_value = at.distance(name).by_value
+        apart.append(Line(label, list(by_value), list(by_value.values())))
     return [
         Panel(title, "learning rate", axis, [*lines, best], log_x=True, log_y=True, heat=at.heat()),
         Panel("Distance", axis, "log10(divergence / eta*)", apart, log_x=True, level=(0.0, "agreement")),
     ]
 
 
-def phase_entry(name: str, data: str, cell: str, network: str, found: dict[str, str]) -> Entry:
-    """One panel of Figure 2. found: what this panel shows about a statement, by its key; said after `LIMITS`."""
-    meanings = {key: f"{LIMITS.get(key, '')} {found.get(key, '')}".strip() for key in LIMITS | found}
+def phase_entry(name: str, data: str, cell: str, network: str, shown: dict[str, str]) -> Entry:
+    """One panel of Figure 2. shown: remarks on statements in this panel, by key; they follow those of `LIMITS`."""
+    meanings = {key: f"{LIMITS.get(key, '')} {shown.get(key, '')}".strip() for key in LIMITS | shown}
 
     def about(rule: Callable[[Diagram], list[Part]]) -> Callable[[Runs], list[Part]]:
         return lambda runs: rule(diagram(runs, data, cell))
@@ -275,7 +276,7 @@ def phase_entry(name: str, data: str, cell: str, network: str, found: dict[str, 
         source="Mean-field analysis of batch normalization, Figure 2 and Section 4",
         origin="four layers, sigma_w^2 = 2, sigma_b^2 = 0.5, momentum 0.9, five epochs, five restarts (the source's); "
         "half squared error, batch 128, gamma 0.1 to 5 and learning rates 10^-3.5 to 10^0.5 (not stated there)",
-        needs={PHASES[data]: (cell,), RUNGS[data]: (cell,)},
+        needs={PHASES[data]: (cell,), ETA_STARS[data]: (cell,)},
         statements=tuple(
             Statement(key, words, rule, about(judge), n=3, found=meanings.get(key, ""))
             for key, words, rule, judge in rows

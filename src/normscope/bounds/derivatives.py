@@ -1,7 +1,7 @@
 """Derivatives of the rest of the network by z, by y and by W, for the two sides of the theorems.
 
-g and H come from a graph that starts at z, d and Hh from one that starts at y and goes through BatchNorm, the weights'
-gradient and curvature from one that starts at W: no right side is made of the left's derivatives.
+g and H come from a graph that starts at z; d and Hh from a graph that starts at y and goes through BatchNorm; the
+weights' gradient and curvature from a graph that starts at W. So no right side uses a derivative of its left side.
 """
 
 from collections.abc import Callable
@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from normscope.bounds.downstream import Downstream, derivative
-from normscope.bounds.units import Array, Layer, as_array
+from normscope.bounds.normalized_layer import Array, NormalizedLayer, as_array
 
 
-class Sides:
-    """The derivatives that the left sides, and the g and H that the right sides are made of."""
+class LayerDerivatives:
+    """The derivatives on the left sides of the statements, and the g and H that make up the right sides."""
 
-    def __init__(self, layer: Layer, downstream: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, layer: NormalizedLayer, downstream: Callable[[Tensor], Tensor]) -> None:
         self.layer, self._loss = layer, Downstream(downstream)
         self.z, self.y, self.weight = (
             start.detach().clone().requires_grad_() for start in (layer.transform(layer.y), layer.y, layer.weight)
@@ -42,7 +42,7 @@ class Sides:
             return self._loss(self.layer.transform(self.layer.apply(weight))).item()
 
     def loss_terms(self, weight: Tensor, rounding: float) -> float:
-        """Size of what the loss with this weight is a sum of: |g| |z|, or what rounding in y may put into it."""
+        """Size of the terms of the loss with this weight: |g| |z|, or the error that rounding in y can cause."""
         y = self.layer.apply(weight)
         z = self.layer.transform(y).detach().requires_grad_()
         g = self._loss.gradient(self._loss(z), z).detach().abs()
