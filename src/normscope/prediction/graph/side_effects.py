@@ -36,7 +36,7 @@ Undo = Callable[[], None]
 
 
 @contextmanager
-def undone(model: nn.Module) -> Iterator[None]:
+def restored(model: nn.Module) -> Iterator[None]:
     """Inside, the model works with copies of all its tensors; afterwards everything it reaches is as it was."""
     with ExitStack() as stack:
         held = _Held(model)

@@ -10,7 +10,7 @@ from types import TracebackType
 import torch
 from torch import nn
 
-from normscope.prediction.refusal import WAY_OUT, UnknownOperation, integer_input
+from normscope.prediction.refusals import WAY_OUT, UnknownOperation, integer_input
 
 _TORCH = str(Path(torch.__file__).parent)
 _LONG = 200
@@ -23,7 +23,7 @@ class _Place:
     line: str
 
 
-def unread(model: nn.Module, by_fx: Exception, by_export: Exception) -> UnknownOperation:
+def not_traced(model: nn.Module, by_fx: Exception, by_export: Exception) -> UnknownOperation:
     """One message of what either said; torch.export runs further into a forward, so that its place is the one."""
     places = _places(model, by_export) or _places(model, by_fx)
     kinds = (nn.Embedding, nn.EmbeddingBag)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from normscope.prediction.functions import FUNCTIONS
-from normscope.prediction.refusal import WAY_OUT, UnknownOperation, place
+from normscope.prediction.refusals import WAY_OUT, UnknownOperation, place
+from normscope.prediction.rules.registry import rule_of_function
 
 _VIEWS = frozenset({
     "view", "reshape", "flatten", "squeeze", "unsqueeze", "contiguous", "transpose", "permute", "t", "expand",
@@ -36,7 +36,7 @@ class WritingProxy(fx.Proxy):
     @classmethod
     def __torch_function__(cls, orig_method: Any, types: Any, args: Any = None, kwargs: Any = None) -> Any:
         """Functions with a rule are known to be no methods, which fx finds out from a list of all that torch has."""
-        if orig_method in FUNCTIONS and args and isinstance(args[0], cls):
+        if rule_of_function(orig_method) is not None and args and isinstance(args[0], cls):
             return args[0].tracer.create_proxy("call_function", orig_method, args, kwargs or {})
         return super().__torch_function__(orig_method, types, args, kwargs)
 

@@ -4,19 +4,20 @@ import itertools
 import math
 from typing import Any
 
-from normscope.prediction.field import Field
-from normscope.prediction.spectrum import Spectrum
-from normscope.prediction.walk import Row, Walk
+from normscope.prediction.kernels.field import Field
+from normscope.prediction.kernels.mode_eigenvalues import ModeEigenvalues
+from normscope.prediction.layer_row import LayerRow
+from normscope.prediction.walk import Walk
 from normscope.theory import printed
 
 _KNOWN = ("linear", "conv2d", "batchnorm1d", "batchnorm2d", "relu", "flatten", "view", "reshape", "identity")
 
 
-def as_printed(walk: Walk, x: Field) -> Spectrum:
+def as_printed(walk: Walk, x: Field) -> ModeEigenvalues:
     """Claim 3.1's sum with the variances, gammas and sizes of the walked network; order parameters into its rows."""
-    others = sorted({called for called in walk.called if called.lower() not in _KNOWN})
+    others = sorted({called for called in walk.met.called if called.lower() not in _KNOWN})
     layers = [row for row in walk.rows if row.inputs is not None]
-    relus = sum(called.lower() == "relu" for called in walk.called)
+    relus = sum(called.lower() == "relu" for called in walk.met.called)
     convolutions = sum(row.kind == "Conv2d" for row in layers)
     if others or relus != len(layers) - 1 or any(row.kind == "Conv2d" for row in layers[convolutions:]):
         raise ValueError(
@@ -25,8 +26,8 @@ def as_printed(walk: Walk, x: Field) -> Spectrum:
             'theory="corrected".'
         )
     found = _printed(walk, layers, convolutions, x)
-    walk.notes += [*found.conventions, *found.notes]
-    walk.note("Statistics of BatchNorm are constants in the printed theory, whatever stats= says.")
+    walk.remarks.notes += [*found.conventions, *found.notes]
+    walk.remarks.note("Statistics of BatchNorm are constants in the printed theory, whatever stats= says.")
     shares = {}
     for i, row in enumerate(layers):
         row.numbers.update(
@@ -37,11 +38,11 @@ def as_printed(walk: Walk, x: Field) -> Spectrum:
             qt=found.q_tilde[i],
             qt_xy=found.q_tilde_xy[i],
         )
-        shares[id(row)] = (found.f[i], math.nan)
-    return Spectrum(found.lambda_max, -math.inf, found.lambda_max, -math.inf, shares)
+        shares[row] = (found.f[i], math.nan)
+    return ModeEigenvalues(found.lambda_max, -math.inf, found.lambda_max, -math.inf, shares)
 
 
-def _printed(walk: Walk, layers: list[Row], convolutions: int, x: Field) -> Any:
+def _printed(walk: Walk, layers: list[LayerRow], convolutions: int, x: Field) -> Any:
     start = x.parts[0].kernel
     settings: dict[str, Any] = {
         "sigma_w2": [row.numbers["sigma_w2"] for row in layers],
@@ -52,7 +53,7 @@ def _printed(walk: Walk, layers: list[Row], convolutions: int, x: Field) -> Any:
     }
     widths = [int(row.numbers["width"]) for row in layers]
     assert layers[0].inputs is not None
-    first = layers[0].inputs[2]
+    first = layers[0].inputs.channels
     if not convolutions:
         return printed.dense([first * (1 if x.flat else x.sites.count), *widths], **settings)
     stack = layers[:convolutions]
@@ -65,7 +66,7 @@ def _printed(walk: Walk, layers: list[Row], convolutions: int, x: Field) -> Any:
     )
 
 
-def _gammas(walk: Walk, layers: list[Row]) -> list[float | None]:
+def _gammas(walk: Walk, layers: list[LayerRow]) -> list[float | None]:
     """Of the BatchNorm between each layer and the next."""
     places = [next(i for i, row in enumerate(walk.rows) if row is layer) for layer in layers]
     found: list[float | None] = []

@@ -1,112 +1,16 @@
-"""What the walk knows of a tensor: the kernels of its channels, and of the cotangents that come back to it."""
+"""Kernels of the gradients that come back to a tensor, and what finite width does to them."""
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from normscope.theory.gaussian import Activation
 from normscope.theory.gradient_overlaps import Origin
-from normscope.theory.marginals import Marginal
-from normscope.theory.site_pairs import Sites
-from normscope.theory.taps import Window
 
-
-@dataclass(frozen=True)
-class Root:
-    """Independent values that tensors are functions of: one use of a layer's weights, or the inputs (use 0)."""
-
-    name: str
-    use: int = 1
-
-    def __str__(self) -> str:
-        return "the inputs" if not self.use else repr(self.name) + (f" (use {self.use})" if self.use > 1 else "")
-
-
-INPUTS = Root("", 0)
-# Strands that are told apart, so that the cost of a chain of blocks is linear in its length.
+# Largest number of strands kept apart, so that the cost of a chain of blocks is linear in its length.
 _STRANDS = 24
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """Channels that share a kernel; a concatenation has several.
-
-    kernel: second moments. mean: over channels, for each place. noise: variance of the kernel of two samples from pair
-    to pair, which finite dimensions and widths bring. kurtosis: excess, which values normalized by a batch lack;
-    paired: the part of it that dividing two places by one number does not bring.
-    length: relative variance from sample to sample of the squared length. tangent: the kernel of two samples' gradients
-    by the weights before (statistics held), sum of G K over layers; a zero for a batch of which every pair is known.
-    marginal: of one place, where values are no Gaussian and it is known.
-    few: noise that a channel has for itself, which sums one of several groups of those before.
-    fan_in, fresh: of a linear map's values how many weights each sums, and what those weights add to the tangent.
-    tilt: relative variance, from sample to sample, of the product with what all samples share.
-    uneven: relative variance, over samples and places, of the variance that a place's values are drawn with; single:
-    of one channel's squared deviation.
-    """
-
-    channels: int
-    kernel: Tensor
-    mean: Tensor
-    tangent: Tensor
-    noise: float = 0.0
-    kurtosis: float = 0.0
-    paired: float = 0.0
-    length: float = 0.0
-    marginal: Marginal | None = None
-    fan_in: float = 0.0
-    fresh: Tensor | None = None
-    tilt: float = 0.0
-    uneven: float = 0.0
-    single: float = 2.0
-    few: float = 0.0
-
-
-@dataclass(frozen=True, eq=False)
-class Field:
-    """A tensor of the network, without its batch dimension.
-
-    shape: as torch has it. gaussian: over the random weights. roots: the layers whose weights it is a function of
-    directly, with no other weights in between: fields without common roots are independent. before: (activation, field)
-    where the values are that activation of that field's. pooled: (name, window, field) where they are its maxima.
-    """
-
-    sites: Sites
-    parts: tuple[Part, ...]
-    shape: tuple[int, ...]
-    gaussian: bool
-    roots: frozenset[Root]
-    before: "tuple[Activation, Field] | None" = None
-    pooled: "tuple[str, Window, Field] | None" = None
-
-    @cached_property
-    def channels(self) -> int:
-        return sum(part.channels for part in self.parts)
-
-    @property
-    def flat(self) -> bool:
-        return len(self.shape) == 1
-
-    def size(self) -> tuple[int, ...]:
-        return (self.sites.batch, *self.shape)
-
-    def said(self) -> str:
-        """The shape in words."""
-        return f"(N, {', '.join(map(str, self.shape))})" if self.shape else "(N,)"
-
-    def mixture(self) -> tuple[Tensor, Tensor]:
-        """The kernel and the tangents' over all channels."""
-        if len(self.parts) == 1:
-            return self.parts[0].kernel, self.parts[0].tangent
-        shares = [p.channels / self.channels for p in self.parts]
-        kernel, tangent = (
-            sum((k * share for k, share in zip(of, shares, strict=True)), torch.zeros((), dtype=torch.float64))
-            for of in ([p.kernel for p in self.parts], [p.tangent for p in self.parts])
-        )
-        return kernel, tangent
 
 
 @dataclass(frozen=True, eq=False)

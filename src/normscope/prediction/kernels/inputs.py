@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from normscope.prediction.field import INPUTS, Field, Part
+from normscope.prediction.kernels.field import INPUTS, Field, Part
 from normscope.theory.site_pairs import Sites, exact_sites
 
 

@@ -1,4 +1,4 @@
-r"""Sums and concatenations.
+r"""The rules of sums, differences and concatenations.
 
     sum             K = K_1 + K_2 + mean_1 mean_2 + mean_2 mean_1       independent summands; G goes back to both
     concatenation   the parts side by side; the next linear map sees their mean, weighted by channels
@@ -8,14 +8,18 @@ A residual branch ends in weights that nothing else of the sum has seen, so it i
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from normscope.prediction.elementwise import of_gaussian, scale
-from normscope.prediction.field import Cotangent, Field, Part, Strand
-from normscope.prediction.pooling import average_pool
-from normscope.prediction.refusal import UnknownOperation
+from normscope.prediction.kernels.cotangent import Cotangent, Strand
+from normscope.prediction.kernels.field import Field, Part
+from normscope.prediction.refusals import UnknownOperation
+from normscope.prediction.rules.constants import constant, scale, shift
+from normscope.prediction.rules.elementwise_map import of_gaussian
+from normscope.prediction.rules.pooling import average_pool
+from normscope.prediction.rules.registry import rule
 from normscope.prediction.walk import Walk
 from normscope.theory.marginals import Marginal
 from normscope.theory.modes import common_spread
@@ -27,7 +31,24 @@ from normscope.theory.taps import Window
 _NOTHING = 1e-6
 
 
-def add(walk: Walk, name: str, left: Field, right: Field) -> Field:
+@rule("add", "add_", "iadd")
+def add(walk: Walk, name: str, left: Any, right: Any, alpha: float = 1.0) -> Any:
+    """left + alpha right, of two fields or of a field and a number."""
+    if isinstance(left, Field) and isinstance(right, Field):
+        return _sum_of(walk, left, right if alpha == 1 else scale(walk, right, alpha))
+    field, other = (left, right) if isinstance(left, Field) else (right, left)
+    return shift(walk, field, constant(walk, other) * alpha)
+
+
+@rule("sub", "sub_", "isub")
+def subtract(walk: Walk, name: str, left: Any, right: Any) -> Any:
+    """left - right, of two fields or of a field and a number."""
+    if isinstance(right, Field):
+        return add(walk, name, left, scale(walk, right, -1.0))
+    return shift(walk, left, -constant(walk, right))
+
+
+def _sum_of(walk: Walk, left: Field, right: Field) -> Field:
     """left + right; refused where they come from the same weights without others in between."""
     if left is right:
         return scale(walk, left, 2.0)
@@ -69,10 +90,10 @@ def add(walk: Walk, name: str, left: Field, right: Field) -> Field:
     out = Field(left.sites, tuple(parts), left.shape, left.gaussian and right.gaussian, left.roots | right.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
-        cotangent = walk.drawn(cotangent, out)
+        cotangent = walk.tape.drawn(cotangent, out)
         return [_with_strands(_gather(cotangent, cuts, field), cotangent, field, out) for field in (left, right)]
 
-    return walk.record(out, [left, right], back)
+    return walk.tape.record(out, [left, right], back)
 
 
 def _uneven(sites: Sites, a: Part, b: Part) -> float:
@@ -120,7 +141,17 @@ def _with_strands(sent: Cotangent, came: Cotangent, field: Field, out: Field) ->
     return replace(sent, strands=tuple(strands))
 
 
-def concatenate(walk: Walk, fields: Sequence[Field]) -> Field:
+@rule("cat", "concat")
+def concatenate(walk: Walk, name: str, tensors: Any, dim: int = 0) -> Field:
+    """Tensors side by side along the channels."""
+    if not all(tensor.shape for tensor in tensors):
+        raise UnknownOperation("concatenates the samples of tensors (N,), which has no map here")
+    if dim != 1 and not (dim < 0 and dim + len(tensors[0].shape) + 1 == 1):
+        raise UnknownOperation(f"concatenates along dimension {dim}; there is a map for channels, dimension 1")
+    return _concatenated(walk, list(tensors))
+
+
+def _concatenated(walk: Walk, fields: Sequence[Field]) -> Field:
     """Along the channels."""
     fields = _one_form(walk, fields)
     first = fields[0]
@@ -145,7 +176,7 @@ def concatenate(walk: Walk, fields: Sequence[Field]) -> Field:
             start = end
         return sent
 
-    return walk.record(out, fields, back)
+    return walk.tape.record(out, fields, back)
 
 
 def _one_form(walk: Walk, fields: Sequence[Field]) -> list[Field]:

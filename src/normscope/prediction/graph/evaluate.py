@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_unflatten
 
-from normscope.prediction import functions, modules
-from normscope.prediction.field import Field
-from normscope.prediction.inputs import vectors
-from normscope.prediction.mutation import check_writes
-from normscope.prediction.reading import Reading, read
-from normscope.prediction.refusal import (
+from normscope.prediction.graph.in_place import check_writes
+from normscope.prediction.graph.trace import TracedGraph, trace
+from normscope.prediction.kernels.field import Field
+from normscope.prediction.kernels.inputs import vectors
+from normscope.prediction.refusals import (
     WAY_OUT,
     UnknownOperation,
     check_gradients_on,
@@ -22,6 +21,7 @@ from normscope.prediction.refusal import (
     more_inputs,
     place,
 )
+from normscope.prediction.rules.registry import rule_of_exported, rule_of_function, rule_of_method, rule_of_module
 from normscope.prediction.walk import Walk
 
 # What may give (N, everything else) of an input, and what only asks for its sizes.
@@ -31,19 +31,19 @@ _SIZES = (getattr, "size", "dim")
 
 def walk_through(model: nn.Module, x: Field, walk: Walk, images: Tensor | None = None) -> Field:
     """The field of the model's output; images: a real batch, taken as vectors where the network begins by that."""
-    reading = read(model, (x.sites.batch, *x.shape))
-    if reading.exported is not None:
-        walk.note("torch.fx could not trace the network; torch.export read its graph.")
-    elif images is not None and (flat := _flattenings(reading.graph, x, walk, reading.submodule)):
+    traced = trace(model, (x.sites.batch, *x.shape))
+    if traced.exported is not None:
+        walk.remarks.note("torch.fx could not trace the network; torch.export read its graph.")
+    elif images is not None and (flat := _flattenings(traced.graph, x, walk, traced.submodule)):
         for node in flat:
             node.replace_all_uses_with(node.all_input_nodes[0])
         x = vectors(images.flatten(1))
-    tensors = [name for name, value in (reading.exported or {}).items() if not isinstance(value, nn.Parameter)]
-    check_writes(reading.graph, reading.submodule, tensors)
+    tensors = [name for name, value in (traced.exported or {}).items() if not isinstance(value, nn.Parameter)]
+    check_writes(traced.graph, traced.submodule, tensors)
     # Where every pair of a batch is known, what comes back is differentiated: that takes tensors of the common kind.
     quiet = torch.no_grad if x.sites.form == "samples" else torch.inference_mode
     with quiet():
-        return _run(reading, x, walk)
+        return _run(traced, x, walk)
 
 
 def _flattenings(graph: fx.Graph, x: Field, walk: Walk, submodule: Callable[[str], nn.Module]) -> list[fx.Node]:
@@ -63,35 +63,35 @@ def _flattenings(graph: fx.Graph, x: Field, walk: Walk, submodule: Callable[[str
     return found if flat else []
 
 
-def _run(reading: Reading, x: Field, walk: Walk) -> Field:
+def _run(traced: TracedGraph, x: Field, walk: Walk) -> Field:
     env: dict[fx.Node, Any] = {}
     inputs = 0
-    live = _live(reading.graph)
-    for node in reading.graph.nodes:
+    live = _live(traced.graph)
+    for node in traced.graph.nodes:
         if node not in live:
             continue
         args = fx.node.map_arg(node.args, env.__getitem__)
         kwargs = fx.node.map_arg(node.kwargs, env.__getitem__)
         if node.op == "placeholder":
-            if node.name in (reading.exported or {}):
-                env[node] = (reading.exported or {})[node.name]
+            if node.name in (traced.exported or {}):
+                env[node] = (traced.exported or {})[node.name]
                 continue
             inputs += 1
             if inputs > 1 and not node.args and node.users:
                 raise UnknownOperation(more_inputs(str(node.target)))
             env[node] = x if inputs == 1 else node.args[0] if node.args else None
         elif node.op == "get_attr":
-            env[node] = reading.attribute(str(node.target))
+            env[node] = traced.attribute(str(node.target))
         elif node.op == "output":
-            return _returned(reading, args[0])
+            return _returned(traced, args[0])
         else:
-            env[node] = _call(node, args, kwargs, walk, reading.submodule)
+            env[node] = _call(node, args, kwargs, walk, traced.submodule)
     raise AssertionError("a graph ends in its output")
 
 
-def _returned(reading: Reading, out: Any) -> Field:
-    if reading.returns is not None:
-        out = tree_unflatten(list(out), reading.returns)
+def _returned(traced: TracedGraph, out: Any) -> Field:
+    if traced.returns is not None:
+        out = tree_unflatten(list(out), traced.returns)
     if isinstance(out, Field):
         return out
     said = "tensor that its input has no part in" if isinstance(out, Tensor) else type(out).__name__
@@ -130,7 +130,7 @@ def _call(node: fx.Node, args: Any, kwargs: Any, walk: Walk, submodule: Callable
         if layer is None and (known := _sizes(node.target, args)) is not None:
             return known[0]
         rule = _rule(node, layer)
-        walk.called.append(called)
+        walk.met.called.append(called)
         name = str(node.target) if layer is not None else _weight_name(node) or node.name
         return rule(walk, name, *args, **kwargs)
     except UnknownOperation as error:
@@ -194,15 +194,13 @@ def _computed(node: fx.Node, layer: nn.Module | None, args: Any, kwargs: Any) ->
 
 def _rule(node: fx.Node, layer: nn.Module | None) -> Callable[..., Any]:
     if layer is not None:
-        if not modules.has_rule(layer):
-            raise UnknownOperation("has no moment map")
-        return lambda walk, name, *args, **kwargs: modules.apply(walk, name, layer, *args, **kwargs)
-    if node.op == "call_method":
-        found = functions.METHODS.get(str(node.target))
+        found = rule_of_module(layer)
+    elif node.op == "call_method":
+        found = rule_of_method(str(node.target))
     elif isinstance(node.target, torch._ops.OpOverload):
-        found = functions.ATEN.get(_aten(node.target))
+        found = rule_of_exported(_aten(node.target))
     else:
-        found = functions.FUNCTIONS.get(node.target)
+        found = rule_of_function(node.target)
     if found is None:
         raise UnknownOperation("has no moment map")
     return found

@@ -19,18 +19,18 @@ from normscope.environment import environment
 from normscope.isolation.one_at_a_time import in_turn
 from normscope.isolation.unwrapping import unwrapped
 from normscope.loss_kinds import CROSS_ENTROPY, SQUARED
-from normscope.prediction.field import Field
-from normscope.prediction.graph import walk_through
-from normscope.prediction.inputs import input_field
-from normscope.prediction.outcome import Prediction
-from normscope.prediction.paper import as_printed
-from normscope.prediction.pooling import reshape
-from normscope.prediction.reach import calibrated
-from normscope.prediction.refusal import check_model, check_wrapper
-from normscope.prediction.remarks import common, explosion, lengths
-from normscope.prediction.spectrum import Spectrum, spectrum
-from normscope.prediction.undoing import undone
+from normscope.prediction.calibrated_range import widen_range
+from normscope.prediction.graph.evaluate import walk_through
+from normscope.prediction.graph.side_effects import restored
+from normscope.prediction.kernels.field import Field
+from normscope.prediction.kernels.inputs import input_field
+from normscope.prediction.kernels.mode_eigenvalues import ModeEigenvalues, mode_eigenvalues
+from normscope.prediction.printed_formulas import as_printed
+from normscope.prediction.refusals import check_model, check_wrapper
+from normscope.prediction.result import Prediction
+from normscope.prediction.rules.reshaping import reshape
 from normscope.prediction.walk import Walk
+from normscope.prediction.warnings_and_notes import common, explosion, lengths
 from normscope.stability.optimizer_limits import momentum_limit
 from normscope.stability.verdict import NOT_A_LIMIT
 from normscope.theory.softmax import curvatures
@@ -112,31 +112,31 @@ def predict(
         raise ValueError("The model has no trainable parameters, or parameters= leaves none; lambda is by those.")
     x, images = input_field(shape, batch_size, batch, sum(p.ndim > 1 for _, p in named))
     # Reading the graph calls the model's forward, on copies: they are what is walked through too.
-    with undone(inner):
-        chosen = {id(p) for name, p in inner.named_parameters() if name in trained}
-        walk = Walk(x.sites.batch, stats == "batch", lambda tensor: tensor is not None and id(tensor) in chosen)
+    with restored(inner):
+        chosen = {p for name, p in inner.named_parameters() if name in trained}
+        walk = Walk(x.sites.batch, stats == "batch", lambda tensor: tensor is not None and tensor in chosen)
         if convention:
-            walk.note(convention)
+            walk.remarks.note(convention)
         out = walk_through(inner, x, walk, images if theory == "corrected" else None)
         out = reshape(walk, out, (1,)) if not out.shape else out
         _check_output(walk, out)
         scale = _loss_factor(walk, loss, out, x.sites.batch)
-        found = as_printed(walk, x) if theory == "paper" else spectrum(walk, x, out, images)
-    walk.forget()
+        found = as_printed(walk, x) if theory == "paper" else mode_eigenvalues(walk, x, out, images)
+    walk.tape.forget()
     _check_finite(found)
     common(walk, found, out.shape[0], given=batch is not None, pairs=out.sites.form == "samples")
     if images is not None and out.sites.form != "samples":
         lengths(walk, x.parts[0].length)
     if theory == "corrected":
         explosion(walk)
-        calibrated(walk, found)
+        widen_range(walk, found)
     if theory == "paper":
-        walk.note("The formulas as printed name no learning rate to start training with.")
+        walk.remarks.note("The formulas as printed name no learning rate to start training with.")
     if loss == "cross_entropy":
         _say_cross_entropy(walk, out, scale)
     top = scale * max(found.mean, found.data)
     if not top > 0:
-        walk.warn(
+        walk.remarks.warn(
             "Nothing that is trained moves the output, as weights or gammas of zero in between have it: lambda_max is "
             "0 and eta* infinite, until those move. Measure again after some steps."
         )
@@ -146,7 +146,7 @@ def predict(
         eta_star=limit.factor / top if top > 0 else math.inf,
         mode="mean" if found.mean >= found.data else "data",
         lambda_infinite=scale * max(found.mean_infinite, found.data_infinite),
-        seen=walk.seen,
+        seen=walk.remarks.calibrated_range,
         mean_mode=scale * found.mean,
         data_mode=scale * found.data,
         rule=limit.rule,
@@ -159,8 +159,8 @@ def predict(
         outputs=out.shape[0],
         input_shape=shape,
         layers=_layers(walk, found, scale),
-        warnings=tuple(walk.warnings),
-        notes=walk.noted(),
+        warnings=tuple(walk.remarks.warnings),
+        notes=walk.remarks.all_notes(),
         settings={"momentum": momentum, "nesterov": nesterov, "batch": "given" if batch is not None else "independent"},
         environment=environment(),
     )
@@ -178,7 +178,7 @@ def _shape(input_shape: Any) -> tuple[int, ...]:
     return shape
 
 
-def _check_finite(found: Spectrum) -> None:
+def _check_finite(found: ModeEigenvalues) -> None:
     numbers = (found.mean, found.mean_infinite, found.data, found.data_infinite)
     # Where there are no data modes they are minus infinity.
     if not all(math.isfinite(n) or n == -math.inf for n in numbers):
@@ -192,7 +192,7 @@ def _check_finite(found: Spectrum) -> None:
 def _check_output(walk: Walk, out: Field) -> None:
     if not walk.rows:
         raise ValueError("The model has no layer with parameters on the way from input to output.")
-    if bent := walk.bent(out):
+    if bent := walk.tape.bent(out):
         raise ValueError(
             f"The output comes out of {bent}, not of a linear map: the theory takes the gradient at the output as one "
             "for every sample. Predict the network without it, or measure it with ns.measure."
@@ -221,7 +221,7 @@ def _loss_factor(walk: Walk, loss: str, out: Field, batch: int) -> float:
             '(--loss half_mse) or "mse".'
         )
     found = curvatures(outputs, *_moments(out))
-    walk.heights = found / found[0]
+    walk.loss_heights = found / found[0]
     return float(found[0])
 
 
@@ -234,13 +234,13 @@ def _moments(out: Field) -> tuple[float, float]:
 
 def _say_cross_entropy(walk: Walk, out: Field, factor: float) -> None:
     q, q_xy = _moments(out)
-    walk.note(
+    walk.remarks.note(
         f"Cross-entropy: its curvature is {factor:.3g} of half_mse's here, where outputs have a mean square of "
         f"{q:.3g}" + f". {NOT_A_LIMIT}"
     )
-    walk.doubt(_ENTROPY_SEEN if q - q_xy < _UNEQUAL else _UNEQUAL_SEEN)
+    walk.remarks.widen(_ENTROPY_SEEN if q - q_xy < _UNEQUAL else _UNEQUAL_SEEN)
     if q - q_xy > _SATURATED:
-        walk.warn(
+        walk.remarks.warn(
             f"Outputs differ between samples by a mean square of {q - q_xy:.2g}, so that softmax is flat for some and "
             "bent for others, and the theory takes their mean: lambda was measured at 1.4, 2, 3.7 and 8.4 times the "
             "answer with 3, 6, 23 and 140 under BatchNorm, and at 1.3 and 1.6 times with 34 and 210 without a "
@@ -249,9 +249,9 @@ def _say_cross_entropy(walk: Walk, out: Field, factor: float) -> None:
         )
 
 
-def _layers(walk: Walk, found: Spectrum, scale: float) -> tuple[dict[str, float | str], ...]:
+def _layers(walk: Walk, found: ModeEigenvalues, scale: float) -> tuple[dict[str, float | str], ...]:
     rows: list[dict[str, float | str]] = []
     for row in walk.rows:
-        mean, data = found.shares.get(id(row), (0.0, 0.0))
+        mean, data = found.shares.get(row, (0.0, 0.0))
         rows.append({"layer": row.layer, "kind": row.kind, **row.numbers, "mean": scale * mean, "data": scale * data})
     return tuple(rows)

@@ -6,27 +6,29 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from normscope.prediction.field import Cotangent, Field
-from normscope.prediction.walk import Row, Walk
+from normscope.prediction.kernels.cotangent import Cotangent
+from normscope.prediction.kernels.field import Field, ReaderFacts
+from normscope.prediction.layer_row import LayerRow
+from normscope.prediction.walk import Walk
 from normscope.theory.lengths import longest
 from normscope.theory.modes import Bulk, common_spread, unevenness, weighed_widening, widening
 
 
 @dataclass(frozen=True)
-class Spectrum:
+class ModeEigenvalues:
     """Both modes, with and without the correction for finite width, -inf for one that is not there.
 
-    shares: of each row, by its id.
+    shares: what each row adds to the mean mode and to the data modes.
     """
 
     mean: float
     data: float
     mean_infinite: float
     data_infinite: float
-    shares: dict[int, tuple[float, float]]
+    shares: dict[LayerRow, tuple[float, float]]
 
 
-def spectrum(walk: Walk, x: Field, out: Field, images: Tensor | None) -> Spectrum:
+def mode_eigenvalues(walk: Walk, x: Field, out: Field, images: Tensor | None) -> ModeEigenvalues:
     """Sends cotangents back from one output and reads the eigenvalues off."""
     outputs = out.shape[0]
     if out.sites.form == "samples":
@@ -34,7 +36,7 @@ def spectrum(walk: Walk, x: Field, out: Field, images: Tensor | None) -> Spectru
     return _of_classes(walk, x, out, outputs, images)
 
 
-Shares = list[tuple[Row, list[float]]]
+Shares = list[tuple[LayerRow, list[float]]]
 
 
 def _added(walk: Walk) -> Shares:
@@ -49,10 +51,10 @@ def _factor(walk: Walk, rows: Shares, mode: int, outputs: int) -> float:
     """By how much finite width raises what lies below the last weights."""
     parts = [(max(share[min(mode, len(share) - 1)], 0.0), row.spread[mode]) for row, share in rows]
     spread = common_spread([part for part in parts if part[1] > 0])
-    return widening(outputs, spread) if walk.heights is None else weighed_widening(walk.heights, spread)
+    return widening(outputs, spread) if walk.loss_heights is None else weighed_widening(walk.loss_heights, spread)
 
 
-def _of_samples(walk: Walk, x: Field, out: Field, outputs: int) -> Spectrum:
+def _of_samples(walk: Walk, x: Field, out: Field, outputs: int) -> ModeEigenvalues:
     """lambda is linear in the seed m v v^T, so its derivative by the seed is the kernel of the m samples, over m."""
     m = out.sites.batch
     seed = torch.ones(1, 1, m, m, dtype=torch.float64, requires_grad=True)
@@ -72,7 +74,7 @@ def _of_samples(walk: Walk, x: Field, out: Field, outputs: int) -> Spectrum:
 
 
 @torch.inference_mode()
-def _of_classes(walk: Walk, x: Field, out: Field, outputs: int, images: Tensor | None) -> Spectrum:
+def _of_classes(walk: Walk, x: Field, out: Field, outputs: int, images: Tensor | None) -> ModeEigenvalues:
     m = x.sites.batch
     seeds = torch.ones(2, 2, 1, 1, dtype=torch.float64)
     seeds[1, 1] = -1 / (m - 1) if m > 1 else 0
@@ -98,13 +100,15 @@ def _overlaps(walk: Walk, x: Field, arrived: Cotangent | None, images: Tensor | 
         return [], [], 0.0
     m = x.sites.batch
     widths: Parts = []
-    drifts = dict(walk.drifts)
+    counted: set[ReaderFacts] = set()
     for row in walk.rows:
-        if row.inputs is not None and not row.of_data and id(row.inputs[1]) in drifts:
-            sites, kernel, channels = row.inputs
-            # What fluctuates is what two samples do not share.
-            size = row.numbers["qh"] - row.numbers["qh_xy"]
-            widths.append((sites.eigenvalues(drifts.pop(id(kernel))) * (size / channels), channels))
+        inputs = row.inputs
+        if inputs is None or row.of_data or inputs.readers.drift is None or inputs.readers in counted:
+            continue
+        counted.add(inputs.readers)
+        # What fluctuates is what two samples do not share.
+        size = row.numbers["qh"] - row.numbers["qh_xy"]
+        widths.append((inputs.sites.eigenvalues(inputs.readers.drift) * (size / inputs.channels), inputs.channels))
     ((_, drift),) = arrived.two
     waves = x.sites.eigenvalues(drift)
     if images is None:
@@ -123,14 +127,14 @@ def _read(
     inputs: Parts | None = None,
     widths: Parts | None = None,
     given: float = 0.0,
-) -> Spectrum:
+) -> ModeEigenvalues:
     rows = _added(walk)
     # The mean mode, the data modes, and a sample that has a data mode for itself.
     factors = [_factor(walk, rows, mode, outputs) for mode in range(3)]
-    shares: dict[int, tuple[float, float]] = {}
+    shares: dict[LayerRow, tuple[float, float]] = {}
     infinite, corrected = [0.0] * 3, [0.0] * 3
     for row, share in rows:
-        shares[id(row)] = share[0], share[1]
+        shares[row] = share[0], share[1]
         for i, part in enumerate((share[0], share[1], share[1])):
             infinite[i] += part
             # What has few directions is raised by that alone, in the data modes.
@@ -142,15 +146,15 @@ def _read(
     widened = corrected[1] / infinite[1] if infinite[1] > 0 else 1.0
     narrow = [*(inputs or [])]
     wide = [(values * widened, n) for values, n in (*narrow, *(widths or []))]
-    counted = outputs if walk.heights is None else float(walk.heights.sum())
+    counted = outputs if walk.loss_heights is None else float(walk.loss_heights.sum())
     wide += _few(rows, m, counted)
 
     tilted = 1 + common_spread([(max(share[0], 0.0), row.tilt) for row, share in rows])
     infinite[0], corrected[0] = tilted * infinite[0], tilted * corrected[0]
     for row, share in rows:
         if row.handed:
-            walk.handed.add(row.handed[0], m * _handed(row, share[1], m))
-    bulk, own = Bulk(wide, m, walk.handed, counted * m), m * corrected[1]
+            walk.tape.draws.add(row.handed[0], m * _handed(row, share[1], m))
+    bulk, own = Bulk(wide, m, walk.tape.draws, counted * m), m * corrected[1]
 
     def ends(mean: float, data: float, bulk: Bulk, variance: float) -> tuple[float, float]:
         above = data + given + (bulk.edge(variance) - bulk.total) / m
@@ -160,10 +164,10 @@ def _read(
     second = ends(corrected[0], corrected[1], bulk, _variance(rows, outputs, 1) * own * own)
     alone = corrected[2] * longest(m, _variance(rows, outputs, 2))
     alone += bulk.pushed(m * (alone - corrected[1])) / m
-    return Spectrum(_raised(rows, outputs, second[0]), max(second[1], alone), first[0], first[1], shares)
+    return ModeEigenvalues(_raised(rows, outputs, second[0]), max(second[1], alone), first[0], first[1], shares)
 
 
-def _handed(row: Row, part: float, m: int) -> float:
+def _handed(row: LayerRow, part: float, m: int) -> float:
     """What of a row's part of the data modes is of gradients whose overlaps are handed down."""
     return min(row.handed[1] / m, max(part, 0.0)) if row.handed else 0.0
 
@@ -196,9 +200,9 @@ def _variance(rows: Shares, outputs: int, mode: int) -> float:
     return sum(lengths) + unevenness(outputs, data)
 
 
-def _forward(row: Row) -> float:
+def _forward(row: LayerRow) -> float:
     return row.length
 
 
-def _backward(row: Row) -> float:
+def _backward(row: LayerRow) -> float:
     return row.spread.length

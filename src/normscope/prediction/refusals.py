@@ -6,7 +6,7 @@ import torch
 from torch import fx, nn
 from torch.nn.utils import parametrize
 
-from normscope.prediction.field import INPUTS, Field
+from normscope.prediction.kernels.field import INPUTS, Field
 
 WAY_OUT = (
     "Measure this network instead (ns.measure), or replace the operation; an elementwise one of your own can be "
@@ -140,3 +140,11 @@ def check_gradients_on(name: str, where: str = "") -> None:
             "requires_grad_(False) or parameters= and take the block away, or measure this network instead "
             "(ns.measure)."
         )
+
+
+def check_channels(channels: int, x: Field) -> None:
+    if x.flat and channels == x.shape[0] != x.channels:
+        way = f"pass input_shape={x.shape}" if x.roots == {INPUTS} else "put it before the flattening"
+        raise UnknownOperation(f"has numbers for each of the {channels} values of an image, no map here: {way}")
+    if channels != x.channels:
+        raise misfit(x, channels, "channels")

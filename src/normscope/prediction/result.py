@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normscope.prediction.reach import USABLE
+from normscope.prediction.calibrated_range import USABLE
 from normscope.reporting import Reportable
 from normscope.results import plain
 from normscope.saving import save_text

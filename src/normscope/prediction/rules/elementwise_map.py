@@ -1,17 +1,18 @@
-r"""Elementwise functions, dropout, and products with constants.
+r"""The map of elementwise functions on Gaussian fields, and on fields of a known distribution.
 
 K' = E[phi phi]      G' = G E[phi' phi']      bend' = G E[phi''] E[phi'']
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from normscope.prediction.field import Cotangent, Field, Part, Spread, Strand
-from normscope.prediction.maximum import max_pool
+from normscope.prediction.kernels.cotangent import Cotangent, Spread, Strand
+from normscope.prediction.kernels.field import Field, Part
+from normscope.prediction.rules.max_pooling import max_pool
 from normscope.prediction.walk import Walk
 from normscope.theory.gaussian import Activation, Moments, Pairs, derivative, lean, length_slope
 from normscope.theory.gradient_overlaps import Origin
@@ -34,22 +35,23 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
     if x.pooled is not None and phi.monotone:
         place, window, before = x.pooled
         return max_pool(walk, place, activation(walk, name, before, phi), window)
-    walk.curved |= phi.line is None
+    walk.met.curved |= phi.line is None
     known = phi.line is not None and all(part.marginal is not None for part in x.parts)
     if not x.gaussian and not known:
         text = (
             "takes a sum, a pooling or data, which are not Gaussian; a Gaussian of the same moments took their place."
         )
-        walk.note(f"{phi.name} {text}", name)
+        walk.remarks.note(f"{phi.name} {text}", name)
     # Maxima come with their distribution too, and are no sums.
-    walk.rectified |= known and any(m.moved is not None for part in x.parts if (m := part.marginal))
+    walk.met.after_sum |= known and any(m.moved is not None for part in x.parts if (m := part.marginal))
     pairs = [x.sites.pairs(part.kernel, part.mean) for part in x.parts]
     joined = [Joined(m, p) if known and (m := part.marginal) else None for part, p in zip(x.parts, pairs, strict=True)]
     gaussian = [of.moments(phi) if of else phi.moments(p) for of, p in zip(joined, pairs, strict=True)]
     found = [_of_batch(phi, x, *each) for each in zip(x.parts, pairs, gaussian, strict=True)]
     lengths = [_lengths(phi, x, part, p) for part, p in zip(x.parts, pairs, strict=True)]
-    walk.lengths *= max(_lengthens(phi, part, p) for part, p in zip(x.parts, pairs, strict=True))
-    walk.leans |= {id(part.kernel): _lean(phi, p) for part, p in zip(x.parts, pairs, strict=True)}
+    walk.met.length_growth *= max(_lengthens(phi, part, p) for part, p in zip(x.parts, pairs, strict=True))
+    for part, p in zip(x.parts, pairs, strict=True):
+        part.readers.lean = _lean(phi, p)
     places = [_places(phi, *each) for each in zip(x.parts, pairs, joined, strict=True)]
     parts = tuple(
         Part(
@@ -80,11 +82,11 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
             g, bend, _ = _through_strands(phi, x, cotangent, [Joined(marginal, pairs[0])])
         two = tuple(_two(x, *each) for each in zip(x.parts, gaussian, found, cotangent.two, strict=True))
         single, crossed = _uneven(x, cotangent, [pairs for _, pairs in lengths])
-        more = Spread(0.0, 0.0, crossed, (1 + 2 / walk.outputs) * single, _apart(x, cotangent.g, g))
+        more = Spread(0.0, 0.0, crossed, (1 + 2 / walk.tape.outputs) * single, _apart(x, cotangent.g, g))
         spread = cotangent.spread.plus(more)
         return [Cotangent(g, bend, two, spread, strands, _masked(x, cotangent, g, found))]
 
-    return walk.record(out, [x], back, bends=f"{name!r} ({phi.name})")
+    return walk.tape.record(out, [x], back, bends=f"{name!r} ({phi.name})")
 
 
 def of_gaussian(x: Field) -> Marginal | None:
@@ -219,82 +221,3 @@ def _lengthens(phi: Activation, part: Part, pairs: Pairs) -> float:
 def _of_two(x: Field, slope: Tensor) -> float:
     """Mean over pairs of different samples, or of all of a real batch."""
     return average(slope[-1])
-
-
-def multiplied(
-    walk: Walk, x: Field, factor: Callable[[Field], Tensor | float], of_mean: float, *, gaussian: bool
-) -> Field:
-    """Kernels times a factor for each pair, the same for what comes back."""
-    by = factor(x)
-    parts = tuple(
-        replace(
-            part,
-            kernel=part.kernel * by,
-            mean=part.mean * of_mean,
-            tangent=part.tangent * of_mean**2,
-            noise=part.noise * of_mean**4,
-            few=part.few * of_mean**4,
-            marginal=None,
-            fresh=None if part.fresh is None else part.fresh * of_mean**2,
-        )
-        for part in x.parts
-    )
-    out = Field(x.sites, parts, x.shape, gaussian, x.roots)
-
-    def back(cotangent: Cotangent) -> list[Cotangent]:
-        _known_after(walk, x, out)
-        bend = tuple(b * of_mean**4 for b in cotangent.bend)
-        two = tuple(both * of_mean**2 for both in cotangent.two)
-        return [Cotangent(tuple(g * by for g in cotangent.g), bend, two, cotangent.spread, origin=cotangent.origin)]
-
-    return walk.record(out, [x], back)
-
-
-def scale(walk: Walk, x: Field, factor: float) -> Field:
-    """factor x."""
-    return multiplied(walk, x, lambda _: factor * factor, factor, gaussian=x.gaussian)
-
-
-def dropout(walk: Walk, x: Field, p: float, *, whole_channels: bool) -> Field:
-    """A fresh mask for each value (or channel) of each sample, kept values divided by 1 - p."""
-    if not 0 <= p < 1:
-        raise ValueError(f"drops with probability {p}, and nothing is left")
-    if p == 0:
-        return x
-
-    def factor(field: Field) -> Tensor:
-        same = field.sites.same()
-        if whole_channels and field.sites.form != "samples":
-            same = torch.zeros_like(same)
-            same[0] = 1
-        return 1 + same * (p / (1 - p))
-
-    return multiplied(walk, x, factor, 1.0, gaussian=False)
-
-
-def shift(walk: Walk, x: Field, constant: float) -> Field:
-    """x + constant."""
-    parts = tuple(
-        replace(
-            part,
-            kernel=part.kernel + constant * (x.sites.ends(part.mean)[0] + x.sites.ends(part.mean)[1]) + constant**2,
-            mean=part.mean + constant,
-            marginal=None,
-        )
-        for part in x.parts
-    )
-    out = Field(x.sites, parts, x.shape, x.gaussian, x.roots)
-
-    def back(cotangent: Cotangent) -> list[Cotangent]:
-        _known_after(walk, x, out)
-        return [cotangent]
-
-    return walk.record(out, [x], back)
-
-
-def _known_after(walk: Walk, x: Field, out: Field) -> None:
-    """What a normalizer or an activation of `out` is known by, those before `x` ask for by its kernels."""
-    for before, after in zip(x.parts, out.parts, strict=True):
-        for known in (walk.normed, walk.leans):
-            if id(after.kernel) in known:
-                known[id(before.kernel)] = known[id(after.kernel)]

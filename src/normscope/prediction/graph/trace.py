@@ -14,16 +14,16 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils._pytree import TreeSpec
 
-from normscope.prediction import modules
-from normscope.prediction.mutation import WritingProxy
-from normscope.prediction.refusal import UnknownOperation, check_gradients_on
-from normscope.prediction.unread import unread
+from normscope.prediction import rules
+from normscope.prediction.graph.in_place import WritingProxy
+from normscope.prediction.graph.trace_failure import not_traced
+from normscope.prediction.refusals import UnknownOperation, check_gradients_on
 
 _PLAIN = frozenset({bool, int, float, str, type(None)})
 
 
 @dataclass(frozen=True)
-class Reading:
+class TracedGraph:
     """A graph, and what its nodes name.
 
     exported: the model's own tensors by the names of the graph's inputs, for a graph of torch.export; None for one of
@@ -37,7 +37,7 @@ class Reading:
     returns: TreeSpec | None = None
 
 
-def read(model: nn.Module, shape: tuple[int, ...]) -> Reading:
+def trace(model: nn.Module, shape: tuple[int, ...]) -> TracedGraph:
     """The graph for inputs of this shape; refused, with the place in the forward, where neither way can read it."""
     submodule = dict(model.named_modules(remove_duplicate=False)).__getitem__
     with warnings.catch_warnings():
@@ -45,14 +45,14 @@ def read(model: nn.Module, shape: tuple[int, ...]) -> Reading:
         try:
             _check_forwards(model)
             graph = _Tracer().trace(model, _defaults(model))
-            return Reading(graph, lambda path: _attribute(model, path), submodule)
+            return TracedGraph(graph, lambda path: _attribute(model, path), submodule)
         except UnknownOperation:
             raise
         except Exception as by_fx:
             try:
                 return _exported(model, shape, submodule)
             except Exception as by_export:
-                raise unread(model, by_fx, by_export) from by_fx
+                raise not_traced(model, by_fx, by_export) from by_fx
 
 
 class _Tracer(fx.Tracer):
@@ -63,7 +63,7 @@ class _Tracer(fx.Tracer):
         self._thread = get_ident()
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return modules.has_rule(m) or super().is_leaf_module(m, module_qualified_name)
+        return rules.rule_of_module(m) is not None or super().is_leaf_module(m, module_qualified_name)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return WritingProxy(node, self)
@@ -115,7 +115,7 @@ def _attribute(model: nn.Module, path: str) -> Any:
     return found
 
 
-def _exported(model: nn.Module, shape: tuple[int, ...], submodule: Callable[[str], nn.Module]) -> Reading:
+def _exported(model: nn.Module, shape: tuple[int, ...], submodule: Callable[[str], nn.Module]) -> TracedGraph:
     """torch.export's graph of plain operations; shape: of a batch."""
     like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
     # One number seen as a batch: export asks for shapes alone.
@@ -132,7 +132,7 @@ def _exported(model: nn.Module, shape: tuple[int, ...], submodule: Callable[[str
     # Buffers that were written are outputs of the graph too.
     both = zip(out.args[0], signature.output_specs, strict=True)
     out.args = (tuple(value for value, spec in both if spec.kind.name == "USER_OUTPUT"),)
-    return Reading(program.graph, state.__getitem__, submodule, given, program.call_spec.out_spec)
+    return TracedGraph(program.graph, state.__getitem__, submodule, given, program.call_spec.out_spec)
 
 
 @contextlib.contextmanager

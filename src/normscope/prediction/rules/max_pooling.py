@@ -1,12 +1,16 @@
-"""Max pooling of a Gaussian field or of a rising activation of one."""
+"""The rule of max pooling, for Gaussian fields and rising activations of them."""
 
 from dataclasses import replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from normscope.prediction.field import Cotangent, Field, Part
-from normscope.prediction.refusal import UnknownOperation
+from normscope.prediction.kernels.cotangent import Cotangent
+from normscope.prediction.kernels.field import Field, Part
+from normscope.prediction.refusals import UnknownOperation
+from normscope.prediction.rules.registry import rule
+from normscope.prediction.rules.windows import pooling_window
 from normscope.prediction.walk import Walk
 from normscope.theory.convolved_kernels import convolve, convolve_back, pool, pool_back
 from normscope.theory.gaussian import LINEAR
@@ -19,6 +23,29 @@ from normscope.theory.taps import Window, taps_inside
 MAXIMA_SEEN = (0.8, 1.9)
 
 
+@rule(
+    "max_pool1d",
+    "max_pool2d",
+    modules=[nn.MaxPool1d, nn.MaxPool2d],
+    settings=("kernel_size", "stride", "padding", "dilation", "ceil_mode"),
+)
+def max_pooling(
+    walk: Walk,
+    name: str,
+    x: Field,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Field:
+    """Max pooling, with torch's arguments."""
+    if any(d != 1 for d in (dilation if isinstance(dilation, (tuple, list)) else (dilation,))):
+        raise UnknownOperation("takes maxima over dilated windows, which has no map here. Pool without dilation")
+    return max_pool(walk, name, x, pooling_window(x, kernel_size, stride, padding, dilation, ceil_mode))
+
+
 def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
     """The activation and the maximum together: a rising phi takes the largest place to the largest value."""
     phi, before = x.before or (LINEAR, x)
@@ -27,10 +54,10 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
             "takes maxima of values that are no rising activation of Gaussian ones, which has no map here. Pool after "
             "the normalizer, or average"
         )
-    walk.note(
+    walk.remarks.note(
         f"{name}: maxima by quadrature with equal correlations inside a window, and to second order between windows."
     )
-    walk.doubt(MAXIMA_SEEN)
+    walk.remarks.widen(MAXIMA_SEEN)
     after = window.after
     parts, backs = [], []
     for part in before.parts:
@@ -76,7 +103,7 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
             twos.append(torch.stack([pair, pool_back(window, slope * drift)]))
         return [Cotangent(tuple(sent), tuple(bends), tuple(twos), cotangent.spread, origin=cotangent.origin)]
 
-    return walk.record(out, [before], back, bends=f"{name!r} (max pooling)")
+    return walk.tape.record(out, [before], back, bends=f"{name!r} (max pooling)")
 
 
 def _inside(window: Window, covariance: Tensor, q: Tensor) -> float:

@@ -1,4 +1,4 @@
-r"""Linear maps and convolutions with independent weights.
+r"""Sums of a tensor's values with independent weights: the map of linear layers and convolutions.
 
     q = sigma_w^2 mean_taps(qh) + sigma_b^2          sigma_w^2 = fan_in mean(W^2), sigma_b^2 = mean(b^2), as they stand
     G' = sigma_w^2 (transposed taps) G               summed over channels
@@ -13,8 +13,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from normscope.prediction.field import INPUTS, Cotangent, Field, Part, Root, Spread
-from normscope.prediction.refusal import UnknownOperation, misfit
+from normscope.prediction.kernels.cotangent import Cotangent, Spread
+from normscope.prediction.kernels.field import INPUTS, Field, Part, ReaderFacts, Root
+from normscope.prediction.layer_row import LayerInputs
+from normscope.prediction.refusals import UnknownOperation
 from normscope.prediction.walk import Walk
 from normscope.theory.convolved_kernels import convolve, convolve_back
 from normscope.theory.gradient_overlaps import Origin
@@ -28,53 +30,7 @@ NARROW = 30
 _SHARED = 0.1
 
 
-def linear(walk: Walk, name: str, x: Field, weight: Tensor, bias: Tensor | None) -> Field:
-    """torch.nn.Linear on (N, features)."""
-    if not x.flat:
-        raise ValueError(
-            f"takes a linear map of the last dimension of {x.said()}; only (N, features) has "
-            "a map here. Flatten before it, or write it as a 1x1 convolution."
-        )
-    if weight.shape[1] != x.shape[0]:
-        raise misfit(x, weight.shape[1], "features")
-    window = Window(x.sites, (x.sites.height, x.sites.width), (1, 1), (0, 0))
-    return _map(walk, name, "Linear", x, weight, bias, window, (weight.shape[0],))
-
-
-def convolution(
-    walk: Walk,
-    name: str,
-    x: Field,
-    weight: Tensor,
-    bias: Tensor | None,
-    *,
-    stride: tuple[int, int],
-    padding: tuple[int, int],
-    dilation: tuple[int, int],
-    groups: int,
-) -> Field:
-    """torch.nn.Conv1d and Conv2d with zero padding."""
-    dims = weight.ndim - 2
-    if len(x.shape) != dims + 1:
-        sides = "H, W" if dims == 2 else "L"
-        said = f"takes (N, C, {sides}) and gets {x.said()}"
-        if x.roots == {INPUTS}:
-            said += f". Pass input_shape=({weight.shape[1] * groups}, {sides}), that of one sample"
-        raise ValueError(said)
-    if weight.shape[0] % groups:
-        raise ValueError(f"gives {weight.shape[0]} channels in {groups} groups, which do not divide them")
-    if weight.shape[1] * groups != x.channels:
-        raise misfit(x, weight.shape[1] * groups, "channels")
-    kernel = (1, *weight.shape[2:])[-2:]
-    window = Window(x.sites, (kernel[0], kernel[1]), stride, padding, dilation)
-    after = window.after
-    shape = (weight.shape[0], after.height, after.width) if dims == 2 else (weight.shape[0], after.width)
-    if groups > 1 and weight[0].numel() < NARROW:
-        walk.note(f"each channel sums {weight[0].numel()} inputs, few for a theory of sums of many.", name)
-    return _map(walk, name, f"Conv{dims}d", x, weight, bias, window, shape, groups)
-
-
-def _map(
+def weighted_sum(
     walk: Walk,
     name: str,
     kind: str,
@@ -85,10 +41,9 @@ def _map(
     shape: tuple[int, ...],
     groups: int = 1,
 ) -> Field:
-    key = (id(weight), id(bias), id(x), window)
-    if key in walk.made:
-        # The same weights on the same tensor: the same values, not another draw.
-        return walk.made[key]
+    key = (weight, bias, x, window)
+    if key in walk.used.fields:
+        return walk.used.fields[key]
     if weight.grad_fn is not None or (bias is not None and bias.grad_fn is not None):
         raise UnknownOperation(
             "has weights that are computed from parameters, which has no map here. Use the parameters themselves, or "
@@ -98,13 +53,13 @@ def _map(
     sigma_w2 = fan_in * _finite("weights", mean_square(weight))
     sigma_b2 = 0.0 if bias is None else _finite("biases", mean_square(bias))
     after = window.after
-    walk.offsets |= after.form == "torus"
+    walk.met.without_borders |= after.form == "torus"
     inputs, tangent = x.mixture()
     patch = convolve(window, inputs)
     kernel = sigma_w2 * patch + sigma_b2
-    uses = walk.used.setdefault(id(weight), [])
+    uses = walk.used.layers.setdefault(weight, [])
     if uses:
-        walk.note(
+        walk.remarks.note(
             f"{name} uses weights a second time (first in {uses[0]}): the uses are taken as independent draws, and "
             "what they add together beyond their sum is left out."
         )
@@ -118,7 +73,8 @@ def _map(
         **_moments(x.sites, inputs, "qh"),
         **_moments(after, kernel, "q"),
     )
-    row.inputs = (x.sites, inputs, x.channels)
+    readers = x.parts[0].readers if len(x.parts) == 1 else ReaderFacts()
+    row.inputs = LayerInputs(x.sites, inputs, x.channels, readers)
     row.of_data = x.roots == {INPUTS}
     row.taps, row.sites = window.taps, after.count
     mean = torch.zeros_like(after.diagonal(kernel))
@@ -142,20 +98,20 @@ def _map(
     def back(cotangent: Cotangent) -> list[Cotangent]:
         (g,), (came,) = cotangent.g, cotangent.two
         row.numbers.update(_gradients(after, g))
-        kept = walk.normed.get(id(kernel), 1.0)
+        kept = 1.0 if part.readers.kept_by_norm is None else part.readers.kept_by_norm
         sent = (sigma_w2 * kept) * convolve_back(window, g)
         sites = independent_sites(x.sites, sent, inputs)
         # What is a sample's own meets what all share at every site, and these are independent too.
         own = cotangent.spread._replace(apart=cotangent.spread.apart / sites[0])
         if walk.trains(weight):
-            walk.adds(row, after, g * (fan_in * patch), own)
+            row.add(after, g * (fan_in * patch), own)
         if walk.trains(bias):
-            walk.adds(row, after, g, own)
-        cotangent = walk.drawn(cotangent, out)
+            row.add(after, g, own)
+        cotangent = walk.tape.drawn(cotangent, out)
         if cotangent.origin is not None:
             # Weights see what two samples' inputs share, biases all.
             seen = fan_in * walk.trains(weight) * after.two(patch) + float(walk.trains(bias))
-            walk.hands(row, cotangent.origin, after.summed((g[0, 0] - g[0, 1]) * seen))
+            row.hand_down(cotangent.origin, after.summed((g[0, 0] - g[0, 1]) * seen))
         two = sigma_w2 * came
         two[0] *= kept
         if walk.trains(weight):
@@ -164,12 +120,14 @@ def _map(
         widths = [x.channels * n for n in sites]
         # What C outputs' squares add to the length of a gradient, as far as samples do not share it.
         alone = 1 - (row.numbers["qt_xy"] / row.numbers["qt"]) ** 2 if row.numbers["qt"] > 0 else 0.0
-        more = Spread(1 / widths[0], 1 / widths[1], 1 / widths[1], 2 * max(alone, 0.0) / (walk.outputs * widths[1]))
+        more = Spread(
+            1 / widths[0], 1 / widths[1], 1 / widths[1], 2 * max(alone, 0.0) / (walk.tape.outputs * widths[1])
+        )
         spread = cotangent.spread.plus(more)
         shares: tuple[Tensor, ...] = (sent,)
         twos: tuple[Tensor, ...] = (two,)
         if len(x.parts) > 1:
-            walk.drifts[id(inputs)] = two[1]
+            readers.drift = two[1]
             shares, twos = (tuple(of * (p.channels / x.channels) for p in x.parts) for of in (sent, two))
         return [
             Cotangent(
@@ -181,8 +139,8 @@ def _map(
             )
         ]
 
-    walk.made[key] = out
-    return walk.record(out, [x], back, maps=True)
+    walk.used.fields[key] = out
+    return walk.tape.record(out, [x], back, maps=True)
 
 
 def kept_by_norm(fan_in: float, share: float = 1.0) -> float:

@@ -1,10 +1,10 @@
-"""The range in which networks like this one were measured, where no warning says more (`walk.USUAL` is the narrowest).
+"""The calibrated range of networks that get no warning; `remarks.USUAL` is the narrowest.
 
 Fitted on the first draw of `benchmarks/calibration.py`, random networks over three seeds each, and judged once on the
 second. A range wider than a factor of `USABLE` is no answer.
 """
 
-from normscope.prediction.spectrum import Spectrum
+from normscope.prediction.kernels.mode_eigenvalues import ModeEigenvalues
 from normscope.prediction.walk import Walk
 
 # Highest over lowest multiple up to which a prediction names a learning rate.
@@ -23,22 +23,22 @@ _STRETCHED, _STRETCHED_SEEN = 2.5, (0.85, 2.35)
 _FEW, _FEW_SEEN, _FEW_NARROW = 9, (0.69, 1.5), (0.69, 1.9)
 
 
-def calibrated(walk: Walk, found: Spectrum) -> None:
+def widen_range(walk: Walk, found: ModeEigenvalues) -> None:
     """Widens the range by what the prediction itself tells."""
     spread = max(row.spread[0] for row in walk.rows)
     top, infinite = max((found.mean, found.mean_infinite), (found.data, found.data_infinite))
     raised = top / infinite if infinite > 0 else 1.0
     if spread > _NARROW or raised > _CORRECTED:
-        walk.doubt(_SOME)
+        walk.remarks.widen(_SOME)
     if raised > _WIDENED:
         vectors = all(row.sites == 1 for row in walk.rows)
-        walk.doubt(_FACTORS if vectors and spread > _DEEP else _MORE)
-    if raised > _STRETCHED and walk.curved:
-        walk.doubt(_STRETCHED_SEEN)
+        walk.remarks.widen(_FACTORS if vectors and spread > _DEEP else _MORE)
+    if raised > _STRETCHED and walk.met.curved:
+        walk.remarks.widen(_STRETCHED_SEEN)
     if found.data > _CLOSE * found.mean:
         normalized = any(row.kind == "BatchNorm" for row in walk.rows)
-        walk.doubt(_BATCH_NORM if normalized else _DATA)
-        if normalized and walk.curved and raised > _CURVED:
-            walk.doubt(_CURVED_SEEN)
-    if any(row.of_data and row.inputs and row.inputs[2] * row.taps <= _FEW for row in walk.rows):
-        walk.doubt(_FEW_NARROW if spread > _NARROW else _FEW_SEEN)
+        walk.remarks.widen(_BATCH_NORM if normalized else _DATA)
+        if normalized and walk.met.curved and raised > _CURVED:
+            walk.remarks.widen(_CURVED_SEEN)
+    if any(row.of_data and row.inputs and row.inputs.channels * row.taps <= _FEW for row in walk.rows):
+        walk.remarks.widen(_FEW_NARROW if spread > _NARROW else _FEW_SEEN)
