@@ -1,9 +1,10 @@
-r"""`predict`: lambda_max and eta* from the network's own graph, without data, training or random numbers.
+r"""`predict`: lambda_max and eta* from the network's graph, without data, training or random numbers.
 
     lambda_max = loss factor x max(mean mode, data modes)         eta* = factor / lambda_max
 
-The kernels of all layers go forward through the graph, those of the gradient come back, and every trained tensor adds
-its part (`theory/` has the maps, docs/theory.md their derivation). Two calls give the same bits.
+Kernels (second moments) of all tensors go forward through the graph, kernels of the gradient come back, and every
+trained tensor adds its part to lambda_max. `theory/` has the maps, docs/theory.md derives them. Two calls give the same
+bits.
 """
 
 import gc
@@ -38,15 +39,15 @@ from normscope.theory.softmax import curvatures
 LOSSES = ("half_mse", "half_sse", "mse", "cross_entropy")
 THEORIES = ("corrected", "paper")
 READINGS = ("batch", "frozen")
-# Mean square of what is a sample's own of the outputs, from which on softmax was seen to differ much between samples.
+# Mean square of the part of the outputs that samples do not share, above which softmax differs much between samples.
 _SATURATED = 2.5
-# Measured over predicted lambda with cross-entropy, and from which mean square of a sample's own outputs on it is more.
+# Measured over predicted lambda with cross-entropy; _UNEQUAL_SEEN from a mean square _UNEQUAL of that part on.
 _ENTROPY_SEEN, _UNEQUAL, _UNEQUAL_SEEN = (0.85, 1.5), 0.4, (0.85, 2.2)
 
 
 @contextmanager
 def _without_collecting() -> Iterator[None]:
-    """Cycles of garbage wait: the walk holds all that it makes, and looking through that frees nothing."""
+    """Switch the garbage collector off: the walk holds everything that it makes, so that a collection frees nothing."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -56,7 +57,7 @@ def _without_collecting() -> Iterator[None]:
             gc.enable()
 
 
-# While fx reads a graph the class of all modules is patched.
+# One call at a time: while torch.fx traces, it patches the class of all modules.
 @in_turn
 @_without_collecting()
 def predict(
@@ -72,24 +73,36 @@ def predict(
     batch: Tensor | None = None,
     parameters: Callable[[str, nn.Parameter], bool] | None = None,
 ) -> Prediction:
-    """lambda_max and eta* of the model as it is initialized, by mean-field theory; the model is not run.
+    """Predict lambda_max and eta* of a model at initialization by mean-field theory; the model is not run on data.
 
     Variances are read off the model as it stands: sigma_w^2 = fan_in mean(W^2), sigma_b^2 = mean(b^2), gamma and beta
-    from the normalizers. A trained network's weights are not independent, and the answer is then that of a random
-    network with the same variances.
+    from the normalizers. Weights are taken as independent. A trained network's are not: its prediction is that of a
+    random network with the same variances.
 
     Args:
-        model: in the modes it trains in; its forward takes one tensor of samples and gives (N, outputs), or (N,).
-        input_shape: of one sample, without the batch dimension; inputs are taken as independent standard values.
-        loss: "cross_entropy", with which eta* is the limit of the local quadratic at initialization and not of
-            training; or squared error: "half_mse" (1/2 sum over outputs, mean over samples), "half_sse" or "mse"
-            (torch.nn.MSELoss).
-        batch_size: m; the data modes and BatchNorm's statistics depend on it.
-        momentum, nesterov: of gradient descent.
-        theory: "corrected", or "paper" for the formulas as printed (MLPs and CNNs of their form).
-        stats: "batch", through BatchNorm's statistics as trained, or "frozen", with them held constant.
-        batch: real inputs (m, *input_shape) whose overlaps take the place of independent values'; sets batch_size.
-        parameters: (name, parameter) -> whether it is trained; all that require gradients by default.
+        model: the network, in the mode in which it trains. Its forward takes one tensor of samples and gives
+            (N, outputs) or (N,).
+        input_shape: shape of one sample, without the batch dimension. Inputs are taken as independent standard values.
+        loss: "cross_entropy" (default), or squared error: "half_mse" (1/2 sum over outputs, mean over samples),
+            "half_sse" or "mse" (torch.nn.MSELoss). With cross-entropy eta* is the limit of the local quadratic at
+            initialization; training usually survives rates far above it.
+        batch_size: number of samples m; the data modes and BatchNorm's statistics depend on it.
+        momentum: momentum of gradient descent.
+        nesterov: whether the momentum is Nesterov's.
+        theory: "corrected" (default), or "paper" for the formulas as printed by Wei et al. 2019, for MLPs and CNNs of
+            their form.
+        stats: "batch" (default): BatchNorm's statistics are differentiated through, as in training; "frozen": they are
+            held constant.
+        batch: real inputs (m, *input_shape), whose overlaps replace those of independent values; sets batch_size.
+        parameters: function (name, parameter) -> whether the parameter is trained; by default all that require
+            gradients.
+
+    Returns:
+        The prediction, with the two modes, one row for each layer, warnings and notes.
+
+    Raises:
+        UnknownOperation: the model has an operation that the theory has no map for; the message names it.
+        ValueError: an argument does not fit, or the prediction is not a finite number.
 
     Example: one linear layer on d independent inputs has lambda = (1 + sqrt(d / m))^2 up to its last digits.
         >>> found = predict(nn.Linear(50, 1, bias=False), (50,), "half_mse", batch_size=200)
@@ -111,7 +124,7 @@ def predict(
     if not trained:
         raise ValueError("The model has no trainable parameters, or parameters= leaves none; lambda is by those.")
     x, images = input_field(shape, batch_size, batch, sum(p.ndim > 1 for _, p in named))
-    # Reading the graph calls the model's forward, on copies: they are what is walked through too.
+    # Tracing calls the model's forward, on copies of its tensors; the walk goes through the copies too.
     with restored(inner):
         chosen = {p for name, p in inner.named_parameters() if name in trained}
         walk = Walk(x.sites.batch, stats == "batch", lambda tensor: tensor is not None and tensor in chosen)
@@ -180,7 +193,7 @@ def _shape(input_shape: Any) -> tuple[int, ...]:
 
 def _check_finite(found: ModeEigenvalues) -> None:
     numbers = (found.mean, found.mean_infinite, found.data, found.data_infinite)
-    # Where there are no data modes they are minus infinity.
+    # Minus infinity stands for data modes that do not exist.
     if not all(math.isfinite(n) or n == -math.inf for n in numbers):
         raise ValueError(
             "The prediction is not a finite number: on their way through the layers the signals or their gradients "
@@ -211,7 +224,7 @@ def _check_output(walk: Walk, out: Field) -> None:
 
 
 def _loss_factor(walk: Walk, loss: str, out: Field, batch: int) -> float:
-    """lambda of a loss over that of half_mse, for the output that it bends most; the walk is told of the others."""
+    """lambda of the loss over lambda of half_mse, for the output of largest curvature; sets `walk.loss_heights`."""
     outputs = out.shape[0]
     if loss != "cross_entropy":
         return {"half_mse": 1.0, "half_sse": float(batch), "mse": 2.0 / outputs}[loss]
@@ -226,7 +239,7 @@ def _loss_factor(walk: Walk, loss: str, out: Field, batch: int) -> float:
 
 
 def _moments(out: Field) -> tuple[float, float]:
-    """Mean square of the outputs, and mean product of two samples'."""
+    """Mean square of the outputs, and mean product of two samples' outputs."""
     sites, kernel = out.sites, out.parts[0].kernel
     q = float(sites.diagonal(kernel).mean())
     return q, float(sites.mix(kernel).mean() * sites.batch - q) / max(sites.batch - 1, 1)

@@ -1,4 +1,4 @@
-"""The printed theory of seed 002 for a network that has its form: linear maps or convolutions, BatchNorm, ReLU."""
+"""The formulas as printed by Wei et al. 2019, for networks of linear maps, convolutions, BatchNorm and ReLU."""
 
 import itertools
 import math
@@ -14,7 +14,7 @@ _KNOWN = ("linear", "conv2d", "batchnorm1d", "batchnorm2d", "relu", "flatten", "
 
 
 def as_printed(walk: Walk, x: Field) -> ModeEigenvalues:
-    """Claim 3.1's sum with the variances, gammas and sizes of the walked network; order parameters into its rows."""
+    """The sum of Claim 3.1 for the variances, gammas and sizes of the network; fills order parameters into the rows."""
     others = sorted({called for called in walk.met.called if called.lower() not in _KNOWN})
     layers = [row for row in walk.rows if row.inputs is not None]
     relus = sum(called.lower() == "relu" for called in walk.met.called)
@@ -67,7 +67,7 @@ def _printed(walk: Walk, layers: list[LayerRow], convolutions: int, x: Field) ->
 
 
 def _gammas(walk: Walk, layers: list[LayerRow]) -> list[float | None]:
-    """Of the BatchNorm between each layer and the next."""
+    """gamma of the BatchNorm between each layer and the next; None where there is no BatchNorm."""
     places = [next(i for i, row in enumerate(walk.rows) if row is layer) for layer in layers]
     found: list[float | None] = []
     for here, there in itertools.pairwise(places):

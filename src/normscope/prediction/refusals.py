@@ -1,4 +1,4 @@
-"""What predict cannot answer, said by name with the way out; and networks that are refused before they are read."""
+"""Refusals: messages that name what predict cannot answer and the way out, and checks of a model before tracing."""
 
 import inspect
 
@@ -15,11 +15,11 @@ WAY_OUT = (
 
 
 class UnknownOperation(ValueError):
-    """An operation without a moment map; the message names it."""
+    """Raised for an operation without a map of second moments; the message names the operation."""
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuses what a graph of the model's operations would not show."""
+    """Refuse a model with parts that a graph of its operations does not show: hooks, parametrizations."""
     for name, module in model.named_modules():
         kind = type(module)
         said = f"{name!r} ({kind.__name__})" if name else f"The model ({kind.__name__})"
@@ -53,7 +53,7 @@ def check_model(model: nn.Module) -> None:
 
 
 def check_wrapper(model: nn.Module) -> None:
-    """Refuses what has no graph of modules, or not the whole network's parameters, before it is looked into."""
+    """Refuse models that cannot be looked into, before anything is read off them: DataParallel, TorchScript."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a torch.nn.Module; got {type(model).__name__}.")
     for name, module in model.named_modules():
@@ -91,7 +91,7 @@ def _check_inputs(model: nn.Module) -> None:
 
 
 def more_inputs(*names: str) -> str:
-    """Of a forward that takes others beside its first."""
+    """The message for a forward that takes further inputs beside its first."""
     return (
         f"The network takes more than one input ({', '.join(map(repr, names))} beside the first); predict knows one "
         "tensor of samples. Give the others defaults, or measure this network on one batch instead (ns.measure)."
@@ -99,7 +99,7 @@ def more_inputs(*names: str) -> str:
 
 
 def integer_input(path: str, kind: str) -> str:
-    """Of a token model."""
+    """The message for a model whose input is an integer index."""
     return (
         f"predict needs one float input; this model's first input is an integer index ({path}, {kind}). Measure it "
         "on one batch instead: ns.measure(model, loss_fn, batch)."
@@ -107,14 +107,14 @@ def integer_input(path: str, kind: str) -> str:
 
 
 def place(node: fx.Node) -> str:
-    """The module whose forward makes the call."""
+    """The path of the module whose forward makes the call, for messages."""
     stack = node.meta.get("nn_module_stack") or {}
     names = [entry[0] for entry in stack.values() if entry[0]]
     return repr(names[-1]) if names else "the model's forward"
 
 
 def misfit(x: Field, takes: int, what: str) -> ValueError:
-    """A layer's own size against what comes to it, and whether input_shape can mend it."""
+    """The error for a layer whose size does not fit its input, with the input_shape that would."""
     said = f"takes {takes} {what} and gets {x.shape[0] if x.flat else x.channels}. "
     if x.roots != {INPUTS}:
         mend = (
@@ -131,7 +131,7 @@ def misfit(x: Field, takes: int, what: str) -> ValueError:
 
 
 def check_gradients_on(name: str, where: str = "") -> None:
-    """Inside a forward: gradients are on outside of it, so off means that the forward turned them off."""
+    """Refuse an operation in a block of the forward that has turned gradients off; they are on around the forward."""
     if not torch.is_grad_enabled():
         raise UnknownOperation(
             f"{name!r}{f' in {where}' if where else ''} is called where the forward has turned gradients off "
@@ -143,6 +143,7 @@ def check_gradients_on(name: str, where: str = "") -> None:
 
 
 def check_channels(channels: int, x: Field) -> None:
+    """Refuse a layer that holds numbers for another count of channels than x has."""
     if x.flat and channels == x.shape[0] != x.channels:
         way = f"pass input_shape={x.shape}" if x.roots == {INPUTS} else "put it before the flattening"
         raise UnknownOperation(f"has numbers for each of the {channels} values of an image, no map here: {way}")

@@ -9,7 +9,7 @@ USUAL = (0.9, 1.2)
 
 @dataclass
 class Remarks:
-    """What a prediction says beside its numbers.
+    """Warnings, notes and the calibrated range of one prediction.
 
     warnings: where the theory is out of its depth. notes: conventions and approximations. layers_of: the layers that a
     note is about. calibrated_range: between which multiples of the answer networks like it were measured, on average

@@ -1,4 +1,4 @@
-"""What `predict` found."""
+"""The result of `predict`."""
 
 import json
 import math
@@ -24,20 +24,21 @@ _MODES = {"mean": "move alike", "data": "move apart"}
 
 @dataclass(frozen=True)
 class Prediction(Reportable):
-    """lambda_max and eta* of a network that was never run.
+    """lambda_max and eta* of a network, predicted before any training.
 
-    lambda_max: with the correction for finite width; lambda_infinite: without it. eta_star: the learning rate at which
-        the local quadratic turns unstable, for `optimizer` and `loss`.
-    seen: between which multiples of lambda_max networks like this one were measured, on average over seeds; wider where
-        a warning says why. Single networks lie further apart (docs/theory.md). Where it is wider than a factor of 3
-        `refusal` says so, and no learning rate to start with is named.
-    mode: "mean" where the eigenvector is constant over samples, "data" where it is not; mean_mode, data_mode: the
-        largest eigenvalue of either kind.
-    layers: one row a layer. sigma_w2, sigma_b2, gamma2: as they stand in the model. qh, qh_xy: second moments of what
-        enters, of one sample and of two; q, q_xy: of what leaves; variance: what a normalizer divides by. qt, qt_xy:
-        squared gradient of one output by what leaves, summed over units and sites, and its product between two samples,
-        for the output summed over the batch. mean, data: what the layer's parameters add to the two modes.
-    warnings: where the theory is out of its depth. notes: conventions and approximations that were used.
+    lambda_max: largest eigenvalue with the correction for finite width. lambda_infinite: without that correction.
+    eta_star: the learning rate at which the local quadratic turns unstable, for `optimizer` and `loss`.
+    seen: the calibrated range: between which multiples of lambda_max similar networks were measured, on average over
+        seeds. A warning says why where it is wider than usual. Single networks lie further apart (docs/theory.md).
+        Where it spans more than a factor of 3, `refusal` says so and no learning rate is named.
+    mode: the mode of lambda_max: "mean" where the eigenvector is constant over samples, "data" where it is not.
+    mean_mode, data_mode: the largest eigenvalue of either mode.
+    layers: one row for each layer. sigma_w2, sigma_b2, gamma2: variances in the model. qh, qh_xy: second moments of the
+        layer's input, of one sample and of two. q, q_xy: the same of its output. variance: the number whose root a
+        normalizer divides by. qt, qt_xy: squared gradient of one output by the layer's output, summed over units and
+        sites, and its product between two samples, for the output summed over the batch. mean, data: part of the two
+        modes that comes from the layer's parameters.
+    warnings: reasons why the theory may be wrong here. notes: conventions and approximations that were used.
     """
 
     lambda_max: float
@@ -63,15 +64,15 @@ class Prediction(Reportable):
     environment: dict[str, str | int]
 
     def frame(self) -> "pd.DataFrame":
-        """One row a layer, from the input on."""
+        """The rows of `layers` as a table, from the input to the output."""
         import pandas as pd
 
         return pd.DataFrame(list(self.layers))
 
     def verdict(self, lr: float) -> Verdict:
-        """What a learning rate of `lr` means here, worded for the loss; nothing where the theory cannot tell.
+        """Judge the learning rate `lr`, in words that fit the loss, and name the rate to start with.
 
-        And which one to start with, where nothing is measured.
+        Where `lr` lies inside the uncertainty of eta*, the verdict's `good` is None.
         """
         source = f"mean-field theory at initialization, {self.theory}, statistics {self.stats!r}"
         found = stability_verdict(
@@ -86,43 +87,43 @@ class Prediction(Reportable):
 
     @property
     def refusal(self) -> str:
-        """Why the theory names no learning rate for this network, and what does; empty where it names one.
+        """The reason why no learning rate is named for this network, and what to do; empty where one is named.
 
-        The numbers stay, for what they say of the layers: between which multiples of lambda_max such networks were
-        measured is known, and is too wide.
+        The other numbers stay, for what they tell about the layers.
         """
         low, high = self.seen
         if self.theory != "corrected" or high <= USABLE * low:
             return ""
         return (
             f"No learning rate can be named from theory: networks like this one were measured at {low:.2g} to "
-            f"{high:,.3g} times this lambda_max, a range of more than a factor of {USABLE:g}. Measure this one on one "
-            "batch instead (ns.measure; normscope measure)."
+            f"{high:,.3g} times this lambda_max, a range of more than a factor of {USABLE:g}. Measure this network on "
+            "one batch instead (ns.measure; normscope measure)."
         )
 
     @property
     def start_rate(self) -> float:
-        """The learning rate to start training with; nan where there is none, and for the theory as printed."""
+        """The learning rate to start training with; nan where none is named, and for the theory as printed."""
         return math.nan if self.theory != "corrected" or self.refusal else by_theory(self.eta_star)
 
     @property
     def advice(self) -> str:
-        """`start_rate` in words with what is known of it, or why there is none."""
+        """`start_rate` in words with its doubt, or the reason why none is named."""
         if self.theory != "corrected":
             return ""
         return self.refusal or theory_advice(self.eta_star, self.loss_kind)
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """The prediction as plain data, for JSON."""
         return {"kind": "prediction", "schema": SCHEMA} | plain(
             asdict(self) | {"start_rate": self.start_rate, "advice": self.advice, "refusal": self.refusal}
         )
 
     def to_json(self) -> str:
+        """The prediction as JSON text."""
         return json.dumps(self.plain(), indent=1, allow_nan=False)
 
     def save(self, path: str | Path) -> None:
-        """As plain JSON; numbers that JSON has no word for (inf, nan) as strings."""
+        """Save the prediction as plain JSON; inf and nan, which JSON does not have, as strings."""
         save_text(path, self.to_json() + "\n")
 
     def _sections(self) -> Sequence[Any]:
@@ -131,7 +132,7 @@ class Prediction(Reportable):
         return [prediction_section("Prediction", self.plain())]
 
     def summary(self) -> str:
-        """The answer or why there is none, the modes, and every warning and note."""
+        """The answer, or the reason why no rate is named; the modes; every warning and note."""
         other = "data" if self.mode == "mean" else "mean"
         beside = {"mean": self.mean_mode, "data": self.data_mode}[other]
         lines = [
@@ -144,7 +145,7 @@ class Prediction(Reportable):
             lines += [self.advice] if self.advice and not self.refusal else []
             if not self.refusal:
                 lines.append(
-                    f"networks like this one had {low:.2g} to {high:.3g} times this lambda_max, measured over seeds"
+                    f"Measured on similar networks: {low:.2g} to {high:.3g} times this lambda_max (means over seeds)"
                 )
         if math.isfinite(beside):
             lines.append(

@@ -1,4 +1,4 @@
-"""What is said beside the answer: where the theory is out of its depth, and what it took for granted."""
+"""Warnings and notes of a prediction: where the theory may be wrong, and what it took for granted."""
 
 import math
 
@@ -7,13 +7,14 @@ from normscope.prediction.remarks import USUAL
 from normscope.prediction.rules.weighted_sums import NARROW
 from normscope.prediction.walk import Walk
 
-# Measured over predicted lambda with fewer channels.
+# Measured over predicted lambda with fewer than NARROW channels.
 NARROW_SEEN = (0.9, 1.5)
-# And after residual sums: ResNet-18 on 8x8 images with statistics held (the lowest), MLPs of 32 channels (the highest).
+# Measured over predicted lambda after residual sums: ResNet-18 on 8x8 images with statistics held (lowest), MLPs of 32
+# channels (highest).
 SUMS_SEEN = (0.75, 1.5)
 # Growth of squared gradients through the network that is worth a warning.
 _STEEP = 1e3
-# Measured over predicted lambda where they grow so; where they shrink nothing was seen to be off.
+# Measured over predicted lambda where gradients grow so; where they shrink, predictions are as good as elsewhere.
 _EXPLODED = (0.5, 1.4)
 # Data modes beside the mean mode, and the correction for finite width, from which on answers were seen to be off.
 _CLOSE, _RAISED = 0.8, 1.5
@@ -32,7 +33,10 @@ _LONGER = 1.9
 
 
 def common(walk: Walk, found: ModeEigenvalues, outputs: int, *, given: bool, pairs: bool) -> None:
-    """Warnings and notes of every prediction; given, pairs: whether a batch was, and every pair of it is known."""
+    """Add the warnings and notes that any prediction may have.
+
+    given: whether a batch was given. pairs: whether the overlap of every pair of samples is known.
+    """
     widths = [row.numbers["width"] for row in walk.rows if row.inputs is not None]
     hidden = [int(w) for w in widths[:-1]]
     if hidden and min(hidden) < NARROW:
@@ -73,7 +77,7 @@ def _deep(walk: Walk) -> None:
 
 
 def lengths(walk: Walk, variance: float) -> None:
-    """Of a batch of images; variance: relative one of their squared lengths."""
+    """Warn of a batch of images of unequal length; variance: relative variance of their squared lengths."""
     if variance > _UNEQUAL and any(row.kind == "BatchNorm" for row in walk.rows):
         walk.remarks.warn(
             f"The batch's images differ in length (squared, by a relative variance of {variance:.2g}), and the theory "
@@ -148,7 +152,7 @@ def _after_sums(walk: Walk, found: ModeEigenvalues) -> None:
 
 
 def explosion(walk: Walk) -> None:
-    """Growth of squared gradients from the last hidden layer to the first."""
+    """Warn where squared gradients grow or shrink steeply from the last hidden layer to the first."""
     hidden = [row.numbers["qt"] for row in walk.rows if row.inputs is not None and "qt" in row.numbers][:-1]
     if len(hidden) < 2 or min(hidden[0], hidden[-1]) <= 0:
         return

@@ -1,4 +1,4 @@
-"""A network's graph walked node by node: each operation by its rule, or refused by name."""
+"""Evaluation of a traced graph node by node: each operation by its rule, or refused by name."""
 
 import math
 import operator
@@ -24,13 +24,16 @@ from normscope.prediction.refusals import (
 from normscope.prediction.rules.registry import rule_of_exported, rule_of_function, rule_of_method, rule_of_module
 from normscope.prediction.walk import Walk
 
-# What may give (N, everything else) of an input, and what only asks for its sizes.
+# Operations that may flatten the input to (N, everything else), and operations that only ask for its sizes.
 _RESHAPING = (torch.flatten, torch.reshape, "flatten", "view", "reshape")
 _SIZES = (getattr, "size", "dim")
 
 
 def walk_through(model: nn.Module, x: Field, walk: Walk, images: Tensor | None = None) -> Field:
-    """The field of the model's output; images: a real batch, taken as vectors where the network begins by that."""
+    """The field of the model's output.
+
+    images: a real batch (m, C, H, W); taken as vectors where the network begins by flattening it.
+    """
     traced = trace(model, (x.sites.batch, *x.shape))
     if traced.exported is not None:
         walk.remarks.note("torch.fx could not trace the network; torch.export read its graph.")
@@ -40,14 +43,14 @@ def walk_through(model: nn.Module, x: Field, walk: Walk, images: Tensor | None =
         x = vectors(images.flatten(1))
     tensors = [name for name, value in (traced.exported or {}).items() if not isinstance(value, nn.Parameter)]
     check_writes(traced.graph, traced.submodule, tensors)
-    # Where every pair of a batch is known, what comes back is differentiated: that takes tensors of the common kind.
+    # Where every pair of samples is known, the way back is differentiated by autograd, which refuses inference tensors.
     quiet = torch.no_grad if x.sites.form == "samples" else torch.inference_mode
     with quiet():
         return _run(traced, x, walk)
 
 
 def _flattenings(graph: fx.Graph, x: Field, walk: Walk, submodule: Callable[[str], nn.Module]) -> list[fx.Node]:
-    """The calls that flatten the input, where the network does nothing else with it; none otherwise."""
+    """The calls that flatten the input, if the network does nothing else with it; an empty list otherwise."""
 
     def value(node: fx.Node) -> Any:
         args, kwargs = (fx.node.map_arg(given, value) for given in (node.args, node.kwargs))
@@ -106,7 +109,7 @@ def _returned(traced: TracedGraph, out: Any) -> Field:
 
 
 def _live(graph: fx.Graph) -> set[fx.Node]:
-    """Nodes that the output depends on, and the inputs; what is computed and dropped has no part in lambda."""
+    """Nodes that the output depends on, and the inputs; values that are computed and dropped have no part in lambda."""
     live: set[fx.Node] = set()
     for node in reversed(graph.nodes):
         if "set_grad_enabled" in str(getattr(node.target, "__name__", node.target)) and node.args[:1] == (False,):
@@ -155,7 +158,7 @@ def _called(node: fx.Node, layer: nn.Module | None) -> str:
 
 
 def _aten(operation: torch._ops.OpOverload) -> str:
-    """The name without its overload."""
+    """The operation's name without its overload."""
     return operation._schema.name.removeprefix("aten::")
 
 
@@ -171,7 +174,7 @@ def _named(node: fx.Node, called: str) -> str:
 
 
 def _kind(value: Any) -> str:
-    """An argument in words."""
+    """An argument in words, for messages."""
     if isinstance(value, Field):
         return f"activations {value.said()}"
     if isinstance(value, Tensor):
@@ -182,7 +185,10 @@ def _kind(value: Any) -> str:
 
 
 def _computed(node: fx.Node, layer: nn.Module | None, args: Any, kwargs: Any) -> Any:
-    """Numbers, sizes, parameters and constants are what torch makes of them; what is made of parameters shows it."""
+    """Evaluate an operation of numbers, sizes, parameters and constants by torch itself.
+
+    With gradients on, so that a tensor made of parameters has a `grad_fn`.
+    """
     with torch.inference_mode(False), torch.enable_grad():
         if layer is not None:
             return layer(*args, **kwargs)
@@ -207,7 +213,7 @@ def _rule(node: fx.Node, layer: nn.Module | None) -> Callable[..., Any]:
 
 
 def _sizes(target: Any, args: Any) -> tuple[Any] | None:
-    """Sizes of a tensor of the network, and items of a tuple of some; None where it is asked for values."""
+    """Sizes of a tensor of the network, and items of tuples, each in a tuple; None where values are asked for."""
     if not args or not isinstance(args[0], Field):
         return (args[0][args[1]],) if target is operator.getitem else None
     field = args[0]
@@ -230,7 +236,7 @@ def _has_field(value: Any) -> bool:
 
 
 def _weight_name(node: fx.Node) -> str:
-    """A functional layer is called by the module whose weight it reads, or by the parameter where that has another."""
+    """The name of a functional layer: the module whose weight it reads, else the parameter; empty without one."""
     for argument in (*node.args, *node.kwargs.values()):
         if isinstance(argument, fx.Node) and argument.op == "get_attr":
             return str(argument.target).removesuffix(".weight")

@@ -1,4 +1,4 @@
-"""Operations that write into a tensor: harmless in a graph of values only where nobody else reads that tensor again."""
+"""Operations that write into a tensor, which a graph of values shows only if nobody else reads it later."""
 
 import inspect
 import operator
@@ -31,11 +31,11 @@ def _writer(function: Any) -> Callable[[fx.Proxy, Any], fx.Proxy]:
 
 
 class WritingProxy(fx.Proxy):
-    """Records h += z as what it is; fx's own Proxy takes it for h = h + z, which leaves other names of h alone."""
+    """A proxy that records h += z as a write; fx's own records h = h + z, which leaves other names of h unchanged."""
 
     @classmethod
     def __torch_function__(cls, orig_method: Any, types: Any, args: Any = None, kwargs: Any = None) -> Any:
-        """Functions with a rule are known to be no methods, which fx finds out from a list of all that torch has."""
+        """Record functions that have a rule at once; fx would first look through a list of all of torch's methods."""
         if rule_of_function(orig_method) is not None and args and isinstance(args[0], cls):
             return args[0].tracer.create_proxy("call_function", orig_method, args, kwargs or {})
         return super().__torch_function__(orig_method, types, args, kwargs)
@@ -46,9 +46,9 @@ for _name, _function in _WRITING_OPERATORS.items():
 
 
 def check_writes(graph: fx.Graph, submodule: Callable[[str], nn.Module], buffers: Iterable[str] = ()) -> None:
-    """Refuses in-place operations whose result is dropped, or whose tensor is read later under another name.
+    """Refuse in-place operations whose result is dropped, or whose tensor is read later under another name.
 
-    buffers: names of inputs of the graph that are the model's own buffers, which a normalizer may count up.
+    buffers: names of graph inputs that are the model's own buffers, which a normalizer may update.
     """
     order = {node: i for i, node in enumerate(graph.nodes)}
     own = set(buffers)
@@ -104,7 +104,7 @@ def _written(node: fx.Node, submodule: Callable[[str], nn.Module]) -> list[fx.No
 
 
 def _number(node: fx.Node) -> bool:
-    """Sizes, and what is computed of them."""
+    """Whether a node is a size, or is computed from sizes alone."""
     if node.target in ("size", "dim", "numel") or (node.target is getattr and node.args[1] in ("shape", "ndim")):
         return True
     plain = getattr(node.target, "__module__", "") == "_operator"
@@ -112,7 +112,7 @@ def _number(node: fx.Node) -> bool:
 
 
 def _marked(name: str) -> bool:
-    """torch ends the names of operations in place with one underscore; Python has its own."""
+    """Whether the name marks an operation in place: one underscore at the end, or one of Python's own methods."""
     return (name.endswith("_") and not name.endswith("__")) or name in _WRITING_METHODS
 
 
@@ -125,7 +125,7 @@ def _inplace(target: Any, node: fx.Node) -> bool:
 
 @lru_cache(maxsize=256)
 def _inplace_argument(target: Any) -> int | None:
-    """Which of its arguments says so."""
+    """Position of the function's argument `inplace`; None without one."""
     try:
         names = [*inspect.signature(target).parameters]
     except (TypeError, ValueError):

@@ -1,9 +1,9 @@
-"""Reading a graph runs the model's forward: whatever that writes, in whatever a module holds, is undone.
+"""Undoing of everything that a model's forward writes while its graph is traced.
 
-`isolation.untouched` lends copies of trainable parameters, buffers and attributes. Here are the rest: frozen
-parameters of any size (a momentum encoder's), modules that are hidden in lists and other objects, and what lies deeper
-than one level: nested lists and dicts, objects of any class, their tensors and arrays. While a graph is read, proxies
-take the place of tensors, so a queue or a meter that kept one would break the training that follows.
+`isolation.untouched` lends copies of trainable parameters, buffers and attributes. This file covers the rest: frozen
+parameters of any size (a momentum encoder's), modules that are hidden in lists and other objects, and everything deeper
+than one level: nested lists and dicts, objects of any class, their tensors and arrays. While a graph is traced, proxies
+replace tensors, so a queue or a meter that kept a proxy would break the training that follows.
 """
 
 from collections import OrderedDict, deque
@@ -26,7 +26,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.
 _CLOSED = (*_PLAIN, type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
 _INTERNAL = frozenset(vars(nn.Module()))
 _CONTAINERS: tuple[Any, ...] = (OrderedDict, dict, list, set, deque)
-# What holds one of these is changed by other threads meanwhile, which is not to be undone.
+# Objects that hold one of these are changed by other threads meanwhile; their changes must stay.
 _SHARED = (type(Lock()), type(RLock()), Condition, Event, Thread)
 # Optimizers, loaders, loggers: no forward works on them.
 _FOREIGN = frozenset({"torch", "logging", "_thread", "threading"})
@@ -37,7 +37,7 @@ Undo = Callable[[], None]
 
 @contextmanager
 def restored(model: nn.Module) -> Iterator[None]:
-    """Inside, the model works with copies of all its tensors; afterwards everything it reaches is as it was."""
+    """Let the model work with copies of all its tensors inside the block; restore everything it reaches afterwards."""
     with ExitStack() as stack:
         held = _Held(model)
         for undo in held.undos:
@@ -50,7 +50,7 @@ def restored(model: nn.Module) -> Iterator[None]:
 
 
 def _copy(model: nn.Module, originals: set[int]) -> None:
-    """Copies for the parameters that `untouched` has left in their places, which it puts back with the others."""
+    """Put copies in the places of parameters that `untouched` has left; `untouched` restores them with the others."""
     copies: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in module._parameters.items():
@@ -64,7 +64,9 @@ def _copy(model: nn.Module, originals: set[int]) -> None:
 
 
 class _Held:
-    """What a model's modules hold beside parameters, buffers and submodules; `undos` put it back, last found first.
+    """Everything that a model's modules hold beside parameters, buffers and submodules.
+
+    `undos` restore it, last found first. hidden: modules found in lists and other objects.
 
     Containers are read and written by the methods of the built-in classes, so that no code of the user's runs.
     """
@@ -80,7 +82,7 @@ class _Held:
             self._look_into(self._waiting.popleft())
 
     def _attributes(self, module: nn.Module) -> None:
-        """Tensors among them are lent already."""
+        """Queue the attributes of a module; tensors among them are lent already."""
         for name, value in vars(module).items():
             if name not in _INTERNAL and not isinstance(value, (Tensor, np.ndarray)):
                 self._waiting.append(value)
@@ -100,7 +102,7 @@ class _Held:
             self._contents(value)
 
     def _values(self, value: Any) -> None:
-        """Tensors and arrays are written back only where they were changed."""
+        """Restore a tensor's or array's values, only where they were changed."""
         if isinstance(value, np.ndarray):
             if value.dtype != object:
                 kept = value.copy()
@@ -120,7 +122,7 @@ class _Held:
         self._fields(value)
 
     def _fields(self, value: Any) -> None:
-        """The attributes of an object, in its dictionary and its slots; not of one that threads share."""
+        """Queue an object's attributes, in its dictionary and its slots, unless threads share the object."""
         if type(value).__module__.split(".")[0] in _FOREIGN:
             return
         try:
@@ -139,7 +141,7 @@ class _Held:
 
 
 def _content(container: Any, kind: Any) -> list[tuple[Any, ...]]:
-    """Its keys and values, or its values alone."""
+    """The keys and values of a dictionary, or the values of another container."""
     if issubclass(kind, dict):
         return list(kind.items(container))
     return [(value,) for value in kind.__iter__(container)]

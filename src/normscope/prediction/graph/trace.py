@@ -1,4 +1,4 @@
-"""A network's graph, read by torch.fx, or by torch.export where fx cannot: the forward runs, on copies of the model."""
+"""The trace of a network's graph by torch.fx, or by torch.export where fx cannot; the forward runs on copies."""
 
 import contextlib
 import inspect
@@ -24,10 +24,10 @@ _PLAIN = frozenset({bool, int, float, str, type(None)})
 
 @dataclass(frozen=True)
 class TracedGraph:
-    """A graph, and what its nodes name.
+    """A graph, and access to the tensors and modules that its nodes name.
 
-    exported: the model's own tensors by the names of the graph's inputs, for a graph of torch.export; None for one of
-    torch.fx. returns: of an exported graph, the form of what the network returns; its tensors are the graph's outputs.
+    exported: for a graph of torch.export, the model's own tensors by the names of the graph's inputs; else None.
+    returns: for a graph of torch.export, the structure of what the network returns (tuple, dict, ...).
     """
 
     graph: fx.Graph
@@ -38,7 +38,7 @@ class TracedGraph:
 
 
 def trace(model: nn.Module, shape: tuple[int, ...]) -> TracedGraph:
-    """The graph for inputs of this shape; refused, with the place in the forward, where neither way can read it."""
+    """The graph for inputs of this shape; where neither way can trace it, refused with the place in the forward."""
     submodule = dict(model.named_modules(remove_duplicate=False)).__getitem__
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -56,7 +56,7 @@ def trace(model: nn.Module, shape: tuple[int, ...]) -> TracedGraph:
 
 
 class _Tracer(fx.Tracer):
-    """Modules with a rule are leaves; torch's other modules too, to be refused by name."""
+    """A tracer that keeps modules with a rule whole, and torch's other modules too, which are then refused by name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,9 +69,9 @@ class _Tracer(fx.Tracer):
         return WritingProxy(node, self)
 
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A leaf has no calls inside, for which fx would keep where they are made.
+        """Record a call of a module, without fx's bookkeeping for calls inside where the module is kept whole.
 
-        fx patches the class of all modules: calls that other threads make meanwhile come here too, and are theirs.
+        fx patches the class of all modules, so that calls of other threads come here too; they are passed on.
         """
         if get_ident() != self._thread:
             return forward(*args, **kwargs)
@@ -81,7 +81,7 @@ class _Tracer(fx.Tracer):
         return super().call_module(m, forward, args, kwargs)
 
     def create_arg(self, a: Any) -> Any:
-        """What nearly all arguments are, without asking after everything else that fx knows."""
+        """Convert the common kinds of arguments directly; fx's own conversion tries many more first."""
         if isinstance(a, fx.Proxy):
             return a.node
         if type(a) is tuple:
@@ -96,14 +96,14 @@ class _Tracer(fx.Tracer):
 
 
 def _check_forwards(model: nn.Module) -> None:
-    """torch.fx goes by classes; torch.export calls what a module was given in the place of its class's forward."""
+    """Refuse torch.fx for modules with a forward of their own: fx uses the class's forward, torch.export this one."""
     for name, module in model.named_modules():
         if "forward" in vars(module):
             raise TypeError(f"{name or type(model).__name__!r} has a forward of its own beside its class's")
 
 
 def _defaults(model: nn.Module) -> dict[str, Any]:
-    """Further inputs of the forward take their defaults, so that `if mask is not None` goes the way that it would."""
+    """Defaults of the forward's further inputs, so that a branch such as `if mask is not None` goes as in a call."""
     given = list(inspect.signature(type(model).forward).parameters.values())[2:]
     return {p.name: p.default for p in given if type(p.default) in _PLAIN}
 
@@ -116,9 +116,9 @@ def _attribute(model: nn.Module, path: str) -> Any:
 
 
 def _exported(model: nn.Module, shape: tuple[int, ...], submodule: Callable[[str], nn.Module]) -> TracedGraph:
-    """torch.export's graph of plain operations; shape: of a batch."""
+    """The graph of plain operations that torch.export makes; shape: with the batch dimension."""
     like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
-    # One number seen as a batch: export asks for shapes alone.
+    # One number expanded to a batch: torch.export asks for shapes alone.
     example = torch.zeros((), dtype=like.dtype, device=like.device).expand(shape)
     with _quiet():
         program = torch.export.export(model, (example,))
@@ -137,7 +137,7 @@ def _exported(model: nn.Module, shape: tuple[int, ...], submodule: Callable[[str
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the page that torch.export prints, and logs, where it fails."""
+    """Keep torch.export from printing and logging a page where it fails; other threads' log records pass."""
     this = get_ident()
 
     def others(record: logging.LogRecord) -> bool:

@@ -1,4 +1,4 @@
-"""Why a network's graph could not be read: the module and the line at which torch.fx and torch.export gave up."""
+"""The message for a graph that could not be traced, with the module and the line where tracing failed."""
 
 import linecache
 import re
@@ -24,7 +24,7 @@ class _Place:
 
 
 def not_traced(model: nn.Module, by_fx: Exception, by_export: Exception) -> UnknownOperation:
-    """One message of what either said; torch.export runs further into a forward, so that its place is the one."""
+    """One error from both; torch.export runs further into a forward, so that its place is named."""
     places = _places(model, by_export) or _places(model, by_fx)
     kinds = (nn.Embedding, nn.EmbeddingBag)
     found = [(place.path, place.module) for place in places if isinstance(place.module, kinds)]
@@ -52,7 +52,7 @@ def _said(error: Exception) -> str:
 
 
 def _places(model: nn.Module, error: BaseException) -> list[_Place]:
-    """The model's modules whose forwards the error went through, outermost first, each with its last line."""
+    """The modules whose forwards the error passed through, outermost first, each with its last line."""
     paths = {id(module): path for path, module in model.named_modules()}
     found: dict[int, _Place] = {}
     for module, line in _frames(error):
@@ -63,7 +63,7 @@ def _places(model: nn.Module, error: BaseException) -> list[_Place]:
 
 
 def _frames(error: BaseException | None) -> Iterator[tuple[nn.Module, str]]:
-    """Frames with a module as their `self`; of the error, else of what it was raised from."""
+    """Frames with a module as their `self`, of the error or else of the error that it was raised from."""
     while error is not None:
         frames = list(_walk(error.__traceback__))
         if frames:
@@ -82,7 +82,7 @@ def _walk(trace: TracebackType | None) -> Iterator[tuple[nn.Module, str]]:
 
 
 def _line(file: str, number: int) -> str:
-    """Of the user's own code."""
+    """The file, number and text of a line of the user's own code; empty for a line of torch."""
     if file.startswith(_TORCH) or not (text := linecache.getline(file, number).strip()):
         return ""
     return f"{Path(file).name}, line {number}: {text if len(text) <= _LONG else text[:_LONG] + '...'}"

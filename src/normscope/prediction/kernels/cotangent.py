@@ -15,9 +15,10 @@ _STRANDS = 24
 
 @dataclass(frozen=True, eq=False)
 class Strand:
-    """A gradient of one part that came from independent weights, g, through slopes that the values decide.
+    """A gradient of one part that came from independent weights, and then through slopes that the values decide.
 
-    first, second: the mean of the slopes' product and of its square, for each cell of the part's marginal.
+    g: its kernel before those slopes. first, second: means of the slopes' product and of its square, for each cell of
+    the part's marginal.
     """
 
     g: Tensor
@@ -26,12 +27,13 @@ class Strand:
 
 
 class Spread(NamedTuple):
-    """What finite width does to the cotangents of several outputs and samples.
+    """Effects of finite width on the cotangents of several outputs and samples.
 
-    mean, data: relative variance of the products of two outputs' cotangents, the sum of 1/width over the weights they
-    came through; in the mean mode only channels are independent, in the data modes sites are too. alone: of one
-    sample's, which its slopes take channels from. length: from sample to sample, of the squared length. apart: how far
-    samples stand apart in the mean mode.
+    mean, data: relative variance of the product of two outputs' cotangents, the sum of 1/width over the weights they
+        came through; in the mean mode only channels are independent, in the data modes sites are too.
+    alone: the same of one sample's cotangents, whose slopes switch channels off.
+    length: relative variance of the squared length, from sample to sample.
+    apart: how far samples' cotangents stand apart in the mean mode.
     """
 
     mean: float = 0.0
@@ -41,21 +43,21 @@ class Spread(NamedTuple):
     apart: float = 0.0
 
     def plus(self, more: "Spread") -> "Spread":
-        """After weights or an activation that add so much."""
+        """The spread after weights or an activation that add `more`."""
         return Spread(*(a + b for a, b in zip(self, more, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)
 class Cotangent:
-    """For each part: g, the kernel of the gradient summed over its channels, bend, that of d g / d value, and two.
+    """The gradient that comes back to a field, as kernels, one for each part.
 
-    two: of two samples, statistics held: the kernel of the gradient, and the derivative of theta_xy, the tangents'
-    kernel of the output, by the part's kernel. The derivative by a kernel is called its drift.
-
-    strands: for each part what g is the sum of, where slopes on the way are those of the part's own values; () where
-    g is independent of them.
-
-    origin: of the overlaps of samples' own gradients, with statistics held; None below statistics that are not.
+    g: kernel of the gradient, summed over the part's channels. bend: kernel of d g / d value.
+    two: of two samples, with statistics held: the kernel of the gradient, and the drift, which is the derivative of
+        theta_xy (the output's tangent kernel) by the part's kernel.
+    spread: effects of finite width.
+    strands: the summands of g, where slopes on the way are decided by the part's own values; () where g is independent
+        of the values.
+    origin: overlaps of samples' own gradients, with statistics held; None below statistics that are differentiated.
     """
 
     g: tuple[Tensor, ...]
@@ -66,9 +68,9 @@ class Cotangent:
     origin: Origin | None = None
 
     def __add__(self, other: "Cotangent") -> "Cotangent":
-        """Two readers of one tensor; what comes back through different weights is independent.
+        """The sum of the cotangents of two readers of one tensor, independent where they came through other weights.
 
-        Fluctuations that both have are added whole, those of one alone by the square of its share.
+        Fluctuations that both have are added whole, fluctuations of one alone by the square of its share.
         """
         own, its = self.weight(), other.weight()
         share = own / (own + its) if own + its > 0 else 0.5
@@ -93,15 +95,16 @@ class Cotangent:
         return self.origin.plus(other.origin, own / (own + its) if own > 0 and its > 0 else float(own >= its))
 
     def own(self) -> float:
-        """What is one sample's own of the first direction's gradient, over all pairs of sites."""
+        """The part of the first direction's gradient that one sample has for itself, summed over all pairs of sites."""
         return float(sum((g[0, 0] - g[0, 1]).sum() for g in self.g))
 
     def weight(self) -> float:
+        """Sum of the sizes of the first direction's kernels."""
         return float(sum(g[0].detach().abs().sum() for g in self.g))
 
 
 def _both(one: Cotangent, two: Cotangent) -> tuple[tuple[Strand, ...], ...]:
-    """Of each part; the ones that came furthest first, what comes from weights of its own last."""
+    """Strands of both for each part; the strands of the longest way first, gradients without strands last."""
     found = []
     for i, mixed in enumerate(one.strands or two.strands):
         ones = torch.ones_like(mixed[0].first)
@@ -112,7 +115,7 @@ def _both(one: Cotangent, two: Cotangent) -> tuple[tuple[Strand, ...], ...]:
 
 
 def _as_one(strands: tuple[Strand, ...]) -> Strand:
-    """What went through many of the same slopes differs little by how many."""
+    """Many strands as one: strands that went through many of the same slopes differ little by how many."""
     sizes = [float(s.g[0, 0].detach().abs().sum()) for s in strands]
     total = sum(sizes)
     shares = [size / total if 0 < total < math.inf else 1 / len(sizes) for size in sizes]

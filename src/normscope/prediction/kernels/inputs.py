@@ -12,10 +12,10 @@ from normscope.theory.site_pairs import Sites, exact_sites
 def input_field(
     shape: tuple[int, ...], batch_size: int, batch: Tensor | None, layers: int
 ) -> tuple[Field, Tensor | None]:
-    """The field, and for images of a real batch the images themselves, (m, C, H, W) in float64.
+    """The field of the inputs, and for a real batch of images the images themselves, (m, C, H, W) in float64.
 
-    layers: of the network, on which the form of the kernels depends. Vectors of a real batch keep the overlap of every
-    pair; images the mean over pairs, by offset.
+    layers: number of layers of the network, on which the form of the kernels depends. A real batch of vectors keeps the
+    overlap of every pair of samples; a batch of images keeps means over pairs, by offset.
     """
     if batch is None:
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
@@ -42,7 +42,7 @@ def input_field(
 
 
 def vectors(x: Tensor) -> Field:
-    """Of a batch (m, features) in float64."""
+    """The field of a batch (m, features) in float64."""
     kernel = (x @ x.T / x.shape[1])[None]
     return _field(Sites("samples", 1, 1, len(x)), kernel, tuple(x.shape[1:]))
 

@@ -1,4 +1,4 @@
-"""The largest eigenvalues of what the walk added up, of the mean mode and of the data modes."""
+"""The largest eigenvalues of the mean mode and of the data modes, from the shares that the walk adds up."""
 
 import math
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ class ModeEigenvalues:
 
 
 def mode_eigenvalues(walk: Walk, x: Field, out: Field, images: Tensor | None) -> ModeEigenvalues:
-    """Sends cotangents back from one output and reads the eigenvalues off."""
+    """Send cotangents back from one output and read the eigenvalues off the shares."""
     outputs = out.shape[0]
     if out.sites.form == "samples":
         return _of_samples(walk, x, out, outputs)
@@ -40,7 +40,7 @@ Shares = list[tuple[LayerRow, list[float]]]
 
 
 def _added(walk: Walk) -> Shares:
-    """The rows that add to lambda, and what each adds in every direction."""
+    """The rows that add to lambda, and the share of each in every direction."""
     found = [(row, row.share.detach().tolist()) for row in walk.rows if row.share is not None]
     if not found:
         raise ValueError("None of the trained parameters is on the way from input to output; lambda is by those.")
@@ -48,14 +48,17 @@ def _added(walk: Walk) -> Shares:
 
 
 def _factor(walk: Walk, rows: Shares, mode: int, outputs: int) -> float:
-    """By how much finite width raises what lies below the last weights."""
+    """The factor by which finite width raises the shares of layers below the last weights."""
     parts = [(max(share[min(mode, len(share) - 1)], 0.0), row.spread[mode]) for row, share in rows]
     spread = common_spread([part for part in parts if part[1] > 0])
     return widening(outputs, spread) if walk.loss_heights is None else weighed_widening(walk.loss_heights, spread)
 
 
 def _of_samples(walk: Walk, x: Field, out: Field, outputs: int) -> ModeEigenvalues:
-    """lambda is linear in the seed m v v^T, so its derivative by the seed is the kernel of the m samples, over m."""
+    """Eigenvalues where every pair of samples is known.
+
+    lambda is linear in the seed m v v^T, so its derivative by the seed is the kernel of the m samples, over m.
+    """
     m = out.sites.batch
     seed = torch.ones(1, 1, m, m, dtype=torch.float64, requires_grad=True)
     walk.send_back(out, seed, x)
@@ -91,10 +94,9 @@ Parts = list[tuple[Tensor, float]]
 
 
 def _overlaps(walk: Walk, x: Field, arrived: Cotangent | None, images: Tensor | None) -> tuple[Parts, Parts, float]:
-    """The linear part of the kernel: by the inputs' dimension, by the widths; by a real batch, how far it spreads.
+    """Fluctuations of overlaps: of inputs by their dimension, of hidden tensors by their widths; and a real batch's.
 
-    Overlaps of the inputs fluctuate by their dimension, those of a layer's inputs again by its width; those of a tensor
-    that two layers read, once.
+    A tensor that two layers read counts once. The last number is the spread of a real batch's own overlaps.
     """
     if arrived is None:
         return [], [], 0.0
@@ -106,7 +108,7 @@ def _overlaps(walk: Walk, x: Field, arrived: Cotangent | None, images: Tensor | 
         if inputs is None or row.of_data or inputs.readers.drift is None or inputs.readers in counted:
             continue
         counted.add(inputs.readers)
-        # What fluctuates is what two samples do not share.
+        # Only the part that two samples do not share fluctuates.
         size = row.numbers["qh"] - row.numbers["qh_xy"]
         widths.append((inputs.sites.eigenvalues(inputs.readers.drift) * (size / inputs.channels), inputs.channels))
     ((_, drift),) = arrived.two
@@ -137,9 +139,9 @@ def _read(
         shares[row] = share[0], share[1]
         for i, part in enumerate((share[0], share[1], share[1])):
             infinite[i] += part
-            # What has few directions is raised by that alone, in the data modes.
+            # Gammas and betas, which have few directions, are raised by those alone in the data modes.
             factor = factors[i] if row.spread[i] > 0 and not (i and row.columns) else 1
-            # What is handed down is raised by that alone.
+            # The part of gradients that are handed down is raised by their overlaps alone.
             handed = _handed(row, part, m) if i else 0.0
             corrected[i] += (part - handed) * factor + handed
     # The linear part widens as the whole does.
@@ -168,12 +170,14 @@ def _read(
 
 
 def _handed(row: LayerRow, part: float, m: int) -> float:
-    """What of a row's part of the data modes is of gradients whose overlaps are handed down."""
+    """The share of a row in the data modes that comes from gradients whose overlaps are handed down."""
     return min(row.handed[1] / m, max(part, 0.0)) if row.handed else 0.0
 
 
 def _few(rows: Shares, m: int, outputs: float) -> Parts:
-    """Gammas and betas: the gradients of all C outputs of m samples lie in one or two directions for each channel.
+    """The fluctuations of gammas and betas, of which each channel has one or two.
+
+    The gradients of all C outputs of m samples lie in one or two directions for each channel.
 
     C m rows of n entries are, in what `Bulk` makes of them, m rows of n / C entries that are C times as large.
     """
@@ -186,14 +190,14 @@ def _few(rows: Shares, m: int, outputs: float) -> Parts:
 
 
 def _raised(rows: Shares, outputs: int, mean: float) -> float:
-    """The mean mode with what the samples' own gradients, of all outputs, have along the one that all share."""
+    """The mean mode, raised by the components of samples' own gradients along the gradient that all share."""
     parts = [(max(share[0], 0.0), row.spread.apart) for row, share in rows]
     coupled = math.sqrt(outputs * common_spread(parts)) * sum(c for c, _ in parts)
     return mean / 2 + math.hypot(mean / 2, coupled) if mean > 0 else mean
 
 
 def _variance(rows: Shares, outputs: int, mode: int) -> float:
-    """Of the logarithm of one sample's own largest eigenvalue, from sample to sample."""
+    """Variance of the logarithm of one sample's own largest eigenvalue, from sample to sample."""
     parts = [(max(share[1], 0.0), row) for row, share in rows]
     lengths = [common_spread([(c, value(row)) for c, row in parts]) for value in (_forward, _backward)]
     data = common_spread([(c, row.spread[mode]) for c, row in parts if row.spread[mode] > 0])

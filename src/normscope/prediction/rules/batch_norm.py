@@ -27,9 +27,9 @@ from normscope.theory.place_lengths import kurtosis
 from normscope.theory.site_pairs import average
 
 _DIMENSIONS = {nn.BatchNorm1d: (1, 2), nn.BatchNorm2d: (3,), nn.BatchNorm3d: (4,)}
-# Directions of a real batch below which answers were seen to be off.
+# Directions of a real batch below which predictions were measured to be off.
 _FEW = 12
-# Running means that are none, and by how much their mean square may be above that of the inputs' means by chance.
+# Mean square of running means that counts as zero, and its largest ratio to that of the inputs' means by chance.
 _NO_MEAN, _STRANGE = 1e-12, 1.6
 
 
@@ -103,7 +103,7 @@ def _by_batch(
     affine: list[tuple[float, Tensor]],
     eps: float,
 ) -> Field:
-    """By the mean and variance of the batch, over all samples and sites."""
+    """BatchNorm by the mean and variance of the batch, over all samples and sites."""
     if (values := x.sites.batch * x.sites.count) < 3:
         left = "one value" if values == 1 else "two values, which become 1 and -1"
         raise ValueError(
@@ -131,7 +131,7 @@ def _by_batch(
             torch.full_like(part.mean, average(b)),
             tangent_after(walk, _before(part, k) * (g2 * n.inverse), x.sites.two(n.kernel), gamma, beta),
             part.noise * g2**2 / n.variance**2,
-            # Of one entry of a vector on the sphere of that many dimensions.
+            # Excess kurtosis of one entry of a vector on the sphere in `freedom` dimensions.
             -6 / (n.freedom + 2) + kurtosis(part.uneven) if x.gaussian else 0.0,
             _paired(part, n) if x.gaussian else 0.0,
             part.length,
@@ -148,7 +148,7 @@ def _by_batch(
         for n, (g2, _), g, bend, two in zip(found, affine, cotangent.g, cotangent.bend, cotangent.two, strict=True):
             before, products = send_back(n, g, bend, g2, trained=walk.as_trained)
             if walk.trains(gamma) and walk.trains(beta):
-                # In one: the gradients of both meet what they are multiplied with.
+                # Gamma and beta at once: they meet the same gradients.
                 row.add(x.sites, products + g, cotangent.spread)
             elif walk.trains(gamma):
                 row.add(x.sites, products, cotangent.spread)
@@ -168,7 +168,7 @@ def _paired(part: Part, found: Normalized) -> float:
 
 
 def _before(part: Part, kept: float) -> Tensor:
-    """The tangents' kernel at one length of the weights before: what comes through them shrinks, their own does not."""
+    """The tangent kernel at one length of the weights before: only the part that comes through them shrinks."""
     if part.fresh is None:
         return part.tangent
     return (kept * part.tangent).add_(part.fresh, alpha=1 - kept)
@@ -273,7 +273,7 @@ def _shared(x: Field, kernel: Tensor) -> float:
 
 
 def _share_of_mean(square: float, shared: float) -> float:
-    """a in mean(r^2) = a^2 q_xy; refused where r is larger than any mean of these inputs."""
+    """The share a in mean(r^2) = a^2 q_xy; refused where r is larger than any mean of these inputs."""
     if square <= _NO_MEAN:
         return 0.0
     if square > _STRANGE * max(shared, 0.0):

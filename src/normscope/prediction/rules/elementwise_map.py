@@ -27,10 +27,10 @@ _LONGER = 1.25
 
 
 def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
-    """phi of a Gaussian field, or a line of a sum whose distribution is known, as after a residual block.
+    """The field of phi(x), for a Gaussian x, or for two half lines phi of a sum whose distribution is known.
 
-    Maxima go with a rising phi: the largest value is phi of the largest place, whichever comes first.
-    Any other field is taken as a Gaussian of the same moments, and a note says so.
+    A rising phi commutes with max pooling: phi goes before the maxima. Any other field is taken as a Gaussian of the
+    same moments, and a note says so.
     """
     if x.pooled is not None and phi.monotone:
         place, window, before = x.pooled
@@ -90,7 +90,7 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
 
 
 def of_gaussian(x: Field) -> Marginal | None:
-    """What one place of a Gaussian field takes, where all channels are alike."""
+    """The distribution of one place of a Gaussian field whose channels are all alike; None for other fields."""
     if not x.gaussian or len(x.parts) > 1:
         return None
     pairs = x.sites.pairs(x.parts[0].kernel, x.parts[0].mean)
@@ -101,7 +101,7 @@ def of_gaussian(x: Field) -> Marginal | None:
 def _through_strands(
     phi: Activation, x: Field, came: Cotangent, joined: list[Joined]
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[tuple[Strand, ...], ...]]:
-    """g, bend and strands before phi: the slopes of this place go with those that its values decide further on."""
+    """g, bend and strands before phi, whose slopes depend on the same values as slopes further on."""
     gs, bends, strands = [], [], []
     for i, of in enumerate(joined):
         slopes = derivative(phi.function, of.marginal.at)
@@ -118,7 +118,7 @@ def _through_strands(
 
 
 def _two(x: Field, part: Part, gaussian: Moments, m: Moments, came: Tensor) -> Tensor:
-    """The drift goes through the value, whose derivative is the slope, and the slope, through which tangents went."""
+    """`Cotangent.two` before phi: drift comes through the value and through the slope, which the tangent passed."""
     slope, curve = x.sites.two(gaussian.slope), x.sites.two(gaussian.curve)
     sent = came * slope
     sent[1].addcmul_(part.tangent * curve, came[0])
@@ -128,7 +128,7 @@ def _two(x: Field, part: Part, gaussian: Moments, m: Moments, came: Tensor) -> T
 
 
 def _lengths(phi: Activation, x: Field, part: Part, pairs: Pairs) -> tuple[float, Tensor]:
-    """Relative variance of the squared length after phi, and what phi adds to that of the gradient, by pairs."""
+    """Relative variance of the squared length after phi, and the gradient's additional one for each pair."""
     if x.sites.form == "samples":
         return part.length, torch.zeros_like(part.kernel[0])
     q, k = average(pairs.q), pairs.k[0]
@@ -137,7 +137,7 @@ def _lengths(phi: Activation, x: Field, part: Part, pairs: Pairs) -> tuple[float
 
 
 def _places(phi: Activation, part: Part, pairs: Pairs, joined: Joined | None) -> tuple[float, float, float]:
-    """`deviations` of these values; a line knows no scale, so that of a known distribution has the slope 1."""
+    """`place_lengths.deviations` of phi(x); half lines of a known distribution have no scale, and the slope 1."""
     if joined:
         return scatter(phi.function(joined.marginal.at), joined.marginal.weight), 1.0, 0.5
     q, mean = average(pairs.q), average(pairs.mean)
@@ -151,7 +151,7 @@ def _lean(phi: Activation, pairs: Pairs) -> float:
 
 
 def _apart(x: Field, came: Sequence[Tensor], sent: Sequence[Tensor]) -> float:
-    """What phi makes a sample's own of the gradients that a mean mode sends back, over that which all share."""
+    """The part of the mean mode's gradients that phi makes different between samples, over the part that all share."""
     if x.sites.form == "samples":
         return 0.0
     ratios = []
@@ -162,7 +162,7 @@ def _apart(x: Field, came: Sequence[Tensor], sent: Sequence[Tensor]) -> float:
 
 
 def _masked(x: Field, came: Cotangent, sent: Sequence[Tensor], moments: Sequence[Moments]) -> Origin | None:
-    """What two samples' slopes have in common of the overlaps of their own gradients stays."""
+    """Origin of the gradients' overlaps before phi: the part of them stays that two samples' slopes have in common."""
     if came.origin is None:
         return None
     kept = sum(((g[0, 0] - g[0, 1]) * x.sites.two(m.slope)).sum() for g, m in zip(came.g, moments, strict=True))
@@ -171,7 +171,7 @@ def _masked(x: Field, came: Cotangent, sent: Sequence[Tensor], moments: Sequence
 
 
 def _uneven(x: Field, cotangent: Cotangent, pairs: list[Tensor]) -> tuple[float, float]:
-    """Relative variance that one sample's slopes add to its squared gradient, and to the products of two outputs'.
+    """Relative variance that one sample's slopes add to its squared gradient, and to products of two outputs.
 
     Squares weigh the sites; gradients of two outputs have two sites in common as far as either has them so.
     """
@@ -189,7 +189,7 @@ def _uneven(x: Field, cotangent: Cotangent, pairs: list[Tensor]) -> tuple[float,
 
 
 def _of_batch(phi: Activation, x: Field, part: Part, pairs: Pairs, m: Moments) -> Moments:
-    """With the kurtosis that a batch leaves Gaussian values: of places themselves, and of means elsewhere."""
+    """Moments corrected for the kurtosis of values normalized by a batch: of single places, and of means elsewhere."""
     if part.kurtosis == 0:
         return m
     sites, same, others = x.sites, x.sites.same(), x.sites.others()
@@ -211,7 +211,7 @@ def _of_batch(phi: Activation, x: Field, part: Part, pairs: Pairs, m: Moments) -
 
 
 def _lengthens(phi: Activation, part: Part, pairs: Pairs) -> float:
-    """What this does to differences in length between samples after BatchNorm; slopes near 1 are no news."""
+    """Factor of differences in length between samples after BatchNorm; 1 where the slope is near 1."""
     if part.kurtosis == 0 or (phi.line is not None and pairs.centred):
         return 1.0
     slope = length_slope(phi, average(pairs.q), average(pairs.mean))

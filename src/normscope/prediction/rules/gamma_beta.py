@@ -20,7 +20,7 @@ _COUNTED = 10
 
 
 def channel_values(x: Field, values: Tensor | None, otherwise: float) -> list[Tensor]:
-    """gamma or beta for the channels of each part."""
+    """gamma, beta or a running statistic by channel, for each part; `otherwise` where the layer has no such tensor."""
     if values is None:
         return [torch.full((part.channels,), otherwise, dtype=torch.float64) for part in x.parts]
     if values.numel() != x.channels:
@@ -41,7 +41,7 @@ def mean_of_squares(values: Tensor) -> float:
 def gamma_beta(
     walk: Walk, name: str, x: Field, gamma: Tensor | None, beta: Tensor | None, eps: float
 ) -> list[tuple[float, Tensor]]:
-    """For each part: mean(gamma^2), and beta's channels; refuses an eps that is none."""
+    """mean(gamma^2) and beta by channel, for each part; refuses an eps that is negative or not finite."""
     if not 0 <= eps < math.inf:
         raise ValueError(f"has an eps of {eps}, and takes one of at least 0")
     gammas, betas = channel_values(x, gamma, 1.0), channel_values(x, beta, 0.0)
@@ -85,9 +85,9 @@ def two_before(
 
 
 def directions(walk: Walk, out: Field, gamma: Tensor | None, beta: Tensor | None) -> tuple[tuple[float, float], ...]:
-    """One direction for each channel's gamma and one for its beta, as far as both do not lean on the same samples.
+    """Directions of gammas and betas, one each for a channel, as far as both do not lean on the same samples.
 
-    Below a sum they are taken as not leaning.
+    Below a sum they are taken as independent.
     """
     if not (walk.trains(gamma) and walk.trains(beta)):
         return ((float(out.channels), 1.0),)
@@ -97,7 +97,7 @@ def directions(walk: Walk, out: Field, gamma: Tensor | None, beta: Tensor | None
 
 
 def handed_to_beta(walk: Walk, row: LayerRow, out: Field, cotangent: Cotangent, beta: Tensor | None) -> Origin | None:
-    """What beta sees of samples' own gradients, with gamma as far as it leans on it, others below see too."""
+    """The origin before the normalizer; beta, with gamma as far as it leans on beta, sees what layers below see."""
     cotangent = walk.tape.drawn(cotangent, out)
     if cotangent.origin is not None and row.share is not None and walk.trains(beta):
         (_, part), *rest = row.columns

@@ -27,7 +27,7 @@ from normscope.theory.place_lengths import kurtosis, variance
 from normscope.theory.site_pairs import Sites
 from normscope.theory.taps import Window
 
-# Variances of a branch, over the other summand's squares, that are none.
+# Smallest variance of a branch, over the other summand's squares, that a distribution is widened by.
 _NOTHING = 1e-6
 
 
@@ -97,14 +97,14 @@ def _sum_of(walk: Walk, left: Field, right: Field) -> Field:
 
 
 def _uneven(sites: Sites, a: Part, b: Part) -> float:
-    """A place that is long in one summand is in the other, which was made of it."""
+    """Relative variance of places' variances; places that are long in one summand are long in the other, made of it."""
     if sites.form == "samples":
         return 0.0
     return common_spread([(max(variance(sites, part.kernel), 0.0), part.uneven) for part in (a, b)])
 
 
 def _marginal(one: tuple[Field, Part], two: tuple[Field, Part]) -> Marginal | None:
-    """Of a sum with Gaussian values, where that of the other summand is known."""
+    """Distribution of a sum with Gaussian values, where the other summand's is known; else None."""
     if one[0].gaussian:
         one, two = two, one
     (field, part), (other, added) = one, two
@@ -118,7 +118,7 @@ def _marginal(one: tuple[Field, Part], two: tuple[Field, Part]) -> Marginal | No
 
 
 def _known(field: Field, part: Part) -> Marginal | None:
-    """What one place takes: as it was carried along, or of a line of Gaussian values."""
+    """Distribution of one place: as the part carries it, or of two half lines of a Gaussian field; else None."""
     if part.marginal is not None or field.before is None:
         return part.marginal
     phi, before = field.before
@@ -127,7 +127,7 @@ def _known(field: Field, part: Part) -> Marginal | None:
 
 
 def _with_strands(sent: Cotangent, came: Cotangent, field: Field, out: Field) -> Cotangent:
-    """To the summand that decides the slopes above; to the Gaussian one they are independent of what made it."""
+    """Strands for the summand whose values decide the slopes above; to the Gaussian summand they are independent."""
     if not came.strands or field.gaussian or len(field.parts) != len(out.parts):
         return sent
     strands = []
@@ -161,7 +161,7 @@ def _concatenated(walk: Walk, fields: Sequence[Field]) -> Field:
         raise UnknownOperation(
             "concatenates flattened images; there is a map only before flattening. Concatenate channels first"
         )
-    # Some who read a part may normalize it and others not, so that none is told how many weights it sums.
+    # Some readers may normalize a part and others not, so none is told how many weights a value sums.
     parts = tuple(replace(part, fresh=None) for f in fields for part in f.parts)
     shape = (sum(f.shape[0] for f in fields), *first.shape[1:])
     roots = frozenset().union(*(f.roots for f in fields))
@@ -180,7 +180,7 @@ def _concatenated(walk: Walk, fields: Sequence[Field]) -> Field:
 
 
 def _one_form(walk: Walk, fields: Sequence[Field]) -> list[Field]:
-    """By offsets only where all are: a small image that no layer has seen yet gets every pair of its sites."""
+    """Fields in one form; a small image in offsets that no layer has read yet gets every pair of its sites."""
     if len({f.sites.form for f in fields}) == 1:
         return list(fields)
     return [

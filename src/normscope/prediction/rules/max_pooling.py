@@ -47,7 +47,7 @@ def max_pooling(
 
 
 def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
-    """The activation and the maximum together: a rising phi takes the largest place to the largest value."""
+    """The field of maxima; a rising activation before them is taken together with them, as it keeps the largest."""
     phi, before = x.before or (LINEAR, x)
     if not before.gaussian or not phi.monotone:
         raise UnknownOperation(

@@ -83,22 +83,22 @@ def without_rule(*modules: type[nn.Module]) -> None:
 
 
 def rule_of_function(function: Any) -> Rule | None:
-    """The rule of a function that torch.fx recorded; None where it has none."""
+    """The rule of a function that torch.fx recorded, or None."""
     return _FUNCTIONS.get(function)
 
 
 def rule_of_method(name: str) -> Rule | None:
-    """The rule of a method of tensors; None where it has none."""
+    """The rule of a method of tensors, or None."""
     return _METHODS.get(name)
 
 
 def rule_of_exported(name: str) -> Rule | None:
-    """The rule of an operation of torch.ops.aten, by its name without the overload; None where it has none."""
+    """The rule of an operation of torch.ops.aten, by its name without the overload, or None."""
     return _EXPORTED.get(name)
 
 
 def rule_of_module(module: nn.Module) -> Rule | None:
-    """The rule of a module as a whole, with the module's settings; None where it has none.
+    """The rule of a module as a whole, with the module's settings, or None.
 
     The rule takes the walk, the module's path and one field.
     """

@@ -114,9 +114,10 @@ def turned(walk: Walk, x: Field) -> Field:
 
 
 def reshape(walk: Walk, x: Field, shape: tuple[int, ...]) -> Field:
-    """Flattening, and axes of size one more or less: (N, C, 1, 1) as (N, C), (N, C, H, 1) as (N, C, H), (N, 1) as (N,).
+    """Another shape: flattened, or with axes of size one more or less.
 
-    The channels stay in their axis, so that (N, 28, 28), 28 channels here, does not become an image of one.
+    (N, C, 1, 1) may become (N, C), (N, C, H, 1) may become (N, C, H), and (N, 1) may become (N,). The channels
+    stay in their axis, so that (N, 28, 28), 28 channels here, does not become an image of one channel.
     """
     if shape == x.shape:
         return x

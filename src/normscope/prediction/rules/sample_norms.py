@@ -86,7 +86,7 @@ def rms_norm_of_channels(walk: Walk, name: str, x: Field, weight: Tensor | None,
 
 
 def _check_features(x: Field, normalized_shape: Any) -> None:
-    """Of a normalizer of the last dimension of (N, features)."""
+    """Refuse a normalizer of a last dimension of another size than x has."""
     wanted = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if wanted != x.shape:
         raise ValueError(f"normalizes a last dimension of {', '.join(map(str, wanted))} and gets {x.shape[0]} features")

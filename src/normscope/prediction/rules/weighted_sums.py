@@ -26,7 +26,7 @@ from normscope.theory.site_pairs import Sites, average
 from normscope.theory.taps import Window, mean_inside
 
 NARROW = 30
-# What two samples share of a batch's gradients, over their own, below which nothing is taken as shared.
+# Part of the gradients that two samples share, over their own, below which nothing is taken as shared.
 _SHARED = 0.1
 
 
@@ -101,7 +101,7 @@ def weighted_sum(
         kept = 1.0 if part.readers.kept_by_norm is None else part.readers.kept_by_norm
         sent = (sigma_w2 * kept) * convolve_back(window, g)
         sites = independent_sites(x.sites, sent, inputs)
-        # What is a sample's own meets what all share at every site, and these are independent too.
+        # A sample's own gradients meet the shared ones at every site, and sites are independent too.
         own = cotangent.spread._replace(apart=cotangent.spread.apart / sites[0])
         if walk.trains(weight):
             row.add(after, g * (fan_in * patch), own)
@@ -118,7 +118,7 @@ def weighted_sum(
             two[1].add_(came[0], alpha=fan_in)
         two = convolve_back(window, two)
         widths = [x.channels * n for n in sites]
-        # What C outputs' squares add to the length of a gradient, as far as samples do not share it.
+        # The squares of C outputs add to the variance of a gradient's length, as far as samples do not share it.
         alone = 1 - (row.numbers["qt_xy"] / row.numbers["qt"]) ** 2 if row.numbers["qt"] > 0 else 0.0
         more = Spread(
             1 / widths[0], 1 / widths[1], 1 / widths[1], 2 * max(alone, 0.0) / (walk.tape.outputs * widths[1])
@@ -148,9 +148,9 @@ def kept_by_norm(fan_in: float, share: float = 1.0) -> float:
 
         1 - 2 share / fan_in        share: of s^2 without eps; exact for Gaussian w, every S and eps = 0
 
-    A longer w makes s larger, and BatchNorm takes its length out. Gradients that go back through w feel it. For w of
-    other distributions or of one length E[1 / s^2] is smaller by what this factor then is larger, so that the product,
-    which gradients through w have, stays to first order. Four inputs at least, as with E[1 / s^2].
+    A longer w makes s larger, and BatchNorm takes its length out, which gradients that go back through w feel. For w of
+    other distributions or of one length this factor is larger and E[1 / s^2] smaller, so that their product, which
+    gradients through w have, stays to first order. fan_in counts as at least 4, as in E[1 / s^2].
     """
     return 1 - 2 * share / max(fan_in, 4.0)
 
@@ -164,7 +164,7 @@ def _length(x: Field) -> float:
 
 
 def _uneven(x: Field) -> float:
-    """Relative variance of the squared length of one place: what the places are drawn with, and channels by chance."""
+    """Relative variance of the squared length of one place: drawn with the place, and by chance of its channels."""
     if len(x.parts) == 1:
         (part,) = x.parts
         return part.uneven + (1 + part.uneven) * part.single / part.channels
@@ -178,25 +178,26 @@ def _uneven(x: Field) -> float:
 
 
 def _noise(x: Field, size: float) -> float:
-    """Variance from pair to pair of overlaps of so many channels, of which two samples share all but `size`."""
+    """Variance of overlaps from pair to pair of samples; size: second moment that two samples do not share."""
     return sum(p.noise * (p.channels / x.channels) ** 2 for p in x.parts) + size**2 / x.channels
 
 
 def _finite(what: str, value: float) -> float:
+    """The value; refused where it is not finite. what: its noun in the message."""
     if not math.isfinite(value):
         raise ValueError(f"has {what} that are not finite. Initialize them, or load them again")
     return value
 
 
 def mean_square(tensor: Tensor) -> float:
-    """Summed in double precision over pieces, without a copy of all in double precision."""
+    """Mean square, summed in double precision over pieces, without a copy of the tensor in double precision."""
     flat = tensor.detach().flatten()
     flat = flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
     return sum(float(piece.dot(piece)) for piece in flat.split(1 << 17)) / tensor.numel()
 
 
 def independent_sites(sites: Sites, g: Tensor, kernel: Tensor) -> tuple[float, float]:
-    """tr(G K)^2 / tr(G K G K): over how many sites a layer's part of an eigenvalue averages.
+    """Numbers of sites that a layer's part of an eigenvalue averages over, tr(G K)^2 / tr(G K G K).
 
     For the kernels of two samples (mean mode; of one, where a batch has more of samples' own gradients than of what two
     share), and for those of one. The answer is 1 where the kernel is the same for all pairs of sites, however
@@ -221,7 +222,7 @@ def independent_sites(sites: Sites, g: Tensor, kernel: Tensor) -> tuple[float, f
 
 @lru_cache(maxsize=16)
 def _mirrored(width: int) -> Tensor:
-    """How many waves each one that rfft2 keeps stands for."""
+    """Number of waves that each wave kept by rfft2 stands for."""
     found = torch.full((width // 2 + 1,), 2.0, dtype=torch.float64)
     found[0] = 1
     if width % 2 == 0:
@@ -230,7 +231,7 @@ def _mirrored(width: int) -> Tensor:
 
 
 def _moments(sites: Sites, kernel: Tensor, symbol: str) -> dict[str, float]:
-    """Means over sites, of one sample and of two."""
+    """A kernel's means over sites by symbol, of one sample and of two."""
     one, two = _means(sites, kernel)
     return {symbol: one, f"{symbol}_xy": two}
 
@@ -243,7 +244,7 @@ def _gradients(sites: Sites, g: Tensor) -> dict[str, float]:
 
 
 def _means(sites: Sites, kernel: Tensor) -> tuple[float, float]:
-    """Over sites that are the same at both ends, of one sample and of two."""
+    """Means over sites that are the same at both ends, of one sample and of two."""
     if sites.form == "torus":
         one, two = kernel.select(-1, 0).select(-1, 0).tolist()
         return one, two
