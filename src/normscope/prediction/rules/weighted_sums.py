@@ -8,26 +8,26 @@ A linear map of a flattened image is the convolution whose window is the whole i
 """
 
 import math
-from functools import lru_cache
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from normscope.prediction.kernels.cotangent import Cotangent, Spread
 from normscope.prediction.kernels.field import INPUTS, Field, Part, ReaderFacts, Root
-from normscope.prediction.layer_row import LayerInputs
+from normscope.prediction.kernels.site_averages import gradient_moments, independent_sites, moments
+from normscope.prediction.layer_row import LayerInputs, LayerRow
 from normscope.prediction.refusals import UnknownOperation
 from normscope.prediction.walk import Walk
 from normscope.theory.convolved_kernels import convolve, convolve_back
 from normscope.theory.gradient_overlaps import Origin
 from normscope.theory.modes import common_spread
 from normscope.theory.place_lengths import tied, variance
-from normscope.theory.site_pairs import Sites, average
+from normscope.theory.site_pairs import average
 from normscope.theory.taps import Window, mean_inside
 
+# Channels and inputs of a layer below which they are few for a theory of many.
 NARROW = 30
-# Part of the gradients that two samples share, over their own, below which nothing is taken as shared.
-_SHARED = 0.1
 
 
 def weighted_sum(
@@ -41,6 +41,19 @@ def weighted_sum(
     shape: tuple[int, ...],
     groups: int = 1,
 ) -> Field:
+    """The field of a linear map or convolution of x.
+
+    Args:
+        walk: the walk, which gets a row for the layer.
+        name: path of the layer.
+        kind: class of the layer, for its row.
+        x: the field that enters.
+        weight: weights, (units, ...).
+        bias: biases, (units,), or None.
+        window: the window that the weights slide over the sites of x.
+        shape: shape of the result without the batch dimension.
+        groups: groups of channels of a convolution.
+    """
     key = (weight, bias, x, window)
     if key in walk.used.fields:
         return walk.used.fields[key]
@@ -57,6 +70,39 @@ def weighted_sum(
     inputs, tangent = x.mixture()
     patch = convolve(window, inputs)
     kernel = sigma_w2 * patch + sigma_b2
+    root = _root(walk, name, weight)
+    order = moments(x.sites, inputs, "qh") | moments(after, kernel, "q")
+    row = walk.row(name, kind, width=shape[0], sigma_w2=sigma_w2, sigma_b2=sigma_b2, **order)
+    readers = x.parts[0].readers if len(x.parts) == 1 else ReaderFacts()
+    row.inputs = LayerInputs(x.sites, inputs, x.channels, readers)
+    row.of_data = x.roots == {INPUTS}
+    row.taps, row.sites = window.taps, after.count
+    row.length = _length(x)
+    row.tilt = max(part.tilt for part in x.parts)
+    together = tied(window, inputs)
+    own = row.numbers["qh"] - row.numbers["qh_xy"]
+    q = row.numbers["q"]
+    fresh = after.two(patch) * (fan_in * walk.trains(weight)) + float(walk.trains(bias))
+    part = Part(
+        shape[0],
+        kernel,
+        torch.zeros_like(after.diagonal(kernel)),
+        sigma_w2 * convolve(window, tangent) + fresh,
+        sigma_w2**2 * _noise(x, own) * together,
+        length=((q - sigma_b2) / q) ** 2 * row.length if q > 0 else 0.0,
+        uneven=0.0 if x.sites.form == "samples" else _uneven(x) * together / mean_inside(window) ** 2,
+        fan_in=fan_in,
+        fresh=fresh,
+        few=sigma_w2**2 * own**2 * (groups - 1) / x.channels * together,
+    )
+    out = Field(after, (part,), shape, True, frozenset({root}))
+    way = _WayBack(walk, row, x, out, window, patch, sigma_w2, walk.trains(weight), walk.trains(bias))
+    walk.used.fields[key] = out
+    return walk.tape.record(out, [x], way.back, maps=True)
+
+
+def _root(walk: Walk, name: str, weight: Tensor) -> Root:
+    """This use of the weights; a second use is taken as an independent draw, with a note."""
     uses = walk.used.layers.setdefault(weight, [])
     if uses:
         walk.remarks.note(
@@ -64,83 +110,74 @@ def weighted_sum(
             "what they add together beyond their sum is left out."
         )
     uses.append(name)
-    row = walk.row(
-        name,
-        kind,
-        width=shape[0],
-        sigma_w2=sigma_w2,
-        sigma_b2=sigma_b2,
-        **_moments(x.sites, inputs, "qh"),
-        **_moments(after, kernel, "q"),
-    )
-    readers = x.parts[0].readers if len(x.parts) == 1 else ReaderFacts()
-    row.inputs = LayerInputs(x.sites, inputs, x.channels, readers)
-    row.of_data = x.roots == {INPUTS}
-    row.taps, row.sites = window.taps, after.count
-    mean = torch.zeros_like(after.diagonal(kernel))
-    together = tied(window, inputs)
-    own = row.numbers["qh"] - row.numbers["qh_xy"]
-    noise = sigma_w2**2 * _noise(x, own) * together
-    few = sigma_w2**2 * own**2 * (groups - 1) / x.channels * together
-    uneven = 0.0 if x.sites.form == "samples" else _uneven(x) * together / mean_inside(window) ** 2
-    row.length = _length(x)
-    row.tilt = max(part.tilt for part in x.parts)
-    q = row.numbers["q"]
-    length = ((q - sigma_b2) / q) ** 2 * row.length if q > 0 else 0.0
-    fresh = after.two(patch) * (fan_in * walk.trains(weight)) + float(walk.trains(bias))
-    tangent = sigma_w2 * convolve(window, tangent) + fresh
-    roots = frozenset({Root(uses[0], len(uses))})
-    part = Part(
-        shape[0], kernel, mean, tangent, noise, length=length, uneven=uneven, fan_in=fan_in, fresh=fresh, few=few
-    )
-    out = Field(after, (part,), shape, True, roots)
+    return Root(uses[0], len(uses))
 
-    def back(cotangent: Cotangent) -> list[Cotangent]:
+
+@dataclass(frozen=True, eq=False)
+class _WayBack:
+    """The way of cotangents back through one weighted sum.
+
+    patch: kernel of the inputs, averaged over the taps. trains_weight, trains_bias: whether these are trained.
+    """
+
+    walk: Walk
+    row: LayerRow
+    x: Field
+    out: Field
+    window: Window
+    patch: Tensor
+    sigma_w2: float
+    trains_weight: bool
+    trains_bias: bool
+
+    def back(self, cotangent: Cotangent) -> list[Cotangent]:
+        """The cotangent of the inputs; the row gets what weights and biases add to lambda."""
         (g,), (came,) = cotangent.g, cotangent.two
-        row.numbers.update(_gradients(after, g))
+        (part,), x, row, after = self.out.parts, self.x, self.row, self.window.after
+        assert row.inputs is not None
+        row.numbers.update(gradient_moments(after, g))
         kept = 1.0 if part.readers.kept_by_norm is None else part.readers.kept_by_norm
-        sent = (sigma_w2 * kept) * convolve_back(window, g)
-        sites = independent_sites(x.sites, sent, inputs)
-        # A sample's own gradients meet the shared ones at every site, and sites are independent too.
-        own = cotangent.spread._replace(apart=cotangent.spread.apart / sites[0])
-        if walk.trains(weight):
-            row.add(after, g * (fan_in * patch), own)
-        if walk.trains(bias):
-            row.add(after, g, own)
-        cotangent = walk.tape.drawn(cotangent, out)
-        if cotangent.origin is not None:
-            # Weights see what two samples' inputs share, biases all.
-            seen = fan_in * walk.trains(weight) * after.two(patch) + float(walk.trains(bias))
-            row.hand_down(cotangent.origin, after.summed((g[0, 0] - g[0, 1]) * seen))
-        two = sigma_w2 * came
+        sent = (self.sigma_w2 * kept) * convolve_back(self.window, g)
+        sites = independent_sites(x.sites, sent, row.inputs.kernel)
+        cotangent = self._shares(cotangent, g, sites[0])
+        two = self.sigma_w2 * came
         two[0] *= kept
-        if walk.trains(weight):
-            two[1].add_(came[0], alpha=fan_in)
-        two = convolve_back(window, two)
-        widths = [x.channels * n for n in sites]
-        # The squares of C outputs add to the variance of a gradient's length, as far as samples do not share it.
-        alone = 1 - (row.numbers["qt_xy"] / row.numbers["qt"]) ** 2 if row.numbers["qt"] > 0 else 0.0
-        more = Spread(
-            1 / widths[0], 1 / widths[1], 1 / widths[1], 2 * max(alone, 0.0) / (walk.tape.outputs * widths[1])
-        )
-        spread = cotangent.spread.plus(more)
-        shares: tuple[Tensor, ...] = (sent,)
+        if self.trains_weight:
+            two[1].add_(came[0], alpha=part.fan_in)
+        two = convolve_back(self.window, two)
+        gs: tuple[Tensor, ...] = (sent,)
         twos: tuple[Tensor, ...] = (two,)
         if len(x.parts) > 1:
-            readers.drift = two[1]
-            shares, twos = (tuple(of * (p.channels / x.channels) for p in x.parts) for of in (sent, two))
-        return [
-            Cotangent(
-                shares,
-                tuple(map(torch.zeros_like, shares)),
-                twos,
-                spread,
-                origin=cotangent.origin and Origin(mixed=cotangent.origin.same),
-            )
-        ]
+            row.inputs.readers.drift = two[1]
+            gs, twos = (tuple(of * (p.channels / x.channels) for p in x.parts) for of in (sent, two))
+        bends = tuple(map(torch.zeros_like, gs))
+        origin = cotangent.origin and Origin(mixed=cotangent.origin.same)
+        return [Cotangent(gs, bends, twos, cotangent.spread.plus(self._spread(sites)), origin=origin)]
 
-    walk.used.fields[key] = out
-    return walk.tape.record(out, [x], back, maps=True)
+    def _shares(self, cotangent: Cotangent, g: Tensor, sites: float) -> Cotangent:
+        """Add the shares of weights and biases to the row; the cotangent with its overlaps as one draw."""
+        (part,), after = self.out.parts, self.window.after
+        # A sample's own gradients meet the shared ones at every site, and sites are independent too.
+        own = cotangent.spread._replace(apart=cotangent.spread.apart / sites)
+        if self.trains_weight:
+            self.row.add(after, g * (part.fan_in * self.patch), own)
+        if self.trains_bias:
+            self.row.add(after, g, own)
+        cotangent = self.walk.tape.drawn(cotangent, self.out)
+        if cotangent.origin is not None:
+            # Weights see the part of gradients that two samples' inputs share, biases all of it.
+            seen = part.fan_in * self.trains_weight * after.two(self.patch) + float(self.trains_bias)
+            self.row.hand_down(cotangent.origin, after.summed((g[0, 0] - g[0, 1]) * seen))
+        return cotangent
+
+    def _spread(self, sites: tuple[float, float]) -> Spread:
+        """Effects of the finite number of channels and sites that enter, on cotangents that went through."""
+        numbers = self.row.numbers
+        widths = [self.x.channels * n for n in sites]
+        # The squares of C outputs add to the variance of a gradient's length, as far as samples do not share it.
+        alone = 1 - (numbers["qt_xy"] / numbers["qt"]) ** 2 if numbers["qt"] > 0 else 0.0
+        length = 2 * max(alone, 0.0) / (self.walk.tape.outputs * widths[1])
+        return Spread(1 / widths[0], 1 / widths[1], 1 / widths[1], length)
 
 
 def kept_by_norm(fan_in: float, share: float = 1.0) -> float:
@@ -194,62 +231,3 @@ def mean_square(tensor: Tensor) -> float:
     flat = tensor.detach().flatten()
     flat = flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
     return sum(float(piece.dot(piece)) for piece in flat.split(1 << 17)) / tensor.numel()
-
-
-def independent_sites(sites: Sites, g: Tensor, kernel: Tensor) -> tuple[float, float]:
-    """Numbers of sites that a layer's part of an eigenvalue averages over, tr(G K)^2 / tr(G K G K).
-
-    For the kernels of two samples (mean mode; of one, where a batch has more of samples' own gradients than of what two
-    share), and for those of one. The answer is 1 where the kernel is the same for all pairs of sites, however
-    independent the gradients are.
-    """
-    if sites.form == "samples" or sites.count == 1:
-        return 1.0, 1.0
-    g = g[0]
-    if sites.form == "torus":
-        values = torch.fft.rfft2(g).real * torch.fft.rfft2(kernel).real
-        # Half of the waves are the other half's mirror images.
-        counted = values * _mirrored(sites.width)
-        trace, square = counted.sum((-2, -1)), (counted * values).sum((-2, -1))
-    else:
-        product = g @ kernel
-        trace = product.diagonal(dim1=-2, dim2=-1).sum(-1)
-        square = (product * product.mT).sum((-2, -1))
-    one, two = (max(t * t / s, 1.0) if s > 0 else 1.0 for t, s in zip(trace.tolist(), square.tolist(), strict=True))
-    own, shared = trace.tolist()
-    return (two if (sites.batch - 1) * shared > _SHARED * own else one), one
-
-
-@lru_cache(maxsize=16)
-def _mirrored(width: int) -> Tensor:
-    """Number of waves that each wave kept by rfft2 stands for."""
-    found = torch.full((width // 2 + 1,), 2.0, dtype=torch.float64)
-    found[0] = 1
-    if width % 2 == 0:
-        found[-1] = 1
-    return found
-
-
-def _moments(sites: Sites, kernel: Tensor, symbol: str) -> dict[str, float]:
-    """A kernel's means over sites by symbol, of one sample and of two."""
-    one, two = _means(sites, kernel)
-    return {symbol: one, f"{symbol}_xy": two}
-
-
-def _gradients(sites: Sites, g: Tensor) -> dict[str, float]:
-    """Sums over sites and channels for the first direction, of one sample and of two."""
-    one, two = _means(sites, g[0].detach())
-    count = 1 if sites.form == "samples" else sites.count
-    return {"qt": one * count, "qt_xy": two * count}
-
-
-def _means(sites: Sites, kernel: Tensor) -> tuple[float, float]:
-    """Means over sites that are the same at both ends, of one sample and of two."""
-    if sites.form == "torus":
-        one, two = kernel.select(-1, 0).select(-1, 0).tolist()
-        return one, two
-    own = kernel.diagonal(dim1=-2, dim2=-1).mean(-1).tolist()
-    if sites.form == "exact":
-        return own[0], own[1]
-    m = sites.batch
-    return own[0], (float(kernel[0].sum()) - m * own[0]) / (m * (m - 1)) if m > 1 else float("nan")
