@@ -39,7 +39,7 @@ def test_a_warning_says_by_how_much():
     plain, sparse = ns.predict(mlp(), (50,), "half_mse"), ns.predict(mlp(beta=-1.0), (50,), "half_mse")
     assert plain.seen == (0.9, 1.2)
     assert sparse.seen == (0.9, 4.0)
-    assert "had 0.9 to 1.2 times this lambda_max, measured over seeds" in str(plain)
+    assert "Measured on similar networks: 0.9 to 1.2 times this lambda_max (means over seeds)" in str(plain)
     assert "measured at 0.9 to 4 times this lambda_max" in str(sparse)
     assert ns.predict(mlp(act=nn.Tanh), (50,), "half_mse", batch_size=16).seen[0] < 0.7
     assert ns.predict(mlp(), (50,), "cross_entropy").seen[1] > 1.25

@@ -1,4 +1,4 @@
-"""Figure 1 of seed 002: the stored numbers and the picture made of them."""
+"""Figure 1 of Wei et al. 2019: the stored numbers and the picture made of them."""
 
 import json
 from pathlib import Path

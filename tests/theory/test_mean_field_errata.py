@@ -1,4 +1,4 @@
-"""What seed 002 says, against networks: where the print fails, and what holds in its place."""
+"""What Wei et al. 2019 say, against networks: where the print fails, and what holds in its place."""
 
 import math
 
