@@ -6,7 +6,7 @@ Each network is drawn from a seed of its own: family, normalizer, activation, de
 outputs, initialization, gamma, loss, and how statistics are read. lambda_max is measured (Gauss-Newton, `ns.measure`)
 on white inputs over three seeds of weights and inputs; the ratio is of the mean over seeds to the mean prediction.
 `inside` says whether it is in the stated range, `refused` whether predict states no usable one. The rules in
-`prediction/reach.py` were fitted on draw 1 and judged once on draw 2.
+`prediction/calibrated_range.py` were fitted on draw 1 and judged once on draw 2.
 """
 
 import argparse

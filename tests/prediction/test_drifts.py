@@ -9,9 +9,9 @@ from networks import Dense, preact_resnet, vgg_like, with_activation
 from torch import nn
 
 import normscope as ns
-from normscope.prediction.field import Field
-from normscope.prediction.graph import walk_through
-from normscope.prediction.inputs import input_field
+from normscope.prediction.graph.evaluate import walk_through
+from normscope.prediction.kernels.field import Field
+from normscope.prediction.kernels.inputs import input_field
 from normscope.prediction.walk import Walk
 from normscope.theory import place_lengths
 from normscope.theory.maxima import agreement
@@ -63,10 +63,10 @@ class Held:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.kept: list[tuple[object, torch.Tensor]] = []
         self.calls: int | None = None
-        patch.setattr("normscope.prediction.normalizers.normalize", self.normalize)
-        patch.setattr("normscope.prediction.maximum.agreement", self.agreement)
-        for module, name in (("linear", "tied"), ("linear", "variance"), ("joining", "variance")):
-            patch.setattr(f"normscope.prediction.{module}.{name}", self.holding(getattr(place_lengths, name)))
+        patch.setattr("normscope.prediction.rules.batch_norm.normalize", self.normalize)
+        patch.setattr("normscope.prediction.rules.max_pooling.agreement", self.agreement)
+        for module, name in (("weighted_sums", "tied"), ("weighted_sums", "variance"), ("joining", "variance")):
+            patch.setattr(f"normscope.prediction.rules.{module}.{name}", self.holding(getattr(place_lengths, name)))
 
     def _of(self, made: object, kernel: torch.Tensor) -> tuple[object, torch.Tensor]:
         if self.calls is None:

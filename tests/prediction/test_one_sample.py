@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.prediction import spectrum
+from normscope.prediction.kernels import mode_eigenvalues
 from normscope.theory.modes import widening
 
 
@@ -36,8 +36,8 @@ def test_the_gram_matrix_of_all_outputs_of_one_sample(make, shape, monkeypatch):
             values = torch.linalg.svdvals(torch.stack([g.flatten() for g in of]).double()).square()
             tops.setdefault(name.split(".")[0], []).append(float(values[0] / values.mean()))
     seen: list = []
-    read = spectrum._variance
-    monkeypatch.setattr(spectrum, "_variance", lambda rows, *rest: seen.append(rows) or read(rows, *rest))
+    read = mode_eigenvalues._variance
+    monkeypatch.setattr(mode_eigenvalues, "_variance", lambda rows, *rest: seen.append(rows) or read(rows, *rest))
     ns.predict(net, shape, batch_size=16)
     for row, _ in seen[0]:
         found = tops[row.layer]

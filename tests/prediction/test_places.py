@@ -10,7 +10,7 @@ from order_parameters import measured
 from torch import nn
 
 import normscope as ns
-from normscope.prediction.linear import kept_by_norm
+from normscope.prediction.rules.weighted_sums import kept_by_norm
 from normscope.theory.place_lengths import kurtosis, tied
 from normscope.theory.site_pairs import Sites
 from normscope.theory.taps import Window

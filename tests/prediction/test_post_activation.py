@@ -9,7 +9,7 @@ from order_parameters import measured
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.prediction import field
+from normscope.prediction.kernels import cotangent
 
 
 def ratios(make, shape: tuple[int, ...], m: int, seeds: int, stats: str) -> dict[str, float]:
@@ -71,7 +71,7 @@ def test_strands_are_few_and_what_they_leave_out_is_little(monkeypatch):
     """A chain of thirty sums with as many strands as are told apart, and with all."""
     net = residual_mlp(0, width=60, blocks=30)
     few = ns.predict(net, (200,), batch_size=64).lambda_max
-    monkeypatch.setattr(field, "_STRANDS", 1000)
+    monkeypatch.setattr(cotangent, "_STRANDS", 1000)
     assert few == pytest.approx(ns.predict(net, (200,), batch_size=64).lambda_max, rel=0.01)
 
 

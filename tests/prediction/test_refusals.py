@@ -4,7 +4,7 @@ import functools
 
 import pytest
 import torch
-from test_undoing import state
+from test_side_effects import state
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint

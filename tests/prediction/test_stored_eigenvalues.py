@@ -11,9 +11,9 @@ from networks import PostResNet
 from torch import nn
 
 import normscope as ns
-from normscope.prediction.remarks import NARROW_SEEN as NARROW
-from normscope.prediction.remarks import SUMS_SEEN as SUMS
-from normscope.prediction.walk import USUAL
+from normscope.prediction.remarks import USUAL
+from normscope.prediction.warnings_and_notes import NARROW_SEEN as NARROW
+from normscope.prediction.warnings_and_notes import SUMS_SEEN as SUMS
 
 ROOT = Path(__file__).parents[2]
 STORED = json.loads((ROOT / "results" / "theory-lambda.json").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Formulas of Wei et al. 2019 against networks: where the printed form fails, and the form that holds."""
+"""What Wei et al. 2019 say, against networks: where the print fails, and what holds in its place."""
 
 import math
 

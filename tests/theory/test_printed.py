@@ -1,4 +1,4 @@
-"""The theory of Wei et al. 2019 as printed, against an independent transcription."""
+"""The theory of Wei et al. 2019 as printed, against a transcription of its own."""
 
 import json
 from math import inf, pi

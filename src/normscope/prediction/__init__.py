@@ -1,8 +1,13 @@
-"""A network's graph walked with the theory: lambda_max and the largest stable learning rate before training."""
+"""`predict`: lambda_max and the stability limit eta* of a network before training, from mean-field theory.
 
-from normscope.prediction.modules import elementwise_module
-from normscope.prediction.outcome import Prediction
-from normscope.prediction.predicting import predict
-from normscope.prediction.refusal import UnknownOperation
+`predict_network.py` is the way through the package: `graph/` traces the model and evaluates its operations by the rules
+in `rules/`, one file for each family; `kernels/` has what a rule gets and returns, and reads the eigenvalues off; and
+`result.py` holds the answer.
+"""
+
+from normscope.prediction.predict_network import predict
+from normscope.prediction.refusals import UnknownOperation
+from normscope.prediction.result import Prediction
+from normscope.prediction.rules.activations import elementwise_module
 
 __all__ = ["Prediction", "UnknownOperation", "elementwise_module", "predict"]

@@ -1,164 +1,57 @@
-"""What is said beside the answer: where the theory is out of its depth, and what it took for granted."""
+"""Warnings and notes collected in one walk, and the calibrated range that they widen."""
 
-import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from normscope.prediction.linear import NARROW
-from normscope.prediction.spectrum import Spectrum
-from normscope.prediction.walk import USUAL, Walk
-
-# Measured over predicted lambda with fewer channels.
-NARROW_SEEN = (0.9, 1.5)
-# And after residual sums: ResNet-18 on 8x8 images with statistics held (the lowest), MLPs of 32 channels (the highest).
-SUMS_SEEN = (0.75, 1.5)
-# Growth of squared gradients through the network that is worth a warning.
-_STEEP = 1e3
-# Measured over predicted lambda where they grow so; where they shrink nothing was seen to be off.
-_EXPLODED = (0.5, 1.4)
-# Data modes beside the mean mode, and the correction for finite width, from which on answers were seen to be off.
-_CLOSE, _RAISED = 0.8, 1.5
-# Sum of 1/width along the way of gradients, relative variance of squares a layer of ReLU adds for each of it.
-_DEEP, _GROWS = 0.1, 5.0
-# Outputs, in channels of the last hidden layer, from which on they were seen to be further off, and how far.
-_MANY, _MANY_SEEN = 2, 2.5
-# Batches below which data modes under BatchNorm were seen to be too high.
-_SMALL = 64
-# Batches, in narrowest widths, above which data modes were seen to be too low.
-_LARGE = 0.45
-# Relative variance of images' squared lengths that is worth a warning; batches of CIFAR-10 have 0.2 to 0.3.
-_UNEQUAL = 0.4
-# Growth of differences in length through all layers that is worth a warning.
-_LONGER = 1.9
+# Measured over predicted lambda of networks with 30 channels or more that get no warning.
+USUAL = (0.9, 1.2)
 
 
-def common(walk: Walk, found: Spectrum, outputs: int, *, given: bool, pairs: bool) -> None:
-    """Warnings and notes of every prediction; given, pairs: whether a batch was, and every pair of it is known."""
-    widths = [row.numbers["width"] for row in walk.rows if row.inputs is not None]
-    hidden = [int(w) for w in widths[:-1]]
-    if hidden and min(hidden) < NARROW:
-        walk.warn(
-            f"The narrowest hidden layer has {min(hidden)} channels: outside the theory's reach, which is many "
-            "channels. Measure instead.",
-            NARROW_SEEN,
-        )
-    _deep(walk)
-    _raised(walk, found, outputs, hidden)
-    _large_batch(walk, found, hidden)
-    _batch_norm(walk, found, means=given and not pairs, pairs=pairs)
-    _after_sums(walk, found)
-    if walk.lengths > _LONGER:
-        walk.warn(
-            f"BatchNorm with these betas makes differences in length between samples {walk.lengths:.2g} times larger, "
-            "and the theory gives all samples one length: lambda was seen to be up to 4 times too low (ReLU, beta of "
-            "-1, three hidden layers). Measure instead.",
-            (0.9, 4.0),
-        )
-    if walk.offsets:
-        walk.note("Large images were taken without their borders (by offsets), padding by its share of the taps.")
-    if not given:
-        walk.note("Inputs were taken as independent standard values; batch= puts real ones in their place.")
+@dataclass
+class Remarks:
+    """Warnings, notes and the calibrated range of one prediction.
 
+    warnings: where the theory is out of its depth. notes: conventions and approximations. layers_of: the layers that a
+    note is about. calibrated_range: between which multiples of the answer networks like it were measured, on average
+    over seeds.
+    """
 
-def _deep(walk: Walk) -> None:
-    ratio = max(row.spread[0] for row in walk.rows)
-    if ratio > _DEEP:
-        walk.warn(
-            f"Gradients go through widths whose inverses have a sum of {ratio:.2g}: networks of one kind then differ "
-            "by factors, and the theory is of first order in it: lambda was measured at 0.8 to 1.9 times the answer "
-            "with 0.12 (ten layers of 80) and at 1.2 to 5.2 times with 0.38 (thirty). Measure instead.",
-            (0.7, max(math.exp(min(_GROWS * ratio, 100.0)), 1.9)),
+    warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    layers_of: dict[str, list[str]] = field(default_factory=dict)
+    calibrated_range: tuple[float, float] = USUAL
+
+    def note(self, text: str, layer: str = "") -> None:
+        """Add a note once; layers with the same note share it.
+
+        Args:
+            text: the note; with `layer` it continues a sentence that begins with the layer's name.
+            layer: path of the layer that the note is about; empty for the whole network.
+        """
+        if text not in self.notes:
+            self.notes.append(text)
+        if layer:
+            self.layers_of.setdefault(text, []).append(layer)
+
+    def warn(self, text: str, measured: tuple[float, float] = USUAL) -> None:
+        """Add a warning once, and widen the calibrated range to the multiples that such networks were measured at."""
+        if text not in self.warnings:
+            self.warnings.append(text)
+        self.widen(measured)
+
+    def widen(self, measured: tuple[float, float]) -> None:
+        """Widen the calibrated range to include these multiples."""
+        low, high = self.calibrated_range
+        self.calibrated_range = (min(low, measured[0]), max(high, measured[1]))
+
+    def all_notes(self) -> tuple[str, ...]:
+        """The notes, each after the layers it is about."""
+        return tuple(
+            f"{_listed(self.layers_of[text])}: {text}" if text in self.layers_of else text for text in self.notes
         )
 
 
-def lengths(walk: Walk, variance: float) -> None:
-    """Of a batch of images; variance: relative one of their squared lengths."""
-    if variance > _UNEQUAL and any(row.kind == "BatchNorm" for row in walk.rows):
-        walk.warn(
-            f"The batch's images differ in length (squared, by a relative variance of {variance:.2g}), and the theory "
-            "gives all samples one: under BatchNorm lambda was measured at 1.2, 2.1, 3.1 and 4.4 times the answer with "
-            "0.5, 1.5, 3.8 and 11 (log-normal lengths, two convolutions and a mean over sites). Measure to be sure.",
-            (0.9, 4.6),
-        )
-
-
-def _raised(walk: Walk, found: Spectrum, outputs: int, hidden: list[int]) -> None:
-    seen = (0.9, _MANY_SEEN if hidden and outputs > _MANY * hidden[-1] else 1.9)
-    if found.data > _CLOSE * found.mean and found.data > _RAISED * found.data_infinite > 0:
-        walk.warn(
-            f"Data modes decide or nearly do, and finite width raises them by {found.data / found.data_infinite:.2g}; "
-            "with so large a correction the answer was seen to be up to 13 % too low with 10 outputs, up to 46 % with "
-            f"as many outputs as channels and up to 59 % with 3 to 16 times as many (here {outputs}). Measure to be "
-            "sure.",
-            seen,
-        )
-    elif found.mean > _RAISED * found.mean_infinite > 0:
-        walk.warn(
-            f"{outputs} outputs are many beside these widths: finite width raises the answer by "
-            f"{found.mean / found.mean_infinite:.2g}, and with so large a correction it was seen to be up to 46 % too "
-            "low with as many outputs as channels, and up to 59 % with 3 to 16 times as many. Measure to be sure.",
-            seen,
-        )
-
-
-def _large_batch(walk: Walk, found: Spectrum, hidden: list[int]) -> None:
-    if hidden and found.data > found.mean and walk.batch > _LARGE * min(hidden):
-        walk.warn(
-            f"Data modes decide, and a batch of {walk.batch} is large beside {min(hidden)} channels: they were seen to "
-            "be 3 to 19 % too low with batches of half the width, and 27 % with larger ones. Measure to be sure.",
-            (0.9, 1.4),
-        )
-
-
-def _batch_norm(walk: Walk, found: Spectrum, *, means: bool, pairs: bool) -> None:
-    if found.data <= found.mean or not any(row.kind == "BatchNorm" for row in walk.rows):
-        return
-    if walk.batch < _SMALL:
-        walk.warn(
-            f"Data modes decide, under BatchNorm with a batch of {walk.batch}: below {_SMALL} samples they were seen "
-            "to be 10 to 45 % too high. Measure to be sure.",
-            (1 / 1.45, 1.2),
-        )
-    if means:
-        walk.warn(
-            "Data modes of a real batch of images decide, under BatchNorm: with tight clusters they were seen to be up "
-            "to 80 % too high. Measure to be sure.",
-            (1 / 1.8, 1.2),
-        )
-    if pairs and walk.activated:
-        walk.warn(
-            "Data modes of a real batch decide, and BatchNorm comes after an activation, whose values are no Gaussian: "
-            "with samples of unequal length they were seen to be up to 90 % too high, with tanh up to 20 % too low. "
-            "Measure to be sure.",
-            (0.5, 1.3),
-        )
-
-
-def _after_sums(walk: Walk, found: Spectrum) -> None:
-    if walk.rectified:
-        walk.doubt(SUMS_SEEN)
-    if walk.rectified and found.data > _CLOSE * found.mean:
-        walk.warn(
-            "Data modes decide or nearly do, and an activation comes after residual sums: lambda was seen to be 7 % "
-            "too low to 4 % too high (ResNet-18 of widths 32 to 96, 16x16, gamma of 0.1, 1 and 5), and 28 % too high "
-            "with statistics held and one site in the last blocks (8x8). Measure to be sure.",
-            SUMS_SEEN,
-        )
-
-
-def explosion(walk: Walk) -> None:
-    """Growth of squared gradients from the last hidden layer to the first."""
-    hidden = [row.numbers["qt"] for row in walk.rows if row.inputs is not None and "qt" in row.numbers][:-1]
-    if len(hidden) < 2 or min(hidden[0], hidden[-1]) <= 0:
-        return
-    factor = hidden[0] / hidden[-1]
-    if not 1 / _STEEP < factor < _STEEP:
-        rate = math.exp((math.log(hidden[0]) - math.log(hidden[-1])) / (len(hidden) - 1))
-        seen = _EXPLODED if factor > 1 else USUAL
-        walk.warn(
-            f"Squared gradients {'grow' if factor > 1 else 'shrink'} by {rate:.3g} a layer on their way back, by "
-            f"{factor:.1e} over {len(hidden)} layers: one learning rate does not fit all. Training is known to end at "
-            f"about {16 / abs(math.log(rate)):.0f} layers of such a stack; skip connections mend it. Small errors "
-            "add up over so many layers: lambda of a ResNet-50 was measured at 0.81 and 0.85 times the answer (64x64, "
-            "batch of 32, 10 outputs), at 1.09 times (1000 outputs) and at 0.53 times (224x224, batch of 64, 1000 "
-            "outputs, cross-entropy). Measure to be sure.",
-            seen,
-        )
+def _listed(names: Sequence[str]) -> str:
+    """The first name, and how many others there are."""
+    once = list(dict.fromkeys(names))
+    return once[0] + (f" and {len(once) - 1} more" if len(once) > 1 else "")

@@ -1,4 +1,4 @@
-r"""Windows that slide over images, on kernels: convolutions, average pooling, and their transposes for cotangents.
+r"""Maps of kernels by windows that slide over images: convolutions, average pooling, and their transposes.
 
 A convolution with independent weights of variance sigma_w^2 / (C |F|) sees the same tap at both ends:
 
@@ -18,7 +18,7 @@ from normscope.theory.taps import Window, offsets, pooling, taps_inside, valid_s
 
 
 def convolve(window: Window, kernel: Tensor) -> Tensor:
-    """Mean over the taps; sigma_w^2 is the caller's."""
+    """The kernel after a convolution of sigma_w^2 = 1: its mean over the taps, the same tap at both ends."""
     before, after = window.before, window.after
     if before.form == "samples" or _pointwise(window):
         return kernel
@@ -35,7 +35,7 @@ def convolve(window: Window, kernel: Tensor) -> Tensor:
 
 
 def convolve_back(window: Window, g: Tensor) -> Tensor:
-    """Transpose of `convolve`."""
+    """The cotangent before a convolution of sigma_w^2 = 1: the transpose of `convolve`."""
     before, after = window.before, window.after
     if before.form == "samples" or _pointwise(window):
         return g
@@ -59,7 +59,7 @@ def convolve_back(window: Window, g: Tensor) -> Tensor:
 
 
 def pool(window: Window, kernel: Tensor) -> Tensor:
-    """Mean over all pairs of taps; padding counts as zeros."""
+    """The kernel after average pooling: its mean over all pairs of taps, with padding as zeros."""
     before, after = window.before, window.after
     if before.form == "samples" or _pointwise(window):
         return kernel
@@ -77,7 +77,7 @@ def pool(window: Window, kernel: Tensor) -> Tensor:
 
 
 def pool_back(window: Window, g: Tensor) -> Tensor:
-    """Transpose of `pool`."""
+    """The cotangent before average pooling: the transpose of `pool`."""
     before, after = window.before, window.after
     if before.form == "samples" or _pointwise(window):
         return g
@@ -97,7 +97,7 @@ def pool_back(window: Window, g: Tensor) -> Tensor:
 
 
 def place(window: Window, values: Tensor) -> Tensor:
-    """A number of each place (a mean) through average pooling."""
+    """A number of each place, such as a mean, after average pooling."""
     before, after = window.before, window.after
     if before.form == "samples":
         return values
@@ -108,7 +108,7 @@ def place(window: Window, values: Tensor) -> Tensor:
 
 
 def _pointwise(window: Window) -> bool:
-    """Whether it leaves the sites as they are; a small image becomes exact even in a window of one place."""
+    """Whether the window leaves the sites as they are; a window of one place may still change the form to exact."""
     alone = window.kernel == (1, 1) and window.stride == (1, 1) and window.padding == (0, 0)
     return alone and window.before.form == window.after.form
 

@@ -1,4 +1,4 @@
-r"""Gradient explosion: how a stack of (linear, BatchNorm, phi) layers multiplies gradients, for any batch size.
+r"""Gradient explosion: the growth of gradients in a stack of (linear, BatchNorm, phi) layers, for any batch size.
 
 Per unit let x be the B normalized values of the batch. At the fixed point they are sqrt(B) times a uniform direction in
 the B - 1 dimensions of centred batches, so that for one value and for two of them
@@ -23,8 +23,8 @@ trace of P D (I - 11^T/B) D P is the numerator, up to (B-1)/B, and the preactiva
 Holds when: wide layers (width >> B is not needed), independent weights, eps = 0, no skip connections.
 Differs from the source: the encyclopedia article lets the *norm* grow by 1.467; it is the squared norm (docs/errata.md,
 E-GE-1).
-Source: the encyclopedia article, "Vanishing/exploding gradients"; Yang et al. 2019 (arXiv 1902.08129), Theorems 5, 8
-and 9.
+Source: the encyclopedia article "Batch normalization", section "Vanishing/exploding gradients"; Yang et al. 2019 (arXiv
+1902.08129), Theorems 5, 8 and 9.
 """
 
 import math
@@ -47,16 +47,16 @@ _Function = Callable[[_Array], _Array]
 
 @dataclass(frozen=True)
 class Activation:
-    """phi with its derivative, and the points where either jumps or turns fast, which quadrature must not step over."""
+    """A function phi, its derivative, and the points where either jumps or bends, on which quadrature splits."""
 
     phi: _Function
     slope: _Function
     kinks: tuple[float, ...] = ()
 
 
-# Where tanh and erf bend and where they are flat; a large gamma puts all of it into a narrow place.
+# Points where tanh and erf bend or turn flat; a large gamma draws them all close together.
 _BENDS = (-10.0, -3.0, -1.0, 0.0, 1.0, 3.0, 10.0)
-# Quadrature is off by less than this many times its last change; beyond this share of the rate there is no answer.
+# Bound on the error over quadrature's last change; largest error, relative to the rate, that is accepted.
 _SAFETY, _LARGEST_ERROR = 4, 1e-3
 # Nodes of the finest rule; their square is the cost.
 _NODES = 2000
@@ -71,12 +71,12 @@ ACTIVATIONS = {
 
 @dataclass(frozen=True)
 class Explosion:
-    """What a deep stack does to gradients at initialisation.
+    """Growth of gradients in a deep stack at initialization.
 
-    rate: factor of the squared gradient norm per layer, backwards. norm_rate: its square root, that of the norm.
-    q, correlation: fixed point of what a layer hands on, E f1^2 and E f1 f2 / E f1^2.
+    rate: factor of the squared gradient norm per layer, backwards. norm_rate: its square root, the factor of the norm.
+    q, correlation: fixed point of a layer's output, E f1^2 and E f1 f2 / E f1^2.
     xi: depth over which the squared norm grows by e. trainable_depth: 16 xi, beyond which Yang et al. saw no training.
-    error: what quadrature may be off by; 0 for closed forms. method: "closed form" or "quadrature".
+    error: bound on the error of quadrature; 0 for closed forms. method: "closed form" or "quadrature".
     """
 
     phi: str
@@ -100,7 +100,7 @@ class Explosion:
             return math.inf
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """The result as plain data, for JSON."""
         return plain(asdict(self))
 
 
@@ -110,8 +110,9 @@ def explosion(
     """Growth of squared gradients per layer of (linear, BatchNorm with gamma and beta, phi).
 
     Args:
-        phi: "relu", "linear", "tanh", "erf", or an `Activation` of yours.
-        batch_size: B > 3, whole; or inf. Over positions too: samples times positions, taken as independent.
+        phi: "relu", "linear", "tanh", "erf", or an `Activation` of your own.
+        batch_size: B, a whole number above 3, or inf. For statistics over positions too: samples times positions, taken
+            as independent.
 
     Example:
         >>> found = explosion("relu", 1024)
@@ -182,7 +183,7 @@ def _linear(size: float, gamma: float, beta: float) -> _Moments:
 
 
 def _refined(activation: Activation, size: float, gamma: float, beta: float) -> tuple[_Moments, float]:
-    """Moments from more and more panels, until the rate no longer moves, and what it may be off by."""
+    """Moments from more and more panels, until the rate no longer moves, with a bound on its error."""
     places = len(activation.kinks) + 1
     panels = max(1, 6 // places)
     rates: list[float] = []
@@ -209,7 +210,7 @@ def _refined(activation: Activation, size: float, gamma: float, beta: float) -> 
 
 
 def _moments(activation: Activation, size: float, gamma: float, beta: float, panels: int) -> _Moments:
-    """By Gauss-Legendre quadrature in angles, on panels that end at the kinks."""
+    """Moments by Gauss-Legendre quadrature in angles, on panels that end at the kinks."""
     kinks = np.array([(kink - beta) / gamma for kink in activation.kinks]) if gamma else np.zeros(0)
 
     def f(x: _Array) -> _Array:
@@ -228,7 +229,7 @@ def _moments(activation: Activation, size: float, gamma: float, beta: float, pan
     if math.isinf(size):
         slopes, pulls = (float(w1 @ values) ** 2 for values in (d(x1), x1 * d(x1)))
         return _Moments(square, centred, slope, weighted, slopes, pulls)
-    # x2 = c x1 + width y, y a coordinate of the sphere that x1 leaves, which rounding may leave nothing of.
+    # x2 = c x1 + width y, y a coordinate of the remaining sphere, whose radius may round to zero.
     c = -1 / n
     width = np.sqrt((1 - c * c) * np.maximum(n - x1**2, 1e-30) / (n - 1))[:, None]
     y, w2 = rule(n - 1, (kinks[None] - c * x1[:, None]) / width, panels)

@@ -1,4 +1,4 @@
-r"""Gaussian expectations: what an elementwise function does to a pair of jointly Gaussian values.
+r"""Gaussian expectations of an elementwise function phi at a pair of jointly Gaussian values.
 
     (u, v) ~ N(mean, [[q_a, k], [k, q_b]])       c = k / sqrt(q_a q_b)
 
@@ -14,7 +14,7 @@ coefficients. With orthonormal Hermite polynomials h_k and alpha_k(q) = E[phi(me
 The coefficients are a sum over the midpoints of 2000 cells of [-10, 10], exact to rounding for smooth functions and off
 by about 1e-5 where there is a kink. What the first 64 terms leave of c = 1 is put on the 65th power, so that
 the diagonal is right whatever the function. No random numbers: two calls give the same bits.
-Sources: Wei et al. 2019, Eq. (20)-(22) for ReLU (Cho and Saul's arc-cosine kernels); erf: Williams 1997.
+Sources: Wei et al. 2019, Eq. (20)-(22), for ReLU (Cho and Saul's arc-cosine kernels); Williams 1997 for erf.
 """
 
 import math
@@ -35,10 +35,11 @@ _KINK = 1e-6
 
 @dataclass(frozen=True)
 class Moments:
-    """value, slope, curve: one for each pair; mean, rise = E[phi'], bend: one for each place.
+    """Expectations at all pairs and places.
 
-    fourth: what a unit of excess kurtosis adds (Edgeworth) to E[phi^2], E[phi'^2], E[phi] and E[phi'] of a place,
-    E[f''''] / 24 = E[f h_4] / sqrt(24).
+    value, slope, curve: one for each pair. mean, rise = E[phi'], bend: one for each place.
+    fourth: the parts that a unit of excess kurtosis adds (Edgeworth) to E[phi^2], E[phi'^2], E[phi] and E[phi'] of a
+    place, E[f''''] / 24 = E[f h_4] / sqrt(24).
     """
 
     value: Tensor
@@ -52,9 +53,10 @@ class Moments:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Covariances k of pairs, and the variances q and means of places; ends: of a place's number, at both ends of k.
+    """Covariances k of pairs of places, with variances q and means of places.
 
-    curved: whether curves are asked for; they are 0 otherwise.
+    ends: function that gives a place's number at both ends of every pair. curved: whether curves are asked for; they
+    are 0 otherwise.
     """
 
     k: Tensor
@@ -70,7 +72,11 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Activation:
-    """An elementwise function. line: (a, b) where it is a z + b relu(z); monotone: whether it never falls."""
+    """An elementwise function.
+
+    name: in messages. function: on tensors. line: (a, b) of a function a z + b relu(z), which has closed forms; None
+    for others. monotone: whether the function never falls.
+    """
 
     name: str
     function: Callable[[Tensor], Tensor]
@@ -95,7 +101,7 @@ class Activation:
 
 
 def _lines(pairs: Pairs, a: float, b: float) -> Moments:
-    """a z + b relu(z): value a^2 k + a b k + b^2 J(k); with b = 0 for any mean."""
+    """Moments of a z + b relu(z): value a^2 k + a b k + b^2 J(k); with b = 0 for any mean."""
     k, q, mean = pairs.k, pairs.q, pairs.mean
     if b == 0:
         left, right = pairs.ends(mean)
@@ -145,15 +151,15 @@ def hermite() -> tuple[Tensor, Tensor, Tensor]:
 
 @lru_cache(maxsize=1)
 def _projection() -> Tensor:
-    """On h_0 ... h_{TERMS - 1}, from values at the points."""
+    """Coefficients on h_0 ... h_{TERMS - 1} of a function with these values at the points."""
     _, weight, table = hermite()
     return (table[:-1] * weight).T.contiguous()
 
 
 def derivative(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
-    """phi'(z), elementwise; also where gradients are off.
+    """phi'(z), elementwise, by autograd; also where gradients are off.
 
-    That of relu, which nearly all networks ask for, without calling the engine.
+    The derivative of relu, which nearly all networks ask for, is written out, which is faster.
     """
     if function is torch.relu:
         return (z > 0).to(z.dtype)
@@ -179,7 +185,7 @@ def _series(pairs: Pairs, function: Callable[[Tensor], Tensor]) -> Moments:
     if bool(point.any()):
         gamma[point] = 0
         gamma[point, 0] = _second(function, both[1][point])
-    # What the terms leave of c = 1 goes on the next power.
+    # The remainder of the terms at c = 1 goes on the next power.
     alpha = torch.cat([alpha, _rest((values * values) @ weight, alpha)], 1)
     beta = torch.cat([beta, _rest((slopes * slopes) @ weight, beta)], 1)
     qa, qb = pairs.ends(pairs.q)
@@ -207,11 +213,11 @@ def _second(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
 
 
 def length_slope(phi: Activation, q: float, mean: float) -> float:
-    r"""By what phi and a BatchNorm after it multiply the relative excess of one sample's squared length.
+    r"""Factor by which phi and a BatchNorm after it multiply the relative excess of one sample's squared length.
 
         (E[phi phi' u] - E[phi] E[phi' u]) / Var[phi]        u = sqrt(q) z,  phi at mean + u
 
-    1 for ReLU of centred values; above 1 samples of more than the usual length run away from the others.
+    1 for ReLU of centred values. Above 1, samples longer than the others grow longer from layer to layer.
 
     Example:
         >>> round(length_slope(RELU, 1.0, 0.0), 3), round(length_slope(RELU, 1.0, -1.0), 2)
@@ -227,7 +233,7 @@ def length_slope(phi: Activation, q: float, mean: float) -> float:
 
 @lru_cache(maxsize=256)
 def lean(phi: Activation, q: float, mean: float) -> float:
-    r"""Correlation, over samples, of what a gamma and a beta before phi have for gradients: phi' z and phi'.
+    r"""Correlation over samples of the gradients by a gamma and a beta before phi, which are as phi' z and phi'.
 
         E[phi'^2 z] / sqrt(E[phi'^2] E[phi'^2 z^2])        phi' at mean + sqrt(q) z
 

@@ -1,4 +1,4 @@
-r"""The theorems of Santurkar et al. 2018 on one unit: right sides as printed and as they should be.
+r"""The theorems of Santurkar et al. 2018 on one unit: right sides as printed, and corrected.
 
 A linear layer gives y (m values of one unit over a batch), BatchNorm z = gamma yh + beta with yh = (y - mean)/s, the
 rest of the network a loss. g and H are the gradient and the Hessian of the loss by z, d and Hh those by y; M = 11^T.
@@ -18,8 +18,8 @@ and Theorem 4.1 with <g,yh>^2/m (2 - |yh|^2/m) in the place of <g,yh>^2/m; then 
 Theorems 4.2 and 4.4 do not hold. gamma, beta and the other units are constants. "The gradient of the network without
 BatchNorm" on the right sides is g: that network's own only where z = y (Observation 4.3).
 Differs from the print: docs/errata.md, E-THM-1 to E-THM-5.
-Source: Santurkar et al. 2018, Appendix C, second version of the supplement (the first has the same with other
-misprints).
+Source: Santurkar et al. 2018, supplement, Appendix C, of which docs/sources.md lists two versions. Equations are from
+the second; the first has the same with other misprints.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ _Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Unit:
-    """What the theorems need of one unit: g = dL/dz and yh over the batch, s, and gamma."""
+    """One unit, as the theorems take it: g = dL/dz and yh over the batch, s, and gamma."""
 
     g: _Array
     y_hat: _Array
@@ -43,6 +43,7 @@ class Unit:
 
     @property
     def m(self) -> int:
+        """Number of samples in the batch."""
         return len(self.g)
 
     @property
@@ -86,7 +87,7 @@ def squared_gradient(unit: Unit, *, printed: bool = False) -> float:
 def hessian_times(unit: Unit, v: _Array, times_h: Callable[[_Array], _Array], *, printed: bool = False) -> _Array:
     """Hh v for a vector or the columns of a matrix, Eqs. (41) and (42), from products with H.
 
-    Printed as in the second version of the supplement, where the first g has lost its bar (the first has it).
+    printed: as in the second version of the supplement, where the first g has lost its bar; the first version has it.
     """
     m, yh, centred, outer = unit.m, unit.y_hat, unit.g - unit.g.mean(), np.multiply.outer
     rest = outer(unit.g if printed else centred, yh @ v) + outer(yh, centred @ v)
@@ -100,7 +101,7 @@ def hessian(unit: Unit, h: _Array, *, printed: bool = False) -> _Array:
 
 
 def separation(unit: Unit, squared: float) -> float:
-    """gamma/(m s^2) <g,yh> |d|^2, what Theorem 4.2 takes off; kappa of Theorem C.1 is this times s^2/gamma^2."""
+    """gamma/(m s^2) <g,yh> |d|^2, which Theorem 4.2 subtracts; kappa of Theorem C.1 is this times s^2/gamma^2."""
     return unit.gamma / (unit.m * unit.s**2) * unit.along * squared
 
 

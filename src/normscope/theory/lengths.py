@@ -1,4 +1,4 @@
-r"""How far samples differ from one another in length, and what the longest of a batch does to the data modes.
+r"""Differences in length between samples, and the effect of the longest sample of a batch on the data modes.
 
 A sample's own entry of the kernel, t(x) = sum over layers of G(x, x) K(x, x), is the same for all samples only at
 infinite width. Through an activation of N channels and S sites the relative variance v of |h(x)|^2 and w of the squared
@@ -28,7 +28,7 @@ from torch import Tensor
 
 from normscope.theory.gaussian import Activation, derivative, hermite
 
-# Powers of the correlation that are told apart; what is left goes on the last.
+# Powers of the correlation that are kept apart; the last holds the remainder.
 _POWERS = 4
 
 
@@ -54,7 +54,7 @@ def _relative(f: Tensor, weight: Tensor, table: Tensor) -> tuple[float, ...]:
 
 
 def fluctuations(phi: Activation, q: float, mean: float, correlations: Tensor) -> tuple[Tensor, Tensor, float]:
-    """What one channel adds to v and to w for each pair of sites of a sample, and the slope of v.
+    """Parts that one channel adds to v and to w for each pair of sites of a sample, and the slope of v.
 
     Example: ReLU at a single site, E[relu^4] / E[relu^2]^2 - 1 and E[relu'^4] / E[relu'^2]^2 - 1.
         >>> found = fluctuations(Activation("relu", torch.relu, line=(0.0, 1.0)), 3.0, 0.0, torch.ones(1, 1))
@@ -63,7 +63,7 @@ def fluctuations(phi: Activation, q: float, mean: float, correlations: Tensor) -
     """
     if not q > 0:
         return 0 * correlations, 0 * correlations, 0.0
-    # Lines through zero know no scale.
+    # Half lines through zero have no scale.
     both, slope = _coefficients(phi, 1.0 if phi.line is not None and mean == 0 else q, mean)
     square = correlations * correlations
     powers = torch.stack([correlations, square, square * correlations, square * square])
@@ -72,7 +72,7 @@ def fluctuations(phi: Activation, q: float, mean: float, correlations: Tensor) -
 
 
 def longest(m: int, variance: float) -> float:
-    """Of m samples whose logarithms have this variance, over the mean.
+    """The longest of m samples over their mean, where logarithms of lengths have this variance.
 
     Example:
         >>> longest(64, 0.0), round(longest(64, 0.02), 2)

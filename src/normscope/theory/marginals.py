@@ -1,9 +1,9 @@
-r"""Values that are no Gaussian: what one place of a channel takes after relu(skip + branch), again and again.
+r"""Distribution of one place of a channel after repeated relu(skip + branch), whose values are not Gaussian.
 
     z = r + g       r = phi(z') of the block before (half of it may be one point), g ~ N(mean, q) independent of it
 
-A Gaussian of the same moments is wrong there: five sums on, Var relu(z) is 2.14 and not 1.72, and BatchNorm divides
-by it. So the distribution itself goes along, on cells of equal size of which zero is an edge:
+A Gaussian of the same moments is wrong there: after five sums Var relu(z), which BatchNorm divides by, is 2.14 and not
+1.72. So the distribution itself is carried along, on cells of equal size with an edge at zero:
 
     P(cell) = sum_i p_i [Phi((b - r_i - mean) / sqrt(q)) - Phi((a - r_i - mean) / sqrt(q))]        exact for the r_i
 
@@ -12,7 +12,7 @@ correlation c of w and w~ is the one that gives z and z~ the covariance of their
 
     E[A(z) A(z~)] = sum_k A_k^2 c^k        exact for c = 0 (other samples, under BatchNorm) and c = 1 (the same place)
 
-What A leaves open, because it depends on branches further on, is taken as 2/pi asin(c) of its variance, the law of two
+The variance that A leaves open, because it depends on branches further on, is taken times 2/pi asin(c), the law of two
 signs. Derivatives by g: E[A'(z)] = sum over edges of density times jump, exact for A that is constant on cells.
 """
 
@@ -36,9 +36,10 @@ _KINK = 1e-3
 class Marginal:
     """Distribution of one place over cells.
 
-    at: the middle of each. weight: its probability. falls: density at its lower edge less that at its upper one, so
-    that falls @ A = E[A'(z)]. moved: probability of each cell given each value of the summand that is no Gaussian, in
-    the order of `which`. centre: what is left of them where nothing differs from place to place.
+    at: middle of each cell. weight: probability of each cell. falls: density at the lower edge less density at the
+    upper edge, so that falls @ A = E[A'(z)]. moved: for a sum, probability of each cell given each value of the summand
+    that is not Gaussian. which: index of those values by cell of that summand. centre: the value where places do not
+    differ.
     """
 
     at: Tensor
@@ -49,12 +50,12 @@ class Marginal:
     centre: float = 0.0
 
     def through(self, phi: Activation) -> "Marginal":
-        """phi of the values; cells keep their order and their number."""
+        """Distribution of phi(z); cells keep their order and number."""
         centre = float(phi.function(self.at.new_tensor(self.centre)))
         return Marginal(phi.function(self.at), self.weight, self.falls, centre=centre)
 
     def plus(self, mean: float, q: float) -> "Marginal":
-        """The sum with an independent N(mean, q)."""
+        """Distribution of the sum with an independent N(mean, q)."""
         values, which = torch.unique(self.at, return_inverse=True)
         weight = torch.zeros_like(values).index_add_(0, which, self.weight)
         root = math.sqrt(q)
@@ -78,7 +79,7 @@ class Marginal:
 
     @cached_property
     def basis(self) -> Tensor:
-        """h_0(w) ... weighted: products with it are Hermite coefficients."""
+        """h_0(w), h_1(w), ... times the cells' weights: products with it are Hermite coefficients."""
         middle = self.weight.cumsum(0) - self.weight / 2
         w = torch.special.ndtri(middle.clamp(1e-14, 1 - 1e-14))
         order, size = _orders()
@@ -86,7 +87,7 @@ class Marginal:
 
     @cached_property
     def powers(self) -> Tensor:
-        """c^0 ... of the Gaussian values, for each correlation of z in the table."""
+        """Powers c^0, c^1, ... of the Gaussian values' correlation, for each correlation of z in the table."""
         wanted = torch.sin(_angles())
         found = _powers_of_table() @ self._weights(self.at[None])[0]
         mean = float(self.at @ self.weight)
@@ -98,7 +99,7 @@ class Marginal:
         return _powers(c)
 
     def _weights(self, first: Tensor) -> Tensor:
-        """A_k^2, and on the last power what they leave of E[A^2]; rows of profiles."""
+        """A_k^2 for each row of profiles, with the remainder of E[A^2] on the last power."""
         mean = (first @ self.weight)[:, None]
         # On cells h_k have small means, which a large mean of A would raise.
         apart = first - mean
@@ -113,7 +114,7 @@ class Marginal:
 
 
 def gaussian(mean: float, q: float) -> Marginal:
-    """N(mean, q) on cells.
+    """The distribution N(mean, q) on cells.
 
     Example: E[relu] of a standard Gaussian, 1/sqrt(2 pi) = 0.3989, and of its sum with another, relu'd: P(z > 0) = 5/8.
         >>> from normscope.theory.gaussian import RELU
@@ -130,23 +131,24 @@ def gaussian(mean: float, q: float) -> Marginal:
 
 
 def of_distribution(below: Callable[[Tensor], Tensor], mean: float, q: float) -> Marginal:
-    """By P(value <= t), of values that lie where those of N(mean, q) do."""
+    """The distribution with P(value <= t) = below(t), of values in the range of N(mean, q)."""
     root = math.sqrt(q)
     edges = _edges(mean - _REACH * root, mean + _REACH * root)
     weight = _cells(below(edges)).clamp_min(0)
-    # Nobody differentiates by these.
+    # No caller differentiates by these.
     return Marginal((edges[1:] + edges[:-1]) / 2, weight, torch.zeros_like(weight), centre=mean)
 
 
 def _edges(low: float, high: float) -> Tensor:
-    """Of cells of equal size that cover all between; zero is one where it lies between them."""
+    """Edges of cells of equal size from low to high; zero is an edge if it lies between."""
     size = (high - low) / (_CELLS - 1)
     return size * (math.floor(low / size) + torch.arange(_CELLS + 1, dtype=torch.float64))
 
 
 def _cells(below: Tensor) -> Tensor:
-    """Probabilities by those of less than each edge. The outermost cells have all beyond: what is lost of 1 would come
-    back as a variance, times the square of the mean.
+    """Probabilities of cells from the probabilities below each edge.
+
+    The outermost cells hold everything beyond: probability lost here would come back as a variance, times mean^2.
     """
     none = torch.zeros_like(below[..., :1])
     return below[..., 1:-1].diff(dim=-1, prepend=none, append=none + 1)
@@ -170,12 +172,12 @@ def _powers_of_table() -> Tensor:
 
 
 def _powers(c: Tensor) -> Tensor:
-    """c^0 ... c^_TERMS, a row for each."""
+    """Powers c^0 to c^_TERMS, one row for each c."""
     return torch.cat([torch.ones_like(c)[:, None], c[:, None].expand(-1, _TERMS).cumprod(-1)], -1)
 
 
 class Joined:
-    """A kernel of places that share a marginal up to their scale: what functions of pairs of them are on average."""
+    """A kernel of places that share a marginal up to scale, for expectations of functions of pairs."""
 
     def __init__(self, marginal: Marginal, pairs: Pairs) -> None:
         self.marginal, self._pairs = marginal, pairs
@@ -192,7 +194,7 @@ class Joined:
         return ((self._pairs.q + self._pairs.mean.square()) / self.marginal.square).sqrt().clamp_min(1e-150)
 
     def moments(self, phi: Activation) -> Moments:
-        """As of Gaussian places; phi(s z) = s phi(z) for s > 0, so that a place's own scale passes through."""
+        """Moments as for Gaussian places; phi(s z) = s phi(z) for s > 0, so that a place's own scale passes through."""
         marginal, pairs = self.marginal, self._pairs
         values, slopes = phi.function(marginal.at), derivative(phi.function, marginal.at)
         scale = self.scale
@@ -227,5 +229,5 @@ class Joined:
         return [left * right * float(fall) ** 2 for fall in profiles @ self.marginal.falls]
 
     def read(self, tables: Tensor) -> Tensor:
-        """Of every pair, a table in each row."""
+        """Values of every pair, interpolated in a table for each row."""
         return tables[:, self._cell].lerp(tables[:, self._cell + 1], self._share)

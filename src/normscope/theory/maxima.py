@@ -1,4 +1,4 @@
-r"""The largest of n equally correlated Gaussians, as max pooling takes it, through a rising function phi.
+r"""Moments of phi of the largest of n equally correlated Gaussians, for max pooling; phi rises.
 
     z_i = mean + sqrt(q) (sqrt(r) u + sqrt(1 - r) e_i)        M = phi(max_i z_i)
 
@@ -10,8 +10,8 @@ Two windows A, B with mean covariance k_AB over all pairs of taps (average pooli
     E[M_A M_B] = E[M]^2 + E[phi']^2 k_AB + (Var M - E[phi']^2 k_same) (k_AB / k_same)^2
 
 the first two terms of the Hermite expansion, with what they leave at k_AB = k_same put on the square. It is exact for
-one window and to first order for weakly correlated ones; in between Monte Carlo says how far off it is (the tests hold
-it to 3 % of E[M^2] for windows of 4 and 9).
+one window and to first order for weakly correlated windows; in between, tests hold it to within 3 % of E[M^2] of Monte
+Carlo for windows of 4 and 9.
 """
 
 import math
@@ -44,7 +44,7 @@ class Largest:
 
 @lru_cache(maxsize=8)
 def _points(counts: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """u and its weights; e, and the weights of the largest of so many, a column for each count."""
+    """Points u and weights; points e, and weights of the largest of n values e_i, one column for each n of `counts`."""
     u = torch.linspace(-8, 8, 201, dtype=torch.float64)
     e = torch.linspace(-8, 8, 801, dtype=torch.float64)
     below = 0.5 * (1 + torch.erf(e / math.sqrt(2)))
@@ -72,7 +72,7 @@ def largest(function: Callable[[Tensor], Tensor], counts: Sequence[int], q: floa
 
 
 def distribution(window: Window, q: float, mean: float, r: float) -> Marginal:
-    """Of the largest z itself: P(max <= t) = E_u[P(z_i <= t | u)^n], windows by their share of all."""
+    """Distribution of the largest z, P(max <= t) = E_u[P(z_i <= t | u)^n], averaged over the windows of an image."""
     counts, windows = torch.unique((taps_inside(window) * window.taps).round().long(), return_counts=True)
     u, own, _, _ = _points(tuple(counts.tolist()))
     r = min(max(r, 0.0), 1 - _RESOLVED)
@@ -88,9 +88,9 @@ def distribution(window: Window, q: float, mean: float, r: float) -> Marginal:
 def of_windows(
     window: Window, function: Callable[[Tensor], Tensor], q: float, mean: float, r: float
 ) -> tuple[Largest, Tensor]:
-    """Moments for each window, with as many places as it has inside the image; and that number's share of the taps.
+    """Moments for each window, by its number of places inside the image, and that number's share of the taps.
 
-    By offsets, where windows have no position, means over all of them.
+    By offsets, where windows have no position, both are means over all windows.
     """
     share = taps_inside(window)
     counts, which = torch.unique((share * window.taps).round().long(), return_inverse=True)
@@ -101,7 +101,7 @@ def of_windows(
 
 
 def products(sites: Sites, found: Largest, covariance: Tensor, own: Tensor) -> Tensor:
-    """E[M_A M_B] from the mean covariances of windows; own: of each window with itself."""
+    """E[M_A M_B] from the mean covariances of windows; own: mean covariance of each window with itself."""
     left = (found.square - found.mean**2 - found.slope**2 * own).clamp_min(0).sqrt()
     share = covariance / sites.outer(own, own).sqrt().clamp_min(1e-300)
     return (
@@ -119,7 +119,7 @@ def products_slope(sites: Sites, found: Largest, covariance: Tensor, own: Tensor
 
 
 def agreement(sites: Sites, covariance: Tensor, own: Tensor) -> Tensor:
-    """How much more often than by chance two windows choose the same place: 2/pi asin(share), exact for two places."""
+    """Excess over chance with which two windows choose the same place: 2/pi asin(share), exact for two places."""
     # The root of a square is exact, and so is the share of a window with itself: asin is steep there.
     share = covariance / sites.outer(own, own).sqrt().clamp_min(1e-300)
     return 2 / math.pi * torch.asin(share.clamp(0, 1))

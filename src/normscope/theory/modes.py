@@ -20,11 +20,10 @@ W, R-transforms add, and to second order in its spread
 A constant part that stands `spike` above the mean of the data modes has its eigenvalue at z(1 / spike), a little above
 the mean mode, as long as it is out of their reach.
 
-A constant gradient shared by all samples is met by what is each sample's own: through N channels the overlap of the two
-has a variance V relative to |shared|^4, to which an activation adds the rise of G_xx / G_xy, over N (what was a
-sample's own before and is mixed anew is left out), and all C outputs have one. Where a layer's part is a
-sum over n independent sites, tr(G K)^2 / tr(G K G K), the two meet at each, and V is n times smaller. The two by two
-matrix of the mean mode
+The gradient that all samples share overlaps with each sample's own gradient. Through N channels this overlap has a
+variance V relative to |shared|^4, to which an activation adds the rise of G_xx / G_xy, over N (gradients that were a
+sample's own before and are mixed again are left out). All C outputs have one such overlap. Where a layer's part is a
+sum over n independent sites, n = tr(G K)^2 / tr(G K G K), V is n times smaller. The two by two matrix of the mean mode
 theta and that coupling has the largest eigenvalue
 
     theta / 2 + sqrt(theta^2 / 4 + C sum_{l, k} c_l c_k min(V_l, V_k))        c_l: the layers' parts of theta
@@ -47,9 +46,9 @@ from normscope.theory.gradient_overlaps import Handed
 
 # Mean and variance of the Tracy-Widom law for real matrices.
 _TRACY_WIDOM, _TRACY_WIDOM_VARIANCE = -1.2065, 1.6078
-# How well the edge is known, relatively, where overlaps of gradients are handed down.
+# Relative error of the edge where overlaps of gradients are handed down.
 _STEP = 4e-3
-# Eigenvalues that no sum here notices, and whose squares leave the range of numbers.
+# Eigenvalues too small to count in any sum here; their squares leave the range of numbers.
 _NOTHING = 1e-100
 
 
@@ -73,12 +72,15 @@ def widening(outputs: float, spread: float) -> float:
 
 
 def weighed_widening(heights: Tensor, spread: float) -> float:
-    """The same over outputs whose curvatures differ, as cross-entropy's do; heights: over the largest, which is first.
+    """`widening` for outputs of different curvature, as with cross-entropy.
 
-    The largest eigenvalue of sum_k h_k w_k w_k^T / n, w_k standard in n dimensions: the first output's own, pushed by
-    the others, where it stands out of them; else the edge of theirs (Marchenko and Pastur), times what the law of the
-    largest eigenvalue leaves of the edge for as many equal ones, (sum h)^2 / sum h^2. Outputs that are hardly curved
-    hardly raise what the most curved one has. Within 6 % of random matrices (10 to 1000 outputs, n of 30 to 400).
+    heights: curvatures over the largest of them, which comes first.
+
+    The largest eigenvalue of sum_k h_k w_k w_k^T / n, with w_k standard in n dimensions. Where the first output stands
+    out, that is its own eigenvalue, pushed up by the others. Else it is the edge of the others' spectrum (Marchenko and
+    Pastur) times the share of the edge that the largest eigenvalue reaches with (sum h)^2 / sum h^2 equal outputs.
+    Outputs of little curvature hardly raise the answer. Within 6 % of random
+    matrices (10 to 1000 outputs, n of 30 to 400).
 
     Example: eleven equal outputs; one that stands out of ten, 1 + 10 (1/2) / (1 - 1/2) / n.
         >>> ones = torch.ones(10, dtype=torch.float64)
@@ -96,7 +98,7 @@ def weighed_widening(heights: Tensor, spread: float) -> float:
 
 
 def unevenness(outputs: int, spread: float) -> float:
-    """Relative variance of that eigenvalue, by the same law."""
+    """Relative variance of the largest eigenvalue that `widening` gives the mean of, by the same law."""
     if outputs <= 1 or spread <= 0:
         return 0.0
     n = 1 / spread
@@ -105,7 +107,7 @@ def unevenness(outputs: int, spread: float) -> float:
 
 
 def common_spread(parts: Sequence[tuple[float, float]]) -> float:
-    """Of a sum of layers' parts (c, spread): the variance of the sum, in which layers share what lies above both.
+    """Relative variance of a sum of layers' parts (c, spread), where two layers share the smaller of their variances.
 
     sum_{l, k} c_l c_k min(spread_l, spread_k) / (sum c)^2
     """
@@ -121,10 +123,10 @@ def common_spread(parts: Sequence[tuple[float, float]]) -> float:
 
 
 class Bulk:
-    """The sum of Y T Y^T over independent parts, Y of m rows: (eigenvalues of T, copies of each).
+    """Spectrum of the sum of Y T Y^T over independent parts, Y with m rows.
 
-    variance: of the entries of a diagonal matrix that is added. handed, rows: what gradients hand down (`handed`), and
-    how many rows of J they have.
+    Each part is (eigenvalues of T, copies of each). variance: variance of the entries of a diagonal matrix that is
+    added. handed, rows: overlaps of gradients (`gradient_overlaps.py`), and the number of rows of J.
     """
 
     def __init__(
@@ -138,7 +140,7 @@ class Bulk:
         self._scaled, self._weights = m * self._t, self._copies * m * self._t**2
 
     def edge(self, variance: float = 0.0) -> float:
-        """The upper one of its spectrum.
+        """Upper edge of the spectrum.
 
         Example: 64 samples in 16 dimensions, (1 + sqrt(4))^2.
             >>> round(Bulk([(torch.full((16,), 1 / 16, dtype=torch.float64), 1)], 64).edge(), 9)
@@ -155,7 +157,7 @@ class Bulk:
         return self.total + 1 / u + linear + variance * u
 
     def pushed(self, spike: float, variance: float = 0.0) -> float:
-        """How far it pushes up a mode that stands `spike` above the mean of the data modes.
+        """Rise of a mode that stands `spike` above the mean of the data modes.
 
         z(1 / spike) - spike - sum t        0 where the spike drowns in the data modes
         """
@@ -175,14 +177,14 @@ class Bulk:
         return 1 / u + self._others(u, variance) + self._handed.above(u, self._rows)
 
     def _others(self, u: float, variance: float) -> float:
-        """z(u) without 1/u and what is handed down."""
+        """z(u) without 1/u and the overlaps of gradients."""
         if u >= self._end():
             return math.inf
         bent = self._copies * self._t * (self._scaled * u / (1 - self._scaled * u))
         return self._given + float(bent.sum()) + variance * u
 
     def _lowest(self, variance: float) -> float:
-        """The edge, less what the law of the largest eigenvalue takes of it: z(u) - edge = ((u - u_edge) / B)^2 there.
+        """The expected largest eigenvalue at an edge where z(u) - edge = ((u - u_edge) / B)^2, below the edge itself.
 
         edge - 1.2065 (B R)^(-2/3)        R rows
         """
@@ -204,18 +206,19 @@ class Bulk:
         return (low + high) / 2 + _TRACY_WIDOM * (bend * self._rows) ** (-2 / 3)
 
     def _end(self) -> float:
-        """Up to where z(u) is asked for."""
+        """Upper end of the interval of u."""
         return 1 / (self._m * float(self._t.max())) if self._t.numel() else math.inf
 
     def _falls(self, u: float, variance: float) -> bool:
-        """Whether the convex z(u) does there."""
+        """Whether the convex z(u) falls at u."""
         return float(self._weights.dot(self._scaled.mul(-u).add_(1).pow_(-2))) + variance < 1 / u**2
 
     def _turn(self, variance: float) -> float:
-        """Where z(u) is smallest: halve the interval in which its slope changes sign.
+        """The u of smallest z(u): halve the interval in which the slope of z changes sign.
 
-        That is where u = (sum of weights / (1 - scaled u)^2 + v)^(-1/2), concave and falling: not above its start, and
-        not below half of it or of the end. z(u) is flat there, so that half of the digits of u give all of z's.
+        The slope vanishes where u = (sum of weights / (1 - scaled u)^2 + v)^(-1/2). The right side is concave and
+        falls, so that u is not above its start, and not below half of its start or of the end. z(u) is flat there:
+        half of the digits of u give all of z's.
         """
         high = min(self._end(), (float(self._weights.sum()) + variance) ** -0.5)
         low = high / 2

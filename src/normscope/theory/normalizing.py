@@ -36,9 +36,9 @@ K_c / m and w_j Gaussian. With a_k^2 = l_k w_k^2 / s^2, the share of one directi
     E[a_k^2 / s^2] = int e(t) t d_k dt
     E[a_k^2 a_j^2 / s^2] = int e(t) t^2 / 2 d_k d_j dt, three times that for k = j
 
-and a cotangent that knows nothing of zh goes back, as trained, as E[(1 - a a^T) P G P (1 - a a^T) / s^2]. Channels that
-see much of the largest direction are divided by more and lose more of it, so that far less of it comes back than by
-means over channels: in a batch of photographs, of the brightness.
+and a cotangent that is independent of zh goes back, as trained, as E[(1 - a a^T) P G P (1 - a a^T) / s^2]. Channels
+that see much of the largest direction (in a batch of photographs, the brightness) are divided by more and lose more of
+it, so that far less of that direction comes back than means over channels give.
 Source: Wei et al. 2019, Eq. (23)-(25), corrected; the derivation is in docs/theory.md.
 """
 
@@ -49,20 +49,22 @@ from torch import Tensor
 
 from normscope.theory.site_pairs import Sites, average
 
-# Degrees of freedom from which on three moments say more than two, and how far from equal eigenvalues must be.
+# Degrees of freedom above which three moments are used, and relative difference of eigenvalues that counts.
 _FEW, _EQUAL = 4.0, 1e-6
-# Directions of a batch from which on E[1/s^2] exists, their share that is none, and that of eps from which on some
-# hundred channels see the largest 1/s^2 there are.
+# Smallest number of directions with which E[1/s^2] exists; largest share of a direction that counts as zero; share of
+# eps above which a hundred channels are enough to meet the largest 1/s^2.
 _LEAST, _NONE, _MUCH = 3, 1e-9, 1e-2
-# Of a continued fraction.
+# Terms of the continued fraction of E_n.
 _TERMS = 60
 
 
 @dataclass(frozen=True)
 class Normalized:
-    """kernel: K_h. variance: s^2. inverse: E[1/s^2]. freedom: nu. own: a sample's own share of mean(K_h^2).
+    """The normalized kernel and its statistics, in the symbols of this file.
 
-    noise: variance of single pairs' K_h. directions: of a batch of which every pair is known.
+    kernel: K_h. variance: s^2. inverse: E[1/s^2]. freedom: nu. own: a sample's own share of mean(K_h^2). noise:
+    variance of K_h from pair to pair. directions: principal directions of a batch of which every pair is known, or
+    None.
     """
 
     sites: Sites
@@ -91,10 +93,10 @@ def _taken(sites: Sites, kernel: Tensor) -> Tensor:
 
 
 def normalize(sites: Sites, kernel: Tensor, eps: float, noise: float = 0.0, uneven: float = 0.0) -> Normalized:
-    """K_h and the statistics.
+    """Normalize a kernel over the batch.
 
-    noise: variance of single pairs' kernels, which takes degrees of freedom: a batch in d dimensions has at most d.
-    uneven: relative variance of places' variances (`places`), by which samples count more with themselves.
+    noise: variance of the kernel from pair to pair, which costs degrees of freedom: a batch in d dimensions has at most
+    d. uneven: relative variance of places' variances (`place_lengths`), by which a sample's own share grows.
     """
     middle = kernel - _taken(sites, kernel)
     spread = average(sites.diagonal(middle))
@@ -111,7 +113,7 @@ def normalize(sites: Sites, kernel: Tensor, eps: float, noise: float = 0.0, unev
     if sites.form == "samples" and (found := _by_directions(hat[0], eps / variance, variance)):
         hat, inverse, directions = found
         return Normalized(sites, hat[None], variance, inverse, freedom, own, 0.0, directions)
-    # Below four degrees of freedom E[1/s^2] does not exist or is ruled by rare batches.
+    # Below four degrees of freedom E[1/s^2] does not exist or is decided by rare batches.
     third = _third(sites, hat, square / variance**2) if freedom > _FEW else 0.0
     inverse = mean_inverse(max(freedom, 4.0), third) / variance
     return Normalized(sites, _divided(sites, hat), variance, inverse, freedom, own / variance**2, noise / variance**2)
@@ -123,8 +125,8 @@ def _divided(sites: Sites, hat: Tensor) -> Tensor:
         E[l w^2 / s^2] = l E[1 / (s^2 + l chi^2_2)] = c l / (1 + 2 l)        s^2 = sum_j l_j w_j^2 + eps, of mean 1
 
     l: eigenvalues over all places; the first is exact, the second takes s^2 for its mean, and c makes the sum of all
-    E[l w^2 / s^2] that of shares, 1 with eps. What few directions hold, such as what borders of small images share over
-    all samples, is a smaller part of zh than of z.
+    E[l w^2 / s^2] equal to that of shares, 1 with eps. Variance in few directions, such as borders of small images have
+    in all samples, is a smaller part of zh than of z.
     """
     if sites.form != "exact":
         return hat
@@ -142,7 +144,10 @@ def _lessened(kernel: Tensor, places: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Directions:
-    """A batch's own, by columns: E[a_k^2 / s^2] and E[a_k^2 a_j^2 / s^2]. most: how many have nine tenths of it."""
+    """Principal directions of a batch, the columns of `vectors`.
+
+    shares: E[a_k^2 / s^2]. pairs: E[a_k^2 a_j^2 / s^2]. most: number of directions with nine tenths of the variance.
+    """
 
     most: int
     vectors: Tensor
@@ -159,9 +164,9 @@ class Directions:
 
 
 def _by_directions(kernel: Tensor, eps: float, variance: float) -> tuple[Tensor, float, Directions] | None:
-    """K_h, E[1/s^2] and what goes back, by the trapezoid rule over log t; kernel, eps: over the variance.
+    """K_h, E[1/s^2] and the directions, by the trapezoid rule over log t; kernel and eps are over the variance.
 
-    None below three directions where eps is small, as E[1/s^2] is then a few channels' doing.
+    None below three directions with a small eps, where a few channels decide E[1/s^2].
     """
     values, vectors = torch.linalg.eigh(kernel)
     sizes = values.clamp_min(0) / len(values)
@@ -182,7 +187,7 @@ def _by_directions(kernel: Tensor, eps: float, variance: float) -> tuple[Tensor,
 def _third(sites: Sites, kernel: Tensor, square: float) -> float:
     """sum l^3 over the eigenvalues l of K / (number of places), K of variance 1; 0 for equal ones, as by offsets.
 
-    square: sum l^2 with what finite dimensions d add to it, 1/d. They add 3 (sum l^2) / d + 1/d^2 here, as in
+    square: sum l^2, with the 1/d that finite dimensions d add. To sum l^3 they add 3 (sum l^2) / d + 1/d^2, as in
     Wishart matrices.
     """
     if sites.form != "exact":
@@ -224,7 +229,7 @@ def mean_inverse(freedom: float, third: float = 0.0) -> float:
 def send_back(found: Normalized, g: Tensor, bend: Tensor, gamma2: float, *, trained: bool) -> tuple[Tensor, Tensor]:
     """The cotangent's kernel before the normalizer, and the products of pairs that a trained gamma adds to lambda.
 
-    trained: whether the statistics are differentiated through, or held.
+    trained: whether the statistics are differentiated through (held constant if not).
     """
     sites, kernel = found.sites, found.kernel
     diagonal = sites.diagonal(kernel)

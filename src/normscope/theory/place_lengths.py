@@ -1,6 +1,6 @@
-r"""How far single places differ in length, which is what finite width does to BatchNorm first.
+r"""Differences in length between single places, the first effect of finite width on BatchNorm.
 
-Given the weights, the values that one channel takes over samples and places are no Gaussian: each place has a variance
+Given the weights, the values that one channel takes over samples and places are not Gaussian: each place has a variance
 of its own, q(x, a), the squared length over N channels of what entered there. With a relative variance u of q they have
 an excess kurtosis of 3 u, so that E[relu] is smaller by u / 8 and what BatchNorm divides by larger. Through an
 activation of N channels and the taps of the next window
@@ -23,7 +23,7 @@ from normscope.theory.gaussian import Activation, derivative, hermite, length_sl
 from normscope.theory.site_pairs import Sites, average
 from normscope.theory.taps import Window, membership, shares_of_pairs
 
-# Means, over the root of the mean square, of activations that have none.
+# Mean of an activation, over the root of its mean square, that counts as zero.
 _NO_MEAN = 1e-3
 
 
@@ -45,7 +45,7 @@ def deviations(phi: Activation, q: float, mean: float) -> tuple[float, float, fl
 
 
 def kurtosis(uneven: float) -> float:
-    """3 u for small u; that with which E[relu] is as of log-normal variances, E[sqrt(q)] = (1 + u)^(-1/8).
+    """Excess kurtosis: 3 u for small u; else the one that gives E[relu] as log-normal variances, (1 + u)^(-1/8), do.
 
     Example:
         >>> round(kurtosis(0.01), 3), round(kurtosis(1.0), 2)
@@ -83,7 +83,7 @@ def tied(window: Window, kernel: Tensor) -> float:
 
 
 def all_tied(sites: Sites, kernel: Tensor) -> float:
-    """The same over all pairs of places of one sample."""
+    """`tied` over all pairs of places of one sample."""
     if sites.count == 1 or sites.form == "samples":
         return 1.0
     shared, same = average(kernel[1]), kernel[0].reshape(-1)
@@ -93,5 +93,5 @@ def all_tied(sites: Sites, kernel: Tensor) -> float:
 
 
 def variance(sites: Sites, kernel: Tensor) -> float:
-    """Of the values of a batch, over samples and places."""
+    """Variance of the values of a batch, over samples and places."""
     return average(sites.diagonal(kernel)) - average(kernel[-1])

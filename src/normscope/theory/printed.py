@@ -1,4 +1,4 @@
-r"""The mean-field theory of Wei et al. 2019 as printed, equation by equation, with the errors of the print.
+r"""The mean-field theory of Wei et al. 2019 as printed, equation by equation, with its errors.
 
     q^l      = sb2 + sw2 qh^{l-1}                                               (20) (23) (34) (39)
     q_xy^l   = sb2 + sw2 qh_xy^{l-1},   q_ab^l = sb2 + sw2 qh_ab^{l-1}          (21) (24) (35) (36) (40) (41)
@@ -12,10 +12,10 @@ r"""The mean-field theory of Wei et al. 2019 as printed, equation by equation, w
     f_l      = N_{l-1} qh_xy^{l-1} qt_xy^l                                                  dense
     f_l      = N_{l-1} [(K_l - 1) qt_ab^l + qt_xy^l] [(K_l - 1) qh_ab^{l-1} + qh_xy^{l-1}]  convolutional (45)
 
-| symbol | name here | what it is |
+| symbol | name here | meaning |
 |---|---|---|
 | q, q_xy | `q`, `q_xy` | second moment of a preactivation; product of those of two samples |
-| qh | `q_hat` | the same of what the layer hands on, `q_hat[0]` of the data |
+| qh | `q_hat` | the same of the layer's output; `q_hat[0]` is of the data |
 | qt | `q_tilde` | the same of the derivative of one output by the preactivations |
 | _ab | `q_ab` ... | of two samples at two different sites (convolutions only) |
 | sw2, sb2 | `sigma_w2`, `sigma_b2` | variance of a weight times the fan-in, variance of a bias |
@@ -70,8 +70,8 @@ class Printed:
 
     q, q_xy, q_tilde, q_tilde_xy, f: for layers 1 to L. q_hat, q_hat_xy: for layers 0 (the data) to L - 1.
     q_ab, q_hat_ab, q_tilde_ab: the same for pairs of sites; empty for dense networks.
-    lambda_max: the sum of f. conventions: what was taken where the print is silent or contradicts itself.
-    notes: where the theory does not reach.
+    lambda_max: the sum of f. conventions: choices made where the print is silent or contradicts itself.
+    notes: limits of the theory.
     """
 
     q: tuple[float, ...]
@@ -95,7 +95,7 @@ class Printed:
         return 2 * (1 + momentum) / self.lambda_max if self.lambda_max > 0 else math.inf
 
     def frame(self) -> "pd.DataFrame":
-        """One row a layer l; the columns that end in _in are of layer l - 1."""
+        """A table with one row for each layer l; columns that end in _in are of layer l - 1."""
         import pandas as pd
 
         columns: dict[str, Any] = {"layer": range(1, len(self.f) + 1)}
@@ -106,7 +106,7 @@ class Printed:
         return pd.DataFrame(columns | {"f": self.f})
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """The result as plain data, for JSON."""
         return plain(asdict(self))
 
 
@@ -158,7 +158,7 @@ def convolutional(
     Args:
         channels: C_0 (the data) to C_n. sites: K_0 to K_n, height times width of each map.
         filters: sites of the filters of convolutions 1 to n, 9 for 3 x 3.
-        hidden: widths of dense layers between the flattened map and the linear output; the paper has none.
+        hidden: widths of dense layers between the flattened map and the linear output; () in the paper.
         sigma_w2, sigma_b2, gamma, q0, q0_xy: as for `dense`.
 
     Example: the paper's network on MNIST (28 x 28, 3 x 3, stride 2, no padding).
@@ -242,7 +242,7 @@ def _each(name: str, value: Any, count: int) -> list[float | None]:
 
 
 def _counts(name: str, values: Iterable[Any]) -> tuple[int, ...]:
-    """Whole numbers of at least 1."""
+    """The numbers as integers; refused unless whole and at least 1."""
     try:
         found = tuple(operator.index(value) for value in values)
     except TypeError:

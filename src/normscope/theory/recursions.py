@@ -1,16 +1,16 @@
-r"""The recursions of Wei et al. 2019 as printed, from data to output and back, in the symbols of `printed.py`."""
+r"""The recursions of Wei et al. 2019 as printed, to the output and back; symbols as in `printed.py`."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Of one sample, of two samples at one site, of two samples at two sites.
+# Second moments of one sample, of two samples at one site, of two samples at two sites.
 Moments = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
 class Layer:
-    """fan_in: N_{l-1}. sites: K_l, 1 for a dense layer. gamma: of the BatchNorm after it, None without one."""
+    """One layer. fan_in: N_{l-1}. sites: K_l, 1 for a dense layer. gamma: of the BatchNorm after it, or None."""
 
     fan_in: int
     sites: int
@@ -22,7 +22,7 @@ class Layer:
 def order_parameters(
     layers: Sequence[Layer], q0: float, q0_xy: float, convolutions: int
 ) -> tuple[list[Moments], list[Moments], list[Moments]]:
-    """q, q_hat and q_tilde. In dense layers, which have one site, the third entry repeats the second."""
+    """q, q_hat and q_tilde of all layers. In dense layers, which have one site, the third entry repeats the second."""
     hats = [(q0, q0_xy, 0.0 if convolutions else q0_xy)]
     qs: list[Moments] = []
     for number, layer in enumerate(layers, 1):

@@ -1,13 +1,14 @@
-r"""Where a kernel lives: pairs of sites, for two samples that are the same or different.
+r"""Pairs of sites that a kernel is given for, of one sample or of two different samples.
 
-A tensor of many channels is described by K[a, b] = mean over channels of h(x, a) h(y, b), in one of three forms:
+A tensor of many channels is described by its kernel K[a, b] = mean over channels of h(x, a) h(y, b), where x and y are
+samples, a and b sites of theirs. A kernel has one of three forms:
 
     exact      (2, S, S)    class 0: x = y, class 1: x != y; every pair of the S = H W sites
     torus      (2, H, W)    the same by the offset b - a, as if the image had no border
     samples    (1, m, m)    one site; every pair of the m samples of a batch
 
-A batch of m samples weighs its two classes 1/m and (m - 1)/m: `mix`. Cotangents have one more dimension in front, one
-entry for each direction over the samples that is sent back.
+In a batch of m samples the two classes have the weights 1/m and (m - 1)/m (`Sites.mix`). Cotangents have one more
+dimension in front, with one entry for each direction over the samples that is sent back.
 """
 
 import math
@@ -19,13 +20,13 @@ from torch import Tensor
 
 from normscope.theory.gaussian import Pairs
 
-# Pairs of sites that all layers together may cost: beyond, the exact form takes longer than its borders are worth.
+# Largest number of pairs of sites of all layers together: beyond it the exact form takes longer than it is worth.
 _PAIRS = 500_000
 _ZERO = torch.zeros((), dtype=torch.float64)
 
 
 def exact_sites(layers: int) -> int:
-    """Up to how many sites a network of so many layers is given the exact form.
+    """Largest number of sites that have the exact form, in a network of so many layers.
 
     Example: 16x16 images for a network of 7 layers, 7x7 for one of 54.
         >>> exact_sites(7), exact_sites(54)
@@ -35,13 +36,17 @@ def exact_sites(layers: int) -> int:
 
 
 def average(values: Tensor) -> float:
-    """Their mean, to the bit; for few values a sum takes torch half the time."""
+    """Mean of the values, equal to torch's to the bit; for few values torch's sum takes half the time of its mean."""
     return float(values.sum()) / values.numel() if values.ndim else float(values)
 
 
 @dataclass(frozen=True)
 class Sites:
-    """The form, the size of the image, the batch size m, and up to how many sites smaller images become exact."""
+    """The sites of an image and the samples of a batch, in one of the three forms.
+
+    form: "exact", "torus" or "samples". height, width: size of the image. batch: number of samples m. limit: largest
+    number of sites with which a smaller image made of this one becomes exact.
+    """
 
     form: str
     height: int
@@ -51,10 +56,11 @@ class Sites:
 
     @property
     def count(self) -> int:
+        """Number of sites."""
         return self.height * self.width
 
     def smaller(self, height: int, width: int) -> "Sites":
-        """Of an image that a layer makes of this one; exact as soon as it is small enough."""
+        """Sites of an image that a layer makes of this one; exact as soon as the image is small enough."""
         if self.form == "samples":
             return self
         form = "exact" if self.form == "exact" or height * width <= self.limit else "torus"
@@ -73,47 +79,48 @@ class Sites:
         return same.select(-1, 0).select(-1, 0) if self.form == "torus" else same.diagonal(dim1=-2, dim2=-1)
 
     def ends(self, place: Tensor) -> tuple[Tensor, Tensor]:
-        """A number of each place, at the first and at the second end of every pair."""
+        """A number given for each place, at the first and at the second end of every pair."""
         if self.form == "torus":
-            # A single number meets every pair as it is.
+            # By offsets one number stands for all places.
             at = place[..., None, None] if place.ndim else place
             return at, at
         return place.unsqueeze(-1), place.unsqueeze(-2)
 
     def two(self, kernel: Tensor) -> Tensor:
-        """The class of two different samples; a zero for a batch of which every pair is known."""
+        """The kernel of two different samples; a zero in the form "samples"."""
         return _ZERO if self.form == "samples" else kernel[1]
 
     def outer(self, left: Tensor, right: Tensor) -> Tensor:
+        """Products of a number of the first place with a number of the second, for every pair."""
         if self.form == "torus":
             return self.ends(left * right)[0]
         return left.unsqueeze(-1) * right.unsqueeze(-2)
 
     def rows(self, kernel: Tensor) -> Tensor:
-        """The mean over all samples and places of the second end: one number for each place of the first."""
+        """Means over all samples and places of the second end, one for each place of the first end."""
         if self.form == "torus":
             return kernel.sum((-2, -1)) @ _shares(self.batch, 1 / self.count)
         return self.mix(kernel).mean(dim=-1)
 
     def same(self) -> Tensor:
-        """Ones where both ends are one place of one sample; kept for the next call, so not to be written to."""
+        """Ones where both ends are one place of one sample, zeros elsewhere; shared between calls, read only."""
         return _same(self)[0]
 
     def others(self) -> Tensor:
-        """Ones everywhere else."""
+        """Zeros where both ends are one place of one sample, ones elsewhere; shared between calls, read only."""
         return _same(self)[1]
 
     def eigenvalues(self, form: Tensor) -> Tensor:
-        """Of the bilinear form over sites that is the derivative of a number by a kernel of two samples.
+        """Eigenvalues of the bilinear form over sites that is the derivative of a number by a kernel of two samples.
 
-        By offsets it is that of the number by the kernel's sum over sites, so that transposes are those of cotangents.
+        By offsets the derivative is by the kernel's sum over sites, so that transposes are those of cotangents.
         """
         if self.form == "torus":
             return torch.fft.fft2(form).real.flatten()
         return torch.linalg.eigvalsh((form + form.T) / 2)
 
     def total(self, products: Tensor) -> Tensor:
-        r"""Sum over pairs of sites, mean over pairs of samples: what a parameter adds to lambda.
+        r"""Sum over pairs of sites and mean over pairs of samples: the part of lambda that a parameter adds.
 
         lambda = (1/m) sum_{x, y} v_x v_y sum_{a, b} G K with |v| = 1; cotangents here are seeded with m v_x v_y.
         """
@@ -122,18 +129,18 @@ class Sites:
         return products.sum((-2, -1)) @ _shares(self.batch, self.count if self.form == "torus" else 1)
 
     def summed(self, products: Tensor) -> float:
-        """Over pairs of sites."""
+        """Sum over pairs of sites."""
         return float(products.sum()) * (self.count if self.form == "torus" else 1)
 
     def pairs(self, kernel: Tensor, mean: Tensor) -> Pairs:
-        """Second moments and means as covariances, for `gaussian`."""
+        """Covariances, variances and means of second moments, as `gaussian` takes them."""
         covariance = kernel - self.outer(mean, mean) if bool(mean.any()) else kernel
         return Pairs(covariance, self.diagonal(covariance).clamp_min(0), mean, self.ends, self.form != "samples")
 
 
 @lru_cache(maxsize=64)
 def _shares(batch: int, scale: float) -> Tensor:
-    """Of the two classes in a batch, times a scale."""
+    """Weights of the two classes in a batch, times a scale."""
     return torch.tensor([scale / batch, scale * (1 - 1 / batch)], dtype=torch.float64)
 
 

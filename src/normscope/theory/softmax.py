@@ -1,12 +1,12 @@
-r"""Curvature of cross-entropy by the outputs of a random network, against that of 1/2 squared error, which is 1.
+r"""Curvature of cross-entropy by the outputs of a random network; that of 1/2 squared error is 1.
 
     B = E_x[diag(p) - p p^T],   p = softmax(f(x)),   f_k(x) = c_k + n_k(x),   c_k ~ N(0, q_xy), n_k ~ N(0, q - q_xy)
 
 and its largest eigenvalue, in the mean over c. For outputs near zero p is 1/C and the answer 1/C; outputs of the size
 that random weights give make it larger (measured with C = 10 and q = 1.3: 0.22; with C = 1000 about 17/C), very large
-ones smaller. Averages are taken over a fixed set of points: those of a generator with a seed of its own, so that every
-call has the same ones. (Points of low discrepancy do worse: the eigenvalue is that of the few largest outputs, and in
-hundreds of dimensions the first points of such a sequence have no large ones.) The top eigenvector of a diagonal less a
+ones smaller. Averages are taken over a fixed set of points from a generator with a seed of its own, so that every call
+has the same points. (Points of low discrepancy do worse: the few largest outputs decide the eigenvalue, and in hundreds
+of dimensions the first points of such a sequence have no large entries.) The top eigenvector of a diagonal less a
 positive matrix lives where the diagonal is large, and the principal block of the likeliest classes has its eigenvalue.
 """
 
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 _SHARED, _OWN = 128, 64
-# Numbers that all points together may have, and classes whose block is diagonalized.
+# Largest count of numbers in all points together, and number of classes whose block is diagonalized.
 _BUDGET, _BLOCK = 2_000_000, 48
-# Exponents below it, of both signs, leave products within double precision.
+# Exponents below this size, of both signs, keep products within double precision.
 _LARGE = 150.0
 
 
@@ -44,7 +44,7 @@ def curvature(outputs: int, q: float, q_xy: float) -> float:
 
 
 def curvatures(outputs: int, q: float, q_xy: float) -> Tensor:
-    """All eigenvalues of B, from the largest on, each in the mean over c; of unlikely classes their probabilities."""
+    """All eigenvalues of B, from the largest on, each in the mean over c; for unlikely classes their probabilities."""
     if outputs == 1 or q <= 0:
         found = torch.full((outputs,), 1 / outputs, dtype=torch.float64)
         found[-1] = 0
@@ -61,8 +61,8 @@ def curvatures(outputs: int, q: float, q_xy: float) -> Tensor:
 def _likeliest(c: Tensor, n: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """For each row of c: the mean of softmax(c + n) over the rows of n; its largest classes; p there, row by row of n.
 
-    exp(c + n) is a product, so that sums over classes and over n are products of matrices. Numbers too large for that
-    are taken one by one.
+    exp(c + n) is a product, so that sums over classes and over n are products of matrices. Exponents too
+    large for that are taken one by one.
     """
     block, rows = min(_BLOCK, c.shape[1]), len(n)
     if max(float(c.max()), float(n.max())) > _LARGE:

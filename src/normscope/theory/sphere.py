@@ -1,4 +1,4 @@
-r"""Quadrature for coordinates of a uniform point on a sphere: what BatchNorm makes of a Gaussian batch.
+r"""Quadrature for coordinates of a uniform point on a sphere, the law of a Gaussian batch after BatchNorm.
 
     x = sqrt(n) t,   density of x proportional to (1 - x^2/n)^((n-3)/2),   E x = 0,  E x^2 = 1
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 _Array = NDArray[np.float64]
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
-# Beyond this there is nothing left in float64 once n is large: exp(-12^2/2) = 5e-32.
+# Beyond this point the density is below float64's precision for large n: exp(-12^2/2) = 5e-32.
 _REACH = 12.0
 
 

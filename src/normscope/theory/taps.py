@@ -11,7 +11,7 @@ from normscope.theory.site_pairs import Sites
 
 @dataclass(frozen=True)
 class Window:
-    """Height and width of each; the output sites are those of torch's layers."""
+    """A window over the sites `before`; each size is (height, width), with the meaning of torch's layers."""
 
     before: Sites
     kernel: tuple[int, int]
@@ -21,15 +21,17 @@ class Window:
 
     @property
     def taps(self) -> int:
+        """Number of taps of the window."""
         return self.kernel[0] * self.kernel[1]
 
     @property
     def whole(self) -> bool:
-        """Whether it covers all sites at once, as a linear map or a mean over the image does."""
+        """Whether the window covers all sites at once, as a linear map or a mean over the image does."""
         return self.kernel == (self.before.height, self.before.width) and self.padding == (0, 0)
 
     @cached_property
     def after(self) -> Sites:
+        """The sites that the window makes; refused where torch refuses the window."""
         if min(*self.kernel, *self.stride, *self.dilation) < 1 or min(self.padding) < 0:
             raise ValueError("has a window, stride or dilation below 1, or padding below 0, which torch refuses")
         size = [
@@ -62,7 +64,7 @@ def _axis_offsets(n: int, count: int, stride: int, exact: bool) -> Tensor:
 
 @lru_cache(maxsize=64)
 def offsets(window: Window) -> Tensor:
-    """Into the flattened torus: (H', W') or (S', S')."""
+    """Index into the flattened torus before the window, for each offset (H', W') or pair (S', S') after it."""
     before, after = window.before, window.after
     exact = after.form == "exact"
     rows = _axis_offsets(before.height, after.height, window.stride[0], exact)
@@ -84,13 +86,13 @@ def _axis_valid(window: Window, axis: int, exact: bool) -> Tensor:
 
 
 def _axis_inside(window: Window, axis: int) -> Tensor:
-    """Windows by taps: 1 for those that are no padding."""
+    """Windows by taps: 1 for taps inside the image, 0 for padding."""
     position = _axis_positions(window, axis)
     return ((position >= 0) & (position < (window.before.height, window.before.width)[axis])).double()
 
 
 def _axis_positions(window: Window, axis: int) -> Tensor:
-    """Windows by taps: where along the axis each lies."""
+    """Windows by taps: position of each tap along the axis."""
     count, k = (window.after.height, window.after.width)[axis], window.kernel[axis]
     taps = window.dilation[axis] * torch.arange(k) - window.padding[axis]
     return window.stride[axis] * torch.arange(count)[:, None] + taps[None, :]
@@ -98,6 +100,7 @@ def _axis_positions(window: Window, axis: int) -> Tensor:
 
 @lru_cache(maxsize=64)
 def valid_share(window: Window) -> Tensor:
+    """Share of taps that lie inside the image at both ends, for each offset or pair of sites after the window."""
     after = window.after
     exact = after.form == "exact"
     rows, columns = (_axis_valid(window, axis, exact) for axis in (0, 1))
@@ -108,7 +111,7 @@ def valid_share(window: Window) -> Tensor:
 
 @lru_cache(maxsize=64)
 def taps_inside(window: Window) -> Tensor:
-    """For each window, in order: the share of its taps that are no padding."""
+    """For each window, in order: the share of its taps that lie inside the image."""
     rows, columns = (_axis_valid(window, axis, True).diagonal() for axis in (0, 1))
     return (rows[:, None] * columns[None, :]).flatten()
 
@@ -122,13 +125,14 @@ def membership(window: Window) -> Tensor:
 
 
 def _axis_membership(window: Window, axis: int, n: int) -> Tensor:
+    """Windows by positions along an axis: each tap's share of its window."""
     at = _axis_positions(window, axis)
     return (at[..., None] == torch.arange(n)).double().mean(1)
 
 
 @lru_cache(maxsize=64)
 def mean_inside(window: Window) -> float:
-    """That share over all windows."""
+    """Mean of `taps_inside` over all windows."""
     return float(taps_inside(window).mean())
 
 
@@ -143,7 +147,7 @@ def shares_of_pairs(window: Window, axis: int) -> Tensor:
 
 @lru_cache(maxsize=16)
 def pooling(window: Window, axis: int) -> Tensor:
-    """Those shares for each offset after the window, or each pair of sites after it, of the offsets of the torus."""
+    """`shares_of_pairs` as a matrix: offsets or pairs of sites after the window, by offsets of the torus before it."""
     n, k = (window.before.height, window.before.width)[axis], window.kernel[axis]
     count = (window.after.height, window.after.width)[axis]
     at = _axis_offsets(n, count, window.stride[axis], window.after.form == "exact").flatten()

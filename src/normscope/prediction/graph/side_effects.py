@@ -1,0 +1,180 @@
+"""Undoing of everything that a model's forward writes while its graph is traced.
+
+`isolation.untouched` lends copies of trainable parameters, buffers and attributes. This file covers the rest: frozen
+parameters of any size (a momentum encoder's), modules that are hidden in lists and other objects, and everything deeper
+than one level: nested lists and dicts, objects of any class, their tensors and arrays. While a graph is traced, proxies
+replace tensors, so a queue or a meter that kept a proxy would break the training that follows.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from threading import Condition, Event, Lock, RLock, Thread
+from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from normscope.isolation.lending import untouched
+
+# Objects looked into before the search ends: a model that holds its trainer or data set reaches far more.
+_MOST = 20_000
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Generator)
+_CLOSED = (*_PLAIN, type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
+_INTERNAL = frozenset(vars(nn.Module()))
+_CONTAINERS: tuple[Any, ...] = (OrderedDict, dict, list, set, deque)
+# Objects that hold one of these are changed by other threads meanwhile; their changes must stay.
+_SHARED = (type(Lock()), type(RLock()), Condition, Event, Thread)
+# Optimizers, loaders, loggers: no forward works on them.
+_FOREIGN = frozenset({"torch", "logging", "_thread", "threading"})
+_EMPTY = object()
+
+Undo = Callable[[], None]
+
+
+@contextmanager
+def restored(model: nn.Module) -> Iterator[None]:
+    """Let the model work with copies of all its tensors inside the block; restore everything it reaches afterwards."""
+    with ExitStack() as stack:
+        held = _Held(model)
+        for undo in held.undos:
+            stack.callback(undo)
+        for module in (model, *held.hidden):
+            originals = {id(p) for p in module.parameters()}
+            stack.enter_context(untouched(module))
+            _copy(module, originals)
+        yield
+
+
+def _copy(model: nn.Module, originals: set[int]) -> None:
+    """Put copies in the places of parameters that `untouched` has left; `untouched` restores them with the others."""
+    copies: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is None or id(parameter) not in originals:
+                continue
+            if id(parameter) not in copies:
+                copy = nn.Parameter(parameter.detach().clone(), requires_grad=parameter.requires_grad)
+                vars(copy).update(vars(parameter))
+                copies[id(parameter)] = copy
+            module._parameters[name] = copies[id(parameter)]
+
+
+class _Held:
+    """Everything that a model's modules hold beside parameters, buffers and submodules.
+
+    `undos` restore it, last found first. hidden: modules found in lists and other objects.
+
+    Containers are read and written by the methods of the built-in classes, so that no code of the user's runs.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.undos: list[Undo] = []
+        self.hidden: list[nn.Module] = []
+        self._seen = {id(module) for module in model.modules()}
+        self._waiting: deque[Any] = deque()
+        for module in model.modules():
+            self._attributes(module)
+        while self._waiting and len(self._seen) < _MOST:
+            self._look_into(self._waiting.popleft())
+
+    def _attributes(self, module: nn.Module) -> None:
+        """Queue the attributes of a module; tensors among them are lent already."""
+        for name, value in vars(module).items():
+            if name not in _INTERNAL and not isinstance(value, (Tensor, np.ndarray)):
+                self._waiting.append(value)
+
+    def _look_into(self, value: Any) -> None:
+        if isinstance(value, _CLOSED) or id(value) in self._seen:
+            return
+        self._seen.add(id(value))
+        if isinstance(value, nn.Module):
+            self.hidden.append(value)
+            self._seen.update(map(id, value.modules()))
+            for module in value.modules():
+                self._attributes(module)
+        elif isinstance(value, (Tensor, np.ndarray)):
+            self._values(value)
+        else:
+            self._contents(value)
+
+    def _values(self, value: Any) -> None:
+        """Restore a tensor's or array's values, only where they were changed."""
+        if isinstance(value, np.ndarray):
+            if value.dtype != object:
+                kept = value.copy()
+                self.undos.append(lambda: None if np.array_equal(kept, value) else np.copyto(value, kept))
+        elif value.layout == torch.strided and value.device.type != "meta":
+            kept, version = value.detach().clone(), value._version
+            self.undos.append(lambda: None if value._version == version else _write(value, kept))
+
+    def _contents(self, value: Any) -> None:
+        kind = next((kind for kind in _CONTAINERS if isinstance(value, kind)), None)
+        if kind is not None:
+            content = _content(value, kind)
+            self.undos.append(lambda: _refill(value, kind, content))
+            self._waiting.extend(held[-1] for held in content)
+        elif isinstance(value, (tuple, frozenset)):
+            self._waiting.extend(value)
+        self._fields(value)
+
+    def _fields(self, value: Any) -> None:
+        """Queue an object's attributes, in its dictionary and its slots, unless threads share the object."""
+        if type(value).__module__.split(".")[0] in _FOREIGN:
+            return
+        try:
+            attributes = object.__getattribute__(value, "__dict__")
+        except AttributeError:
+            attributes = None
+        if type(attributes) is dict and not any(isinstance(held, _SHARED) for held in attributes.values()):
+            self._waiting.append(attributes)
+        for kind in type(value).__mro__:
+            names = vars(kind).get("__slots__", ())
+            for name in (names,) if isinstance(names, str) else names:
+                if isinstance(slot := vars(kind).get(name), MemberDescriptorType):
+                    held = _in_slot(slot, value)
+                    self.undos.append(partial(_fill, slot, value, held))
+                    self._waiting.append(held)
+
+
+def _content(container: Any, kind: Any) -> list[tuple[Any, ...]]:
+    """The keys and values of a dictionary, or the values of another container."""
+    if issubclass(kind, dict):
+        return list(kind.items(container))
+    return [(value,) for value in kind.__iter__(container)]
+
+
+def _refill(container: Any, kind: Any, content: list[tuple[Any, ...]]) -> None:
+    now = _content(container, kind)
+    pairs = zip(now, content, strict=False)
+    if len(now) == len(content) and all(a is b for one, two in pairs for a, b in zip(one, two, strict=True)):
+        return
+    kind.clear(container)
+    if issubclass(kind, dict):
+        kind.update(container, content)
+    else:
+        (kind.update if kind is set else kind.extend)(container, [value for (value,) in content])
+
+
+def _in_slot(slot: MemberDescriptorType, value: Any) -> Any:
+    try:
+        return slot.__get__(value)
+    except AttributeError:
+        return _EMPTY
+
+
+def _fill(slot: MemberDescriptorType, value: Any, held: Any) -> None:
+    if _in_slot(slot, value) is held:
+        return
+    if held is _EMPTY:
+        slot.__delete__(value)
+    else:
+        slot.__set__(value, held)
+
+
+@torch.no_grad()
+def _write(tensor: Tensor, values: Tensor) -> None:
+    tensor.detach().copy_(values)

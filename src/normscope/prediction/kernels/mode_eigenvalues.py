@@ -1,0 +1,212 @@
+"""The largest eigenvalues of the mean mode and of the data modes, from the shares that the walk adds up."""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from normscope.prediction.kernels.cotangent import Cotangent
+from normscope.prediction.kernels.field import Field, ReaderFacts
+from normscope.prediction.layer_row import LayerRow
+from normscope.prediction.walk import Walk
+from normscope.theory.lengths import longest
+from normscope.theory.modes import Bulk, common_spread, unevenness, weighed_widening, widening
+
+
+@dataclass(frozen=True)
+class ModeEigenvalues:
+    """Both modes, with and without the correction for finite width, -inf for one that is not there.
+
+    shares: what each row adds to the mean mode and to the data modes.
+    """
+
+    mean: float
+    data: float
+    mean_infinite: float
+    data_infinite: float
+    shares: dict[LayerRow, tuple[float, float]]
+
+
+def mode_eigenvalues(walk: Walk, x: Field, out: Field, images: Tensor | None) -> ModeEigenvalues:
+    """Send cotangents back from one output and read the eigenvalues off the shares."""
+    outputs = out.shape[0]
+    if out.sites.form == "samples":
+        return _of_samples(walk, x, out, outputs)
+    return _of_classes(walk, x, out, outputs, images)
+
+
+Shares = list[tuple[LayerRow, list[float]]]
+
+
+def _added(walk: Walk) -> Shares:
+    """The rows that add to lambda, and the share of each in every direction."""
+    found = [(row, row.share.detach().tolist()) for row in walk.rows if row.share is not None]
+    if not found:
+        raise ValueError("None of the trained parameters is on the way from input to output; lambda is by those.")
+    return found
+
+
+def _factor(walk: Walk, rows: Shares, mode: int, outputs: int) -> float:
+    """The factor by which finite width raises the shares of layers below the last weights."""
+    parts = [(max(share[min(mode, len(share) - 1)], 0.0), row.spread[mode]) for row, share in rows]
+    spread = common_spread([part for part in parts if part[1] > 0])
+    return widening(outputs, spread) if walk.loss_heights is None else weighed_widening(walk.loss_heights, spread)
+
+
+def _of_samples(walk: Walk, x: Field, out: Field, outputs: int) -> ModeEigenvalues:
+    """Eigenvalues where every pair of samples is known.
+
+    lambda is linear in the seed m v v^T, so its derivative by the seed is the kernel of the m samples, over m.
+    """
+    m = out.sites.batch
+    seed = torch.ones(1, 1, m, m, dtype=torch.float64, requires_grad=True)
+    walk.send_back(out, seed, x)
+    rows = _added(walk)
+    factor = _factor(walk, rows, 0, outputs)
+    raised = [row.share[0] * (factor if row.spread[0] > 0 else 1) for row, _ in rows if row.share is not None]
+    lam = torch.stack(raised).sum()
+    (kernel,) = torch.autograd.grad(lam, seed)
+    kernel = m * (kernel[0, 0] + kernel[0, 0].T) / 2
+    values, vectors = torch.linalg.eigh(kernel)
+    constant = int((vectors.sum(0) ** 2).argmax())
+    best = max((i for i in range(m) if i != constant), key=lambda i: float(values[i]))
+    seeds = torch.stack([m * torch.outer(vectors[:, i], vectors[:, i]) for i in (constant, best)])[:, None]
+    walk.send_back(out, seeds, x)
+    return _read(walk, outputs, m=m)
+
+
+@torch.inference_mode()
+def _of_classes(walk: Walk, x: Field, out: Field, outputs: int, images: Tensor | None) -> ModeEigenvalues:
+    m = x.sites.batch
+    seeds = torch.ones(2, 2, 1, 1, dtype=torch.float64)
+    seeds[1, 1] = -1 / (m - 1) if m > 1 else 0
+    arrived = walk.send_back(out, seeds, x)
+    if m == 1:
+        # One sample has one direction.
+        return replace(_read(walk, outputs, m=m), data=-math.inf, data_infinite=-math.inf)
+    # In the m - 1 directions orthogonal to 1 the mean eigenvalue is the second seed's; the edge lies above it.
+    inputs, widths, given = _overlaps(walk, x, arrived, images)
+    return _read(walk, outputs, m=m, inputs=inputs, widths=widths, given=given)
+
+
+Parts = list[tuple[Tensor, float]]
+
+
+def _overlaps(walk: Walk, x: Field, arrived: Cotangent | None, images: Tensor | None) -> tuple[Parts, Parts, float]:
+    """Fluctuations of overlaps: of inputs by their dimension, of hidden tensors by their widths; and a real batch's.
+
+    A tensor that two layers read counts once. The last number is the spread of a real batch's own overlaps.
+    """
+    if arrived is None:
+        return [], [], 0.0
+    m = x.sites.batch
+    widths: Parts = []
+    counted: set[ReaderFacts] = set()
+    for row in walk.rows:
+        inputs = row.inputs
+        if inputs is None or row.of_data or inputs.readers.drift is None or inputs.readers in counted:
+            continue
+        counted.add(inputs.readers)
+        # Only the part that two samples do not share fluctuates.
+        size = row.numbers["qh"] - row.numbers["qh_xy"]
+        widths.append((inputs.sites.eigenvalues(inputs.readers.drift) * (size / inputs.channels), inputs.channels))
+    ((_, drift),) = arrived.two
+    waves = x.sites.eigenvalues(drift)
+    if images is None:
+        return [(waves / x.channels, float(x.channels))], widths, 0.0
+    rows = torch.fft.fft2(images - images.mean(0)).flatten(1)
+    weights = (waves / (x.channels * x.sites.count)).flatten().repeat(x.channels)
+    gram = ((rows * weights) @ rows.conj().T).real
+    return [], widths, float(torch.linalg.eigvalsh(gram)[-1] - gram.diagonal().sum() / (m - 1)) / m
+
+
+def _read(
+    walk: Walk,
+    outputs: int,
+    *,
+    m: int,
+    inputs: Parts | None = None,
+    widths: Parts | None = None,
+    given: float = 0.0,
+) -> ModeEigenvalues:
+    rows = _added(walk)
+    # The mean mode, the data modes, and a sample that has a data mode for itself.
+    factors = [_factor(walk, rows, mode, outputs) for mode in range(3)]
+    shares: dict[LayerRow, tuple[float, float]] = {}
+    infinite, corrected = [0.0] * 3, [0.0] * 3
+    for row, share in rows:
+        shares[row] = share[0], share[1]
+        for i, part in enumerate((share[0], share[1], share[1])):
+            infinite[i] += part
+            # Gammas and betas, which have few directions, are raised by those alone in the data modes.
+            factor = factors[i] if row.spread[i] > 0 and not (i and row.columns) else 1
+            # The part of gradients that are handed down is raised by their overlaps alone.
+            handed = _handed(row, part, m) if i else 0.0
+            corrected[i] += (part - handed) * factor + handed
+    # The linear part widens as the whole does.
+    widened = corrected[1] / infinite[1] if infinite[1] > 0 else 1.0
+    narrow = [*(inputs or [])]
+    wide = [(values * widened, n) for values, n in (*narrow, *(widths or []))]
+    counted = outputs if walk.loss_heights is None else float(walk.loss_heights.sum())
+    wide += _few(rows, m, counted)
+
+    tilted = 1 + common_spread([(max(share[0], 0.0), row.tilt) for row, share in rows])
+    infinite[0], corrected[0] = tilted * infinite[0], tilted * corrected[0]
+    for row, share in rows:
+        if row.handed:
+            walk.tape.draws.add(row.handed[0], m * _handed(row, share[1], m))
+    bulk, own = Bulk(wide, m, walk.tape.draws, counted * m), m * corrected[1]
+
+    def ends(mean: float, data: float, bulk: Bulk, variance: float) -> tuple[float, float]:
+        above = data + given + (bulk.edge(variance) - bulk.total) / m
+        return mean + bulk.pushed(m * (mean - data), variance) / m, above
+
+    first = ends(infinite[0], infinite[1], Bulk(narrow, m), 0.0)
+    second = ends(corrected[0], corrected[1], bulk, _variance(rows, outputs, 1) * own * own)
+    alone = corrected[2] * longest(m, _variance(rows, outputs, 2))
+    alone += bulk.pushed(m * (alone - corrected[1])) / m
+    return ModeEigenvalues(_raised(rows, outputs, second[0]), max(second[1], alone), first[0], first[1], shares)
+
+
+def _handed(row: LayerRow, part: float, m: int) -> float:
+    """The share of a row in the data modes that comes from gradients whose overlaps are handed down."""
+    return min(row.handed[1] / m, max(part, 0.0)) if row.handed else 0.0
+
+
+def _few(rows: Shares, m: int, outputs: float) -> Parts:
+    """The fluctuations of gammas and betas, of which each channel has one or two.
+
+    The gradients of all C outputs of m samples lie in one or two directions for each channel.
+
+    C m rows of n entries are, in what `Bulk` makes of them, m rows of n / C entries that are C times as large.
+    """
+    found = []
+    for row, share in rows:
+        for n, part in row.columns:
+            size = torch.tensor([max(share[1], 0.0) * part * m * outputs / n], dtype=torch.float64)
+            found.append((size, n / outputs))
+    return found
+
+
+def _raised(rows: Shares, outputs: int, mean: float) -> float:
+    """The mean mode, raised by the components of samples' own gradients along the gradient that all share."""
+    parts = [(max(share[0], 0.0), row.spread.apart) for row, share in rows]
+    coupled = math.sqrt(outputs * common_spread(parts)) * sum(c for c, _ in parts)
+    return mean / 2 + math.hypot(mean / 2, coupled) if mean > 0 else mean
+
+
+def _variance(rows: Shares, outputs: int, mode: int) -> float:
+    """Variance of the logarithm of one sample's own largest eigenvalue, from sample to sample."""
+    parts = [(max(share[1], 0.0), row) for row, share in rows]
+    lengths = [common_spread([(c, value(row)) for c, row in parts]) for value in (_forward, _backward)]
+    data = common_spread([(c, row.spread[mode]) for c, row in parts if row.spread[mode] > 0])
+    return sum(lengths) + unevenness(outputs, data)
+
+
+def _forward(row: LayerRow) -> float:
+    return row.length
+
+
+def _backward(row: LayerRow) -> float:
+    return row.spread.length

@@ -1,0 +1,270 @@
+r"""`predict`: lambda_max and eta* from the network's graph, without data, training or random numbers.
+
+    lambda_max = loss factor x max(mean mode, data modes)         eta* = factor / lambda_max
+
+Kernels (second moments) of all tensors go forward through the graph, kernels of the gradient come back, and every
+trained tensor adds its part to lambda_max. `theory/` has the maps, docs/theory.md derives them. Two calls give the same
+bits.
+"""
+
+import gc
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from normscope.choices import check_choice
+from normscope.environment import environment
+from normscope.isolation.one_at_a_time import in_turn
+from normscope.isolation.unwrapping import unwrapped
+from normscope.loss_kinds import CROSS_ENTROPY, SQUARED
+from normscope.prediction.calibrated_range import widen_range
+from normscope.prediction.graph.evaluate import walk_through
+from normscope.prediction.graph.side_effects import restored
+from normscope.prediction.kernels.field import Field
+from normscope.prediction.kernels.inputs import input_field
+from normscope.prediction.kernels.mode_eigenvalues import ModeEigenvalues, mode_eigenvalues
+from normscope.prediction.printed_formulas import as_printed
+from normscope.prediction.refusals import check_model, check_wrapper
+from normscope.prediction.result import Prediction
+from normscope.prediction.rules.reshaping import reshape
+from normscope.prediction.walk import Walk
+from normscope.prediction.warnings_and_notes import common, explosion, lengths
+from normscope.stability.optimizer_limits import momentum_limit
+from normscope.stability.verdict import NOT_A_LIMIT
+from normscope.theory.softmax import curvatures
+
+LOSSES = ("half_mse", "half_sse", "mse", "cross_entropy")
+THEORIES = ("corrected", "paper")
+READINGS = ("batch", "frozen")
+# Mean square of the part of the outputs that samples do not share, above which softmax differs much between samples.
+_SATURATED = 2.5
+# Measured over predicted lambda with cross-entropy; _UNEQUAL_SEEN from a mean square _UNEQUAL of that part on.
+_ENTROPY_SEEN, _UNEQUAL, _UNEQUAL_SEEN = (0.85, 1.5), 0.4, (0.85, 2.2)
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Switch the garbage collector off: the walk holds everything that it makes, so that a collection frees nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+# One call at a time: while torch.fx traces, it patches the class of all modules.
+@in_turn
+@_without_collecting()
+def predict(
+    model: nn.Module,
+    input_shape: tuple[int, ...],
+    loss: str = "cross_entropy",
+    batch_size: int = 128,
+    *,
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    theory: str = "corrected",
+    stats: str = "batch",
+    batch: Tensor | None = None,
+    parameters: Callable[[str, nn.Parameter], bool] | None = None,
+) -> Prediction:
+    """Predict lambda_max and eta* of a model at initialization by mean-field theory; the model is not run on data.
+
+    Variances are read off the model as it stands: sigma_w^2 = fan_in mean(W^2), sigma_b^2 = mean(b^2), gamma and beta
+    from the normalizers. Weights are taken as independent. A trained network's are not: its prediction is that of a
+    random network with the same variances.
+
+    Args:
+        model: the network, in the mode in which it trains. Its forward takes one tensor of samples and gives
+            (N, outputs) or (N,).
+        input_shape: shape of one sample, without the batch dimension. Inputs are taken as independent standard values.
+        loss: "cross_entropy" (default), or squared error: "half_mse" (1/2 sum over outputs, mean over samples),
+            "half_sse" or "mse" (torch.nn.MSELoss). With cross-entropy eta* is the limit of the local quadratic at
+            initialization; training usually survives rates far above it.
+        batch_size: number of samples m; the data modes and BatchNorm's statistics depend on it.
+        momentum: momentum of gradient descent.
+        nesterov: whether the momentum is Nesterov's.
+        theory: "corrected" (default), or "paper" for the formulas as printed by Wei et al. 2019, for MLPs and CNNs of
+            their form.
+        stats: "batch" (default): BatchNorm's statistics are differentiated through, as in training; "frozen": they are
+            held constant.
+        batch: real inputs (m, *input_shape), whose overlaps replace those of independent values; sets batch_size.
+        parameters: function (name, parameter) -> whether the parameter is trained; by default all that require
+            gradients.
+
+    Returns:
+        The prediction, with the two modes, one row for each layer, warnings and notes.
+
+    Raises:
+        UnknownOperation: the model has an operation that the theory has no map for; the message names it.
+        ValueError: an argument does not fit, or the prediction is not a finite number.
+
+    Example: one linear layer on d independent inputs has lambda = (1 + sqrt(d / m))^2 up to its last digits.
+        >>> found = predict(nn.Linear(50, 1, bias=False), (50,), "half_mse", batch_size=200)
+        >>> round(found.lambda_max, 2), found.mode
+        (2.25, 'data')
+    """
+    check_choice("theory", theory, THEORIES)
+    check_choice("stats", stats, READINGS)
+    check_choice("loss", loss, LOSSES)
+    if isinstance(momentum, bool) or not isinstance(momentum, (int, float)):
+        raise ValueError(f"momentum is a number; got {momentum!r}.")
+    limit = momentum_limit(momentum, nesterov=nesterov)
+    check_wrapper(model)
+    inner, _, convention = unwrapped(model)
+    check_model(inner)
+    shape = _shape(input_shape)
+    named = list(inner.named_parameters())
+    trained = {name for name, p in named if p.requires_grad and (not parameters or parameters(name, p))}
+    if not trained:
+        raise ValueError("The model has no trainable parameters, or parameters= leaves none; lambda is by those.")
+    x, images = input_field(shape, batch_size, batch, sum(p.ndim > 1 for _, p in named))
+    # Tracing calls the model's forward, on copies of its tensors; the walk goes through the copies too.
+    with restored(inner):
+        chosen = {p for name, p in inner.named_parameters() if name in trained}
+        walk = Walk(x.sites.batch, stats == "batch", lambda tensor: tensor is not None and tensor in chosen)
+        if convention:
+            walk.remarks.note(convention)
+        out = walk_through(inner, x, walk, images if theory == "corrected" else None)
+        out = reshape(walk, out, (1,)) if not out.shape else out
+        _check_output(walk, out)
+        scale = _loss_factor(walk, loss, out, x.sites.batch)
+        found = as_printed(walk, x) if theory == "paper" else mode_eigenvalues(walk, x, out, images)
+    walk.tape.forget()
+    _check_finite(found)
+    common(walk, found, out.shape[0], given=batch is not None, pairs=out.sites.form == "samples")
+    if images is not None and out.sites.form != "samples":
+        lengths(walk, x.parts[0].length)
+    if theory == "corrected":
+        explosion(walk)
+        widen_range(walk, found)
+    if theory == "paper":
+        walk.remarks.note("The formulas as printed name no learning rate to start training with.")
+    if loss == "cross_entropy":
+        _say_cross_entropy(walk, out, scale)
+    top = scale * max(found.mean, found.data)
+    if not top > 0:
+        walk.remarks.warn(
+            "Nothing that is trained moves the output, as weights or gammas of zero in between have it: lambda_max is "
+            "0 and eta* infinite, until those move. Measure again after some steps."
+        )
+    plain_name = f"gradient descent with momentum {momentum:g}" if momentum else "gradient descent"
+    return Prediction(
+        lambda_max=top,
+        eta_star=limit.factor / top if top > 0 else math.inf,
+        mode="mean" if found.mean >= found.data else "data",
+        lambda_infinite=scale * max(found.mean_infinite, found.data_infinite),
+        seen=walk.remarks.calibrated_range,
+        mean_mode=scale * found.mean,
+        data_mode=scale * found.data,
+        rule=limit.rule,
+        optimizer=plain_name + (" (Nesterov)" if nesterov else ""),
+        loss=loss,
+        loss_kind=CROSS_ENTROPY if loss == "cross_entropy" else SQUARED,
+        stats=stats,
+        theory=theory,
+        batch_size=x.sites.batch,
+        outputs=out.shape[0],
+        input_shape=shape,
+        layers=_layers(walk, found, scale),
+        warnings=tuple(walk.remarks.warnings),
+        notes=walk.remarks.all_notes(),
+        settings={"momentum": momentum, "nesterov": nesterov, "batch": "given" if batch is not None else "independent"},
+        environment=environment(),
+    )
+
+
+def _shape(input_shape: Any) -> tuple[int, ...]:
+    shape = (input_shape,) if isinstance(input_shape, int) else tuple(input_shape)
+    if not shape or not all(isinstance(n, int) and n > 0 for n in shape):
+        raise ValueError(f"input_shape is that of one sample, of positive whole numbers; got {input_shape!r}.")
+    if len(shape) > 3:
+        raise ValueError(
+            f"input_shape is (features,), (C, L) or (C, H, W), without the batch dimension; got {shape}. For inputs of "
+            "other forms measure this network instead (ns.measure)."
+        )
+    return shape
+
+
+def _check_finite(found: ModeEigenvalues) -> None:
+    numbers = (found.mean, found.mean_infinite, found.data, found.data_infinite)
+    # Minus infinity stands for data modes that do not exist.
+    if not all(math.isfinite(n) or n == -math.inf for n in numbers):
+        raise ValueError(
+            "The prediction is not a finite number: on their way through the layers the signals or their gradients "
+            "leave the range of double precision, as they do in stacks of about 1,000 BatchNorm layers without "
+            "skip connections. Predict fewer of the layers."
+        )
+
+
+def _check_output(walk: Walk, out: Field) -> None:
+    if not walk.rows:
+        raise ValueError("The model has no layer with parameters on the way from input to output.")
+    if bent := walk.tape.bent(out):
+        raise ValueError(
+            f"The output comes out of {bent}, not of a linear map: the theory takes the gradient at the output as one "
+            "for every sample. Predict the network without it, or measure it with ns.measure."
+        )
+    if len(out.parts) > 1:
+        raise ValueError(
+            f"The output concatenates {len(out.parts)} tensors, whose units have variances of their own; predict knows "
+            "one linear map last. Predict a network that ends in one of them, or measure it with ns.measure."
+        )
+    if not out.flat or (out.sites.count > 1 and out.sites.form != "samples"):
+        raise ValueError(
+            "predict needs one output vector a sample, (N, outputs); the model gives (N, "
+            f"{', '.join(map(str, out.shape))}). Predict the part of it that ends in a linear map, or measure it with "
+            "ns.measure."
+        )
+
+
+def _loss_factor(walk: Walk, loss: str, out: Field, batch: int) -> float:
+    """lambda of the loss over lambda of half_mse, for the output of largest curvature; sets `walk.loss_heights`."""
+    outputs = out.shape[0]
+    if loss != "cross_entropy":
+        return {"half_mse": 1.0, "half_sse": float(batch), "mse": 2.0 / outputs}[loss]
+    if outputs == 1:
+        raise ValueError(
+            'Cross-entropy needs at least two outputs; the model has one. For a regression take loss="half_mse" '
+            '(--loss half_mse) or "mse".'
+        )
+    found = curvatures(outputs, *_moments(out))
+    walk.loss_heights = found / found[0]
+    return float(found[0])
+
+
+def _moments(out: Field) -> tuple[float, float]:
+    """Mean square of the outputs, and mean product of two samples' outputs."""
+    sites, kernel = out.sites, out.parts[0].kernel
+    q = float(sites.diagonal(kernel).mean())
+    return q, float(sites.mix(kernel).mean() * sites.batch - q) / max(sites.batch - 1, 1)
+
+
+def _say_cross_entropy(walk: Walk, out: Field, factor: float) -> None:
+    q, q_xy = _moments(out)
+    walk.remarks.note(
+        f"Cross-entropy: its curvature is {factor:.3g} of half_mse's here, where outputs have a mean square of "
+        f"{q:.3g}" + f". {NOT_A_LIMIT}"
+    )
+    walk.remarks.widen(_ENTROPY_SEEN if q - q_xy < _UNEQUAL else _UNEQUAL_SEEN)
+    if q - q_xy > _SATURATED:
+        walk.remarks.warn(
+            f"Outputs differ between samples by a mean square of {q - q_xy:.2g}, so that softmax is flat for some and "
+            "bent for others, and the theory takes their mean: lambda was measured at 1.4, 2, 3.7 and 8.4 times the "
+            "answer with 3, 6, 23 and 140 under BatchNorm, and at 1.3 and 1.6 times with 34 and 210 without a "
+            "normalizer. Measure instead, or make the last weights smaller.",
+            (0.9, 9.0),
+        )
+
+
+def _layers(walk: Walk, found: ModeEigenvalues, scale: float) -> tuple[dict[str, float | str], ...]:
+    rows: list[dict[str, float | str]] = []
+    for row in walk.rows:
+        mean, data = found.shares.get(row, (0.0, 0.0))
+        rows.append({"layer": row.layer, "kind": row.kind, **row.numbers, "mean": scale * mean, "data": scale * data})
+    return tuple(rows)

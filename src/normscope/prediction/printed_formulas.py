@@ -1,0 +1,76 @@
+"""The formulas as printed by Wei et al. 2019, for networks of linear maps, convolutions, BatchNorm and ReLU."""
+
+import itertools
+import math
+from typing import Any
+
+from normscope.prediction.kernels.field import Field
+from normscope.prediction.kernels.mode_eigenvalues import ModeEigenvalues
+from normscope.prediction.layer_row import LayerRow
+from normscope.prediction.walk import Walk
+from normscope.theory import printed
+
+_KNOWN = ("linear", "conv2d", "batchnorm1d", "batchnorm2d", "relu", "flatten", "view", "reshape", "identity")
+
+
+def as_printed(walk: Walk, x: Field) -> ModeEigenvalues:
+    """The sum of Claim 3.1 for the variances, gammas and sizes of the network; fills order parameters into the rows."""
+    others = sorted({called for called in walk.met.called if called.lower() not in _KNOWN})
+    layers = [row for row in walk.rows if row.inputs is not None]
+    relus = sum(called.lower() == "relu" for called in walk.met.called)
+    convolutions = sum(row.kind == "Conv2d" for row in layers)
+    if others or relus != len(layers) - 1 or any(row.kind == "Conv2d" for row in layers[convolutions:]):
+        raise ValueError(
+            'theory="paper" is printed for convolutions followed by linear maps, with ReLU (and BatchNorm before it) '
+            f"after all but the last; this network has {', '.join(others) or 'another order of them'}. Use "
+            'theory="corrected".'
+        )
+    found = _printed(walk, layers, convolutions, x)
+    walk.remarks.notes += [*found.conventions, *found.notes]
+    walk.remarks.note("Statistics of BatchNorm are constants in the printed theory, whatever stats= says.")
+    shares = {}
+    for i, row in enumerate(layers):
+        row.numbers.update(
+            q=found.q[i],
+            q_xy=found.q_xy[i],
+            qh=found.q_hat[i],
+            qh_xy=found.q_hat_xy[i],
+            qt=found.q_tilde[i],
+            qt_xy=found.q_tilde_xy[i],
+        )
+        shares[row] = (found.f[i], math.nan)
+    return ModeEigenvalues(found.lambda_max, -math.inf, found.lambda_max, -math.inf, shares)
+
+
+def _printed(walk: Walk, layers: list[LayerRow], convolutions: int, x: Field) -> Any:
+    start = x.parts[0].kernel
+    settings: dict[str, Any] = {
+        "sigma_w2": [row.numbers["sigma_w2"] for row in layers],
+        "sigma_b2": [row.numbers["sigma_b2"] for row in layers],
+        "gamma": _gammas(walk, layers),
+        "q0": layers[0].numbers["qh"],
+        "q0_xy": layers[0].numbers["qh_xy"],
+    }
+    widths = [int(row.numbers["width"]) for row in layers]
+    assert layers[0].inputs is not None
+    first = layers[0].inputs.channels
+    if not convolutions:
+        return printed.dense([first * (1 if x.flat else x.sites.count), *widths], **settings)
+    stack = layers[:convolutions]
+    return printed.convolutional(
+        [first, *widths[:convolutions]],
+        [start[0].numel() if x.sites.form == "torus" else x.sites.count, *(row.sites for row in stack)],
+        [row.taps for row in stack],
+        widths[convolutions:-1],
+        **settings,
+    )
+
+
+def _gammas(walk: Walk, layers: list[LayerRow]) -> list[float | None]:
+    """gamma of the BatchNorm between each layer and the next; None where there is no BatchNorm."""
+    places = [next(i for i, row in enumerate(walk.rows) if row is layer) for layer in layers]
+    found: list[float | None] = []
+    for here, there in itertools.pairwise(places):
+        between = [row.numbers["gamma2"] for row in walk.rows[here + 1 : there] if "gamma2" in row.numbers]
+        found.append(math.sqrt(between[0]) if between else None)
+    return found

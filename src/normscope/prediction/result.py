@@ -1,0 +1,159 @@
+"""The result of `predict`."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from normscope.prediction.calibrated_range import USABLE
+from normscope.reporting import Reportable
+from normscope.results import plain
+from normscope.saving import save_text
+from normscope.stability.first_guess import by_theory, starting_rate, theory_advice
+from normscope.stability.verdict import Verdict
+from normscope.stability.wording import stability_verdict
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = 1
+_MODES = {"mean": "move alike", "data": "move apart"}
+
+
+@dataclass(frozen=True)
+class Prediction(Reportable):
+    """lambda_max and eta* of a network, predicted before any training.
+
+    lambda_max: largest eigenvalue with the correction for finite width. lambda_infinite: without that correction.
+    eta_star: the learning rate at which the local quadratic turns unstable, for `optimizer` and `loss`.
+    seen: the calibrated range: between which multiples of lambda_max similar networks were measured, on average over
+        seeds. A warning says why where it is wider than usual. Single networks lie further apart (docs/theory.md).
+        Where it spans more than a factor of 3, `refusal` says so and no learning rate is named.
+    mode: the mode of lambda_max: "mean" where the eigenvector is constant over samples, "data" where it is not.
+    mean_mode, data_mode: the largest eigenvalue of either mode.
+    layers: one row for each layer. sigma_w2, sigma_b2, gamma2: variances in the model. qh, qh_xy: second moments of the
+        layer's input, of one sample and of two. q, q_xy: the same of its output. variance: the number whose root a
+        normalizer divides by. qt, qt_xy: squared gradient of one output by the layer's output, summed over units and
+        sites, and its product between two samples, for the output summed over the batch. mean, data: part of the two
+        modes that comes from the layer's parameters.
+    warnings: reasons why the theory may be wrong here. notes: conventions and approximations that were used.
+    """
+
+    lambda_max: float
+    eta_star: float
+    mode: str
+    seen: tuple[float, float]
+    lambda_infinite: float
+    mean_mode: float
+    data_mode: float
+    rule: str
+    optimizer: str
+    loss: str
+    loss_kind: str
+    stats: str
+    theory: str
+    batch_size: int
+    outputs: int
+    input_shape: tuple[int, ...]
+    layers: tuple[dict[str, float | str], ...]
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+    settings: dict[str, Any]
+    environment: dict[str, str | int]
+
+    def frame(self) -> "pd.DataFrame":
+        """The rows of `layers` as a table, from the input to the output."""
+        import pandas as pd
+
+        return pd.DataFrame(list(self.layers))
+
+    def verdict(self, lr: float) -> Verdict:
+        """Judge the learning rate `lr`, in words that fit the loss, and name the rate to start with.
+
+        Where `lr` lies inside the uncertainty of eta*, the verdict's `good` is None.
+        """
+        source = f"mean-field theory at initialization, {self.theory}, statistics {self.stats!r}"
+        found = stability_verdict(
+            lr, self.eta_star, kind=self.loss_kind, rule=self.rule, source=source, residual=0.0, converged=True
+        )
+        low, high = (self.eta_star / times for times in reversed(self.seen))
+        advice = starting_rate(self.start_rate)
+        if self.theory != "corrected" or not low <= lr <= high:
+            return replace(found, text=found.text + advice)
+        doubt = f"Networks like this one were measured to have theirs between {low:.3g} and {high:.3g}, so that theory "
+        return replace(found, good=None, text=f"{found.text} {doubt}does not tell: measure to be sure.{advice}")
+
+    @property
+    def refusal(self) -> str:
+        """The reason why no learning rate is named for this network, and what to do; empty where one is named.
+
+        The other numbers stay, for what they tell about the layers.
+        """
+        low, high = self.seen
+        if self.theory != "corrected" or high <= USABLE * low:
+            return ""
+        return (
+            f"No learning rate can be named from theory: networks like this one were measured at {low:.2g} to "
+            f"{high:,.3g} times this lambda_max, a range of more than a factor of {USABLE:g}. Measure this network on "
+            "one batch instead (ns.measure; normscope measure)."
+        )
+
+    @property
+    def start_rate(self) -> float:
+        """The learning rate to start training with; nan where none is named, and for the theory as printed."""
+        return math.nan if self.theory != "corrected" or self.refusal else by_theory(self.eta_star)
+
+    @property
+    def advice(self) -> str:
+        """`start_rate` in words with its doubt, or the reason why none is named."""
+        if self.theory != "corrected":
+            return ""
+        return self.refusal or theory_advice(self.eta_star, self.loss_kind)
+
+    def plain(self) -> dict[str, Any]:
+        """The prediction as plain data, for JSON."""
+        return {"kind": "prediction", "schema": SCHEMA} | plain(
+            asdict(self) | {"start_rate": self.start_rate, "advice": self.advice, "refusal": self.refusal}
+        )
+
+    def to_json(self) -> str:
+        """The prediction as JSON text."""
+        return json.dumps(self.plain(), indent=1, allow_nan=False)
+
+    def save(self, path: str | Path) -> None:
+        """Save the prediction as plain JSON; inf and nan, which JSON does not have, as strings."""
+        save_text(path, self.to_json() + "\n")
+
+    def _sections(self) -> Sequence[Any]:
+        from normscope.report.sections.stability import prediction_section
+
+        return [prediction_section("Prediction", self.plain())]
+
+    def summary(self) -> str:
+        """The answer, or the reason why no rate is named; the modes; every warning and note."""
+        other = "data" if self.mode == "mean" else "mean"
+        beside = {"mean": self.mean_mode, "data": self.data_mode}[other]
+        lines = [
+            f"lambda_max = {self.lambda_max:.4g} predicted ({self.lambda_infinite:.4g} at infinite width), "
+            f"{self.theory} theory, statistics {self.stats!r}, batch of {self.batch_size}",
+            f"eta*       = {self.eta_star:.4g} for {self.optimizer} on {self.loss} ({self.rule})",
+        ]
+        if self.theory == "corrected":
+            low, high = self.seen
+            lines += [self.advice] if self.advice and not self.refusal else []
+            if not self.refusal:
+                lines.append(
+                    f"Measured on similar networks: {low:.2g} to {high:.3g} times this lambda_max (means over seeds)"
+                )
+        if math.isfinite(beside):
+            lines.append(
+                f"{self.mode} mode: a direction in which samples {_MODES[self.mode]}; the largest in which they "
+                f"{_MODES[other]} ({other} mode) has {beside:.4g}"
+            )
+        lines += [f"! {warning}" for warning in self.warnings] + [f"- {note}" for note in self.notes]
+        return "\n".join([self.refusal, *lines] if self.refusal else lines)
+
+    def __str__(self) -> str:
+        return self.summary()

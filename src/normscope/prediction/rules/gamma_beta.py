@@ -1,0 +1,106 @@
+"""Trained gammas and betas of normalizers: their values by channel, and what they add to the kernels and to lambda."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from normscope.prediction.kernels.cotangent import Cotangent
+from normscope.prediction.kernels.field import Field
+from normscope.prediction.layer_row import LayerRow
+from normscope.prediction.refusals import UnknownOperation
+from normscope.prediction.rules.weighted_sums import NARROW
+from normscope.prediction.walk import Walk
+from normscope.theory.gradient_overlaps import Origin
+from normscope.theory.site_pairs import average
+
+_UNEVEN = 0.05
+# Channels that count, where gamma differs between them, below which lambda was seen to be far off.
+_COUNTED = 10
+
+
+def channel_values(x: Field, values: Tensor | None, otherwise: float) -> list[Tensor]:
+    """gamma, beta or a running statistic by channel, for each part; `otherwise` where the layer has no such tensor."""
+    if values is None:
+        return [torch.full((part.channels,), otherwise, dtype=torch.float64) for part in x.parts]
+    if values.numel() != x.channels:
+        raise ValueError(f"normalizes {values.numel()} channels and gets {x.channels}")
+    if values.grad_fn is not None:
+        raise UnknownOperation("has a gamma or beta that is computed from parameters, which has no map here")
+    own = values.detach().to("cpu", torch.float64).flatten()
+    # A sum is finite only where all of its terms are.
+    if not math.isfinite(float(own.sum())):
+        raise ValueError("has a gamma, beta or running statistic that is not finite. Initialize it, or load it again")
+    return list(own.split([part.channels for part in x.parts])) if len(x.parts) > 1 else [own]
+
+
+def mean_of_squares(values: Tensor) -> float:
+    return float(values.dot(values)) / len(values)
+
+
+def gamma_beta(
+    walk: Walk, name: str, x: Field, gamma: Tensor | None, beta: Tensor | None, eps: float
+) -> list[tuple[float, Tensor]]:
+    """mean(gamma^2) and beta by channel, for each part; refuses an eps that is negative or not finite."""
+    if not 0 <= eps < math.inf:
+        raise ValueError(f"has an eps of {eps}, and takes one of at least 0")
+    gammas, betas = channel_values(x, gamma, 1.0), channel_values(x, beta, 0.0)
+    squares = [mean_of_squares(values) for values in gammas]
+    for values, square in zip(gammas, squares, strict=True):
+        size = average(values.abs())
+        if square - size**2 > _UNEVEN**2 * size**2:
+            walk.remarks.note("gamma differs between channels; its mean square was taken for all.", name)
+            _check_count(walk, name, len(values), len(values) * square**2 / average(values**4))
+    if gamma is not None and not any(squares):
+        walk.remarks.warn(
+            f"{name}: gamma is zero, so it gives beta whatever comes in, and what lies before it gets no gradient "
+            "through it: lambda_max has no part of that and rises as gamma moves. Measure again after some steps."
+        )
+    return list(zip(squares, betas, strict=True))
+
+
+def _check_count(walk: Walk, name: str, channels: int, counted: float) -> None:
+    """counted: (sum gamma^2)^2 / sum gamma^4, over how many channels means of squares average."""
+    if counted < NARROW:
+        walk.remarks.warn(
+            f"{name}: gamma differs so much between channels that {channels} of them count as {counted:.1f}, outside "
+            "the theory's reach, which is many channels: lambda was measured at 1.0 to 1.9 times the answer where 10 "
+            "to 30 count, and at 1.1 to 15 times below. Measure instead.",
+            (0.9, 1.9) if counted >= _COUNTED else (0.9, 15.0),
+        )
+
+
+def tangent_after(walk: Walk, before: Tensor, kernel: Tensor, gamma: Tensor | None, beta: Tensor | None) -> Tensor:
+    """The tangents' kernel with what a trained gamma and beta add; kernel: of two samples, that gamma multiplies."""
+    found = before + kernel if walk.trains(gamma) else before
+    return found + 1.0 if walk.trains(beta) else found
+
+
+def two_before(
+    walk: Walk, came: Tensor, back: Tensor | float, value: Tensor | float, hat: Tensor | float, gamma: Tensor | None
+) -> Tensor:
+    """back: of cotangents. The drift goes through the values, and through what a trained gamma is multiplied with."""
+    g, drift = came.unbind(0)
+    return torch.stack([g * back, drift * value + g * hat if walk.trains(gamma) else drift * value])
+
+
+def directions(walk: Walk, out: Field, gamma: Tensor | None, beta: Tensor | None) -> tuple[tuple[float, float], ...]:
+    """Directions of gammas and betas, one each for a channel, as far as both do not lean on the same samples.
+
+    Below a sum they are taken as independent.
+    """
+    if not (walk.trains(gamma) and walk.trains(beta)):
+        return ((float(out.channels), 1.0),)
+    leans = [abs(part.readers.lean or 0.0) * part.channels for part in out.parts]
+    common = sum(leans) / out.channels
+    return (out.channels, (1 + common) / 2), (out.channels, (1 - common) / 2)
+
+
+def handed_to_beta(walk: Walk, row: LayerRow, out: Field, cotangent: Cotangent, beta: Tensor | None) -> Origin | None:
+    """The origin before the normalizer; beta, with gamma as far as it leans on beta, sees what layers below see."""
+    cotangent = walk.tape.drawn(cotangent, out)
+    if cotangent.origin is not None and row.share is not None and walk.trains(beta):
+        (_, part), *rest = row.columns
+        row.hand_down(cotangent.origin, float(row.share[1]) * part * walk.batch)
+        row.columns = tuple(rest)
+    return cotangent.origin
