@@ -12,8 +12,8 @@ import pytest
 from report_results import demo, looks, more, saved, swept
 
 from normscope.cli import main
-from normscope.report.reading import sections_of
-from normscope.report.writing import write_phase
+from normscope.report.result_files import sections_of
+from normscope.report.sweep_folder import write_phase
 from normscope.sweeping import PhaseDiagram
 from normscope.sweeping.diagram import lines_file, save_lines
 

@@ -18,11 +18,11 @@ from normscope.report.chart import Axis, Chart, Line, Panel
 from normscope.report.document import Said, Section
 from normscope.report.drawing import draw, write_figures
 from normscope.report.page import island, page
-from normscope.report.reading import sections_of
+from normscope.report.page_file import write_report
+from normscope.report.result_files import sections_of
 from normscope.report.sections.phase import phase_section
 from normscope.report.sections.stability import prediction_section
 from normscope.report.sections.training import Course, training_section
-from normscope.report.writing import write_report
 from normscope.sweeping.diagram import lines_file, save_lines
 
 ROOT = Path(__file__).parent.parent.parent

@@ -39,7 +39,7 @@ def _uses(used: list[str]) -> list[str]:
             check_choice("a verb or a run", one, USES)
     runs = [Path(one) for one in used if one not in USES]
     if runs:
-        from normscope.report.reading import sections_of
+        from normscope.report.result_files import sections_of
 
         verbs += [use for section in sections_of(runs) for use in section.uses]
     return verbs

@@ -28,7 +28,8 @@ def demo(
     from rich.table import Table
 
     from normscope.demo import run_demo, total_steps
-    from normscope.report.demo import COLUMNS, findings, table_rows, write_demo
+    from normscope.report.demo_folder import write_demo
+    from normscope.report.sections.demo import COLUMNS, findings, table_rows
 
     # Before a minute of training, not after it.
     check_folder(out, "--out")

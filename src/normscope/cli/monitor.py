@@ -37,7 +37,7 @@ def monitor(
     from rich.progress import Progress
 
     from normscope.monitor import JSONL, Monitor
-    from normscope.report.monitor import write_monitor
+    from normscope.report.monitor_folder import write_monitor
     from normscope.training import train
 
     if out.exists() and not out.is_dir():

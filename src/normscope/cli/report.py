@@ -24,8 +24,8 @@ def report(
 
     Example: normscope report runs/a runs/b --out report.html
     """
-    from normscope.report.reading import sections_of
-    from normscope.report.writing import page_for, write_report
+    from normscope.report.page_file import page_for, write_report
+    from normscope.report.result_files import sections_of
     from normscope.saving import check_folder
 
     if serve:

@@ -92,7 +92,7 @@ def _say(begun: set[str], job: "Job", seconds: float | None) -> None:
 
 
 def _print(judged: "list[Judged]", *, short: bool) -> None:
-    from normscope.report.reproduction import summary
+    from normscope.report.sections.claims import summary
 
     for one in judged:
         count = f"n = {one.n}" if one.parts else f"{one.n} of {one.statement.n} seeds"
@@ -106,21 +106,23 @@ def _print(judged: "list[Judged]", *, short: bool) -> None:
 
 def _draw(chosen: "list[Entry]", out: Path) -> None:
     from normscope.papers import Store
-    from normscope.report.reproduction import figures
+    from normscope.report.drawing import draw
+    from normscope.report.sections.claims import claim_charts
     from normscope.saving import save_figure
 
     folder = out / "figures"
-    for name, drawn in figures(chosen, Store(out)).items():
+    for name, chart in claim_charts(chosen, Store(out)).items():
         folder.mkdir(parents=True, exist_ok=True)
-        save_figure(drawn, folder / f"{name}.png", dpi=120)
+        save_figure(draw(chart), folder / f"{name}.png", dpi=120)
         typer.echo(f"Drawn: {folder / name}.png", err=True)
 
 
 def _check(chosen: "list[Entry]", judged: "list[Judged]", out: Path, gallery: Path | None) -> None:
     from normscope.papers import Store
-    from normscope.report.reproduction import figures, tables, write_gallery
+    from normscope.report.gallery import tables, write_gallery
+    from normscope.report.sections.claims import claim_charts
 
-    drawn = figures(chosen, Store(out))
+    drawn = claim_charts(chosen, Store(out))
     typer.echo(f"{len(drawn)} figures drawn, {len(judged)} verdicts computed.", err=True)
     if gallery is not None:
         written = write_gallery(gallery, chosen, judged, drawn, tables(chosen, Store(out)))

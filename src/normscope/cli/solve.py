@@ -29,7 +29,7 @@ def solve(
     """
     from rich.table import Table
 
-    from normscope.report.solve import columns, table_rows, write_solve
+    from normscope.report.solve_folder import columns, table_rows, write_solve
     from normscope.saving import check_folder
     from normscope.solve.baselines import METHODS
     from normscope.solve.table import compare_on_table

@@ -37,8 +37,8 @@ def sweep(
     from rich.box import SIMPLE
     from rich.table import Table
 
-    from normscope.report.phase import boundary_columns, boundary_rows, words
-    from normscope.report.writing import write_phase
+    from normscope.report.boundary_table import boundary_columns, boundary_rows, words
+    from normscope.report.sweep_folder import write_phase
     from normscope.sweeping import Plan
     from normscope.sweeping import sweep as run
     from normscope.sweeping.running import check_call

@@ -16,6 +16,7 @@ from importlib.resources import files
 from typing import Any
 
 from normscope._version import __version__
+from normscope.report.chart import DARK, LIGHT
 from normscope.report.document import Said, Section, Table
 
 _MARKS = {True: ("good", "good"), False: ("look", "look here"), None: ("note", "note")}
@@ -28,7 +29,7 @@ def page(sections: Sequence[Section], *, title: str, command: str, live: str = "
         command: what made this page, as it would be typed.
         live: the version of what is shown, where a server stands behind the page that may be asked for a newer one.
     """
-    style, script = _asset("page.css"), _asset("page.js")
+    style, script = _style(), _asset("page.js")
     state = f' data-live="{html.escape(live)}"' if live else ""
     fetches = "connect-src 'self'; " if live else ""
     policy = (
@@ -147,6 +148,16 @@ def _text(value: Any) -> str:
             ", ".join(shown) if len(shown) <= 12 else f"{shown[0]}, {shown[1]}, ... {shown[-1]} ({len(shown)} values)"
         )
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+@cache
+def _style() -> str:
+    """The style sheet, with the palette of the charts as `--c0`, `--c1`, ..."""
+    style = _asset("page.css")
+    for paper, palette in (("light", LIGHT), ("dark", DARK)):
+        colours = " ".join(f"--c{place}: {colour};" for place, colour in enumerate(palette))
+        style = style.replace(f"/* series: {paper} */", colours)
+    return style
 
 
 @cache

@@ -15,8 +15,8 @@ from typing import Any
 
 from normscope.report.document import Section
 from normscope.report.page import body, page
-from normscope.report.reading import files_of, sections_of
-from normscope.report.writing import title_of
+from normscope.report.page_file import title_of
+from normscope.report.result_files import files_of, sections_of
 
 HOST = "127.0.0.1"
 

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from normscope.report.chart import BLUE, INK, VERMILION, Axis, Band, Chart, Heat, Line, Panel, spans_decades, unit_edges
 
-MOST_LAYERS, MOST_TIMES, MOST_COLUMNS = 8, 12, 240
+MOST_LAYERS, MOST_TIMES, MOST_COLUMNS = 12, 15, 240
 T = TypeVar("T")
 Layers = Mapping[str, Mapping[str, Sequence[float]]]
 
@@ -61,8 +61,9 @@ def activation_chart(
     label: str, histograms: Mapping[str, Sequence[tuple[float, float, float, Sequence[float]]]]
 ) -> Chart | None:
     """Ridgelines: the histogram of one unit of a layer at each look, the first at the top."""
-    panels = []
-    for name in some([name for name, held in histograms.items() if held], MOST_LAYERS):
+    panels: list[Panel] = []
+    names = [name for name, held in histograms.items() if held]
+    for name in some(names, MOST_LAYERS):
         held = some([one for one in histograms[name] if math.isfinite(one[1]) and math.isfinite(one[2])], MOST_TIMES)
         bands = []
         for place, (step, low, high, counts) in enumerate(held):
@@ -76,7 +77,8 @@ def activation_chart(
             steps = tuple(f"{step:g}" for step, *_ in reversed(held))
             panels.append(Panel(name or "network", Axis("activation"), Axis("step", ticks=steps), (), tuple(bands)))
     caption = "The values of one unit over the batch; a ridge that wanders or widens is a distribution that drifts."
-    return Chart(f"Activations over training, {label}", caption, tuple(panels), same_y=False) if panels else None
+    of = f", {MOST_LAYERS} of {len(names)} layers" if len(names) > MOST_LAYERS else ""
+    return Chart(f"Activations over training, {label}{of}", caption, tuple(panels), same_y=False) if panels else None
 
 
 def some(items: Sequence[T], most: int) -> list[T]:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from normscope.monitor.probes.activations import Activations
 from normscope.monitor.record import Record, latest_verdicts
 from normscope.report.document import Said
 from normscope.report.sections.training import Course
@@ -23,8 +24,13 @@ def monitor_course(label: str, records: Sequence[Record], head: dict[str, Any], 
                 column[place] = float(value)
     histograms: dict[str, list[tuple[float, float, float, Sequence[float]]]] = {}
     for record in records:
-        for layer, (low, high), counts in record.histograms():
-            histograms.setdefault(layer, []).append((record.step, low, high, counts))
+        seen = record.results.get("activations")
+        if isinstance(seen, Activations):
+            for layer, channel, (low, high), counts in zip(
+                seen.layers, seen.channels, seen.edges, seen.counts, strict=True
+            ):
+                unit = f"{layer or 'network'}, channel {channel}"
+                histograms.setdefault(unit, []).append((record.step, low, high, counts))
     failed = dict.fromkeys(f"{name}: {text}" for record in records for name, text in record.errors.items())
     settings = {name: value for name, value in head.items() if name not in ("kind", "schema", "environment", "command")}
     said = [Said(v.good, v.text, v.formula, v.source) for v in latest_verdicts(records)]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from normscope.report.chart import (
@@ -18,10 +18,10 @@ from normscope.report.chart import (
     spans_decades,
 )
 from normscope.report.document import Said, Section, Table
-from normscope.report.observe import BETA_LIMIT
 from normscope.report.sections.layers import activation_chart, depth_chart, shift_chart
 
 _AROUND = "smallest to largest along the gradient"
+BETA_LIMIT = "saturates at 2/lr: only values above it are spikes"
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,7 @@ def training_section(title: str, courses: Sequence[Course]) -> Section:
         return Said(said.good, f"{course.label}: {said.text}", said.formula, said.source) if several else said
 
     charts = [
-        _chart(courses, "Loss along the gradient", "loss_min", _loss, _LOSS_CAPTION),
-        _chart(courses, "Change of the gradient", "grad_change_min", _change, _CHANGE_CAPTION),
-        _chart(courses, "Effective beta-smoothness", "beta", _beta, _BETA_CAPTION),
-        _chart(courses, "Critical step", "critical_step", _critical, _CRITICAL_CAPTION),
+        *_landscape_charts(courses),
         *(shift_chart(course.label, course.looks["step"], course.layers) for course in courses),
         *(depth_chart(course.label, course.looks["step"], course.layers) for course in courses),
         *(activation_chart(course.label, course.histograms) for course in courses),
@@ -74,6 +71,23 @@ def training_section(title: str, courses: Sequence[Course]) -> Section:
         "\n".join(dict.fromkeys(c.command for c in courses if c.command)),
         ("monitor",),
     )
+
+
+def landscape_chart(label: str, course: Course) -> Chart | None:
+    """All panels along the gradient of one run, one below the other, as far as they were measured."""
+    charts = [chart for chart in _landscape_charts([course]) if chart is not None]
+    panels = tuple(replace(panel, title=chart.title) for chart in charts for panel in chart.panels)
+    caption = " ".join(chart.caption for chart in charts)
+    return Chart(f"Landscape along the gradient, {label}", caption, panels, same_y=False, wide=True) if panels else None
+
+
+def _landscape_charts(courses: Sequence[Course]) -> list[Chart | None]:
+    return [
+        _chart(courses, "Loss along the gradient", "loss_min", _loss, _LOSS_CAPTION),
+        _chart(courses, "Change of the gradient", "grad_change_min", _change, _CHANGE_CAPTION),
+        _chart(courses, "Effective beta-smoothness", "beta", _beta, _BETA_CAPTION),
+        _chart(courses, "Critical step", "critical_step", _critical, _CRITICAL_CAPTION),
+    ]
 
 
 def _same(courses: Sequence[Course]) -> bool:

@@ -228,6 +228,11 @@
       const style = { stroke: colour(one.colour), "stroke-width": 1.6, fill: "none", "stroke-dasharray": one.dash, "stroke-linejoin": "round" };
       const d = one.joined ? this.path(one.x, one.y) : "";
       group.append(svg("path", { d, ...style }));
+      if (one.x_low) one.x_low.forEach((low, i) => {
+        const ends = [low, one.x_high[i]];
+        if (ends.every((v) => finite(v) && !(this.x.log && v <= 0)) && finite(one.y[i]) && !(this.y.log && one.y[i] <= 0))
+          group.append(svg("path", { d: this.path(ends, [one.y[i], one.y[i]]), ...style, "stroke-width": 0.8, "stroke-dasharray": "" }));
+      });
       if (one.marks || one.x.length === 1 || (!one.dash && one.x.length <= 40)) one.x.forEach((v, i) => {
         if (finite(v) && finite(one.y[i]) && !(this.y.log && one.y[i] <= 0))
           group.append(svg("circle", { cx: this.x(v), cy: this.y(one.y[i]), r: one.joined ? 2 : 4, fill: colour(one.colour) }));
@@ -261,6 +266,7 @@
       hatch.append(svg("rect", { width: 6, height: 6, fill: "var(--paper)" }), svg("line", { x1: 0, x2: 0, y1: 0, y2: 6, stroke: "var(--rule)", "stroke-width": 2 }));
       defs.append(hatch);
       heat.values.forEach((row, j) => row.forEach((v, i) => {
+        if (v === null) return; // No cell is here.
         const known = finite(v) && (heat.scale !== "log" || v > 0);
         const level = known ? Math.round(Math.min(Math.max(place(v), 0), 1) * LEVELS) : -1;
         const [x0, x1] = [this.x(heat.x_edges[i]), this.x(heat.x_edges[i + 1])];
@@ -343,7 +349,7 @@
         const [i, j] = at, x0 = this.x(heat.x_edges[i]), y0 = this.y(heat.y_edges[j + 1]);
         this.over.append(svg("rect", { class: "cross", x: x0, y: y0, width: this.x(heat.x_edges[i + 1]) - x0, height: this.y(heat.y_edges[j]) - y0, "stroke-width": 2 }));
         const v = heat.values[j][i], named = (axis, value) => `${axis.label} ${axis.ticks ? axis.ticks[value] : exact(value)}`;
-        const said = `${heat.name}: ${finite(v) ? exact(v) : heat.blank}${heat.texts ? "\n" + heat.texts[j][i] : ""}`;
+        const said = `${heat.name}: ${finite(v) ? exact(v) : v === null ? "no cell" : heat.blank}${heat.texts ? "\n" + heat.texts[j][i] : ""}`;
         return tell(this, `${named(x, heat.x[i])}, ${named(y, heat.y[j])}`, said, this.x(heat.x[i]), y0);
       }
       const value = this.stops[at[0]], place = this.x(value), { lines, bands } = this.shown(), said = [];

@@ -12,7 +12,7 @@ from normscope.decoding import check_file, decode, parsed
 from normscope.messages import brief, quoted
 from normscope.monitor.sinks.jsonl import read_jsonl, records_of
 from normscope.papers import Store, all_entries, all_experiments, judge
-from normscope.report import kinds
+from normscope.report import result_schemas as schemas
 from normscope.report.document import Section
 from normscope.report.sections.bounds import bounds_section
 from normscope.report.sections.claims import claims_section
@@ -37,13 +37,13 @@ Lines = dict[str, dict[float, float]]
 _SQLITE = b"SQLite format 3\0"
 _IN_FOLDERS = ("monitor.jsonl", JOURNAL, "results.json")
 _KINDS: dict[str, tuple[Any, Callable[[str, Mapping[str, Any]], Section]]] = {
-    "prediction": (kinds.Prediction, prediction_section),
-    "measurement": (kinds.Measurement, measurement_section),
-    "spectrum": (kinds.Spectrum, spectrum_section),
-    "mean_mode": (kinds.MeanMode, mean_mode_section),
+    "prediction": (schemas.Prediction, prediction_section),
+    "measurement": (schemas.Measurement, measurement_section),
+    "spectrum": (schemas.Spectrum, spectrum_section),
+    "mean_mode": (schemas.MeanMode, mean_mode_section),
     "bounds": (Any, bounds_section),
-    "training": (kinds.Training, losses_section),
-    "comparison": (kinds.Comparison, solve_section),
+    "training": (schemas.Training, losses_section),
+    "comparison": (schemas.Comparison, solve_section),
 }
 # What a section raises for values of the right types that do not belong together.
 _CONTRADICTIONS = (LookupError, TypeError, AttributeError, StopIteration, ValueError, ArithmeticError, RuntimeError)
@@ -166,7 +166,7 @@ def _monitor(file: Path, label: str, live: bool) -> Course:
         )
     notes = dict.fromkeys(str(one.message).replace(str(file), file.name) for one in said)
     with _readable(file):
-        return monitor_course(label, records, decode(kinds.Head, heads[-1], "its header"), tuple(notes))
+        return monitor_course(label, records, decode(schemas.Head, heads[-1], "its header"), tuple(notes))
 
 
 def _journal(file: Path, label: str, live: bool) -> list[Section]:
@@ -236,8 +236,8 @@ def _known(file: Path, label: str, held: Any) -> list[Course | Section]:
     if held.get("kind") in ("demo", "landscapes"):
         _check_schema(file, held)
         if held["kind"] == "landscapes":
-            return list(landscape_courses(decode(kinds.Landscapes, held)["runs"]))
-        return [demo_section("What BatchNorm changed", decode(kinds.Demo, held)["runs"])]
+            return list(landscape_courses(decode(schemas.Landscapes, held)["runs"]))
+        return [demo_section("What BatchNorm changed", decode(schemas.Demo, held)["runs"])]
     kind = held.get("kind")
     if isinstance(kind, str) and kind in _KINDS:
         _check_schema(file, held)

@@ -1,4 +1,4 @@
-"""What `normscope monitor` leaves behind: verdicts first, then notes, numbers and figures."""
+"""The files that `normscope monitor` writes: a summary, the table of snapshots and the figures."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +7,11 @@ from typing import Any
 import pandas as pd
 
 from normscope.monitor.record import Record, frame_of, latest_verdicts
-from normscope.report.observe import figures
+from normscope.report.chart import Chart
+from normscope.report.drawing import draw
+from normscope.report.sections.layers import activation_chart, shift_chart
+from normscope.report.sections.monitor import monitor_course
+from normscope.report.sections.training import landscape_chart
 from normscope.saving import save_figure, save_text
 
 
@@ -19,10 +23,10 @@ def write_monitor(
     table = frame_of(records)
     written = [folder / "summary.md", folder / "looks.csv"]
     save_text(written[1], table.to_csv(index=False))
-    drawn = figures(records)
-    for name, figure in drawn.items():
+    drawn = monitor_charts(records, settings)
+    for name, chart in drawn.items():
         written.append(folder / name)
-        save_figure(figure, written[-1], dpi=150)
+        save_figure(draw(chart), written[-1], dpi=150)
     errors = dict.fromkeys(f"{name}: {text}" for record in records for name, text in record.errors.items())
     parts = [
         "# What the Monitor saw",
@@ -38,6 +42,18 @@ def write_monitor(
     ]
     save_text(written[0], "\n\n".join(parts) + "\n")
     return written
+
+
+def monitor_charts(records: Sequence[Record], settings: dict[str, Any]) -> dict[str, Chart]:
+    """Charts by the name of their file; only what was measured has one."""
+    label = f"training of {settings['model']}"
+    course = monitor_course(label, records, settings)
+    charts = {
+        "landscape.png": landscape_chart(label, course),
+        "shift.png": shift_chart(label, course.looks["step"], course.layers),
+        "activations.png": activation_chart(label, course.histograms),
+    }
+    return {name: chart for name, chart in charts.items() if chart is not None}
 
 
 def _list(items: Any) -> str:

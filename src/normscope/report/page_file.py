@@ -1,15 +1,12 @@
-"""Pages in files."""
+"""The page of some sections as one HTML file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from normscope.invocation import command
 from normscope.report.document import Section
 from normscope.report.page import page
-from normscope.report.phase import phase_figure
-from normscope.report.sections.phase import phase_section
-from normscope.saving import check_folder, save_figure, save_text
-from normscope.sweeping import PhaseDiagram
+from normscope.saving import check_folder, save_text
 
 MOST_BYTES = 6_000_000
 
@@ -44,14 +41,3 @@ def page_for(sections: Sequence[Section], path: Path) -> str:
 
 def title_of(sections: Sequence[Section]) -> str:
     return sections[0].title if len(sections) == 1 else f"{len(sections)} results"
-
-
-def write_phase(found: PhaseDiagram, lines: Mapping[str, Mapping[float, float]], folder: Path) -> list[Path]:
-    """Writes a sweep's numbers, figure and page, named by the plan's hash; their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    stem = folder / f"phase-{found.plan.hash[:8]}"
-    written = [stem.with_suffix(ending) for ending in (".json", ".png", ".html")]
-    found.save(written[0], lines=lines)
-    save_figure(phase_figure(found, lines), written[1], dpi=150)
-    write_report([phase_section("Phase diagram", found, lines, command=command())], written[2])
-    return written
