@@ -1,9 +1,8 @@
-"""What each kind of stored result must hold, as far as its page reads it; more is let through as it is."""
+"""Schemas of stored results: the values that the page of each kind reads. Other values are let through unchanged."""
 
 from typing import Annotated, Any, NotRequired, TypedDict
 
 from normscope.decoding import Count, Positive, Range
-from normscope.demo import DemoRun
 
 Cell = str | bool | float | None
 Numbers = list[float | None]
@@ -112,10 +111,6 @@ class Comparison(TypedDict):
     methods: dict[str, Method]
     environment: NotRequired[dict[str, Any]]
     command: NotRequired[str]
-
-
-class Demo(TypedDict):
-    runs: list[DemoRun]
 
 
 class Window(TypedDict):

@@ -1,6 +1,7 @@
 """The runs of `normscope demo`: loss over steps, with and without BatchNorm."""
 
 from collections.abc import Sequence
+from typing import TypedDict
 
 from normscope.demo import DemoRun
 from normscope.report.chart import BLUE, DASHED, SOLID, VERMILION, Axis, Chart, Line, Panel
@@ -10,6 +11,12 @@ COLUMNS = ("task", "norm", "lr", "steps", "first loss", "last loss", "test loss"
 _LABELS = {"none": "without BatchNorm", "batch": "with BatchNorm"}
 _STYLE = {"none": (VERMILION, DASHED), "batch": (BLUE, SOLID)}
 _LOSSES = {"digits": "cross-entropy of the batch", "dln": "half the summed squared error of the batch"}
+
+
+class Demo(TypedDict):
+    """Schema of the file that `normscope demo` writes."""
+
+    runs: list[DemoRun]
 
 
 def demo_section(title: str, runs: Sequence[DemoRun]) -> Section:
