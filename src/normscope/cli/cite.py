@@ -1,4 +1,4 @@
-"""`normscope cite`: the sources of what was used."""
+"""`normscope cite`: BibTeX of the sources behind verbs and runs."""
 
 import json
 from pathlib import Path
@@ -9,11 +9,11 @@ import typer
 
 def cite(
     used: Annotated[
-        list[str] | None, typer.Argument(help="Verbs, or folders and files of runs. Every source if not given.")
+        list[str] | None, typer.Argument(help="Verbs, or files and folders of runs. Default: all sources.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the sources as JSON.")] = False,
 ) -> None:
-    """Print BibTeX for what a run or a verb stands on.
+    """Print BibTeX entries of the sources that a verb or a run uses.
 
     Example: normscope cite predict runs/mnist > references.bib
     """

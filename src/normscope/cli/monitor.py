@@ -1,4 +1,4 @@
-"""`normscope monitor`: train what a function of yours sets up, and look on."""
+"""`normscope monitor`: train the setup of a user's function and measure on the way."""
 
 import json
 import traceback
@@ -16,18 +16,22 @@ _PACKAGE = Path(__file__).parents[1]
 
 def monitor(
     setup: Annotated[str, typer.Argument(metavar="SETUP", help=SETUP_HELP)],
-    steps: Annotated[int | None, typer.Option(min=1, help="Most steps to train; the setup's own by default.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Most training steps. Default: the steps of the setup.")
+    ] = None,
     every: Annotated[
-        str, typer.Option(help="Steps between snapshots, 'log' for log-spaced steps, or a list: 0,10,50.")
+        str, typer.Option(help="Training steps between snapshots, 'log' for log-spaced steps, or a list: 0,10,50.")
     ] = "10",
     measure: Annotated[str, typer.Option(help="Set of probes: light, standard or full.")] = "standard",
     budget: Annotated[
-        str, typer.Option(help="Share of the training time that snapshots may take; 'none' for no limit.")
+        str, typer.Option(help="Largest share of the training time for snapshots, such as 0.05; 'none' for no limit.")
     ] = "0.05",
-    out: Annotated[Path, typer.Option(help="New folder for records, figures and summary.")] = Path("normscope-monitor"),
+    out: Annotated[Path, typer.Option(help="New output folder for records, figures and summary.")] = Path(
+        "normscope-monitor"
+    ),
     as_json: Annotated[bool, typer.Option("--json", help="Print outcome and verdicts as JSON.")] = False,
 ) -> None:
-    """Train what your function sets up, measure on the way without a trace, and print diagnoses.
+    """Train your setup, measure at intervals without changing the run, and print diagnoses.
 
     The function returns an ns.Setup, a dict of its fields, or a tuple (model, loss_fn, batches, optimizer).
 
@@ -112,14 +116,14 @@ def monitor(
 
 
 def _by_batch(error: Exception) -> bool:
-    """Whether a model, a loss and a batch do not fit one another, by what torch raises then; ours says it itself."""
+    """Whether torch raised the error because model, loss and batch do not fit; normscope's own errors say so."""
     if isinstance(error, ValueError):
         return _PACKAGE not in Path(traceback.extract_tb(error.__traceback__)[-1].filename).parents
     return isinstance(error, (RuntimeError, IndexError, TypeError))
 
 
 def _place(error: Exception) -> str:
-    """Where in the user's own code, which is neither ours nor an installed library's nor Python's."""
+    """File and line of the error in the user's own code: not in normscope, an installed library or Python."""
     packages = Path(typer.__file__).parents[1], _PACKAGE, Path(traceback.__file__).parent
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not any(folder in Path(frame.filename).parents for folder in packages)]
@@ -128,7 +132,7 @@ def _place(error: Exception) -> str:
 
 
 def _forget(lines: Path) -> None:
-    """Nothing was looked at: the next try may use the same folder."""
+    """Removes a file without a snapshot and its empty folder, so that the next try may use the same folder."""
     lines.unlink(missing_ok=True)
     if lines.parent.is_dir() and not any(lines.parent.iterdir()):
         lines.parent.rmdir()

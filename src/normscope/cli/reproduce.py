@@ -1,4 +1,4 @@
-"""`normscope reproduce`: the sources' figures and claims, run again and judged."""
+"""`normscope reproduce`: figures and claims of the sources, run again and judged."""
 
 import json
 from functools import partial
@@ -15,30 +15,41 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    names: Annotated[list[str] | None, typer.Argument(help="Entries, as --list shows them.")] = None,
-    show: Annotated[bool, typer.Option("--list", help="All statements with verdict and n.")] = False,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Names of entries or statements, as --list prints them.")
+    ] = None,
+    show: Annotated[bool, typer.Option("--list", help="List all statements with verdict and number of seeds.")] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Recompute verdicts and redraw figures from what is stored.")
+        bool, typer.Option("--check", help="Recompute verdicts and redraw figures from stored runs.")
     ] = False,
-    scale: Annotated[str, typer.Option(help="small (a laptop) or paper (the sources' settings, one GPU).")] = "small",
-    seeds: Annotated[int | None, typer.Option(min=1, help="Of each cell; as many as the rules ask for.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda; the GPU where there is one.")] = None,
-    root: Annotated[Path | None, typer.Option(help="Data folder; default $NORMSCOPE_DATA.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("results/reproduce"),
-    jobs: Annotated[int, typer.Option(min=1, help="Processes at once.")] = 1,
-    minutes: Annotated[float | None, typer.Option(help="Stop after so long; what is finished is kept.")] = None,
+    scale: Annotated[
+        str, typer.Option(help="Scale of the runs: small (a laptop) or paper (settings of the source, one GPU).")
+    ] = "small",
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Number of seeds for each cell. Default: the number that the rules need.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="Device: cpu or cuda. Default: the GPU if there is one.")] = None,
+    root: Annotated[Path | None, typer.Option(help="Data folder. Default: $NORMSCOPE_DATA.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the stored runs; new runs are added.")] = Path(
+        "results/reproduce"
+    ),
+    jobs: Annotated[int, typer.Option(min=1, help="Number of parallel processes.")] = 1,
+    minutes: Annotated[float | None, typer.Option(help="Stop after this many minutes; finished runs are kept.")] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Start runs that take long on a CPU, or longer than --minutes.")
+        bool, typer.Option("--yes", help="Start runs even if they take long on a CPU or longer than --minutes.")
     ] = False,
     gallery: Annotated[
-        Path | None, typer.Option(help="As --check, and write docs/reproductions.md, its pictures and README.md below.")
+        Path | None,
+        typer.Option(
+            help="Folder of the project: do as --check does and write docs/reproductions.md, its figures and README.md."
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print verdicts as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON.")] = False,
 ) -> None:
-    """Run a figure or claim of the sources again, and say whether it came out.
+    """Run a figure or claim of the sources again and judge whether it holds.
 
-    Runs add seeds to what is stored in --out; stop at any moment and call again. Exit status 1 where a statement
-    named here still has too few seeds for its rule at this scale.
+    New runs add seeds to those stored in --out. Stop at any moment and run the same command again. Exit status 1 if a
+    named statement still has too few seeds for its rule at this scale.
 
     Example: normscope reproduce fig-9 --scale small
     """
@@ -48,7 +59,9 @@ def reproduce(
 
     check_folder(out, "--out")
     if gallery is not None and names:
-        raise ValueError("--gallery writes whole pages; got names of entries as well. Leave them out.")
+        raise ValueError(
+            f"--gallery writes whole pages and takes no names of entries; got {len(names)}. Leave the names out."
+        )
     check = check or gallery is not None
     if show or check:
         chosen = _known(names)

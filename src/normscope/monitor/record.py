@@ -92,7 +92,7 @@ class StoredResult(dict[str, Any]):
         return {name: number for name, number in numbers.items() if number is not None}
 
     def by_layer(self) -> dict[str, dict[str, float]]:
-        """Nothing: the file does not say which values belong to a layer."""
+        """Nothing: the layers of the values are unknown."""
         return {}
 
     def verdicts(self, kind: str) -> list[Verdict]:

@@ -18,7 +18,7 @@ from normscope.report.document import Section
 from normscope.saving import save_figure
 
 FORMATS = ("pdf", "png", "svg")
-# In the order of the palette: points of two colours have two shapes.
+# In the order of the palette: points of different colours have different shapes.
 _MARKS = ("o", "s", "^", "D", "v", "P", "X", "o")
 _MAPS = {"log": "viridis", "linear": "cividis", "cosine": "PuOr_r"}
 _BLANK = "#d9d9d9"

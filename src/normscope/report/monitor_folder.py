@@ -18,7 +18,7 @@ from normscope.saving import save_figure, save_text
 def write_monitor(
     records: Sequence[Record], notes: Sequence[str], outcome: str, settings: dict[str, Any], folder: Path
 ) -> list[Path]:
-    """Writes looks.csv, the figures and summary.md; returns their paths."""
+    """Writes summary.md, looks.csv and the figures; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     table = frame_of(records)
     written = [folder / "summary.md", folder / "looks.csv"]
@@ -61,7 +61,7 @@ def _list(items: Any) -> str:
 
 
 def _numbers(table: pd.DataFrame) -> str:
-    """One row a column of the table: at the first and last look that has it, and its range."""
+    """A Markdown table: for each column its value at the first and last snapshot that has it, and its range."""
     lines = ["| | first | last | smallest | largest |", "| --- | --- | --- | --- | --- |"]
     for name in table.columns:
         values = table[name].dropna()

@@ -42,10 +42,10 @@ _KNOWN = (
 
 
 def sections_of(paths: Sequence[Path], *, live: bool = False) -> list[Section]:
-    """Training runs together in one section, side by side; every other result in its own.
+    """The sections of some files and folders: all training runs in one section, every other result in its own.
 
     Args:
-        live: a run that has begun and holds nothing yet is waited for, not refused.
+        live: whether a run that has begun and holds no snapshot yet is accepted.
     """
     claims = [_claims(path) for path in paths if _reproduced(path)]
     files = [file for path in paths if not _reproduced(path) for file in files_of(path, live=live)]
@@ -67,7 +67,7 @@ def files_of(path: Path, *, live: bool = False) -> list[Path]:
         return [path]
     if _reproduced(path):
         return _reproduced(path)
-    # A sweep's stored diagram has the lines too, which its journal has not.
+    # The stored diagram of a sweep holds the lines of eta*, which the journal does not hold.
     stored = [] if live and (path / JOURNAL).exists() else sorted(path.glob("phase-*.json"))
     names = [name for name in _IN_FOLDERS if not (stored and name == JOURNAL)]
     held = [path / name for name in names if (path / name).is_file()] + stored

@@ -147,7 +147,7 @@ class Landscapes(TypedDict):
 
 
 class Head(TypedDict):
-    """The first line of a Monitor's file."""
+    """Schema of the first line of a Monitor's file."""
 
     environment: NotRequired[dict[str, Any]]
     command: NotRequired[str]

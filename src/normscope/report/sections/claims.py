@@ -1,4 +1,4 @@
-"""The sources' statements, one a row: what was expected, what came out, the verdict; and their figures."""
+"""Statements of the sources: expectation, result and verdict, one in each row, and their figures."""
 
 from collections.abc import Iterable, Sequence
 
@@ -43,7 +43,7 @@ _COLUMNS = ("statement", "of", "expected", "came out", "verdict", "n", "scale")
 
 
 def claims_section(title: str, judged: Sequence[Judged], store: Store, *, command: str = "") -> Section:
-    """Statements that did not come out first; those not yet run are in the table alone."""
+    """The section of some statements; statements that were not reproduced are verdicts, all are rows of the table."""
     said = tuple(
         Said(
             _GOOD[one.verdict],

@@ -1,4 +1,4 @@
-"""Stored landscapes: networks trained with and without BatchNorm, looked at on the way."""
+"""Stored landscapes: networks trained with and without BatchNorm, measured at intervals."""
 
 import math
 import re
@@ -10,7 +10,7 @@ from normscope.report.sections.training import Course
 
 
 def landscape_courses(runs: Sequence[Mapping[str, Any]]) -> list[Course]:
-    """One a run, with what its windows say."""
+    """One course for each run, with a verdict on its first and last window."""
     return [_course(run) for run in runs]
 
 
@@ -35,7 +35,7 @@ def _course(run: Mapping[str, Any]) -> Course:
 
 
 def _said(run: Mapping[str, Any]) -> list[Said]:
-    """The first and the last window, as they are stored."""
+    """One verdict on the first and the last window, as they are stored."""
     if run["diverged_at"] is not None:
         return [Said(False, f"training diverged at step {run['diverged_at']}.")]
     first, last = run["windows"][0], run["windows"][-1]

@@ -1,4 +1,4 @@
-"""Charts that go layer by layer: covariate shift, the gradient along depth, activations over time."""
+"""Charts by layer: covariate shift, the gradient along depth, activations over training."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ Layers = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 def shift_chart(label: str, steps: Sequence[float], layers: Layers) -> Chart | None:
-    """Of each layer at each look: how far its gradient moved by the update of the layers before it."""
+    """Covariate shift: the change of each layer's gradient by the update of the layers before it, at each snapshot."""
     seen = {name: row for name, row in layers.items() if _any(row.get("shift", ()))}
     if not seen:
         return None
@@ -40,7 +40,7 @@ def shift_chart(label: str, steps: Sequence[float], layers: Layers) -> Chart | N
 
 
 def depth_chart(label: str, steps: Sequence[float], layers: Layers) -> Chart | None:
-    """Norm of the gradient by each layer's output along depth, at the first, middle and last look."""
+    """Norm of the gradient with respect to each layer's output along depth, at the first, middle and last snapshot."""
     seen = {name: row["output_grad_norm"] for name, row in layers.items() if _any(row.get("output_grad_norm", ()))}
     looks = some([i for i in range(len(steps)) if any(_known(row, i) for row in seen.values())], 3)
     if len(seen) < 2 or not looks:
@@ -60,7 +60,7 @@ def depth_chart(label: str, steps: Sequence[float], layers: Layers) -> Chart | N
 def activation_chart(
     label: str, histograms: Mapping[str, Sequence[tuple[float, float, float, Sequence[float]]]]
 ) -> Chart | None:
-    """Ridgelines: the histogram of one unit of a layer at each look, the first at the top."""
+    """Ridgelines: the histogram of one unit of a layer at each snapshot, the first at the top."""
     panels: list[Panel] = []
     names = [name for name, held in histograms.items() if held]
     for name in some(names, MOST_LAYERS):
@@ -82,7 +82,7 @@ def activation_chart(
 
 
 def some(items: Sequence[T], most: int) -> list[T]:
-    """At most so many, evenly chosen, the first and the last among them."""
+    """At most `most` items, evenly chosen, the first and the last among them."""
     if len(items) <= most:
         return list(items)
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]

@@ -1,4 +1,4 @@
-"""What a Monitor saw, from its records."""
+"""The course of a training run from the records of its Monitor."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from normscope.report.sections.training import Course
 
 
 def monitor_course(label: str, records: Sequence[Record], head: dict[str, Any], notes: Sequence[str] = ()) -> Course:
-    """The records as columns; `head` is what `Monitor.settings()` gives."""
+    """The records as columns; `head` holds the values of `Monitor.settings()`."""
     rows = [record.summary() for record in records]
     columns = dict.fromkeys(name for row in rows for name in row)
     looks = {name: [float(row.get(name, math.nan)) for row in rows] for name in columns} or {"step": []}

@@ -28,7 +28,7 @@ from normscope.report.document import Said, Section, Table
 from normscope.sweeping import Edge, Outcome, PhaseDiagram
 from normscope.sweeping.boundary import Distance
 
-# Colour, dash, and dots for half of it: rungs that agree lie on one another, and each must show.
+# Colour and dash of eta*, and dash of half of eta*. Lines that agree lie on each other, and each must be visible.
 _STYLES = (
     (VERMILION, SOLID, DOTTED),
     (BLUE, DASHED, "1.5 8.5"),
@@ -43,7 +43,7 @@ def phase_section(
     """Boundary and best rates as sentences, the diagram with every cell's numbers, the boundary as a table.
 
     Args:
-        lines: name -> (value -> eta*), as `PhaseDiagram.save` takes them.
+        lines: eta* by the name of the line and the value of the axis, as `PhaseDiagram.save` takes them.
     """
     plan, edges = found.plan, found.boundary()
     # A bisected boundary adds cells to the grid's.
@@ -97,7 +97,7 @@ def _verdicts(
 
 
 def _advice(found: PhaseDiagram, best: Edge) -> Said:
-    """The best rate; at an end of those that were tried it is none yet."""
+    """The best learning rate; at an end of the rates that were tried it is not known yet."""
     axis, rates = found.plan.axis, {one.cell.lr for one in found.outcomes if one.cell.value == best.value}
     formula, source = "mean over seeds that all survived", "this sweep"
     ends = {"largest": max(rates), "smallest": min(rates)}
@@ -117,7 +117,7 @@ def _advice(found: PhaseDiagram, best: Edge) -> Said:
 
 
 def _foretold(one: Distance) -> str:
-    """A rung's distance from the boundary, as factors."""
+    """One sentence on the distance of eta* from the boundary, as factors."""
     if not one.n:
         return f"The limit as {one.name} cannot be compared: the boundary lies outside the grid."
     return (

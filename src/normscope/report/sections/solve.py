@@ -1,4 +1,4 @@
-"""What `normscope solve` stored: methods side by side, and GDNP against its bound."""
+"""Results of `normscope solve`: methods side by side, and GDNP against its bound."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,6 +28,7 @@ _STYLE = {
 
 
 def solve_section(title: str, stored: Mapping[str, Any]) -> Section:
+    """The section of the results.json that `normscope solve` writes."""
     methods, target = stored["methods"], float(stored["target"])
     there = {name: run["to_target"] for name, run in methods.items() if run["to_target"] is not None}
     said = []

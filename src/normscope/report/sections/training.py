@@ -1,4 +1,4 @@
-"""Training runs that were looked at, side by side: what a Monitor wrote, or a stored landscape."""
+"""Training runs side by side: the files of a Monitor, or stored landscapes."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -28,8 +28,10 @@ BETA_LIMIT = "saturates at 2/lr: only values above it are spikes"
 class Course:
     """One run over its steps.
 
-    looks: a column for every number, nan where a look has none. layers: by layer, its own columns. histograms: by
-    layer, (step, low, high, counts) at each look that took one.
+    Args:
+        looks: one column for each number, one row for each snapshot; nan where a snapshot lacks the number.
+        layers: the columns of each layer.
+        histograms: (step, low, high, counts) for each unit and each snapshot that took a histogram.
     """
 
     label: str
@@ -43,11 +45,12 @@ class Course:
     command: str = ""
 
     def has(self, column: str) -> bool:
+        """Whether any snapshot has a finite number in this column."""
         return any(math.isfinite(v) for v in self.looks.get(column, ()))
 
 
 def training_section(title: str, courses: Sequence[Course]) -> Section:
-    """All runs in one section: a panel for each run in every figure, on the same scale."""
+    """All runs in one section: every chart has one panel for each run, on the same scale."""
     several = len(courses) > 1
 
     def named(course: Course, said: Said) -> Said:
@@ -122,7 +125,7 @@ def _vertical(lines: Sequence[Line], bands: Sequence[Band]) -> list[Sequence[flo
 
 
 def _where(looks: Mapping[str, Sequence[float]], column: str) -> dict[str, list[float]]:
-    """The looks that have a number in `column`; what diverged to infinity is kept."""
+    """The snapshots that have a number in `column`; infinities are kept."""
     rows = [i for i, value in enumerate(looks[column]) if not math.isnan(value)]
     return {name: [values[i] for i in rows] for name, values in looks.items()}
 
@@ -169,7 +172,7 @@ def _critical(seen: Mapping[str, Sequence[float]]) -> tuple[str, Series]:
 
 
 def _range_table(course: Course) -> Table:
-    """Of every column: at the first and last look that has it, and its range."""
+    """The value of every column at the first and last snapshot that has it, and its range."""
     rows = []
     for name, values in course.looks.items():
         known = [value for value in values if not math.isnan(value)]
