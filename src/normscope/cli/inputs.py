@@ -117,7 +117,7 @@ def _data(reference: str, seed: int) -> Any:
     if ":" in reference:
         return called(reference, "give the data")
     check_choice("data", reference, (*_SEEDED, *_FROM_FILES, "path.npz", "path.py:name"))
-    raise ValueError(f"{reference} stands for a file or function of yours; name that one.")
+    raise ValueError(f"{reference} is a placeholder. Give the path of a .npz file, or a function as path.py:name.")
 
 
 def _tensor(values: Any, like: "Tensor") -> "Tensor":

@@ -54,7 +54,7 @@ def monitor(
     model, loss_fn, optimizer, batches = described.model, described.loss_fn, described.optimizer, described.batches
     if optimizer is None or batches is None:
         missing = "optimizer" if optimizer is None else "batches"
-        raise ValueError(f"{setup} gives no {missing}, and nothing trains without. Return Setup(..., {missing}=...).")
+        raise ValueError(f"{setup} returns no {missing}, and training needs it. Return Setup(..., {missing}=...).")
     steps = steps or described.steps
     training = {name: getattr(described, name) for name in _TRAINING}
     done, diverged_at, interrupted = 0, None, False
@@ -68,7 +68,7 @@ def monitor(
             def on_step(step: int) -> None:
                 nonlocal done
                 done = step + 1
-                progress.update(task, completed=done, description=f"training, {len(monitor.records)} looks")
+                progress.update(task, completed=done, description=f"training, {len(monitor.records)} snapshots")
 
             try:
                 trained = train(
@@ -84,7 +84,7 @@ def monitor(
             _forget(lines)
         if "more than 1 value per channel" in str(error):
             raise ValueError(
-                f"{setup} gives a batch of one sample at step {done}, of which BatchNorm can take no statistics. Use "
+                f"{setup} gives a batch of one sample at step {done}, and BatchNorm's statistics need two or more. Use "
                 "larger batches, and drop_last=True in a DataLoader."
             ) from error
         if _by_batch(error):
@@ -92,7 +92,7 @@ def monitor(
             kept = f" What was measured in {before} before is in {out}." if done else ""
             raise ValueError(f"{setup} failed at step {done}: {what_was_said(error)}{_place(error)}.{kept}") from error
         raise
-    outcome = f"{done} step{'s' * (done != 1)}, {len(monitor.records)} look{'s' * (len(monitor.records) != 1)}"
+    outcome = f"{done} step{'s' * (done != 1)}, {len(monitor.records)} snapshot{'s' * (len(monitor.records) != 1)}"
     if diverged_at is not None:
         outcome += f"; the run diverged at step {diverged_at}"
     outcome += "; interrupted." if interrupted else "."
@@ -108,7 +108,7 @@ def monitor(
             console.print(f"- {sentence}", soft_wrap=True, highlight=False, markup=False)
         console.print("Written: " + ", ".join(map(str, written)), soft_wrap=True, highlight=False, markup=False)
     if interrupted:
-        typer.echo(f"normscope: interrupted after {done} steps; what was measured until then is in {out}.", err=True)
+        typer.echo(f"normscope: interrupted after {done} steps; the snapshots until then are in {out}.", err=True)
         raise typer.Exit(1)
     if not any(record.results for record in monitor.records):
         typer.echo(f"normscope: nothing was measured; {out / 'summary.md'} says why.", err=True)

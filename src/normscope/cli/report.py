@@ -30,9 +30,9 @@ def report(
 
     if serve:
         if as_json:
-            raise ValueError("--json prints once and --serve keeps running: give only one of them.")
+            raise ValueError("--json prints once and --serve keeps running: give one of them.")
         if figures is not None:
-            raise ValueError("--figures draws once and --serve keeps running: give only one of them.")
+            raise ValueError("--figures draws once and --serve keeps running: give one of them.")
         return _serve(runs, port)
     if figures is not None:
         check_folder(figures, "--figures")

@@ -79,10 +79,10 @@ def reproduce(
                 yes=yes, on_run=partial(_say, begun),
             )  # fmt: skip
         except KeyboardInterrupt:
-            typer.echo("Stopped. What was finished is kept; the same command goes on from there.", err=True)
+            typer.echo("Stopped. Finished runs are kept; the same command goes on from there.", err=True)
             raise typer.Exit(1) from None
         for job in sorted(begun):
-            typer.echo(f"{job}: given up, --minutes is over; the next call makes it anew", err=True)
+            typer.echo(f"{job}: given up, --minutes is over; the next call starts it again", err=True)
         _draw(_known(names), out)
     if as_json:
         typer.echo(json.dumps({"schema": 1, "statements": [one.plain() for one in judged]}, indent=1))

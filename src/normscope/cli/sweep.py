@@ -56,7 +56,7 @@ def sweep(
         eta_stars = _evidence_lines(described, out, root, device, as_json) if lines else {}
         found = run(described, out, device=device, engine=engine, address=address, root=root, group=group, quiet=quiet)
     except KeyboardInterrupt:
-        typer.echo("Stopped. What was finished is kept; the same command goes on from there.", err=True)
+        typer.echo("Stopped. Finished trainings are kept; the same command goes on from there.", err=True)
         raise typer.Exit(1) from None
     except ImportError as error:
         raise ValueError(str(error)) from error

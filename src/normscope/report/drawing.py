@@ -169,8 +169,8 @@ def _legend(figure: Figure, axes: Sequence[Axes], panels: Sequence[Panel]) -> No
     """
     named = [{} if panel.y.ticks and not panel.lines else _named(ax) for ax, panel in zip(axes, panels, strict=True)]
     most = max(named, key=len)
-    looks = {(line.name, line.colour, line.dash) for panel in panels for line in panel.lines}
-    alike = len(looks) == len({name for name, *_ in looks})
+    styles = {(line.name, line.colour, line.dash) for panel in panels for line in panel.lines}
+    alike = len(styles) == len({name for name, *_ in styles})
     if alike and len(most) <= _MOST_KEYS and all(own.keys() <= most.keys() for own in named):
         if most and not _said_by_an_axis(list(most), panels):
             # About sixteen letters of this size go into an inch, and a key takes the room of seven.

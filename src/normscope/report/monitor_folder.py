@@ -29,16 +29,17 @@ def write_monitor(
         save_figure(draw(chart), written[-1], dpi=150)
     errors = dict.fromkeys(f"{name}: {text}" for record in records for name, text in record.errors.items())
     parts = [
-        "# What the Monitor saw",
+        "# Results of the Monitor",
         outcome,
-        "## What it means",
+        "## Verdicts",
         _list([str(verdict) for verdict in latest_verdicts(records)]) or "Nothing was measured.",
         *(["## Not measured", _list(errors)] if errors else []),
         *(["## Notes", _list(notes)] if notes else []),
         "## Numbers",
         _numbers(table),
         *[f"![{name}]({name})" for name in drawn],
-        f"Verdicts are those of the last look; all looks are in looks.csv and monitor.jsonl. {_made(settings)}",
+        "The verdicts are those of the last snapshot; all snapshots are in looks.csv and monitor.jsonl. "
+        f"{_made(settings)}",
     ]
     save_text(written[0], "\n\n".join(parts) + "\n")
     return written
@@ -50,7 +51,7 @@ def monitor_charts(records: Sequence[Record], settings: dict[str, Any]) -> dict[
     course = monitor_course(label, records, settings)
     charts = {
         "landscape.png": landscape_chart(label, course),
-        "shift.png": shift_chart(label, course.looks["step"], course.layers),
+        "shift.png": shift_chart(label, course.columns["step"], course.layers),
         "activations.png": activation_chart(label, course.histograms),
     }
     return {name: chart for name, chart in charts.items() if chart is not None}

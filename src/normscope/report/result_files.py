@@ -108,7 +108,7 @@ def _readable(place: Path) -> Iterator[None]:
         said = brief(" ".join(str(error).split()))
         raise ValueError(
             f"{place} looks like a result of normscope's and lacks some of it ({type(error).__name__}: {said}). "
-            "Make it anew with this version."
+            "Write it again with this version."
         ) from error
 
 
@@ -155,10 +155,10 @@ def _monitor(file: Path, label: str, live: bool) -> Course:
         raise ValueError(f"{file} is half-written: it ends within its first line. The run had hardly begun.")
     run = stored_run(file)
     if not run.records and run.notes and not live:
-        raise ValueError(f"{file} is half-written: its only look was cut short. Let the run go on to the next.")
+        raise ValueError(f"{file} is half-written: its only snapshot was cut short. Let the run go on.")
     if not run.records and not live:
         raise ValueError(
-            f"{file} holds no look yet: its run has only begun, or ended before one. Follow it with --serve."
+            f"{file} holds no snapshot yet: its run has only begun, or ended before one. Follow it with --serve."
         )
     notes = tuple(note.replace(str(file), file.name) for note in run.notes)
     with _readable(file):
@@ -205,7 +205,7 @@ def _stored(file: Path, label: str) -> list[Course | Section]:
         if error.doc.lstrip()[:1] in ("{", "[") and (
             error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated")
         ):
-            raise ValueError(f"{file} is half-written: its JSON ends within itself. Make it anew.") from None
+            raise ValueError(f"{file} is half-written: its JSON ends within itself. Write it again.") from None
         raise ValueError(f"{file} is a foreign file: no JSON ({error}). A report reads {_KNOWN}.") from None
     except ValueError as error:
         raise ValueError(f"{file} is a foreign file: {error}. A report reads {_KNOWN}.") from None
@@ -231,7 +231,7 @@ def _before_schemas(held: Any) -> bool:
 def _known(file: Path, label: str, held: Any) -> list[Course | Section]:
     if _before_schemas(held):
         raise ValueError(
-            f"{file} was written by an earlier normscope, without kind and schema. Make it anew with this."
+            f"{file} was written by an earlier normscope, without kind and schema. Write it again with this version."
         )
     if not isinstance(held, dict):
         return []

@@ -128,7 +128,7 @@ def _records(rows: Sequence[dict[str, Any]], path: str | Path) -> list[Record]:
         return [_record(row, number) for number, row in enumerate(looks, 1)]
     except ValueError as error:
         raise ValueError(
-            f"{path} is damaged: {brief(str(error))}. Remove that line, or make the file anew with this version."
+            f"{path} is damaged: {brief(str(error))}. Remove that line, or write the file again with this version."
         ) from error
 
 
@@ -164,8 +164,10 @@ class _Look(TypedDict):
 
 
 def _record(row: dict[str, Any], number: int) -> Record:
-    held = decode(_Look, row, f"look {number}")
-    results = {name: _result(name, result, f"look {number}.results.{name}") for name, result in held["results"].items()}
+    held = decode(_Look, row, f"snapshot {number}")
+    results = {
+        name: _result(name, result, f"snapshot {number}.results.{name}") for name, result in held["results"].items()
+    }
     return Record(**{name: held[name] for name in _Look.__annotations__} | {"results": results})
 
 

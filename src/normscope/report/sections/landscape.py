@@ -19,14 +19,14 @@ def _course(run: Mapping[str, Any]) -> Course:
     label = f"{run['network']}, {norm}, seed {run['seed']}"
     rows = sorted(run["layers"], key=lambda row: [int(n) for n in re.findall(r"\d+", row["layer"])])
     layers = {row["layer"]: {name: _numbers(row[name]) for name in ("shift", "shift_cosine")} for row in rows}
-    looks = {name: _numbers(values) for name, values in run["looks"].items()}
-    lengths = {len(values) for values in looks.values()}
+    columns = {name: _numbers(values) for name, values in run["looks"].items()}
+    lengths = {len(values) for values in columns.values()}
     if len(lengths) != 1 or any(len(column) not in lengths for own in layers.values() for column in own.values()):
         raise ValueError(f"the columns of {label} have unequal lengths")
     settings = run["settings"] | {"seconds": run["seconds"], "seconds looking": run["seconds_looking"]}
     return Course(
         label,
-        looks,
+        columns,
         layers,
         verdicts=tuple(_said(run)),
         settings=settings,
@@ -44,7 +44,8 @@ def _said(run: Mapping[str, Any]) -> list[Said]:
         f"the loss ended at {float(run['final_loss']):.3g}. Steps {first['first']} to {first['last']}: along the "
         f"gradient the loss spans {float(first['band_mean']):.3g} on average, beta is "
         f"{float(first['beta_median']):.3g} (median); steps {last['first']} to {last['last']}: "
-        f"{float(last['band_mean']):.3g} and {float(last['beta_median']):.3g}, above 2/lr at {share:.0%} of the looks."
+        f"{float(last['band_mean']):.3g} and {float(last['beta_median']):.3g}, "
+        f"above 2/lr at {share:.0%} of the snapshots."
     )
     return [Said(None, text, "beta = max_c ||g(here) - g(c)|| / ||step||", "landscape along the gradient")]
 

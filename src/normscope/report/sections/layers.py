@@ -16,17 +16,17 @@ def shift_chart(label: str, steps: Sequence[float], layers: Layers) -> Chart | N
     seen = {name: row for name, row in layers.items() if _any(row.get("shift", ()))}
     if not seen:
         return None
-    looks = [i for i in range(len(steps)) if any(_known(row["shift"], i) for row in seen.values())]
-    looks = some(looks, MOST_COLUMNS)
+    shown = [i for i in range(len(steps)) if any(_known(row["shift"], i) for row in seen.values())]
+    shown = some(shown, MOST_COLUMNS)
     names = tuple(name or "network" for name in seen)
-    across = Axis("look at step", ticks=tuple(f"{steps[i]:g}" for i in looks))
+    across = Axis("step of the snapshot", ticks=tuple(f"{steps[i]:g}" for i in shown))
     along = Axis("layer, in the order they run", ticks=names)
 
     def heat(column: str, name: str, scale: str) -> Heat:
         values = [
-            [row[column][i] if _known(row.get(column, ()), i) else math.nan for i in looks] for row in seen.values()
+            [row[column][i] if _known(row.get(column, ()), i) else math.nan for i in shown] for row in seen.values()
         ]
-        x, y = range(len(looks)), range(len(seen))
+        x, y = range(len(shown)), range(len(seen))
         return Heat(name, x, y, unit_edges(len(x)), unit_edges(len(y)), values, scale, "zero or not defined")
 
     panels = [Panel("||G - G'||, l2", across, along, heat=heat("shift", "||G - G'||", "log"))]
@@ -42,13 +42,13 @@ def shift_chart(label: str, steps: Sequence[float], layers: Layers) -> Chart | N
 def depth_chart(label: str, steps: Sequence[float], layers: Layers) -> Chart | None:
     """Norm of the gradient with respect to each layer's output along depth, at the first, middle and last snapshot."""
     seen = {name: row["output_grad_norm"] for name, row in layers.items() if _any(row.get("output_grad_norm", ()))}
-    looks = some([i for i in range(len(steps)) if any(_known(row, i) for row in seen.values())], 3)
-    if len(seen) < 2 or not looks:
+    shown = some([i for i in range(len(steps)) if any(_known(row, i) for row in seen.values())], 3)
+    if len(seen) < 2 or not shown:
         return None
     x = range(len(seen))
     lines = tuple(
         Line(f"step {steps[i]:g}", x, [row[i] if _known(row, i) else math.nan for row in seen.values()], colour)
-        for i, colour in zip(looks, (BLUE, VERMILION, INK), strict=False)
+        for i, colour in zip(shown, (BLUE, VERMILION, INK), strict=False)
     )
     log = spans_decades(*(line.y for line in lines))
     axis = Axis("layer, in the order they run", ticks=tuple(name or "network" for name in seen))

@@ -13,8 +13,8 @@ from normscope.report.sections.training import Course
 def monitor_course(label: str, records: Sequence[Record], head: dict[str, Any], notes: Sequence[str] = ()) -> Course:
     """The records as columns; `head` holds the values of `Monitor.settings()`."""
     rows = [record.summary() for record in records]
-    columns = dict.fromkeys(name for row in rows for name in row)
-    looks = {name: [float(row.get(name, math.nan)) for row in rows] for name in columns} or {"step": []}
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: [float(row.get(name, math.nan)) for row in rows] for name in names} or {"step": []}
     by_layer = [record.by_layer() for record in records]
     layers: dict[str, dict[str, list[float]]] = {}
     for place, found in enumerate(by_layer):
@@ -35,13 +35,13 @@ def monitor_course(label: str, records: Sequence[Record], head: dict[str, Any], 
     settings = {name: value for name, value in head.items() if name not in ("kind", "schema", "environment", "command")}
     said = [Said(v.good, v.text, v.formula, v.source) for v in latest_verdicts(records)]
     if records and not any(record.results for record in records):
-        said.append(Said(False, f"Nothing was measured: {'; '.join(failed) or 'the looks are empty'}"))
+        said.append(Said(False, f"Nothing was measured: {'; '.join(failed) or 'the snapshots are empty'}"))
     if len(records) == 1:
-        text = "One look was made, so no course over training is seen. A longer run, or a larger budget, gives more."
-        said.append(Said(None, text))
+        text = "Only one snapshot was taken, so there is no course over training."
+        said.append(Said(None, f"{text} A longer run or a larger budget gives more."))
     return Course(
         label,
-        looks,
+        columns,
         layers,
         histograms,
         tuple(said),

@@ -29,13 +29,13 @@ class Course:
     """One run over its steps.
 
     Args:
-        looks: one column for each number, one row for each snapshot; nan where a snapshot lacks the number.
+        columns: one list for each number, one entry for each snapshot; nan where a snapshot lacks the number.
         layers: the columns of each layer.
         histograms: (step, low, high, counts) for each unit and each snapshot that took a histogram.
     """
 
     label: str
-    looks: Mapping[str, Sequence[float]]
+    columns: Mapping[str, Sequence[float]]
     layers: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     histograms: Mapping[str, Sequence[tuple[float, float, float, Sequence[float]]]] = field(default_factory=dict)
     verdicts: tuple[Said, ...] = ()
@@ -46,7 +46,7 @@ class Course:
 
     def has(self, column: str) -> bool:
         """Whether any snapshot has a finite number in this column."""
-        return any(math.isfinite(v) for v in self.looks.get(column, ()))
+        return any(math.isfinite(v) for v in self.columns.get(column, ()))
 
 
 def training_section(title: str, courses: Sequence[Course]) -> Section:
@@ -58,8 +58,8 @@ def training_section(title: str, courses: Sequence[Course]) -> Section:
 
     charts = [
         *_landscape_charts(courses),
-        *(shift_chart(course.label, course.looks["step"], course.layers) for course in courses),
-        *(depth_chart(course.label, course.looks["step"], course.layers) for course in courses),
+        *(shift_chart(course.label, course.columns["step"], course.layers) for course in courses),
+        *(depth_chart(course.label, course.columns["step"], course.layers) for course in courses),
         *(activation_chart(course.label, course.histograms) for course in courses),
     ]
     first = courses[0]
@@ -67,7 +67,7 @@ def training_section(title: str, courses: Sequence[Course]) -> Section:
         title,
         tuple(named(course, said) for course in courses for said in course.verdicts),
         tuple(chart for chart in charts if chart is not None),
-        tuple(_range_table(course) for course in courses if course.looks.get("step")),
+        tuple(_range_table(course) for course in courses if course.columns.get("step")),
         tuple(dict.fromkeys(f"{c.label}: {note}" if several else note for c in courses for note in c.notes)),
         first.settings if not several else {c.label: c.settings for c in courses},
         first.environment if _same(courses) else {f"{c.label}, made on": c.environment for c in courses},
@@ -110,7 +110,7 @@ def _chart(
     seen = [course for course in courses if course.has(column)]
     if not seen:
         return None
-    drawn = [(course, *series(_where(course.looks, column))) for course in seen]
+    drawn = [(course, *series(_where(course.columns, column))) for course in seen]
     values = [v for _, _, (lines, bands) in drawn for v in _vertical(lines, bands)]
     log = spans_decades(*values)
     panels = tuple(
@@ -124,10 +124,10 @@ def _vertical(lines: Sequence[Line], bands: Sequence[Band]) -> list[Sequence[flo
     return [line.y for line in lines] + [edge for band in bands for edge in (band.low, band.high)]
 
 
-def _where(looks: Mapping[str, Sequence[float]], column: str) -> dict[str, list[float]]:
+def _where(columns: Mapping[str, Sequence[float]], column: str) -> dict[str, list[float]]:
     """The snapshots that have a number in `column`; infinities are kept."""
-    rows = [i for i, value in enumerate(looks[column]) if not math.isnan(value)]
-    return {name: [values[i] for i in rows] for name, values in looks.items()}
+    rows = [i for i, value in enumerate(columns[column]) if not math.isnan(value)]
+    return {name: [values[i] for i in rows] for name, values in columns.items()}
 
 
 _LOSS_CAPTION = (
@@ -174,8 +174,8 @@ def _critical(seen: Mapping[str, Sequence[float]]) -> tuple[str, Series]:
 def _range_table(course: Course) -> Table:
     """The value of every column at the first and last snapshot that has it, and its range."""
     rows = []
-    for name, values in course.looks.items():
+    for name, values in course.columns.items():
         known = [value for value in values if not math.isnan(value)]
         if known and name != "step":
             rows.append([name, known[0], known[-1], min(known), max(known), len(known)])
-    return Table(f"Numbers of {course.label}", ("quantity", "first", "last", "smallest", "largest", "looks"), rows)
+    return Table(f"Numbers of {course.label}", ("quantity", "first", "last", "smallest", "largest", "snapshots"), rows)
