@@ -17,8 +17,10 @@ import numpy as np
 from torch import nn
 
 import normscope as ns
-from normscope.report.meanfield import draw_figure_1
+from normscope.report.drawing import draw
+from normscope.report.sections.mean_field_figure_1 import figure_1_chart
 from normscope.results import plain
+from normscope.saving import save_figure
 from normscope.theory import printed
 
 MOMENTUM = 0.9
@@ -88,7 +90,7 @@ def main() -> None:
         },
     }
     args.out.write_text(json.dumps(plain(result), indent=1, allow_nan=False) + "\n")
-    draw_figure_1(result, args.picture)
+    save_figure(draw(figure_1_chart(result)), args.picture, dpi=150)
 
 
 if __name__ == "__main__":

@@ -86,4 +86,4 @@ def test_ctrl_c_is_status_1_and_says_how_to_go_on(monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         normscope.cli.main()
     assert ended.value.code == 1
-    assert "interrupted. The same command begins anew." in capsys.readouterr().err
+    assert "interrupted. The same command starts from the beginning." in capsys.readouterr().err

@@ -130,7 +130,7 @@ def test_it_trains_measures_writes_and_says_what_it_means(folder, here):
     assert written == sorted(["looks.csv", "monitor.jsonl", "summary.md", *figures])
     frame = frame_of(records_of(folder / "seen/monitor.jsonl"))
     assert list(frame.dropna(subset="beta")["step"]) == [0, 10, 20]
-    assert said.startswith("- 30 steps, 6 looks.\n")
+    assert said.startswith("- 30 steps, 6 snapshots.\n")
     assert "The coming update does not raise this batch's loss" in said
     status, said, errors = here("work/train.py:setup", "--out", "seen")
     assert (status, said, errors) == (2, "", "normscope: seen holds a run already. Choose another --out.\n")
@@ -186,7 +186,7 @@ def test_ctrl_c_leaves_what_was_measured_and_says_so(folder):
     assert "; interrupted." in said.splitlines()[0]
     looks = len(records_of(lines))
     assert looks >= 3
-    assert f", {looks} looks;" in said
+    assert f", {looks} snapshots;" in said
     assert (folder / "normscope-monitor/landscape.png").exists()
 
 
@@ -206,7 +206,7 @@ def test_ctrl_c_leaves_what_was_measured_and_says_so(folder):
         (["work/train.py:three"], "model must be a torch.nn.Module; got int."),
         (["work/train.py:no_batches"], "The batches of work/train.py:no_batches are empty"),
         (["work/train.py:another_shape"], "another_shape failed at step 0: RuntimeError: mat1 and mat2"),
-        (["work/train.py:one_sample"], "a batch of one sample at step 0, of which BatchNorm can take no statistics."),
+        (["work/train.py:one_sample"], "a batch of one sample at step 0, and BatchNorm's statistics need two or more."),
         (["work/train.py:no_labels"], "a batch is a pair (x, y) or a mapping with labels; got a tensor of shape"),
         (["work/train.py:setup", "--out", "work/train.py"], "names a folder, and work/train.py is a file"),
         (["work/train.py:unknown_key"], "got 'lossfn'. Did you mean 'loss_fn'?"),
@@ -248,7 +248,7 @@ def test_a_mistake_is_placed_in_ones_own_file_and_not_in_pythons(folder, here):
 def test_a_run_that_diverges_before_its_first_look_is_no_success(folder, here):
     status, said, errors = here("work/train.py:not_a_number")
     assert status == 1
-    assert "0 looks; the run diverged at step 0." in said
+    assert "0 snapshots; the run diverged at step 0." in said
     assert "nothing was measured" in errors
 
 

@@ -57,7 +57,7 @@ def test_every_signal_ends_a_verb_with_one_message(asked, tmp_path):
     running.send_signal(asked)
     out, err = running.communicate(timeout=60)
     assert (running.returncode, out) == (1, "")
-    assert err.strip().endswith("normscope: interrupted. The same command begins anew.")
+    assert err.strip().endswith("normscope: interrupted. The same command starts from the beginning.")
     assert "Traceback" not in err
 
 

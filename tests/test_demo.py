@@ -5,7 +5,8 @@ import json
 import pytest
 
 from normscope.demo import DIGITS_STEPS, DLN_STEPS, run_demo, total_steps
-from normscope.report.demo import COLUMNS, findings, table_rows, write_demo
+from normscope.report.demo_folder import write_demo
+from normscope.report.sections.demo import COLUMNS, findings, table_rows
 
 
 @pytest.fixture(scope="module")

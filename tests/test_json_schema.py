@@ -14,7 +14,7 @@ from normscope import demo as demonstration
 from normscope.cli import app, main
 from normscope.cli.data import app as data_app
 from normscope.curvature import mean_mode, spectrum
-from normscope.report.reading import sections_of
+from normscope.report.result_files import sections_of
 from normscope.sweeping import Plan
 from normscope.sweeping.diagram import save_lines
 

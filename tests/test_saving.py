@@ -36,7 +36,7 @@ def test_results_figures_and_pages_survive_a_disk_with_no_room(tmp_path):
         from pathlib import Path
         from matplotlib.figure import Figure
         from normscope.report.document import Section
-        from normscope.report.writing import write_report
+        from normscope.report.page_file import write_report
         from normscope.results import write_json
         from normscope.saving import save_figure
         figure = Figure()

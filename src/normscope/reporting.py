@@ -17,7 +17,7 @@ class Reportable:
 
     def report(self, path: str | Path) -> Path:
         """Writes one HTML file that needs no network: verdicts, interactive figures, settings. Returns its path."""
-        from normscope.report.writing import write_report
+        from normscope.report.page_file import write_report
 
         return write_report(self._sections(), path)
 
@@ -29,7 +29,7 @@ class Reportable:
 
     def _repr_html_(self) -> str:
         """The page in a frame of its own, so that its style and script touch nothing of the notebook."""
-        from normscope.report.writing import report_page
+        from normscope.report.page_file import report_page
 
         inside = html.escape(report_page(self._sections()))
         return (

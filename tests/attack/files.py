@@ -75,7 +75,7 @@ def base_files(folder: Path) -> list[Path]:
     import numpy as np
     from report_results import demo, looks, more, saved, swept
 
-    from normscope.report.writing import write_phase
+    from normscope.report.sweep_folder import write_phase
     from normscope.sweeping.diagram import lines_file, save_lines
 
     results = TESTS.parent / "results"

@@ -132,7 +132,7 @@ def test_one_batch_has_no_number_of_batches(folder, monkeypatch, capsys):
     with pytest.raises(SystemExit) as status:
         cli.main()
     assert status.value.code == 2
-    assert "--batches counts those of a loader" in capsys.readouterr().err
+    assert "--batches is for a loader" in capsys.readouterr().err
 
 
 def test_a_loader_that_does_not_know_its_length(folder, monkeypatch, capsys):

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.monitor import JSONL, Monitor, Record, frame_of, layers_of, read_jsonl, records_of
-from normscope.monitor.probes.registry import PROBES
+from normscope.monitor import JSONL, PROBES, Monitor, Record, frame_of, layers_of, read_jsonl, records_of
+from normscope.monitor.sinks.jsonl import RESULTS, result_class
 
 
 def _watched(path, *, steps=3, measure="full", **options):
@@ -86,10 +86,20 @@ class _OwnProbe:
         return _Own(3.0)
 
 
-def test_results_of_ones_own_measurement_are_in_the_file_and_left_out_of_the_records(tmp_path):
+def test_results_of_a_users_probe_are_in_the_file_and_in_its_records(tmp_path):
     _watched(tmp_path / "run.jsonl", steps=1, measure=["critical", _OwnProbe()])
     assert read_jsonl(tmp_path / "run.jsonl")[1]["results"]["own"] == {"number": 3.0}
-    assert list(records_of(tmp_path / "run.jsonl")[0].results) == ["critical"]
+    (record,) = records_of(tmp_path / "run.jsonl")
+    assert list(record.results) == ["critical", "own"]
+    assert record.results["own"] == {"number": 3.0}
+    assert record.summary()["own.number"] == 3.0
+    assert record.plain()["results"] == read_jsonl(tmp_path / "run.jsonl")[1]["results"]
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_every_probe_has_its_result_class_in_the_registry(name):
+    assert result_class(name) is PROBES[name]().result
+    assert PROBES.keys() == RESULTS.keys()
 
 
 def test_a_killed_run_keeps_every_finished_look(tmp_path):

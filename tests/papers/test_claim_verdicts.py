@@ -9,18 +9,9 @@ import pytest
 from normscope.papers import VERDICTS, Entry, Experiment, Part, Statement, Store, all_entries, judge
 from normscope.papers.curve_statistics import top
 from normscope.papers.experiment import Run
-from normscope.report.reproduction import (
-    END,
-    START,
-    differences,
-    figures,
-    page,
-    picture_paths,
-    put,
-    short,
-    tables,
-    write_gallery,
-)
+from normscope.report.drawing import draw
+from normscope.report.gallery import END, START, differences, page, picture_paths, put, short, tables, write_gallery
+from normscope.report.sections.claims import claim_charts
 
 ROOT = Path(__file__).parents[2]
 STORED = ROOT / "results/reproduce"
@@ -38,7 +29,7 @@ def shown():
 
 @pytest.fixture(scope="module")
 def drawn():
-    return figures(all_entries().values(), Store(STORED))
+    return claim_charts(all_entries().values(), Store(STORED))
 
 
 def test_every_verdict_is_computed_and_says_what_it_saw(judged):
@@ -55,8 +46,8 @@ def test_every_verdict_is_computed_and_says_what_it_saw(judged):
 def test_every_figure_is_redrawn(drawn, judged):
     with_numbers = {one.entry.name for one in judged if one.parts}
     assert with_numbers <= set(drawn)
-    for name, figure in drawn.items():
-        for ax in figure.axes:
+    for name, chart in drawn.items():
+        for ax in draw(chart).axes:
             if ax.get_visible() and ax.get_label() != "<colorbar>":
                 assert ax.get_xlabel(), name
                 assert ax.get_ylabel(), name
@@ -77,7 +68,7 @@ def test_the_pages_show_what_the_curves_give(judged, drawn, shown):
 
 def test_the_gallery_is_written_and_nothing_else_is_touched(judged, drawn, shown, tmp_path):
     (tmp_path / "README.md").write_text(f"before\n{START}\nold\n{END}\nafter\n")
-    few = {name: figure for name, figure in drawn.items() if name == "fig-9"}
+    few = {name: chart for name, chart in drawn.items() if name == "fig-9"}
     written = write_gallery(tmp_path, list(all_entries().values()), judged, few, shown)
     assert {path.name for path in written} == {"fig-9.png", "reproductions.md", "sceptic.md", "README.md"}
     readme = (tmp_path / "README.md").read_text()

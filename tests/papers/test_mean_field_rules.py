@@ -14,7 +14,7 @@ from normscope.papers.entry import stored
 from normscope.papers.experiment import Run
 from normscope.papers.experiments.phases import PHASES, plan_of
 from normscope.papers.phase_diagrams import diagram
-from normscope.report.reproduction import figures
+from normscope.report.sections.claims import claim_charts
 from normscope.sweeping import PhaseDiagram, Plan, stored_lines
 
 ROOT = Path(__file__).parents[2]
@@ -155,7 +155,7 @@ def _best_at(share):
 def test_the_papers_world_reproduces_everything(tmp_path):
     store = _world(tmp_path, _eta, _best_at(0.5), lambda gamma: 1.5 * _eta(gamma))
     assert set(_verdicts(store).values()) == {"reproduced"}
-    assert set(figures([all_entries()[name] for name in ENTRIES], store)) == set(ENTRIES)
+    assert set(claim_charts([all_entries()[name] for name in ENTRIES], store)) == set(ENTRIES)
 
 
 def test_the_opposite_world_reproduces_nothing(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 
 from normscope.papers import Store, all_entries, all_experiments, judge
 from normscope.papers.experiment import Run
-from normscope.report.reproduction import figures
+from normscope.report.sections.claims import claim_charts
 
 STEPS = list(range(0, 15_000, 100))
 # How rough the landscape is, how soon the network learns, how much its moments move: as the paper has it.
@@ -89,7 +89,7 @@ def test_the_papers_world_reproduces_everything(tmp_path):
     store = _world(tmp_path, lambda norm: norm)
     found = _verdicts(store)
     assert {name: verdict for name, verdict in found.items() if verdict != "reproduced"} == {}
-    drawn = figures([all_entries()[name] for name in ENTRIES], store)
+    drawn = claim_charts([all_entries()[name] for name in ENTRIES], store)
     assert set(drawn) == set(ENTRIES)
 
 

@@ -12,8 +12,8 @@ import pytest
 from report_results import demo, looks, more, saved, swept
 
 from normscope.cli import main
-from normscope.report.reading import sections_of
-from normscope.report.writing import write_phase
+from normscope.report.result_files import sections_of
+from normscope.report.sweep_folder import write_phase
 from normscope.sweeping import PhaseDiagram
 from normscope.sweeping.diagram import lines_file, save_lines
 
@@ -124,7 +124,7 @@ def _swapped(content, old, new):
         ("training.json", lambda text: _swapped(text, '"losses": [', '"losses": ["x", '), "losses[0] must be a number"),
         ("demo/results.json", lambda text: _swapped(text, '"lr": ', '"lr": "[/red]" , "x":'), "lr must be a number"),
         ("monitor/monitor.jsonl", lambda text: _swapped(text, '"factors"', '"other"'), "lacks 'factors'"),
-        ("monitor/monitor.jsonl", lambda text: _swapped(text, '"errors"', '"more"'), "look 1 lacks 'errors'"),
+        ("monitor/monitor.jsonl", lambda text: _swapped(text, '"errors"', '"more"'), "snapshot 1 lacks 'errors'"),
         ("spectrum.json", lambda text: _swapped(text, '"n": ', '"n": null, "m": '), "density.n must be an integer"),
         ("solve.json", lambda text: _swapped(text, '"gap": [', '"gap": [' + '"' + "y" * 10**6 + '", '), "must be a"),
         ("reproduce/gradients.json", lambda text: text[: len(text) // 2], "is damaged or no JSON"),

@@ -10,10 +10,10 @@ from chromium import browsing, needs_chromium
 from report_results import ALERT, demo, looks, more, saved, swept
 
 from normscope.report.page import page
-from normscope.report.reading import sections_of
+from normscope.report.page_file import write_report
+from normscope.report.result_files import sections_of
 from normscope.report.sections.training import Course, training_section
 from normscope.report.serving import HOST, Live, server
-from normscope.report.writing import write_report
 
 ROOT = Path(__file__).parent.parent.parent
 pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.xdist_group("browser")]

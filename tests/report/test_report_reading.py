@@ -18,11 +18,11 @@ from normscope.report.chart import Axis, Chart, Line, Panel
 from normscope.report.document import Said, Section
 from normscope.report.drawing import draw, write_figures
 from normscope.report.page import island, page
-from normscope.report.reading import sections_of
+from normscope.report.page_file import write_report
+from normscope.report.result_files import sections_of
 from normscope.report.sections.phase import phase_section
 from normscope.report.sections.stability import prediction_section
 from normscope.report.sections.training import Course, training_section
-from normscope.report.writing import write_report
 from normscope.sweeping.diagram import lines_file, save_lines
 
 ROOT = Path(__file__).parent.parent.parent
@@ -229,7 +229,7 @@ def test_labels_are_text_and_nothing_is_fetched():
         ("empty.json", b" \n", "is empty"),
         ("half.json", b'{"kind": "prediction", "schema": 1, "lay', "is half-written"),
         ("half.jsonl", b'{"kind": "run", "sch', "is half-written"),
-        ("begun.jsonl", b'{"kind": "run", "schema": 1}\n', "holds no look yet"),
+        ("begun.jsonl", b'{"kind": "run", "schema": 1}\n', "holds no snapshot yet"),
         ("notes.txt", b"lr 0.1 was fine", "is a foreign file: no JSON"),
         ("other.json", b'{"a": 1}', "is a foreign file: JSON that normscope did not write"),
         ("list.json", b"[1, 2]", "is a foreign file"),
@@ -313,7 +313,7 @@ def test_what_is_cut_short_empty_or_unfinished_is_said(folder, tmp_path):
     lines = (folder / "a" / "monitor.jsonl").read_bytes().splitlines(keepends=True)
     torn = tmp_path / "torn.jsonl"
     torn.write_bytes(lines[0] + lines[1][:40])
-    with pytest.raises(ValueError, match="half-written: its only look was cut short"):
+    with pytest.raises(ValueError, match="half-written: its only snapshot was cut short"):
         sections_of([torn])
     look = json.loads(lines[1]) | {"results": {}, "verdicts": [], "errors": {"look": "ValueError: why"}}
     torn.write_bytes(lines[0] + json.dumps(look).encode() + b"\n")

@@ -8,9 +8,10 @@ import sweep_plans
 import torch
 
 import normscope as ns
-from normscope.report.phase import boundary_rows, phase_figure, words
+from normscope.report.boundary_table import boundary_rows, words
+from normscope.report.drawing import draw
 from normscope.report.sections.phase import phase_section
-from normscope.report.writing import write_phase
+from normscope.report.sweep_folder import write_phase
 from normscope.sweeping import Cell, Outcome, PhaseDiagram, measured_line, stored_lines
 from normscope.sweeping.boundary import edges, refinement
 
@@ -138,12 +139,13 @@ def test_a_diagram_comes_back_from_disk(tmp_path):
 
 def test_the_figure_shows_every_cell_and_line(tmp_path):
     found, lines = diagram(), {"measured": {0.5: 3.0, 1.0: 0.3, 2.0: 0.03}}
-    figure = phase_figure(found, lines)
+    figure = draw(phase_section("a sweep", found, lines).charts[0])
     ax = figure.axes[0]
-    white = [patch for patch in ax.patches if patch.get_facecolor() == (1.0, 1.0, 1.0, 1.0)]
-    assert (len(ax.patches), len(white)) == (12, 6)
-    labels = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert labels == ["boundary, all seeds survive", "first rise above the start", "η*, measured", "half of it"]
+    there, colours, bars = ax.collections
+    assert (there.get_array().count(), colours.get_array().count()) == (12, 6)
+    assert [segment[:, 0].tolist() for segment in bars.get_segments()] == [[1.0, 10.0], [0.1, 1.0], [0.01, 0.1]]
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["boundary: all seeds survive", "first rise above the start", "eta*, measured", "eta*/2, measured"]
     assert list(ax.lines[2].get_xdata()) == [3.0, 0.3, 0.03]
     assert list(ax.lines[3].get_xdata()) == [1.5, 0.15, 0.015]
     rows = boundary_rows(found, lines)
@@ -163,24 +165,19 @@ def test_the_figure_shows_every_cell_and_line(tmp_path):
 def test_refined_rates_leave_no_gap_at_other_values():
     outcomes = [*ladder(0.5, [(1,), (1,), (0,), (0,)]), *ladder(2.0, [(1,), (1,), (0,), (0,)]), made(0.3, 2.0, 0)]
     found = PhaseDiagram(sweep_plans.plan(values=(0.5, 2.0), axis="momentum_of_mine", epochs=1), tuple(outcomes))
-    ax = phase_figure(found).axes[0]
-    for row in (0.4, 2.5):
-        spans = sorted(
-            (p.get_x(), p.get_x() + p.get_width()) for p in ax.patches if p.get_y() <= row <= p.get_y() + p.get_height()
-        )
-        assert [end for _, end in spans[:-1]] == pytest.approx([start for start, _ in spans[1:]])
-        assert len(spans) == (4 if row < 1 else 5)
     panel = phase_section("mine", found, {"measured": {0.5: 2.0}}).charts[0].panels[0]
     assert all("not trained" not in cell for row in panel.heat.texts for cell in row)
     halved = {line.name: list(line.x) for line in panel.lines[-2:]}
     assert halved == {"eta*, measured": [2.0], "eta*/2, measured": [1.0]}
-    assert ax.get_title().endswith("1 epoch")
+    assert [len(cells) for cells in panel.heat.values] == [5, 5]
+    assert not any(loss is None for cells in panel.heat.values for loss in cells)
+    assert panel.title.endswith("1 epoch")
 
 
 def test_one_cell_and_no_survivor_can_be_drawn():
     plan = sweep_plans.plan(learning_rates=(1.0,), values=(1.0,), seeds=(0,))
     for survives in (True, False):
-        phase_figure(PhaseDiagram(plan, (made(1.0, 1.0, 0, survives=survives),)))
+        draw(phase_section("one", PhaseDiagram(plan, (made(1.0, 1.0, 0, survives=survives),)), {}).charts[0])
 
 
 def test_the_measured_line_is_that_of_measure():

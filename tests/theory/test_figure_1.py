@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from normscope.report.meanfield import draw_figure_1
+from normscope.report.drawing import draw
+from normscope.report.sections.mean_field_figure_1 import figure_1_chart
 from normscope.theory import printed
 
 ROOT = Path(__file__).parents[2]
@@ -37,23 +38,14 @@ def test_corrected_curves_of_the_dense_network():
         assert curve["lambda_max"] == pytest.approx([value * gamma**2 for gamma in RESULT["gamma"]], rel=0.05)
 
 
-def test_four_panels(tmp_path, monkeypatch):
-    from matplotlib.figure import Figure
-
-    drawn = []
-
-    def draw(self, path, **options):
-        drawn.append(self)
-        path.touch()
-
-    monkeypatch.setattr(Figure, "savefig", draw)
-    draw_figure_1(RESULT, tmp_path / "figure.png")
-    panels = drawn[0].axes
-    assert [panel.get_title(loc="left")[:3] for panel in panels] == ["(a)", "(b)", "(c)", "(d)"]
+def test_four_panels():
+    chart = figure_1_chart(RESULT)
+    panels = draw(chart).axes
+    assert [panel.get_title()[:3] for panel in panels] == ["(a)", "(b)", "(c)", "(d)"]
     assert all(panel.get_xlabel() and panel.get_ylabel() and len(panel.lines) == 5 for panel in panels)
-    assert len({(line.get_color(), line.get_linestyle()) for line in panels[0].lines}) == 5
+    assert len({(line.colour, line.dash) for line in chart.panels[0].lines}) == 5
 
 
 def test_the_picture_is_written(tmp_path):
-    draw_figure_1(RESULT, tmp_path / "figure.png")
+    draw(figure_1_chart(RESULT)).savefig(tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 10_000

@@ -1,6 +1,6 @@
-"""The command line: one file per verb, each a few lines over the library. Nobody imports this.
+"""The command line: one file for each verb, a few lines over the library. No other package imports this one.
 
-Verbs import torch inside their functions, so that `normscope --help` answers at once.
+Verbs import torch inside their functions, so that `normscope --help` is fast.
 """
 
 import atexit
@@ -34,7 +34,7 @@ from normscope.messages import brief
 
 
 class Verbs(TyperGroup):
-    """The verbs, with what was typed shortened where a message repeats it."""
+    """The group of all verbs; messages about options and arguments are shortened."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         with _shortened():
@@ -50,7 +50,7 @@ def _shortened() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # Typer's own: what is wrong with an option or an argument.
+        # An error of typer's about an option or an argument repeats the text that was typed.
         if isinstance(getattr(error, "message", None), str):
             error.message = brief(error.message, 400)  # type: ignore[attr-defined]
         raise
@@ -67,9 +67,9 @@ for _verb in (bounds, cite, demo, doctor, measure, monitor, predict, report, rep
     app.command(**described(_verb))(_verb)
 app.add_typer(data_app, name="data")
 
-# Of all messages together; a plan's mistakes are a line each.
+# The exit status of Ctrl-C, and the most characters of a message: a plan has one line for each mistake.
 _INTERRUPTED, _MOST = 130, 4000
-_ANEW = "normscope: interrupted. The same command begins anew."
+_ANEW = "normscope: interrupted. The same command starts from the beginning."
 
 
 def _version(asked: bool) -> None:
@@ -81,15 +81,15 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say it and exit.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass
 
 
 def main() -> None:
-    """Runs the command; a mistake of the user's is one message and exit status 2, never a traceback."""
-    # The interpreter's last search for garbage goes through all that torch has made: a quarter of its import's time.
+    """Runs the command. A mistake of the user is one message and exit status 2, never a traceback."""
+    # Skip the interpreter's last garbage collection over the objects of torch: a quarter of the time of its import.
     atexit.register(gc.freeze)
     _print_any_path()
     try:
@@ -105,10 +105,10 @@ def main() -> None:
         typer.echo(f"normscope: {brief(str(error) or type(error).__name__, _MOST)}", err=True)
         sys.exit(2)
     except SystemExit as ended:
-        # Typer's status for Ctrl-C where a verb has nothing to keep; here 1 is whatever was begun and not finished.
         if place := place_of(ended):
             typer.echo(f"normscope: Your code ended the program with SystemExit({ended.code!r}){place}.", err=True)
             sys.exit(2)
+        # Typer ends with 130 after Ctrl-C where a verb has nothing to keep; here every unfinished command ends with 1.
         if ended.code != _INTERRUPTED:
             raise
         typer.echo(_ANEW, err=True)
@@ -116,7 +116,7 @@ def main() -> None:
 
 
 def _print_any_path() -> None:
-    """A path whose bytes are no text, or a terminal without Greek letters, is no reason to fail at the last line."""
+    """Escapes characters that the terminal cannot print, such as the bytes of a path or Greek letters."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""`normscope bounds`: the theorems about BatchNorm on the layers of a network of yours."""
+"""`normscope bounds`: the theorems about BatchNorm on the layers of a network."""
 
 import json
 from typing import Annotated, Any
@@ -12,19 +12,22 @@ from normscope.cli.inputs import DATA_HELP, MODEL_HELP, data_of, model_or_setup
 def bounds(
     model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
     data: Annotated[str | None, typer.Option(help=DATA_HELP)] = None,
-    loss: Annotated[str, typer.Option(help="Loss of a model: half_mse, half_sse or cross_entropy.")] = "cross_entropy",
-    batch_size: Annotated[int, typer.Option(min=2, help="Samples in the batch, for a model.")] = 64,
-    units: Annotated[int, typer.Option(min=1, help="Units of each layer to look at, spread evenly.")] = 4,
-    train: Annotated[int, typer.Option(min=0, help="Steps of plain SGD before the check; adds Lemma 4.5.")] = 0,
-    lr: Annotated[float, typer.Option(help="Learning rate of these steps.")] = 0.1,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the batches, for a model.")] = 0,
+    loss: Annotated[
+        str, typer.Option(help="Loss, for a model: half_mse, half_sse or cross_entropy.")
+    ] = "cross_entropy",
+    batch_size: Annotated[int, typer.Option(min=2, help="Batch size in samples, for a model.")] = 64,
+    units: Annotated[int, typer.Option(min=1, help="Number of units to check in each layer, spread evenly.")] = 4,
+    train: Annotated[
+        int, typer.Option(min=0, help="Number of SGD steps to train before the check; adds Lemma 4.5.")
+    ] = 0,
+    lr: Annotated[float, typer.Option(help="Learning rate of the --train steps.")] = 0.1,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the batches, for a model.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Put numbers on Theorems 4.1, 4.2, 4.4, C.1 and Lemma 4.5 of "How Does Batch Normalization Help Optimization?".
+    """Check Theorems 4.1, 4.2, 4.4, C.1 and Lemma 4.5 of "How Does Batch Normalization Help Optimization?".
 
-    Both sides, as printed and as corrected, for every linear layer or convolution that hands its output to a BatchNorm.
-
-    Exit status 1 where a corrected statement does not hold.
+    Computes both sides of each statement, as printed and as corrected, for every linear layer or convolution of a
+    network that is followed by a BatchNorm. Exit status 1 if a corrected statement does not hold.
 
     Example: normscope bounds train.py:setup, or normscope bounds net.py:build --data digits --train 100
     """
@@ -44,11 +47,13 @@ def bounds(
     else:
         pair = data_of(str(data), built, seed)
         if not isinstance(pair, tuple):
-            raise ValueError(f"bounds takes all samples at once: {data} must give a pair (x, y).")
+            raise ValueError(f"bounds needs all samples at once: {data} must return a pair (x, y).")
         setup = Setup(built, LOSSES[loss], batches(*pair, batch_size=batch_size, seed=seed, steps=train + 1))
     weights = {name: m.weight.detach().clone() for name, m in setup.model.named_modules() if _has_weight(m)}
     if setup.batches is None:
-        raise ValueError(f"{model} gives no batches, and the theorems need one. Hand them in as Setup(..., batches=).")
+        raise ValueError(
+            f"{model} returns no batches, and the theorems need one batch. Return Setup(..., batches=...)."
+        )
     stream = Stream(setup.batches)
     batch = stream.head(1)
     try:

@@ -1,4 +1,4 @@
-"""`normscope cite`: the sources of what was used."""
+"""`normscope cite`: BibTeX of the sources behind verbs and runs."""
 
 import json
 from pathlib import Path
@@ -9,11 +9,11 @@ import typer
 
 def cite(
     used: Annotated[
-        list[str] | None, typer.Argument(help="Verbs, or folders and files of runs. Every source if not given.")
+        list[str] | None, typer.Argument(help="Verbs, or files and folders of runs. Default: all sources.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the sources as JSON.")] = False,
 ) -> None:
-    """Print BibTeX for what a run or a verb stands on.
+    """Print BibTeX entries of the sources that a verb or a run uses.
 
     Example: normscope cite predict runs/mnist > references.bib
     """
@@ -39,7 +39,7 @@ def _uses(used: list[str]) -> list[str]:
             check_choice("a verb or a run", one, USES)
     runs = [Path(one) for one in used if one not in USES]
     if runs:
-        from normscope.report.reading import sections_of
+        from normscope.report.result_files import sections_of
 
         verbs += [use for section in sections_of(runs) for use in section.uses]
     return verbs

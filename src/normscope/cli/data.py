@@ -1,4 +1,4 @@
-"""`normscope data`: the data sets that are too large to ship."""
+"""`normscope data`: download data sets that are too large for the package."""
 
 import json
 from pathlib import Path
@@ -9,8 +9,8 @@ import typer
 from normscope.cli.describing import described
 
 app = typer.Typer(
-    help="Example: normscope data fetch mnist\n\nFetch MNIST or CIFAR-10 with their checksums.",
-    short_help="Fetch MNIST or CIFAR-10 with their checksums.",
+    help="Example: normscope data fetch mnist\n\nDownload MNIST or CIFAR-10 and verify checksums.",
+    short_help="Download MNIST or CIFAR-10 and verify checksums.",
     no_args_is_help=True,
 )
 
@@ -21,13 +21,14 @@ def _verbs() -> None:
 
 
 def fetch(
-    name: Annotated[str, typer.Argument(help="mnist or cifar10")],
+    name: Annotated[str, typer.Argument(help="Name of the data set: mnist or cifar10.")],
     data_root: Annotated[
-        Path | None, typer.Option(envvar="NORMSCOPE_DATA", help="Folder to keep it in; a per-user cache if not given.")
+        Path | None,
+        typer.Option(envvar="NORMSCOPE_DATA", help="Folder for the data set. Default: a cache of the user's."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the place as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print name and folder as JSON.")] = False,
 ) -> None:
-    """Download a data set, check it, and say where it is.
+    """Download a data set, verify its checksums and print its folder.
 
     Example: normscope data fetch mnist --data-root ~/data
     """

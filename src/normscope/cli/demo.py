@@ -1,4 +1,4 @@
-"""`normscope demo`: something true within two minutes of installing."""
+"""`normscope demo`: the effect of BatchNorm on two small networks, within two minutes."""
 
 import json
 import shlex
@@ -13,11 +13,13 @@ from normscope.saving import check_folder
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for pictures, table and numbers.")] = Path("normscope-demo"),
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of data, batches and initial weights.")] = 0,
+    out: Annotated[Path, typer.Option(help="Output folder for figures, summary and numbers.")] = Path("normscope-demo"),
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**63 - 1, help="Random seed of data, batches and initial weights.")
+    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
-    """Train networks with and without BatchNorm on embedded data and show what it changed.
+    """Train small networks with and without BatchNorm on embedded data and compare them.
 
     Example: normscope demo --seed 1
     """
@@ -28,11 +30,12 @@ def demo(
     from rich.table import Table
 
     from normscope.demo import run_demo, total_steps
-    from normscope.report.demo import COLUMNS, findings, table_rows, write_demo
+    from normscope.report.demo_folder import write_demo
+    from normscope.report.sections.demo import COLUMNS, findings, table_rows
 
-    # Before a minute of training, not after it.
+    # Check the folder before a minute of training, not after it.
     check_folder(out, "--out")
-    # Layers this small are slower on two threads, and up to 600 times slower beside a busy neighbour.
+    # Layers this small are slower on two threads, and up to 600 times slower beside another busy process.
     torch.set_num_threads(1)
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=total_steps())

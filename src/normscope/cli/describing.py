@@ -1,4 +1,4 @@
-"""A verb's help from its docstring: the example first, then what it does."""
+"""The help of a verb, made of its docstring: the example first, then the description."""
 
 import inspect
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def described(verb: Callable[..., Any]) -> dict[str, Any]:
-    """`help` and `short_help` for typer: the paragraph that begins with "Example:" moves to the top.
+    """`help` and `short_help` for typer, with the paragraph that begins with "Example:" at the top.
 
     Example:
         >>> def walk(): "Go.\\n\\nExample: walk home"
@@ -15,5 +15,7 @@ def described(verb: Callable[..., Any]) -> dict[str, Any]:
     """
     # Python leaves docstrings out under -OO.
     parts = (inspect.getdoc(verb) or verb.__name__).split("\n\n")
-    ordered = sorted(parts, key=lambda part: not part.startswith("Example:"))
-    return {"help": "\n\n".join(ordered), "short_help": " ".join(parts[0].split())}
+    # The terminal breaks the lines: those of the source are joined.
+    paragraphs = [" ".join(part.split()) for part in parts]
+    ordered = sorted(paragraphs, key=lambda part: not part.startswith("Example:"))
+    return {"help": "\n\n".join(ordered), "short_help": paragraphs[0]}

@@ -1,4 +1,4 @@
-"""`normscope doctor`: what is installed, and whether it works."""
+"""`normscope doctor`: check the installation."""
 
 import json
 from typing import Annotated
@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False) -> None:
-    """Say what is installed, which device and which extras, and try each quickly. Exit status 1 where one fails.
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False) -> None:
+    """Check the installation: versions, device and extras, each tried quickly. Exit status 1 if one fails.
 
     Example: normscope doctor
     """

@@ -1,4 +1,4 @@
-"""Models and data that a verb's arguments name."""
+"""Models, setups and data that the arguments of a verb name."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
     from normscope.setup import Setup
 
-MODEL_HELP = "Function that gives a setup or a model: path/to/file.py:name or package.module:name."
-SETUP_HELP = "Function that gives a setup: path/to/file.py:name or package.module:name."
-DATA_HELP = "Data for a model: digits, gaussian, mnist, cifar10, a .npz with x and y, or a function module:name."
+MODEL_HELP = "Function that returns a setup or a model: path/to/file.py:name or package.module:name."
+SETUP_HELP = "Function that returns a setup: path/to/file.py:name or package.module:name."
+DATA_HELP = "Data set, for a model: digits, gaussian, mnist, cifar10, a .npz with x and y, or a function module:name."
 _SEEDED, _FROM_FILES = ("digits", "gaussian"), ("mnist", "cifar10")
 
 
 def model_of(reference: str, device: str) -> "nn.Module":
-    """The model that the user's function gives, on `device`."""
+    """The model that the user's function returns, on `device`."""
     from torch import nn
 
     built = called(reference, "build the model")
@@ -27,14 +27,14 @@ def model_of(reference: str, device: str) -> "nn.Module":
 
 
 def setup_of(reference: str) -> "Setup":
-    """The `ns.Setup` that the user's function gives."""
+    """The `ns.Setup` that the user's function returns."""
     from normscope.setup import as_setup
 
     return as_setup(called(reference, "set up a training"), reference)
 
 
 def model_or_setup(reference: str, data: str | None, device: str) -> "nn.Module | Setup":
-    """What the user's function gives: a model, which needs --data, or a setup, which brings its own batches."""
+    """The model or the setup that the user's function returns. A model needs --data, a setup has batches of its own."""
     from torch import nn
 
     from normscope.setup import as_setup
@@ -44,7 +44,7 @@ def model_or_setup(reference: str, data: str | None, device: str) -> "nn.Module 
         if data is None:
             raise ValueError(
                 f"{reference} gives a model alone, so --data is needed: digits, gaussian, mnist, cifar10, a .npz or a "
-                "function. Or have it return an ns.Setup(model, loss_fn, batches)."
+                "function. Or return an ns.Setup(model, loss_fn, batches) from it."
             )
         return _moved(found, device)
     setup = as_setup(found, reference)
@@ -61,12 +61,13 @@ def _moved(model: "nn.Module", device: str) -> "nn.Module":
 
 
 def what_was_said(error: Exception) -> str:
+    """The type of an error and the first line of its message."""
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def batch_of(reference: str, model: "nn.Module", batch_size: int, seed: int) -> Any:
-    """One batch of `batch_size` samples in the model's dtype and on its device; or a function's own batches."""
+    """One batch of `batch_size` samples in the dtype and on the device of the model, or a function's own batches."""
     from normscope.data import batches
 
     found = data_of(reference, model, seed)
@@ -76,7 +77,7 @@ def batch_of(reference: str, model: "nn.Module", batch_size: int, seed: int) -> 
 
 
 def data_of(reference: str, model: "nn.Module", seed: int) -> Any:
-    """All samples, a pair of tensors in the model's dtype and on its device; or what a function gives instead."""
+    """All samples as a pair of tensors in the dtype and on the device of the model, or a function's own batches."""
     import numpy as np
     import torch
 
@@ -116,11 +117,11 @@ def _data(reference: str, seed: int) -> Any:
     if ":" in reference:
         return called(reference, "give the data")
     check_choice("data", reference, (*_SEEDED, *_FROM_FILES, "path.npz", "path.py:name"))
-    raise ValueError(f"{reference} stands for a file or function of yours; name that one.")
+    raise ValueError(f"{reference} is a placeholder. Give the path of a .npz file, or a function as path.py:name.")
 
 
 def _tensor(values: Any, like: "Tensor") -> "Tensor":
-    """Floating numbers in the model's dtype, labels as int64."""
+    """The values as a tensor: floating numbers in the model's dtype, labels as int64."""
     import torch
 
     tensor = torch.as_tensor(values)

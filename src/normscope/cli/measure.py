@@ -1,4 +1,4 @@
-"""`normscope measure`: the largest stable learning rate of a network of yours, on data of yours."""
+"""`normscope measure`: curvature of the loss and largest stable learning rate of a network, on its data."""
 
 import json
 import math
@@ -13,25 +13,31 @@ from normscope.cli.inputs import DATA_HELP, MODEL_HELP, batch_of, model_or_setup
 def measure(
     model: Annotated[str, typer.Argument(metavar="SETUP", help=MODEL_HELP)],
     data: Annotated[str | None, typer.Option(help=DATA_HELP)] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate to judge.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate to judge against eta*.")] = None,
     loss: Annotated[
-        str, typer.Option(help="Loss of a model: half_mse, half_sse, mse or cross_entropy.")
+        str, typer.Option(help="Loss, for a model: half_mse, half_sse, mse or cross_entropy.")
     ] = "cross_entropy",
-    momentum: Annotated[float, typer.Option(help="SGD momentum, where no optimizer is given.")] = 0.0,
-    nesterov: Annotated[bool, typer.Option("--nesterov", help="Nesterov momentum.")] = False,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples in the batch, for a model.")] = 256,
-    batches: Annotated[int | None, typer.Option(min=1, help="Batches to read of a loader; 4 by default.")] = None,
+    momentum: Annotated[float, typer.Option(help="SGD momentum, for a setup without an optimizer.")] = 0.0,
+    nesterov: Annotated[bool, typer.Option("--nesterov", help="Use Nesterov momentum.")] = False,
+    batch_size: Annotated[int, typer.Option(min=1, help="Batch size in samples, for a model.")] = 256,
+    batches: Annotated[
+        int | None, typer.Option(min=1, help="Number of batches to read from a loader. Default: 4.")
+    ] = None,
     stats: Annotated[str, typer.Option(help="Batch statistics: batch (as trained), frozen or running.")] = "batch",
-    matrix: Annotated[str | None, typer.Option(help="Curvature matrix: ggn (default), hessian or fisher.")] = None,
-    hessian: Annotated[bool, typer.Option("--hessian", help="Both ends of the Hessian too; costs most.")] = False,
-    layers: Annotated[bool, typer.Option("--layers", help="Print a row for each layer's own block.")] = False,
-    device: Annotated[str, typer.Option(help="Device of a model: cpu or cuda.")] = "cpu",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the batch and of the start vector.")] = 0,
+    matrix: Annotated[str | None, typer.Option(help="Curvature matrix: ggn, hessian or fisher. Default: ggn.")] = None,
+    hessian: Annotated[
+        bool, typer.Option("--hessian", help="Measure both ends of the Hessian's spectrum too; the costliest part.")
+    ] = False,
+    layers: Annotated[
+        bool, typer.Option("--layers", help="Print lambda_max of the diagonal block of each layer.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="Device, for a model: cpu or cuda.")] = "cpu",
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the batch and of the start vector.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Measure the curvature of a network's loss as it is trained, and the learning rate it allows.
 
-    The function gives an ns.Setup (or a tuple model, loss_fn, batches, optimizer), or a model, which needs --data.
+    The function returns an ns.Setup, a tuple (model, loss_fn, batches, optimizer), or a model, which needs --data.
 
     Example: normscope measure train.py:setup --lr 0.1, or normscope measure net.py:build --data digits --lr 0.1
     """
@@ -54,7 +60,7 @@ def measure(
         given = batch_of(str(data), built, batch_size, seed)
         if isinstance(given, tuple):
             if batches is not None:
-                raise ValueError(f"--batches counts those of a loader; {data} is one batch. Its size is --batch-size.")
+                raise ValueError(f"--batches is for a loader, and {data} is one batch. Set its size with --batch-size.")
             given = [given]
         built = Setup(built, known[loss], given)
     try:

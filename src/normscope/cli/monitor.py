@@ -1,4 +1,4 @@
-"""`normscope monitor`: train what a function of yours sets up, and look on."""
+"""`normscope monitor`: train the setup of a user's function and measure on the way."""
 
 import json
 import traceback
@@ -16,18 +16,22 @@ _PACKAGE = Path(__file__).parents[1]
 
 def monitor(
     setup: Annotated[str, typer.Argument(metavar="SETUP", help=SETUP_HELP)],
-    steps: Annotated[int | None, typer.Option(min=1, help="Most steps to train; the setup's own by default.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Most training steps. Default: the steps of the setup.")
+    ] = None,
     every: Annotated[
-        str, typer.Option(help="Steps between snapshots, 'log' for log-spaced steps, or a list: 0,10,50.")
+        str, typer.Option(help="Training steps between snapshots, 'log' for log-spaced steps, or a list: 0,10,50.")
     ] = "10",
     measure: Annotated[str, typer.Option(help="Set of probes: light, standard or full.")] = "standard",
     budget: Annotated[
-        str, typer.Option(help="Share of the training time that snapshots may take; 'none' for no limit.")
+        str, typer.Option(help="Largest share of the training time for snapshots, such as 0.05; 'none' for no limit.")
     ] = "0.05",
-    out: Annotated[Path, typer.Option(help="New folder for records, figures and summary.")] = Path("normscope-monitor"),
+    out: Annotated[Path, typer.Option(help="New output folder for records, figures and summary.")] = Path(
+        "normscope-monitor"
+    ),
     as_json: Annotated[bool, typer.Option("--json", help="Print outcome and verdicts as JSON.")] = False,
 ) -> None:
-    """Train what your function sets up, measure on the way without a trace, and print diagnoses.
+    """Train your setup, measure at intervals without changing the run, and print diagnoses.
 
     The function returns an ns.Setup, a dict of its fields, or a tuple (model, loss_fn, batches, optimizer).
 
@@ -37,7 +41,7 @@ def monitor(
     from rich.progress import Progress
 
     from normscope.monitor import JSONL, Monitor
-    from normscope.report.monitor import write_monitor
+    from normscope.report.monitor_folder import write_monitor
     from normscope.training import train
 
     if out.exists() and not out.is_dir():
@@ -50,7 +54,7 @@ def monitor(
     model, loss_fn, optimizer, batches = described.model, described.loss_fn, described.optimizer, described.batches
     if optimizer is None or batches is None:
         missing = "optimizer" if optimizer is None else "batches"
-        raise ValueError(f"{setup} gives no {missing}, and nothing trains without. Return Setup(..., {missing}=...).")
+        raise ValueError(f"{setup} returns no {missing}, and training needs it. Return Setup(..., {missing}=...).")
     steps = steps or described.steps
     training = {name: getattr(described, name) for name in _TRAINING}
     done, diverged_at, interrupted = 0, None, False
@@ -64,7 +68,7 @@ def monitor(
             def on_step(step: int) -> None:
                 nonlocal done
                 done = step + 1
-                progress.update(task, completed=done, description=f"training, {len(monitor.records)} looks")
+                progress.update(task, completed=done, description=f"training, {len(monitor.records)} snapshots")
 
             try:
                 trained = train(
@@ -80,7 +84,7 @@ def monitor(
             _forget(lines)
         if "more than 1 value per channel" in str(error):
             raise ValueError(
-                f"{setup} gives a batch of one sample at step {done}, of which BatchNorm can take no statistics. Use "
+                f"{setup} gives a batch of one sample at step {done}, and BatchNorm's statistics need two or more. Use "
                 "larger batches, and drop_last=True in a DataLoader."
             ) from error
         if _by_batch(error):
@@ -88,7 +92,7 @@ def monitor(
             kept = f" What was measured in {before} before is in {out}." if done else ""
             raise ValueError(f"{setup} failed at step {done}: {what_was_said(error)}{_place(error)}.{kept}") from error
         raise
-    outcome = f"{done} step{'s' * (done != 1)}, {len(monitor.records)} look{'s' * (len(monitor.records) != 1)}"
+    outcome = f"{done} step{'s' * (done != 1)}, {len(monitor.records)} snapshot{'s' * (len(monitor.records) != 1)}"
     if diverged_at is not None:
         outcome += f"; the run diverged at step {diverged_at}"
     outcome += "; interrupted." if interrupted else "."
@@ -104,7 +108,7 @@ def monitor(
             console.print(f"- {sentence}", soft_wrap=True, highlight=False, markup=False)
         console.print("Written: " + ", ".join(map(str, written)), soft_wrap=True, highlight=False, markup=False)
     if interrupted:
-        typer.echo(f"normscope: interrupted after {done} steps; what was measured until then is in {out}.", err=True)
+        typer.echo(f"normscope: interrupted after {done} steps; the snapshots until then are in {out}.", err=True)
         raise typer.Exit(1)
     if not any(record.results for record in monitor.records):
         typer.echo(f"normscope: nothing was measured; {out / 'summary.md'} says why.", err=True)
@@ -112,14 +116,14 @@ def monitor(
 
 
 def _by_batch(error: Exception) -> bool:
-    """Whether a model, a loss and a batch do not fit one another, by what torch raises then; ours says it itself."""
+    """Whether torch raised the error because model, loss and batch do not fit; normscope's own errors say so."""
     if isinstance(error, ValueError):
         return _PACKAGE not in Path(traceback.extract_tb(error.__traceback__)[-1].filename).parents
     return isinstance(error, (RuntimeError, IndexError, TypeError))
 
 
 def _place(error: Exception) -> str:
-    """Where in the user's own code, which is neither ours nor an installed library's nor Python's."""
+    """File and line of the error in the user's own code: not in normscope, an installed library or Python."""
     packages = Path(typer.__file__).parents[1], _PACKAGE, Path(traceback.__file__).parent
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not any(folder in Path(frame.filename).parents for folder in packages)]
@@ -128,7 +132,7 @@ def _place(error: Exception) -> str:
 
 
 def _forget(lines: Path) -> None:
-    """Nothing was looked at: the next try may use the same folder."""
+    """Removes a file without a snapshot and its empty folder, so that the next try may use the same folder."""
     lines.unlink(missing_ok=True)
     if lines.parent.is_dir() and not any(lines.parent.iterdir()):
         lines.parent.rmdir()

@@ -1,4 +1,4 @@
-"""`normscope predict`: the largest stable learning rate of a network of yours, from theory, before it is run."""
+"""`normscope predict`: largest stable learning rate of a network from mean-field theory, before training."""
 
 import json
 from dataclasses import asdict
@@ -15,21 +15,23 @@ from normscope.results import plain
 
 
 def predict(
-    model: Annotated[str, typer.Argument(help="path/to/file.py:name or package.module:name of a function.")],
-    input: Annotated[str, typer.Option(help="Shape of one sample: 784, or 3,32,32 (3x32x32).")],
-    lr: Annotated[float | None, typer.Option(help="Say what this learning rate means here.")] = None,
-    loss: Annotated[str, typer.Option(help="half_mse, half_sse, mse or cross_entropy.")] = "cross_entropy",
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples of a batch.")] = 128,
-    momentum: Annotated[float, typer.Option(help="Of gradient descent.")] = 0.0,
-    nesterov: Annotated[bool, typer.Option("--nesterov", help="Nesterov's momentum.")] = False,
-    stats: Annotated[str, typer.Option(help="batch (as trained) or frozen.")] = "batch",
-    theory: Annotated[str, typer.Option(help="corrected, or paper for the formulas as printed.")] = "corrected",
-    layers: Annotated[bool, typer.Option("--layers", help="A row for every layer's order parameters.")] = False,
+    model: Annotated[
+        str, typer.Argument(help="Function that returns a model: path/to/file.py:name or package.module:name.")
+    ],
+    input: Annotated[str, typer.Option(help="Shape of one input sample: 784, or 3,32,32 (or 3x32x32).")],
+    lr: Annotated[float | None, typer.Option(help="Learning rate to judge against eta*.")] = None,
+    loss: Annotated[str, typer.Option(help="Loss: half_mse, half_sse, mse or cross_entropy.")] = "cross_entropy",
+    batch_size: Annotated[int, typer.Option(min=1, help="Batch size in samples.")] = 128,
+    momentum: Annotated[float, typer.Option(help="SGD momentum.")] = 0.0,
+    nesterov: Annotated[bool, typer.Option("--nesterov", help="Use Nesterov momentum.")] = False,
+    stats: Annotated[str, typer.Option(help="Batch statistics: batch (as trained) or frozen.")] = "batch",
+    theory: Annotated[str, typer.Option(help="Theory: corrected, or paper for the formulas as printed.")] = "corrected",
+    layers: Annotated[bool, typer.Option("--layers", help="Print the order parameters of each layer.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Predict the curvature of a network's loss at initialization, and the learning rate it allows.
 
-    The function gives the model, initialized as it will be trained; variances are read off its weights.
+    The function returns the model with its initial weights; the theory takes their variances.
 
     Example: normscope predict net.py:build --input 3,32,32 --loss half_mse --momentum 0.9
     """
@@ -39,7 +41,7 @@ def predict(
     try:
         shape = tuple(int(part) for part in input.replace("x", ",").split(","))
     except ValueError:
-        raise ValueError(f"--input is the shape of one sample, as 784 or 3,32,32; got {input!r}.") from None
+        raise ValueError(f"--input must be the shape of one sample, such as 784 or 3,32,32; got {input!r}.") from None
     built = model_of(model, "cpu")
     options = {"momentum": momentum, "nesterov": nesterov, "stats": stats, "theory": theory}
     try:

@@ -1,4 +1,4 @@
-"""Tables and sentences on the terminal, with the text of the user's printed as it is."""
+"""A terminal that prints tables and sentences with the user's own text unchanged."""
 
 from typing import TYPE_CHECKING
 
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 def console() -> "Console":
-    """One that takes no brackets for markup and no `:name:` for a picture, in sentences and in cells of tables."""
+    """A console that takes no brackets for markup and no `:name:` for an emoji, in sentences and in cells of tables."""
     from rich.console import Console
 
     return Console(markup=False, emoji=False, highlight=False)

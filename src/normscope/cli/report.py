@@ -1,4 +1,4 @@
-"""`normscope report`: one page of what runs left behind, or a live one."""
+"""`normscope report`: one HTML page of stored results, or a page that follows a run."""
 
 import json
 from pathlib import Path
@@ -11,28 +11,28 @@ if TYPE_CHECKING:
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Folders or files that normscope wrote; runs stand side by side.")],
-    out: Annotated[Path, typer.Option(help="The page.")] = Path("normscope-report.html"),
-    figures: Annotated[
-        Path | None, typer.Option(help="Folder for every figure as PDF, PNG and SVG, for papers.")
-    ] = None,
-    serve: Annotated[bool, typer.Option("--serve", help="Follow the runs on a page of this machine's own.")] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="For --serve; 0 takes any free one.")] = 8765,
+    runs: Annotated[
+        list[Path], typer.Argument(help="Files or folders that normscope wrote; training runs are shown side by side.")
+    ],
+    out: Annotated[Path, typer.Option(help="Output HTML file.")] = Path("normscope-report.html"),
+    figures: Annotated[Path | None, typer.Option(help="Output folder for every figure as PDF, PNG and SVG.")] = None,
+    serve: Annotated[bool, typer.Option("--serve", help="Serve a page on this machine that follows the runs.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port for --serve; 0 for any free port.")] = 8765,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON.")] = False,
 ) -> None:
-    """Write one self-contained HTML page: what it means, the evidence, how it was made.
+    """Write one self-contained HTML page with verdicts, evidence and settings.
 
     Example: normscope report runs/a runs/b --out report.html
     """
-    from normscope.report.reading import sections_of
-    from normscope.report.writing import write_report
+    from normscope.report.page_file import write_report
+    from normscope.report.result_files import sections_of
     from normscope.saving import check_folder
 
     if serve:
         if as_json:
-            raise ValueError("--json prints once and --serve goes on: give one of them.")
+            raise ValueError("--json prints once and --serve keeps running: give one of them.")
         if figures is not None:
-            raise ValueError("--figures draws once and --serve goes on: give one of them.")
+            raise ValueError("--figures draws once and --serve keeps running: give one of them.")
         return _serve(runs, port)
     if figures is not None:
         check_folder(figures, "--figures")

@@ -1,4 +1,4 @@
-"""`normscope reproduce`: the sources' figures and claims, run again and judged."""
+"""`normscope reproduce`: figures and claims of the sources, run again and judged."""
 
 import json
 from functools import partial
@@ -15,30 +15,41 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    names: Annotated[list[str] | None, typer.Argument(help="Entries, as --list shows them.")] = None,
-    show: Annotated[bool, typer.Option("--list", help="All statements with verdict and n.")] = False,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Names of entries or statements, as --list prints them.")
+    ] = None,
+    show: Annotated[bool, typer.Option("--list", help="List all statements with verdict and number of seeds.")] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Recompute verdicts and redraw figures from what is stored.")
+        bool, typer.Option("--check", help="Recompute verdicts and redraw figures from stored runs.")
     ] = False,
-    scale: Annotated[str, typer.Option(help="small (a laptop) or paper (the sources' settings, one GPU).")] = "small",
-    seeds: Annotated[int | None, typer.Option(min=1, help="Of each cell; as many as the rules ask for.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda; the GPU where there is one.")] = None,
-    root: Annotated[Path | None, typer.Option(help="Data folder; default $NORMSCOPE_DATA.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("results/reproduce"),
-    jobs: Annotated[int, typer.Option(min=1, help="Processes at once.")] = 1,
-    minutes: Annotated[float | None, typer.Option(help="Stop after so long; what is finished is kept.")] = None,
+    scale: Annotated[
+        str, typer.Option(help="Scale of the runs: small (a laptop) or paper (settings of the source, one GPU).")
+    ] = "small",
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Number of seeds for each cell. Default: the number that the rules need.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="Device: cpu or cuda. Default: the GPU if there is one.")] = None,
+    root: Annotated[Path | None, typer.Option(help="Data folder. Default: $NORMSCOPE_DATA.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the stored runs; new runs are added.")] = Path(
+        "results/reproduce"
+    ),
+    jobs: Annotated[int, typer.Option(min=1, help="Number of parallel processes.")] = 1,
+    minutes: Annotated[float | None, typer.Option(help="Stop after this many minutes; finished runs are kept.")] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Start runs that take long on a CPU, or longer than --minutes.")
+        bool, typer.Option("--yes", help="Start runs even if they take long on a CPU or longer than --minutes.")
     ] = False,
     gallery: Annotated[
-        Path | None, typer.Option(help="As --check, and write docs/reproductions.md, its pictures and README.md below.")
+        Path | None,
+        typer.Option(
+            help="Folder of the project: do as --check does and write docs/reproductions.md, its figures and README.md."
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print verdicts as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON.")] = False,
 ) -> None:
-    """Run a figure or claim of the sources again, and say whether it came out.
+    """Run a figure or claim of the sources again and judge whether it holds.
 
-    Runs add seeds to what is stored in --out; stop at any moment and call again. Exit status 1 where a statement
-    named here still has too few seeds for its rule at this scale.
+    New runs add seeds to those stored in --out. Stop at any moment and run the same command again. Exit status 1 if a
+    named statement still has too few seeds for its rule at this scale.
 
     Example: normscope reproduce fig-9 --scale small
     """
@@ -48,7 +59,9 @@ def reproduce(
 
     check_folder(out, "--out")
     if gallery is not None and names:
-        raise ValueError("--gallery writes whole pages; got names of entries as well. Leave them out.")
+        raise ValueError(
+            f"--gallery writes whole pages and takes no names of entries; got {len(names)}. Leave the names out."
+        )
     check = check or gallery is not None
     if show or check:
         chosen = _known(names)
@@ -66,10 +79,10 @@ def reproduce(
                 yes=yes, on_run=partial(_say, begun),
             )  # fmt: skip
         except KeyboardInterrupt:
-            typer.echo("Stopped. What was finished is kept; the same command goes on from there.", err=True)
+            typer.echo("Stopped. Finished runs are kept; the same command goes on from there.", err=True)
             raise typer.Exit(1) from None
         for job in sorted(begun):
-            typer.echo(f"{job}: given up, --minutes is over; the next call makes it anew", err=True)
+            typer.echo(f"{job}: given up, --minutes is over; the next call starts it again", err=True)
         _draw(_known(names), out)
     if as_json:
         typer.echo(json.dumps({"schema": 1, "statements": [one.plain() for one in judged]}, indent=1))
@@ -92,7 +105,7 @@ def _say(begun: set[str], job: "Job", seconds: float | None) -> None:
 
 
 def _print(judged: "list[Judged]", *, short: bool) -> None:
-    from normscope.report.reproduction import summary
+    from normscope.report.sections.claims import summary
 
     for one in judged:
         count = f"n = {one.n}" if one.parts else f"{one.n} of {one.statement.n} seeds"
@@ -106,21 +119,23 @@ def _print(judged: "list[Judged]", *, short: bool) -> None:
 
 def _draw(chosen: "list[Entry]", out: Path) -> None:
     from normscope.papers import Store
-    from normscope.report.reproduction import figures
+    from normscope.report.drawing import draw
+    from normscope.report.sections.claims import claim_charts
     from normscope.saving import save_figure
 
     folder = out / "figures"
-    for name, drawn in figures(chosen, Store(out)).items():
+    for name, chart in claim_charts(chosen, Store(out)).items():
         folder.mkdir(parents=True, exist_ok=True)
-        save_figure(drawn, folder / f"{name}.png", dpi=120)
+        save_figure(draw(chart), folder / f"{name}.png", dpi=120)
         typer.echo(f"Drawn: {folder / name}.png", err=True)
 
 
 def _check(chosen: "list[Entry]", judged: "list[Judged]", out: Path, gallery: Path | None) -> None:
     from normscope.papers import Store
-    from normscope.report.reproduction import figures, tables, write_gallery
+    from normscope.report.gallery import tables, write_gallery
+    from normscope.report.sections.claims import claim_charts
 
-    drawn = figures(chosen, Store(out))
+    drawn = claim_charts(chosen, Store(out))
     typer.echo(f"{len(drawn)} figures drawn, {len(judged)} verdicts computed.", err=True)
     if gallery is not None:
         written = write_gallery(gallery, chosen, judged, drawn, tables(chosen, Store(out)))

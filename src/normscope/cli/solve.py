@@ -1,4 +1,4 @@
-"""`normscope solve`: GDNP beside other methods on a table of yours."""
+"""`normscope solve`: GDNP and baseline solvers on a table in a CSV file."""
 
 import json
 from pathlib import Path
@@ -10,26 +10,35 @@ from normscope.cli.printing import console
 
 
 def solve(
-    table: Annotated[Path, typer.Argument(help="CSV file with a header; numeric columns are the features.")],
-    target: Annotated[str, typer.Option(help="Column to predict: numbers, or two values.")],
+    table: Annotated[Path, typer.Argument(help="CSV file with a header; its numeric columns are the features.")],
+    target: Annotated[str, typer.Option(help="Name of the column to predict: numbers, or two classes.")],
     method: Annotated[
-        list[str] | None, typer.Option(help="gdnp, gd, agd, bngd or lbfgs; may be repeated. All if not given.")
+        list[str] | None, typer.Option(help="Solver: gdnp, gd, agd, bngd or lbfgs. May be repeated. Default: all.")
     ] = None,
-    loss: Annotated[str, typer.Option(help="squared, softplus, sigmoid; auto looks at the target.")] = "auto",
-    alpha: Annotated[float, typer.Option(help="L2 penalty.", min=0.0)] = 1e-4,
-    max_iter: Annotated[int, typer.Option(help="Iterations at most.", min=1)] = 1000,
-    tol: Annotated[float, typer.Option(help="Ends at this share of the gradient at zero.", min=0.0)] = 1e-8,
-    gap: Annotated[float, typer.Option(help="Iterations are counted to this gap (of the target's variance).")] = 1e-6,
-    out: Annotated[Path, typer.Option(help="Folder for the figure and the numbers.")] = Path("normscope-solve"),
+    loss: Annotated[
+        str, typer.Option(help="Loss: squared, softplus or sigmoid; auto chooses by the target column.")
+    ] = "auto",
+    alpha: Annotated[float, typer.Option(help="L2 penalty on the weights.", min=0.0)] = 1e-4,
+    max_iter: Annotated[int, typer.Option(help="Largest number of iterations.", min=1)] = 1000,
+    tol: Annotated[
+        float, typer.Option(help="Stop when the gradient norm falls below TOL times its value at w = 0.", min=0.0)
+    ] = 1e-8,
+    gap: Annotated[
+        float,
+        typer.Option(
+            help="Count iterations until the loss is within GAP of the best (least squares: times the variance of y)."
+        ),
+    ] = 1e-6,
+    out: Annotated[Path, typer.Option(help="Output folder for the figure and the numbers.")] = Path("normscope-solve"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
-    """Solve least squares or a halfspace by GDNP and baselines; print a table, draw the convergence with its bound.
+    """Solve least squares or a halfspace by GDNP and baselines; print a table, draw convergence and its bound.
 
     Example: normscope solve data.csv --target y --method gdnp --method gd
     """
     from rich.table import Table
 
-    from normscope.report.solve import columns, table_rows, write_solve
+    from normscope.report.solve_folder import columns, table_rows, write_solve
     from normscope.saving import check_folder
     from normscope.solve.baselines import METHODS
     from normscope.solve.table import compare_on_table

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP end a verb as Ctrl-C does: what is finished is kept, and one message says so."""
+"""SIGTERM and SIGHUP end a verb as Ctrl-C does: finished work is kept, and one message says so."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class Terminated(KeyboardInterrupt):
-    """The process was asked to end."""
+    """The process received SIGTERM or SIGHUP."""
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def stopping() -> Iterator[None]:
 
     def stop(number: int, frame: object) -> None:
         if os.getpid() != owner:
-            # A worker that was forked ends as it would without us.
+            # A forked worker ends as it would without this handler.
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         raise Terminated

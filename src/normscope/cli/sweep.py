@@ -1,4 +1,4 @@
-"""`normscope sweep`: train a grid of networks and draw which of them survive."""
+"""`normscope sweep`: train a grid of networks and draw the phase diagram."""
 
 import json
 from collections.abc import Callable
@@ -18,27 +18,34 @@ if TYPE_CHECKING:
 
 def sweep(
     plan: Annotated[Path, typer.Argument(help="TOML file that describes the grid; see examples/.")],
-    out: Annotated[Path, typer.Option(help="Folder of the journal and the results.")] = Path("normscope-sweep"),
-    device: Annotated[str | None, typer.Option(help="cpu or cuda; the GPU where there is one.")] = None,
-    engine: Annotated[str, typer.Option(help="local, or ray.")] = "local",
-    address: Annotated[str | None, typer.Option(help="Of a Ray cluster to join; without one, Ray starts here.")] = None,
-    root: Annotated[Path | None, typer.Option(help="Data folder; default $NORMSCOPE_DATA.")] = None,
-    group: Annotated[int | None, typer.Option(min=1, help="Members trained at once; found from free memory.")] = None,
-    lines: Annotated[bool, typer.Option(help="Draw the lines of theory and measured curvature too.")] = True,
-    quiet: Annotated[bool, typer.Option("--quiet", help="A plain line a group instead of the bar, for logs.")] = False,
+    out: Annotated[Path, typer.Option(help="Output folder for the journal and the results.")] = Path("normscope-sweep"),
+    device: Annotated[str | None, typer.Option(help="Device: cpu or cuda. Default: the GPU if there is one.")] = None,
+    engine: Annotated[str, typer.Option(help="Engine that runs the trainings: local or ray.")] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="Address of a Ray cluster to join. Default: start Ray on this machine.")
+    ] = None,
+    root: Annotated[Path | None, typer.Option(help="Data folder. Default: $NORMSCOPE_DATA.")] = None,
+    group: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of networks trained at once. Default: as many as fit into free memory."),
+    ] = None,
+    lines: Annotated[bool, typer.Option(help="Draw eta* by theory and by measured curvature too.")] = True,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Print one line for each group of networks in place of the progress bar.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print boundary and agreement as JSON.")] = False,
 ) -> None:
     """Train a grid of networks to completion, find where training starts to diverge, and draw the phase diagram.
 
-    Stop it at any moment and run the same command again: nothing finished is trained twice.
+    Stop at any moment and run the same command again: no finished network is trained twice.
 
     Example: normscope sweep examples/sweep_digits.toml --out runs
     """
     from rich.box import SIMPLE
     from rich.table import Table
 
-    from normscope.report.phase import boundary_columns, boundary_rows, words
-    from normscope.report.writing import write_phase
+    from normscope.report.boundary_table import boundary_columns, boundary_rows, words
+    from normscope.report.sweep_folder import write_phase
     from normscope.sweeping import Plan
     from normscope.sweeping import sweep as run
     from normscope.sweeping.running import check_call
@@ -46,37 +53,39 @@ def sweep(
     described = Plan.from_toml(plan)
     try:
         check_call(out, device=device, engine=engine, address=address, group=group)
-        rungs = _rungs(described, out, root, device, as_json) if lines else {}
+        eta_stars = _evidence_lines(described, out, root, device, as_json) if lines else {}
         found = run(described, out, device=device, engine=engine, address=address, root=root, group=group, quiet=quiet)
     except KeyboardInterrupt:
-        typer.echo("Stopped. What was finished is kept; the same command goes on from there.", err=True)
+        typer.echo("Stopped. Finished trainings are kept; the same command goes on from there.", err=True)
         raise typer.Exit(1) from None
     except ImportError as error:
         raise ValueError(str(error)) from error
-    written = write_phase(found, rungs, out)
+    written = write_phase(found, eta_stars, out)
     if as_json:
         edges = [asdict(edge) for edge in found.boundary()]
-        agreement = [asdict(one) for one in found.agreement(rungs).values()]
+        agreement = [asdict(one) for one in found.agreement(eta_stars).values()]
         said = {"schema": 1, "boundary": edges, "agreement": agreement, "written": list(map(str, written))}
         typer.echo(json.dumps(plain(said), indent=1, allow_nan=False))
         return
     terminal = console()
-    # Room for the names of all columns on a terminal of 80.
-    table = Table(*boundary_columns(rungs), title=f"Boundary over {described.axis}", box=SIMPLE, padding=(0, 1, 0, 0))
-    for row in boundary_rows(found, rungs):
+    # The names of all columns fit a terminal of 80 characters.
+    table = Table(
+        *boundary_columns(eta_stars), title=f"Boundary over {described.axis}", box=SIMPLE, padding=(0, 1, 0, 0)
+    )
+    for row in boundary_rows(found, eta_stars):
         table.add_row(*row)
     terminal.print(table)
-    for one in found.agreement(rungs).values():
+    for one in found.agreement(eta_stars).values():
         terminal.print(f"- {words(one)}", soft_wrap=True)
     modes = sorted({f"{one.mode}{f' ({one.note})' if one.note else ''}" for one in found.outcomes})
     terminal.print(f"- Trained {', '.join(modes)}.", soft_wrap=True)
     terminal.print("Written: " + ", ".join(str(path) for path in written), soft_wrap=True)
 
 
-def _rungs(
+def _evidence_lines(
     plan: "Plan", folder: Path, root: Path | None, device: str | None, as_json: bool
 ) -> dict[str, dict[float, float]]:
-    """eta* by theory and by measurement, before the first training, so that who follows the sweep sees them too."""
+    """eta* by measurement and by theory, computed before the first training for readers who follow the sweep."""
     from normscope.sweeping import measured_line, predicted_line
     from normscope.sweeping.diagram import lines_file, save_lines, stored_lines
 
@@ -85,7 +94,7 @@ def _rungs(
         if place.is_file():
             return stored_lines(place)
     except ValueError:
-        # Cut short by a full disk or a kill: made anew below.
+        # A full disk or a kill cut the file short: it is written again below.
         pass
     ways: dict[str, Callable[..., dict[float, float]]] = {
         "measured": partial(measured_line, device=device),
@@ -96,7 +105,7 @@ def _rungs(
         try:
             found[name] = line_of(plan, root=root)
         except ValueError as error:
-            # What is trained is drawn all the same.
+            # The sweep goes on without this line.
             typer.echo(f"- No line {name}: {error}", err=as_json)
     if len(found) == len(ways):
         save_lines(found, place)

@@ -1,4 +1,4 @@
-"""What one look found."""
+"""Records: the results of all probes at one snapshot, and tables of them."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Result(Protocol):
-    """What a measurement gives: a frozen dataclass of plain numbers."""
+    """The result of a probe: a frozen dataclass of plain numbers."""
 
     def summary(self) -> dict[str, float]: ...
 
@@ -24,10 +24,16 @@ class Result(Protocol):
 
 @dataclass(frozen=True)
 class Record:
-    """One look: the step, what each measurement found, what it means, and what went wrong.
+    """One snapshot: the step, the result of each probe, the verdicts on them, and the errors.
 
-    seconds: what the look cost. notes: conventions that were used, such as a fixed dropout mask. errors: by the name
-    of the measurement that failed.
+    Args:
+        step: the training step at which the snapshot was taken.
+        seconds: the time that the snapshot took.
+        loss: the loss of the batch before the step.
+        results: the results by the name of the probe.
+        verdicts: one sentence or more on the results.
+        notes: conventions that were used, such as a fixed dropout mask.
+        errors: messages by the name of the probe that failed.
     """
 
     step: int
@@ -39,14 +45,14 @@ class Record:
     errors: dict[str, str] = field(default_factory=dict)
 
     def summary(self) -> dict[str, float]:
-        """One number a column, for a table with one row a look."""
+        """One number for each column of a table that has one row for each snapshot."""
         found: dict[str, float] = {"step": self.step, "seconds": self.seconds, "loss": self.loss}
         for result in self.results.values():
             found |= result.summary()
         return found
 
     def by_layer(self) -> dict[str, dict[str, float]]:
-        """Layers and their numbers, of all measurements together."""
+        """The numbers of each layer, from all probes together."""
         found: dict[str, dict[str, float]] = {}
         for result in self.results.values():
             for layer, row in result.by_layer().items():
@@ -54,25 +60,62 @@ class Record:
         return found
 
     def histograms(self) -> Iterator[tuple[str, tuple[float, float], tuple[int, ...]]]:
+        """Name, both ends and counts of the histogram of each layer."""
         seen = self.results.get("activations")
         if isinstance(seen, Activations):
             yield from zip(seen.layers, seen.edges, seen.counts, strict=True)
 
     def plain(self) -> dict[str, Any]:
-        """For JSON: every number of every result."""
+        """The record as JSON values, with every number of every result."""
         found: dict[str, Any] = plain(asdict(self))
         return found
 
 
+class StoredResult(dict[str, Any]):
+    """The stored result of a probe that normscope does not have: the user's own, or one of another version.
+
+    Its values are those of the file. Numbers on its first level are columns, named `probe.value`.
+
+    Example:
+        >>> StoredResult({"ratio": 2.0, "name": "a"}, probe="own").summary()
+        {'own.ratio': 2.0}
+    """
+
+    def __init__(self, values: Any = (), *, probe: str = "") -> None:
+        super().__init__(values)
+        self.probe = probe
+
+    def summary(self) -> dict[str, float]:
+        """The numbers on the first level."""
+        named = {f"{self.probe}.{name}": value for name, value in self.items()}
+        numbers = {name: _number(value) for name, value in named.items()}
+        return {name: number for name, number in numbers.items() if number is not None}
+
+    def by_layer(self) -> dict[str, dict[str, float]]:
+        """Nothing: the layers of the values are unknown."""
+        return {}
+
+    def verdicts(self, kind: str) -> list[Verdict]:
+        """Nothing: the verdicts of the run are stored in its records."""
+        return []
+
+
+def _number(value: Any) -> float | None:
+    """The value where it is a number, or the word that JSON has for one."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    return float(value) if value in ("nan", "inf", "-inf") else None
+
+
 def frame_of(records: Iterable[Record]) -> "pd.DataFrame":
-    """One row a look: step, seconds, loss, and the summary of every measurement."""
+    """A table with one row for each snapshot: step, seconds, loss, and the summary of every probe."""
     import pandas as pd
 
     return pd.DataFrame([record.summary() for record in records])
 
 
 def layers_of(records: Iterable[Record]) -> "pd.DataFrame":
-    """One row a look and layer, with the layer's numbers of every measurement."""
+    """A table with one row for each snapshot and layer: the numbers of the layer from every probe."""
     import pandas as pd
 
     rows = [
@@ -82,7 +125,7 @@ def layers_of(records: Iterable[Record]) -> "pd.DataFrame":
 
 
 def latest_verdicts(records: Iterable[Record]) -> tuple[Verdict, ...]:
-    """The latest of each measurement."""
+    """The latest verdict on each quantity."""
     latest: dict[str, Verdict] = {}
     for record in records:
         latest |= {verdict.about: verdict for verdict in record.verdicts}

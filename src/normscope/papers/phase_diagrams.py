@@ -93,13 +93,13 @@ class Diagram:
         return {edge.value: edge.eta / rises[edge.value] for edge in known}
 
     def heat(self) -> Heat:
-        """Test loss, mean over seeds; white where one of them diverged."""
+        """Test loss, mean over seeds; nan where one of them diverged."""
         first = self._runs[self.seeds[0]]
         means = [
             [_mean([self._runs[s]["test_loss"][row][place] for s in self.seeds]) for place in range(len(rates))]
             for row, rates in enumerate(first["rate"])
         ]
-        return Heat("test loss, mean (white: a run diverged)", first["rate"], first["value"], means)
+        return Heat("test loss, mean over seeds", first["rate"], first["value"], means)
 
 
 def diagram(runs: Runs, data: str, cell: str) -> Diagram:

@@ -1,1 +1,1 @@
-"""Figures and pages. Reads results, computes nothing."""
+"""Pages and figures of results: each result becomes sections, which the page or matplotlib draws."""

@@ -1,4 +1,4 @@
-"""A page before it is a page: verdicts, evidence, and how it was made."""
+"""Sections: the content of a page as plain values. A section holds verdicts, charts, tables and settings."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,7 +10,12 @@ from normscope.results import plain
 
 @dataclass(frozen=True)
 class Said:
-    """One sentence of the verdict list. good: True, False, or None where the number alone does not decide."""
+    """One sentence of the list of verdicts.
+
+    Args:
+        good: True, False, or None where the number alone does not decide.
+        formula, source: the reason for the verdict, shown below the sentence.
+    """
 
     good: bool | None
     text: str
@@ -20,7 +25,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Table:
-    """Cells are text or numbers; numbers sort as numbers."""
+    """A table; its cells are text or numbers, and numbers sort as numbers."""
 
     title: str
     columns: Sequence[str]
@@ -29,10 +34,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """One result, or several of a kind side by side.
+    """One result, or several of one kind side by side.
 
-    command: what made it, as it would be typed; empty where the file does not say. notes: conventions and gaps.
-    uses: the verbs it stands on, for `normscope cite`.
+    Args:
+        notes: conventions that were used, and gaps.
+        command: the command that made the result, as typed; empty where the file does not hold it.
+        uses: the verbs behind the result, for `normscope cite`.
     """
 
     title: str
@@ -46,14 +53,14 @@ class Section:
     uses: tuple[str, ...] = ()
 
     def in_order(self) -> list[Said]:
-        """The answer, where the first sentence is one; then what needs a look; then the rest, each as it came."""
+        """The first sentence where it is the answer, then the verdicts that are not good, then the rest."""
         answer = [said for said in self.verdicts[:1] if said.good is None]
         rest = self.verdicts[len(answer) :]
         return [*answer, *sorted(rest, key=lambda said: said.good is not False)]
 
     def verdict_plain(self) -> dict[str, Any]:
-        """For machines: the verdicts, without the evidence."""
-        found: dict[str, Any] = plain(
+        """The verdicts as JSON values, without the evidence."""
+        values: dict[str, Any] = plain(
             {"title": self.title, "verdicts": [asdict(said) for said in self.verdicts], "notes": self.notes}
         )
-        return found
+        return values

@@ -1,31 +1,32 @@
-"""The page's charts as figures for papers: the same numbers and labels, drawn by matplotlib."""
+"""Charts as figures for papers: matplotlib draws the same numbers and labels that the page's script draws."""
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm, Normalize
+from matplotlib.colors import LogNorm, Normalize, to_rgba
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from normscope.report.chart import Axis, Band, Chart, Heat, Line, Panel
+from normscope.report.chart import LIGHT, Axis, Band, Chart, Heat, Line, Panel
 from normscope.report.document import Section
-from normscope.report.labels import literal
 from normscope.saving import save_figure
 
 FORMATS = ("pdf", "png", "svg")
-# The page's palette on light paper, in the order of `chart`.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b8578f", "#b97d00", "#3a9ad9", "#16191d", "#8a939c")
+# In the order of the palette: points of different colours have different shapes.
+_MARKS = ("o", "s", "^", "D", "v", "P", "X", "o")
 _MAPS = {"log": "viridis", "linear": "cividis", "cosine": "PuOr_r"}
-_ROW, _MOST_NAMES, _MOST_KEYS = 3, 24, 10
+_BLANK = "#d9d9d9"
+_ROW, _MOST_NAMES, _MOST_KEYS, _MOST_MARKED = 3, 24, 10, 12
 
 
 def write_figures(sections: Sequence[Section], folder: Path) -> list[Path]:
-    """Every chart as 01-its-title.pdf, .png and .svg; their paths."""
+    """Writes every chart as 01-its-title.pdf, .png and .svg; returns the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for number, chart in enumerate((chart for section in sections for chart in section.charts), 1):
@@ -38,19 +39,43 @@ def write_figures(sections: Sequence[Section], folder: Path) -> list[Path]:
 
 
 def draw(chart: Chart) -> Figure:
-    """All panels in rows of three, or one below the other where the chart is wide."""
-    columns = 1 if chart.wide else min(len(chart.panels), _ROW)
-    rows = -(-len(chart.panels) // columns)
-    width = 7.5 if chart.wide or columns == 1 else 4.4 * columns
-    figure = Figure(figsize=(width, 3.6 * rows + 0.4), layout="constrained")
-    places = figure.subplots(rows, columns, squeeze=False, sharey=chart.same_y and len(chart.panels) > 1)
-    for ax, panel in zip(places.flat, chart.panels, strict=False):
+    """The chart as a figure: panels in rows of two or three, or one below the other where the chart is wide."""
+    count = len(chart.panels)
+    columns = 1 if chart.wide else 2 if count == 4 else min(count, _ROW)
+    rows = -(-count // columns)
+    width = 7.5 if columns == 1 else 4.4 * columns
+    heights = [
+        max(_height(panel, columns == 1) for panel in chart.panels[row * columns : (row + 1) * columns])
+        for row in range(rows)
+    ]
+    figure = Figure(figsize=(width, sum(heights) + 0.4), layout="constrained")
+    places = figure.subplots(
+        rows, columns, squeeze=False, sharey=chart.same_y and count > 1, gridspec_kw={"height_ratios": heights}
+    )
+    axes = list(places.flat)[:count]
+    for ax, panel in zip(axes, chart.panels, strict=True):
         _panel(figure, ax, panel)
-    for ax in places.flat[len(chart.panels) :]:
+    for ax in places.flat[count:]:
         ax.set_visible(False)
-    figure.suptitle(literal(chart.title), fontsize=11)
-    _legend(figure, list(places.flat)[: len(chart.panels)])
+    figure.suptitle(fill(literal(chart.title), int(11 * width)), fontsize=11)
+    _legend(figure, axes, chart.panels)
     return figure
+
+
+def literal(label: str) -> str:
+    """A label escaped for matplotlib, where a dollar sign would start a formula and a surrogate has no glyph.
+
+    Example:
+        >>> literal("cost in $")
+        'cost in \\\\$'
+    """
+    return label.encode("utf-8", "backslashreplace").decode().replace("$", r"\$")
+
+
+def _height(panel: Panel, wide: bool) -> float:
+    """Inches; more for a wide heat map, and where the vertical axis has many names."""
+    names = len(panel.y.ticks or ())
+    return max(5.0 if panel.heat is not None and wide else 3.6, 1.4 + 0.2 * min(names, _MOST_NAMES))
 
 
 def _panel(figure: Figure, ax: Axes, panel: Panel) -> None:
@@ -87,34 +112,45 @@ def _axis(ax: Axes, which: str, axis: Axis) -> None:
 
 def _line(ax: Axes, line: Line) -> None:
     dash: Any = (0, tuple(map(float, line.dash.split()))) if line.dash else "-"
+    place = line.colour % len(LIGHT)
+    few = not line.dash and len(line.x) <= _MOST_MARKED
+    marked = line.marks or not line.joined or len(line.x) == 1 or few
     ax.plot(
         line.x,
         line.y,
-        color=COLOURS[line.colour % len(COLOURS)],
+        color=LIGHT[place],
         linestyle=dash if line.joined else "none",
-        marker="o" if line.marks or not line.joined else "",
-        markersize=3,
+        marker=_MARKS[place] if marked else "",
+        markersize=3 if line.joined else 4,
         linewidth=1.2,
+        alpha=1.0 if line.joined else 0.7,
         label=literal(line.name),
     )
+    if line.x_low is not None and line.x_high is not None:
+        ax.hlines(line.y, line.x_low, line.x_high, color=LIGHT[place], linewidth=0.6)
 
 
 def _band(ax: Axes, band: Band) -> None:
-    colour = COLOURS[band.colour % len(COLOURS)]
-    ax.fill_between(band.x, band.low, band.high, color=colour, alpha=0.3, linewidth=0.6, label=literal(band.name))
+    colour = LIGHT[band.colour % len(LIGHT)]
+    low, high = ([value if math.isfinite(value) else math.nan for value in edge] for edge in (band.low, band.high))
+    face, edge = to_rgba(colour, 0.3), to_rgba(colour, 0.8)
+    ax.fill_between(band.x, low, high, facecolor=face, edgecolor=edge, linewidth=0.6, label=literal(band.name))
 
 
 def _heat(figure: Figure, ax: Axes, heat: Heat) -> None:
-    known = [
-        value for row in heat.values for value in row if math.isfinite(value) and (heat.scale != "log" or value > 0)
-    ]
+    known = [value for value in _numbers(heat) if math.isfinite(value) and (heat.scale != "log" or value > 0)]
     norm: Normalize = Normalize(min(known, default=0.0), max(known, default=1.0))
     if heat.scale == "cosine":
         norm = Normalize(-1.0, 1.0)
     elif heat.scale == "log" and known:
         norm = LogNorm(min(known), max(known) if max(known) > min(known) else min(known) * 1.01)
-    ax.set_facecolor("#d9d9d9")
-    values = [[value if math.isfinite(value) else math.nan for value in row] for row in heat.values]
+    values = [
+        [value if value is not None and math.isfinite(value) else math.nan for value in row] for row in heat.values
+    ]
+    # Below the colours: cells that are there, which are blank where no colour covers them.
+    there = [[math.nan if value is None else 0.0 for value in row] for row in heat.values]
+    grey = colormaps["gray"].with_extremes(over=_BLANK)
+    ax.pcolormesh(heat.x_edges, heat.y_edges, there, norm=Normalize(-2, -1), cmap=grey, rasterized=True)
     mesh = ax.pcolormesh(
         heat.x_edges, heat.y_edges, values, norm=norm, cmap=colormaps[_MAPS[heat.scale]], rasterized=True
     )
@@ -122,8 +158,37 @@ def _heat(figure: Figure, ax: Axes, heat: Heat) -> None:
     bar.set_label(fill(literal(f"{heat.name} (grey: {heat.blank})"), 44), fontsize=8)
 
 
-def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
-    """One for all panels; none where a series a look would make it a list."""
-    named = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-    if 1 < len(named) <= _MOST_KEYS:
-        figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=min(len(named), 4), fontsize=8)
+def _numbers(heat: Heat) -> Iterator[float]:
+    return (value for row in heat.values for value in row if value is not None)
+
+
+def _legend(figure: Figure, axes: Sequence[Axes], panels: Sequence[Panel]) -> None:
+    """One legend where one panel has the series of all others, each drawn alike everywhere; else one for each panel.
+
+    A line comes before the band of the same name. Bands over a vertical axis of names are named by that axis.
+    """
+    named = [{} if panel.y.ticks and not panel.lines else _named(ax) for ax, panel in zip(axes, panels, strict=True)]
+    most = max(named, key=len)
+    styles = {(line.name, line.colour, line.dash) for panel in panels for line in panel.lines}
+    alike = len(styles) == len({name for name, *_ in styles})
+    if alike and len(most) <= _MOST_KEYS and all(own.keys() <= most.keys() for own in named):
+        if most and not _said_by_an_axis(list(most), panels):
+            # About sixteen letters of this size go into an inch, and a key takes the room of seven.
+            fit = int(16 * figure.get_figwidth() / (7 + max(map(len, most))))
+            columns = min(max(fit, 1), 4, len(most))
+            figure.legend(most.values(), most.keys(), loc="outside lower center", ncols=columns, fontsize=8)
+        return
+    for ax, own in zip(axes, named, strict=True):
+        if own:
+            ax.legend(own.values(), own.keys(), fontsize=7)
+
+
+def _named(ax: Axes) -> dict[str, Any]:
+    pairs = list(zip(*ax.get_legend_handles_labels(), strict=True))
+    bands, lines = ([pair for pair in pairs if isinstance(pair[0], Line2D) is line] for line in (False, True))
+    return {label: handle for handle, label in (*bands, *lines)}
+
+
+def _said_by_an_axis(names: Sequence[str], panels: Sequence[Panel]) -> bool:
+    """Whether the only series has the name of its axis."""
+    return len(names) == 1 and any(names[0] == literal(panel.y.label) for panel in panels)

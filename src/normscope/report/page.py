@@ -1,9 +1,9 @@
-"""One HTML file that holds everything: style, script, numbers. Nothing is fetched, nothing of the user's is markup.
+"""One HTML file that holds style, script and numbers. It fetches nothing, and no text of the user becomes markup.
 
-Text goes through `html.escape`; the charts' numbers and labels lie in a JSON island whose `<`, `>` and `&` are written
-as \\u escapes, so that no label can end it; the script makes elements and sets text, never markup. A content security
-policy allows the page's own style and script by their hashes, and nothing else: no other script would run, and no
-request leaves the page.
+Text goes through `html.escape`. The numbers and labels of the charts stand in a script element as JSON, with `<`, `>`
+and `&` as \\u escapes, so that no label can end the element. The page's script makes elements and sets text, never
+markup. A content security policy allows the page's own style and script by their hashes and nothing else: no other
+script runs, and no request leaves the page.
 """
 
 import base64
@@ -16,19 +16,20 @@ from importlib.resources import files
 from typing import Any
 
 from normscope._version import __version__
+from normscope.report.chart import DARK, LIGHT
 from normscope.report.document import Said, Section, Table
 
 _MARKS = {True: ("good", "good"), False: ("look", "look here"), None: ("note", "note")}
 
 
 def page(sections: Sequence[Section], *, title: str, command: str, live: str = "") -> str:
-    """The whole file.
+    """The text of the whole file.
 
     Args:
-        command: what made this page, as it would be typed.
-        live: the version of what is shown, where a server stands behind the page that may be asked for a newer one.
+        command: the command that made this page, as typed.
+        live: the version of the content, where a server behind the page answers requests for a newer one; else empty.
     """
-    style, script = _asset("page.css"), _asset("page.js")
+    style, script = _style(), _asset("page.js")
     state = f' data-live="{html.escape(live)}"' if live else ""
     fetches = "connect-src 'self'; " if live else ""
     policy = (
@@ -48,10 +49,10 @@ def page(sections: Sequence[Section], *, title: str, command: str, live: str = "
 
 
 def body(sections: Sequence[Section], command: str) -> str:
-    """What changes as rows arrive: verdicts, evidence, and how it was made."""
+    """The part of the page that changes as rows arrive: verdicts, evidence and settings."""
     charts = [chart.plain() for section in sections for chart in section.charts]
     numbers = iter(range(len(charts)))
-    # One result needs no heading of its own under each of the page's.
+    # One result needs no heading of its own in each part of the page.
     heads = [f"<h3>{html.escape(section.title)}</h3>" if len(sections) > 1 else "" for section in sections]
     verdicts = "".join(map(_verdicts, sections, heads))
     evidence = "".join(_evidence(section, head, numbers) for section, head in zip(sections, heads, strict=True))
@@ -66,7 +67,7 @@ def body(sections: Sequence[Section], command: str) -> str:
 
 
 def island(value: Any) -> str:
-    r"""JSON that may stand inside a script element whatever its strings hold.
+    r"""JSON that may stand inside a script element, whatever its strings contain.
 
     Example:
         >>> island("</script>")
@@ -147,6 +148,16 @@ def _text(value: Any) -> str:
             ", ".join(shown) if len(shown) <= 12 else f"{shown[0]}, {shown[1]}, ... {shown[-1]} ({len(shown)} values)"
         )
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+@cache
+def _style() -> str:
+    """The style sheet, with the palette of the charts as `--c0`, `--c1`, ..."""
+    style = _asset("page.css")
+    for paper, palette in (("light", LIGHT), ("dark", DARK)):
+        colours = " ".join(f"--c{place}: {colour};" for place, colour in enumerate(palette))
+        style = style.replace(f"/* series: {paper} */", colours)
+    return style
 
 
 @cache

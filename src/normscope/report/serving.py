@@ -1,7 +1,7 @@
-"""A page that follows a run: on this machine alone, with the standard library's server.
+"""A page that follows a run, served on this machine alone by the standard library's HTTP server.
 
-The page asks for the state every second and fetches what changed. Only the loopback address is bound, and only requests
-that name it are answered, so that no other site can read a run through the reader's browser.
+The page asks for the version every second and fetches the body when the version changed. The server binds only the
+loopback address and answers only requests that name it, so that no other site can read a run through the browser.
 """
 
 import hashlib
@@ -15,20 +15,21 @@ from typing import Any
 
 from normscope.report.document import Section
 from normscope.report.page import body, page
-from normscope.report.reading import files_of, sections_of
-from normscope.report.writing import title_of
+from normscope.report.page_file import title_of
+from normscope.report.result_files import files_of, sections_of
 
 HOST = "127.0.0.1"
 
 
 class Live:
-    """The latest readable state of some runs; a file caught in the middle of a write keeps the state before it."""
+    """The latest readable state of some runs; while a file is being written, the state before it is kept."""
 
     def __init__(self, paths: Sequence[Path], command: str) -> None:
         self._paths, self._command, self._lock = list(paths), command, Lock()
         self._version, self._sections = self._now(), sections_of(self._paths, live=True)
 
     def latest(self) -> tuple[str, list[Section]]:
+        """The version and the sections, read again where a file changed."""
         with self._lock:
             try:
                 version = self._now()
@@ -39,14 +40,16 @@ class Live:
             return self._version, self._sections
 
     def page(self) -> str:
+        """The whole page."""
         version, sections = self.latest()
         return page(sections, title=title_of(sections), command=self._command, live=version)
 
     def body(self) -> str:
+        """The part of the page that changes."""
         return body(self.latest()[1], self._command)
 
     def _now(self) -> str:
-        """Changes with every row: sizes and times of the files, and of what a journal has not yet taken in."""
+        """A hash of the sizes and times of the files and of their write-ahead logs; it changes with every row."""
         stats = []
         for file in (file for path in self._paths for file in files_of(path, live=True)):
             for one in (file, file.with_name(f"{file.name}-wal")):
@@ -57,13 +60,13 @@ class Live:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A reader that hangs up is no news; what else goes wrong is printed."""
+        """Prints every error but that of a reader who closed the connection."""
         if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
             super().handle_error(request, client_address)
 
 
 def server(live: Live, port: int) -> ThreadingHTTPServer:
-    """Bound and ready; `serve_forever` starts it. Port 0 takes any that is free."""
+    """A bound server; `serve_forever` starts it. Port 0 takes any free port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -89,7 +92,7 @@ def server(live: Live, port: int) -> ThreadingHTTPServer:
             self.wfile.write(content)
 
         def log_message(self, format: str, *args: object) -> None:
-            """A poll a second is no news."""
+            """Prints nothing: the page asks once per second."""
 
     try:
         return _Server((HOST, port), Handler)

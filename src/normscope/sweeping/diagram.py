@@ -100,7 +100,7 @@ class PhaseDiagram(Reportable):
 
     def report(self, path: str | Path, *, lines: Mapping[str, Mapping[float, float]] | None = None) -> Path:
         """Writes one HTML file that needs no network, with `lines` given as name -> (value -> eta*)."""
-        from normscope.report.writing import write_report
+        from normscope.report.page_file import write_report
 
         return write_report(self._sections(lines), path)
 

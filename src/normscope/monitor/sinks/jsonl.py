@@ -1,26 +1,40 @@
-"""Records as lines of a file, and back: a killed run keeps every finished look."""
+"""Records as lines of a file, and back: a killed run keeps every finished snapshot."""
 
 import json
 import math
 import os
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypedDict
 
 from normscope.decoding import Count, check_file, decode, parsed
 from normscope.messages import brief
-from normscope.monitor.probes.registry import PROBES
-from normscope.monitor.record import Record
+from normscope.monitor.record import Record, StoredResult
 from normscope.results import plain
 from normscope.stability.verdict import Verdict
 
 SCHEMA, MOST_HEAD = 1, 1_000_000
+# The class of the result of each probe, by the name of the probe: module in `monitor.probes`, then class. A module is
+# imported when a file has such a result.
+RESULTS = {
+    "activations": ("activations", "Activations"),
+    "critical": ("critical_rate", "CriticalStep"),
+    "curvature": ("curvature", "Curvature"),
+    "health": ("health", "NormHealth"),
+    "landscape": ("landscape", "Landscape"),
+    "shift": ("covariate_shift", "CovariateShift"),
+}
 
 
 class JSONL:
-    """A sink: one JSON object a line, first what is watched, then each look; nan and infinities are strings.
+    """A sink that writes one JSON object per line: first the Monitor's settings, then each record.
 
-    An existing file is continued, also one that a kill cut short. `records_of` reads it back.
+    nan and infinities are strings. An existing file is continued, also one that a kill cut short. `records_of` reads
+    the file back.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -37,7 +51,7 @@ class JSONL:
                     _check_head(self.path, head)
                     held.seek(-1, os.SEEK_END)
                     self._torn = held.read(1) != b"\n"
-        # Unbuffered: a line that could not be written is not tried again behind our back.
+        # Unbuffered, so that Python does not write a failed line again later.
         self._file = self.path.open("ab", buffering=0)
         self._line({"kind": "run", "schema": SCHEMA} | plain(settings))
 
@@ -55,29 +69,66 @@ class JSONL:
         self._torn = False
 
 
+@dataclass(frozen=True)
+class StoredRun:
+    """The contents of a `JSONL` file.
+
+    Args:
+        headers: the settings of the Monitor, once for each time that the file was opened.
+        records: the snapshots.
+        notes: one sentence for each line that was left out because a kill had cut it short.
+    """
+
+    headers: tuple[dict[str, Any], ...]
+    records: tuple[Record, ...]
+    notes: tuple[str, ...]
+
+
+def stored_run(path: str | Path) -> StoredRun:
+    """Reads a `JSONL` file once."""
+    rows, notes = _rows(path)
+    headers = tuple(row for row in rows if row["kind"] == "run")
+    return StoredRun(headers, tuple(_records(rows, path)), tuple(notes))
+
+
 def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
-    """The lines of a `JSONL` file as they are; one that a kill cut short is left out, and said."""
+    """The lines of a `JSONL` file as dictionaries. A line that a kill cut short is left out, with a warning."""
+    rows, notes = _rows(path)
+    for note in notes:
+        warnings.warn(note, stacklevel=2)
+    return rows
+
+
+def records_of(path: str | Path) -> list[Record]:
+    """The records of a `JSONL` file as the Monitor made them; results of the user's own probes as `StoredResult`."""
+    rows, notes = _rows(path)
+    for note in notes:
+        warnings.warn(note, stacklevel=2)
+    return _records(rows, path)
+
+
+def _rows(path: str | Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """The lines as dictionaries, and a note on each line that is left out."""
     check_file(path)
     lines = Path(path).read_bytes().splitlines()
     _check_head(path, lines[0] if lines else b"")
-    rows: list[dict[str, Any]] = []
+    rows, notes = [], []
     for number, line in enumerate(lines, 1):
         row = _parsed(line)
         if row is not None:
             rows.append(row)
         elif line:
-            warnings.warn(f"{path}: line {number} was cut short and is left out.", stacklevel=2)
-    return rows
+            notes.append(f"{path}: line {number} was cut short and is left out.")
+    return rows, notes
 
 
-def records_of(path: str | Path) -> list[Record]:
-    """The looks of a `JSONL` file as the Monitor made them, less what measurements of your own found."""
-    looks = [row for row in read_jsonl(path) if row["kind"] == "look"]
+def _records(rows: Sequence[dict[str, Any]], path: str | Path) -> list[Record]:
+    looks = [row for row in rows if row["kind"] == "look"]
     try:
         return [_record(row, number) for number, row in enumerate(looks, 1)]
     except ValueError as error:
         raise ValueError(
-            f"{path} is damaged: {brief(str(error))}. Remove that line, or make the file anew with this version."
+            f"{path} is damaged: {brief(str(error))}. Remove that line, or write the file again with this version."
         ) from error
 
 
@@ -101,7 +152,7 @@ def _check_head(path: str | Path, line: bytes) -> None:
 
 
 class _Look(TypedDict):
-    """A look as it is stored; its results are decoded one by one."""
+    """A record as it is stored; its results are decoded one by one."""
 
     step: Count
     seconds: float
@@ -113,10 +164,23 @@ class _Look(TypedDict):
 
 
 def _record(row: dict[str, Any], number: int) -> Record:
-    held = decode(_Look, row, f"look {number}")
+    held = decode(_Look, row, f"snapshot {number}")
     results = {
-        name: decode(PROBES[name]().result, result, f"look {number}.results.{name}")
-        for name, result in held["results"].items()
-        if name in PROBES
+        name: _result(name, result, f"snapshot {number}.results.{name}") for name, result in held["results"].items()
     }
     return Record(**{name: held[name] for name in _Look.__annotations__} | {"results": results})
+
+
+def _result(name: str, stored: dict[str, Any], where: str) -> Any:
+    kind = result_class(name)
+    return StoredResult(stored, probe=name) if kind is None else decode(kind, stored, where)
+
+
+@cache
+def result_class(probe: str) -> type | None:
+    """The class of a probe's result, by the name of the probe; None for a probe that normscope does not have."""
+    if probe not in RESULTS:
+        return None
+    module, name = RESULTS[probe]
+    found: type = getattr(import_module(f"normscope.monitor.probes.{module}"), name)
+    return found

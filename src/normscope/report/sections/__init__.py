@@ -1,1 +1,1 @@
-"""What each kind of result says and shows: verdicts, charts, tables. One file a kind; each reads plain JSON."""
+"""One file for each kind of result: it turns plain JSON into verdicts, charts and tables."""

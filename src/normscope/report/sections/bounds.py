@@ -1,4 +1,4 @@
-"""What `bounds` found on one layer, or on every layer of a network."""
+"""Results of `bounds` on one layer, or on every layer of a network."""
 
 import math
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _CAPTION = (
 
 
 def bounds_section(title: str, stored: Mapping[str, Any]) -> Section:
-    """From `Bounds.plain()`, or from what `normscope bounds --json` prints of a network."""
+    """The section of `Bounds.plain()`, or of the output of `normscope bounds --json` for a network."""
     layers: dict[str, Bounds] = decode(dict[str, Bounds], stored.get("layers", {"": stored}))
     wrong = [name for name, found in layers.items() if not found.holds]
     units = sum(len(found.units) for found in layers.values())

@@ -1,6 +1,6 @@
-"""The sources' statements, one a row: what was expected, what came out, the verdict; and their figures."""
+"""Statements of the sources: expectation, result and verdict, one in each row, and their figures."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from normscope.papers import entry as claims
 from normscope.papers.entry import Entry, Judged, fitting_curves, stored
@@ -21,11 +21,13 @@ from normscope.report.chart import (
     Axis,
     Band,
     Chart,
+    Heat,
     Line,
     Panel,
+    borders,
+    shared_columns,
 )
 from normscope.report.document import Said, Section, Table
-from normscope.report.reproduction import summary
 
 _GOOD = {claims.REPRODUCED: True, claims.NOT: False, claims.WRONG: False, claims.IN_PART: None}
 _STYLES = (
@@ -41,7 +43,7 @@ _COLUMNS = ("statement", "of", "expected", "came out", "verdict", "n", "scale")
 
 
 def claims_section(title: str, judged: Sequence[Judged], store: Store, *, command: str = "") -> Section:
-    """Statements that did not come out first; those not yet run are in the table alone."""
+    """The section of some statements; statements that were not reproduced are verdicts, all are rows of the table."""
     said = tuple(
         Said(
             _GOOD[one.verdict],
@@ -55,12 +57,11 @@ def claims_section(title: str, judged: Sequence[Judged], store: Store, *, comman
     rows = [
         (one.name, one.entry.title, one.statement.words, one.came_out, one.verdict, one.n, one.scale) for one in judged
     ]
-    entries = list(dict.fromkeys(one.entry for one in judged))
-    charts = [chart for entry in entries if (chart := _chart(entry, store)) is not None]
+    charts = claim_charts(dict.fromkeys(one.entry for one in judged), store)
     return Section(
         title,
         (Said(False, f"{summary(judged)}."), *said),
-        tuple(charts),
+        tuple(charts.values()),
         (Table("Claim by claim", _COLUMNS, rows),),
         ("Rules were written before the runs that they judge; verdicts are computed from stored curves.",),
         {"results": str(store.folder)},
@@ -70,8 +71,14 @@ def claims_section(title: str, judged: Sequence[Judged], store: Store, *, comman
     )
 
 
+def claim_charts(entries: Iterable[Entry], store: Store) -> dict[str, Chart]:
+    """One chart by the name of each entry that has the curves its figure needs."""
+    charts = {entry.name: _chart(entry, store) for entry in entries}
+    return {name: chart for name, chart in charts.items() if chart is not None}
+
+
 def _chart(entry: Entry, store: Store) -> Chart | None:
-    """At the paper's scale if there are curves of it."""
+    """The entry's figure, at the paper's scale where curves of that scale are stored."""
     for scale in ("paper", "small"):
         with fitting_curves(entry):
             panels = entry.panels(stored(entry, store, scale))
@@ -94,4 +101,29 @@ def _panel(panel: claims.Panel) -> Panel:
         ends = [f(x for line in panel.lines for x in line.x) for f in (min, max)]
         lines.append(Line(name, ends, [height, height], GREY, DOTTED))
     across, along = Axis(panel.x, log=panel.log_x), Axis(panel.y, log=panel.log_y)
-    return Panel(panel.title, across, along, tuple(lines), tuple(bands))
+    heat = None if panel.heat is None else _heat(panel.heat)
+    return Panel(panel.title, across, along, tuple(lines), tuple(bands), heat)
+
+
+def _heat(heat: claims.Heat) -> Heat:
+    """The cells on columns that all rows share."""
+    columns, covering = shared_columns(heat.x)
+    values = [
+        [None if place is None else own[place] for place in places]
+        for own, places in zip(heat.z, covering, strict=True)
+    ]
+    return Heat(heat.label, columns, heat.y, borders(columns), borders(heat.y), values, "log", "a run diverged")
+
+
+def summary(judged: Sequence[Judged]) -> str:
+    """One sentence: the number of statements with each verdict."""
+    found = [one.verdict for one in judged]
+    counts = {verdict: found.count(verdict) for verdict in dict.fromkeys(found)}
+    said = f"{len(judged)} statements: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    small = sum(reduced(one) for one in judged)
+    return f"{said}; {small} of these verdicts are at small scale" if small else said
+
+
+def reduced(one: Judged) -> bool:
+    """Whether the verdict was computed from runs at small scale."""
+    return bool(one.parts) and one.scale == "small"

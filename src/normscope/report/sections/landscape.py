@@ -1,4 +1,4 @@
-"""Stored landscapes: networks trained with and without BatchNorm, looked at on the way."""
+"""Stored landscapes: networks trained with and without BatchNorm, measured at intervals."""
 
 import math
 import re
@@ -10,7 +10,7 @@ from normscope.report.sections.training import Course
 
 
 def landscape_courses(runs: Sequence[Mapping[str, Any]]) -> list[Course]:
-    """One a run, with what its windows say."""
+    """One course for each run, with a verdict on its first and last window."""
     return [_course(run) for run in runs]
 
 
@@ -19,14 +19,14 @@ def _course(run: Mapping[str, Any]) -> Course:
     label = f"{run['network']}, {norm}, seed {run['seed']}"
     rows = sorted(run["layers"], key=lambda row: [int(n) for n in re.findall(r"\d+", row["layer"])])
     layers = {row["layer"]: {name: _numbers(row[name]) for name in ("shift", "shift_cosine")} for row in rows}
-    looks = {name: _numbers(values) for name, values in run["looks"].items()}
-    lengths = {len(values) for values in looks.values()}
+    columns = {name: _numbers(values) for name, values in run["looks"].items()}
+    lengths = {len(values) for values in columns.values()}
     if len(lengths) != 1 or any(len(column) not in lengths for own in layers.values() for column in own.values()):
         raise ValueError(f"the columns of {label} have unequal lengths")
     settings = run["settings"] | {"seconds": run["seconds"], "seconds looking": run["seconds_looking"]}
     return Course(
         label,
-        looks,
+        columns,
         layers,
         verdicts=tuple(_said(run)),
         settings=settings,
@@ -35,7 +35,7 @@ def _course(run: Mapping[str, Any]) -> Course:
 
 
 def _said(run: Mapping[str, Any]) -> list[Said]:
-    """The first and the last window, as they are stored."""
+    """One verdict on the first and the last window, as they are stored."""
     if run["diverged_at"] is not None:
         return [Said(False, f"training diverged at step {run['diverged_at']}.")]
     first, last = run["windows"][0], run["windows"][-1]
@@ -44,7 +44,8 @@ def _said(run: Mapping[str, Any]) -> list[Said]:
         f"the loss ended at {float(run['final_loss']):.3g}. Steps {first['first']} to {first['last']}: along the "
         f"gradient the loss spans {float(first['band_mean']):.3g} on average, beta is "
         f"{float(first['beta_median']):.3g} (median); steps {last['first']} to {last['last']}: "
-        f"{float(last['band_mean']):.3g} and {float(last['beta_median']):.3g}, above 2/lr at {share:.0%} of the looks."
+        f"{float(last['band_mean']):.3g} and {float(last['beta_median']):.3g}, "
+        f"above 2/lr at {share:.0%} of the snapshots."
     )
     return [Said(None, text, "beta = max_c ||g(here) - g(c)|| / ||step||", "landscape along the gradient")]
 

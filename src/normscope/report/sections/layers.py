@@ -1,4 +1,4 @@
-"""Charts that go layer by layer: covariate shift, the gradient along depth, activations over time."""
+"""Charts by layer: covariate shift, the gradient along depth, activations over training."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,27 +6,27 @@ from typing import TypeVar
 
 from normscope.report.chart import BLUE, INK, VERMILION, Axis, Band, Chart, Heat, Line, Panel, spans_decades, unit_edges
 
-MOST_LAYERS, MOST_TIMES, MOST_COLUMNS = 8, 12, 240
+MOST_LAYERS, MOST_TIMES, MOST_COLUMNS = 12, 15, 240
 T = TypeVar("T")
 Layers = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 def shift_chart(label: str, steps: Sequence[float], layers: Layers) -> Chart | None:
-    """Of each layer at each look: how far its gradient moved by the update of the layers before it."""
+    """Covariate shift: the change of each layer's gradient by the update of the layers before it, at each snapshot."""
     seen = {name: row for name, row in layers.items() if _any(row.get("shift", ()))}
     if not seen:
         return None
-    looks = [i for i in range(len(steps)) if any(_known(row["shift"], i) for row in seen.values())]
-    looks = some(looks, MOST_COLUMNS)
+    shown = [i for i in range(len(steps)) if any(_known(row["shift"], i) for row in seen.values())]
+    shown = some(shown, MOST_COLUMNS)
     names = tuple(name or "network" for name in seen)
-    across = Axis("look at step", ticks=tuple(f"{steps[i]:g}" for i in looks))
+    across = Axis("step of the snapshot", ticks=tuple(f"{steps[i]:g}" for i in shown))
     along = Axis("layer, in the order they run", ticks=names)
 
     def heat(column: str, name: str, scale: str) -> Heat:
         values = [
-            [row[column][i] if _known(row.get(column, ()), i) else math.nan for i in looks] for row in seen.values()
+            [row[column][i] if _known(row.get(column, ()), i) else math.nan for i in shown] for row in seen.values()
         ]
-        x, y = range(len(looks)), range(len(seen))
+        x, y = range(len(shown)), range(len(seen))
         return Heat(name, x, y, unit_edges(len(x)), unit_edges(len(y)), values, scale, "zero or not defined")
 
     panels = [Panel("||G - G'||, l2", across, along, heat=heat("shift", "||G - G'||", "log"))]
@@ -40,15 +40,15 @@ def shift_chart(label: str, steps: Sequence[float], layers: Layers) -> Chart | N
 
 
 def depth_chart(label: str, steps: Sequence[float], layers: Layers) -> Chart | None:
-    """Norm of the gradient by each layer's output along depth, at the first, middle and last look."""
+    """Norm of the gradient with respect to each layer's output along depth, at the first, middle and last snapshot."""
     seen = {name: row["output_grad_norm"] for name, row in layers.items() if _any(row.get("output_grad_norm", ()))}
-    looks = some([i for i in range(len(steps)) if any(_known(row, i) for row in seen.values())], 3)
-    if len(seen) < 2 or not looks:
+    shown = some([i for i in range(len(steps)) if any(_known(row, i) for row in seen.values())], 3)
+    if len(seen) < 2 or not shown:
         return None
     x = range(len(seen))
     lines = tuple(
         Line(f"step {steps[i]:g}", x, [row[i] if _known(row, i) else math.nan for row in seen.values()], colour)
-        for i, colour in zip(looks, (BLUE, VERMILION, INK), strict=False)
+        for i, colour in zip(shown, (BLUE, VERMILION, INK), strict=False)
     )
     log = spans_decades(*(line.y for line in lines))
     axis = Axis("layer, in the order they run", ticks=tuple(name or "network" for name in seen))
@@ -60,9 +60,10 @@ def depth_chart(label: str, steps: Sequence[float], layers: Layers) -> Chart | N
 def activation_chart(
     label: str, histograms: Mapping[str, Sequence[tuple[float, float, float, Sequence[float]]]]
 ) -> Chart | None:
-    """Ridgelines: the histogram of one unit of a layer at each look, the first at the top."""
-    panels = []
-    for name in some([name for name, held in histograms.items() if held], MOST_LAYERS):
+    """Ridgelines: the histogram of one unit of a layer at each snapshot, the first at the top."""
+    panels: list[Panel] = []
+    names = [name for name, held in histograms.items() if held]
+    for name in some(names, MOST_LAYERS):
         held = some([one for one in histograms[name] if math.isfinite(one[1]) and math.isfinite(one[2])], MOST_TIMES)
         bands = []
         for place, (step, low, high, counts) in enumerate(held):
@@ -76,11 +77,12 @@ def activation_chart(
             steps = tuple(f"{step:g}" for step, *_ in reversed(held))
             panels.append(Panel(name or "network", Axis("activation"), Axis("step", ticks=steps), (), tuple(bands)))
     caption = "The values of one unit over the batch; a ridge that wanders or widens is a distribution that drifts."
-    return Chart(f"Activations over training, {label}", caption, tuple(panels), same_y=False) if panels else None
+    of = f", {MOST_LAYERS} of {len(names)} layers" if len(names) > MOST_LAYERS else ""
+    return Chart(f"Activations over training, {label}{of}", caption, tuple(panels), same_y=False) if panels else None
 
 
 def some(items: Sequence[T], most: int) -> list[T]:
-    """At most so many, evenly chosen, the first and the last among them."""
+    """At most `most` items, evenly chosen, the first and the last among them."""
     if len(items) <= most:
         return list(items)
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]

@@ -1,4 +1,4 @@
-"""A run of `train`: the loss of every step, and what was evaluated on the way."""
+"""A run of `train`: the loss of every step, and the evaluations on the way."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ _EVALUATED = "What was evaluated on the way, at the steps where it was."
 
 
 def losses_section(title: str, stored: Mapping[str, Any]) -> Section:
-    """From what `Training.save` writes."""
+    """The section of a file that `Training.save` wrote."""
     losses = [float(loss) for loss in stored["losses"]]
     evaluations = stored["evaluations"]
     names = list(dict.fromkeys(name for one in evaluations for name in one if name != "step"))
@@ -52,7 +52,7 @@ def _chart(
     start: Sequence[float],
 ) -> Chart:
     lines = tuple(Line(name, x, y, BLUE, marks=len(x) < 40) for name, (x, y) in series.items())
-    # Without a ceiling a diverged run would flatten all that came before it.
+    # Without a ceiling a diverged run would flatten the curve before it.
     ceiling = 10 * start[0] if start else math.nan
     high = ceiling if any(not value <= ceiling for line in lines for value in line.y) and ceiling > 0 else None
     log = spans_decades(*(line.y for line in lines))

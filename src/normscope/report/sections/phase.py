@@ -1,9 +1,10 @@
 """The phase diagram: which trainings survive over learning rate and axis, with the lines of theory and measurement."""
 
 import math
-from bisect import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+
+import numpy as np
 
 from normscope.report.chart import (
     BLUE,
@@ -20,20 +21,20 @@ from normscope.report.chart import (
     Heat,
     Line,
     Panel,
+    borders,
+    shared_columns,
 )
 from normscope.report.document import Said, Section, Table
-from normscope.report.phase import borders, cells_of, title_of
 from normscope.sweeping import Edge, Outcome, PhaseDiagram
 from normscope.sweeping.boundary import Distance
 
-# Colour, dash, and dots for half of it: rungs that agree lie on one another, and each must show.
+# Colour and dash of eta*, and dash of half of eta*. Lines that agree lie on each other, and each must be visible.
 _STYLES = (
     (VERMILION, SOLID, DOTTED),
     (BLUE, DASHED, "1.5 8.5"),
     (GREEN, DASH_DOT, DOTTED),
     (PURPLE, DASHED, "1.5 8.5"),
 )
-_Cell = tuple[list[Outcome], float, str]
 
 
 def phase_section(
@@ -42,7 +43,7 @@ def phase_section(
     """Boundary and best rates as sentences, the diagram with every cell's numbers, the boundary as a table.
 
     Args:
-        lines: name -> (value -> eta*), as `PhaseDiagram.save` takes them.
+        lines: eta* by the name of the line and the value of the axis, as `PhaseDiagram.save` takes them.
     """
     plan, edges = found.plan, found.boundary()
     # A bisected boundary adds cells to the grid's.
@@ -96,7 +97,7 @@ def _verdicts(
 
 
 def _advice(found: PhaseDiagram, best: Edge) -> Said:
-    """The best rate; at an end of those that were tried it is none yet."""
+    """The best learning rate; at an end of the rates that were tried it is not known yet."""
     axis, rates = found.plan.axis, {one.cell.lr for one in found.outcomes if one.cell.value == best.value}
     formula, source = "mean over seeds that all survived", "this sweep"
     ends = {"largest": max(rates), "smallest": min(rates)}
@@ -116,7 +117,7 @@ def _advice(found: PhaseDiagram, best: Edge) -> Said:
 
 
 def _foretold(one: Distance) -> str:
-    """A rung's distance from the boundary, as factors."""
+    """One sentence on the distance of eta* from the boundary, as factors."""
     if not one.n:
         return f"The limit as {one.name} cannot be compared: the boundary lies outside the grid."
     return (
@@ -126,45 +127,80 @@ def _foretold(one: Distance) -> str:
 
 
 def _chart(found: PhaseDiagram, edges: Sequence[Edge], lines: Mapping[str, Mapping[float, float]]) -> Chart:
-    cells = cells_of(found)
-    rates, values = (sorted(set(numbers)) for numbers in zip(*cells, strict=True))
-    grid = [_row(cells, value, rates) for value in values]
+    cells = _cells(found)
+    values = sorted({value for _, value in cells})
+    # A refined boundary has learning rates of its own at every value.
+    rates_at = [sorted(rate for rate, at in cells if at == value) for value in values]
+    rates, covering = shared_columns(rates_at)
+    nothing = (None, "not trained yet")
+    grid = [
+        [nothing if place is None else cells[own[place], value] for place in places]
+        for value, own, places in zip(values, rates_at, covering, strict=True)
+    ]
     heat = Heat(
         "test loss, mean over seeds",
         rates,
         values,
         borders(rates),
         borders(values),
-        [[loss for _, loss, _ in row] for row in grid],
+        [[loss for loss, _ in row] for row in grid],
         "log",
-        "a run exploded, or none is done",
-        [[text.partition("\n")[2] or text for _, _, text in row] for row in grid],
+        "a run exploded",
+        [[text for _, text in row] for row in grid],
     )
     up = min(values) > 0 and len(values) > 1
     panel = Panel(
-        title_of(found), Axis("learning rate", log=True), Axis(found.plan.axis, log=up), _lines(edges, lines), (), heat
+        _title(found), Axis("learning rate", log=True), Axis(found.plan.axis, log=up), _lines(edges, lines), (), heat
     )
     caption = (
-        "Test loss over the grid, the mean over seeds; hatched where at least one seed exploded or none is done. "
-        "Lines: where training stops to survive; the largest stable rate that each cheaper rung gives, and half of it."
+        "Test loss over the grid, the mean over seeds; hatched where at least one seed exploded, empty where none is "
+        "trained yet. Lines: where training stops to survive, with bars from the largest rate that survives to the "
+        "smallest that diverges; the largest stable rate by theory and by measurement, and half of it."
     )
     return Chart("Phase diagram", caption, (panel,), wide=True)
 
 
-def _row(cells: Mapping[tuple[float, float], _Cell], value: float, rates: Sequence[float]) -> list[_Cell]:
-    """The cells of one value, at every rate of the figure: a refined boundary has rates of its own at every value."""
-    own = sorted(rate for rate, at in cells if at == value)
-    ends = borders(own)
-    nothing: _Cell = ([], math.nan, "not trained yet")
-    found = (bisect(ends, rate) - 1 for rate in rates)
-    return [cells[own[i], value] if 0 <= i < len(own) else nothing for i in found]
+def _cells(found: PhaseDiagram) -> dict[tuple[float, float], tuple[float | None, str]]:
+    """Mean test loss over the seeds (nan where one exploded) and the words of each cell, by (learning rate, value)."""
+    gathered: dict[tuple[float, float], list[Outcome]] = {}
+    for one in found.outcomes:
+        gathered.setdefault((one.cell.lr, one.cell.value), []).append(one)
+    return {
+        cell: (
+            float(np.mean([one.test_loss[-1] for one in seeds])),
+            "\n".join(f"seed {one.cell.seed}: {_words(one)}" for one in seeds),
+        )
+        for cell, seeds in gathered.items()
+    }
+
+
+def _words(one: Outcome) -> str:
+    if one.diverged_at is not None:
+        return f"diverged at step {one.diverged_at}, loss at start {one.initial_loss:.4g}"
+    risen = "" if one.rose_at is None else f", above its start at step {one.rose_at}"
+    return f"test loss {one.test_loss[-1]:.4g}, accuracy {one.test_accuracy[-1]:.2%}{risen}"
+
+
+def _title(found: PhaseDiagram) -> str:
+    plan = found.plan
+    model, data = plan.model.rpartition(":")[2], plan.data.rpartition(":")[2]
+    momentum = "" if plan.axis == "momentum" else f", momentum {plan.momentum:g}"
+    return f"{model} on {data}, {plan.loss}{momentum}, {plan.epochs} epoch{'s' if plan.epochs > 1 else ''}"
 
 
 def _lines(edges: Sequence[Edge], lines: Mapping[str, Mapping[float, float]]) -> tuple[Line, ...]:
     seen = [edge for edge in edges if math.isfinite(edge.eta)]
     risen = [edge for edge in edges if math.isfinite(edge.rises)]
     drawn = [
-        Line("boundary: all seeds survive", [e.eta for e in seen], [e.value for e in seen], INK, marks=True),
+        Line(
+            "boundary: all seeds survive",
+            [e.eta for e in seen],
+            [e.value for e in seen],
+            INK,
+            marks=True,
+            x_low=[e.survives for e in seen],
+            x_high=[e.diverges for e in seen],
+        ),
         Line("first rise above the start", [e.rises for e in risen], [e.value for e in risen], INK, DOTTED),
     ]
     for (name, line), (colour, dash, half) in zip(lines.items(), _STYLES, strict=False):

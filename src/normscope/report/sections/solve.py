@@ -1,4 +1,4 @@
-"""What `normscope solve` stored: methods side by side, and GDNP against its bound."""
+"""Results of `normscope solve`: methods side by side, and GDNP against its bound."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,6 +28,7 @@ _STYLE = {
 
 
 def solve_section(title: str, stored: Mapping[str, Any]) -> Section:
+    """The section of the results.json that `normscope solve` writes."""
     methods, target = stored["methods"], float(stored["target"])
     there = {name: run["to_target"] for name, run in methods.items() if run["to_target"] is not None}
     said = []
@@ -38,7 +39,9 @@ def solve_section(title: str, stored: Mapping[str, Any]) -> Section:
     said += [
         Said(False, f"{name} never comes within {target:g} of the best loss.") for name in methods if name not in there
     ]
-    promise, panels = stored["promise"], [_gaps(methods, target, float(stored["best"]))]
+    # Below the rounding of the loss a gap is noise, and zero has no place on a logarithmic axis.
+    floor = 1e-16 * max(abs(float(stored["best"])), 1e-300)
+    promise, panels = stored["promise"], [_gaps(methods, target, floor)]
     if promise is not None:
         # Near the end both are rounding of the loss.
         noise = 1e-12 * max(abs(float(stored["best"])), promise["measured"][0])
@@ -47,11 +50,14 @@ def solve_section(title: str, stored: Mapping[str, Any]) -> Section:
         text = f"GDNP stays {'below' if holds else 'NOT below'} the bound of its theorem at every iterate."
         said.append(Said(holds, text, promise["of"], "linear convergence of GDNP"))
         lines = tuple(
-            Line(name, range(len(promise[key])), promise[key], colour, dash)
+            Line(name, range(len(promise[key])), [max(value, floor) for value in promise[key]], colour, dash)
             for name, key, colour, dash in (("gdnp", "measured", BLUE, SOLID), ("bound", "bound", INK, DASHED))
         )
         panels.append(Panel(promise["of"], Axis("iteration"), Axis("", log=True), lines))
-    caption = "Left, the loss above the best that any method found; right, what the theorem bounds, and its bound."
+    caption = (
+        "Left, the loss above the best that any method found; right, the quantity that the theorem bounds, and its "
+        "bound. Gaps smaller than the rounding of the loss are drawn at it."
+    )
     rows = [
         [name, run["iterations"], run["to_target"], run["gap"][-1], run["seconds"], run["reason"]]
         for name, run in methods.items()
@@ -70,14 +76,11 @@ def solve_section(title: str, stored: Mapping[str, Any]) -> Section:
     )
 
 
-def _gaps(methods: Mapping[str, Any], target: float, best: float) -> Panel:
+def _gaps(methods: Mapping[str, Any], target: float, floor: float) -> Panel:
     longest = max(len(run["gap"]) for run in methods.values())
-    # Below rounding of F a gap is noise.
-    floor = 1e-16 * max(abs(best), 1e-300)
     lines = [
-        Line(name, range(len(run["gap"])), run["gap"], *_STYLE.get(name, (INK, DOTTED)))
+        Line(name, range(len(run["gap"])), [max(gap, floor) for gap in run["gap"]], *_STYLE.get(name, (INK, DOTTED)))
         for name, run in methods.items()
     ]
     lines.append(Line("target", [0, longest - 1], [target, target], INK, DOTTED))
-    lowest = min([gap for run in methods.values() for gap in run["gap"] if gap > 0], default=floor)
-    return Panel("loss above the best", Axis("iteration"), Axis("gap", log=True, low=max(floor, lowest)), tuple(lines))
+    return Panel("loss above the best", Axis("iteration"), Axis("gap", log=True), tuple(lines))

@@ -1,4 +1,4 @@
-"""What `predict` and `measure` found, and whole spectra: the learning rate to use, what limits it, which layer."""
+"""Results of `predict` and `measure`, and whole spectra: the learning rate, its limit, the layer that sets it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ _DASHES = ((BLUE, ""), (VERMILION, DASHED), (GREEN, ""), (INK, DASHED))
 
 
 def prediction_section(title: str, stored: Mapping[str, Any]) -> Section:
-    """From `Prediction.plain()`."""
+    """The section of `Prediction.plain()`."""
     eta, mode = float(stored["eta_star"]), stored["mode"]
     text = _limit(stored)
     if stored["warnings"]:
@@ -55,7 +55,7 @@ def prediction_section(title: str, stored: Mapping[str, Any]) -> Section:
 
 
 def measurement_section(title: str, stored: Mapping[str, Any]) -> Section:
-    """From `Measurement.plain()`."""
+    """The section of `Measurement.plain()`."""
     doubt = f"relative residual {_number(stored['residual']):.1e}"
     source = f"{stored['matrix']}, statistics {stored['stats']!r}, {doubt}"
     said = [Said(None if stored["converged"] else False, _limit(stored), stored["rule"], source)]
@@ -87,7 +87,7 @@ def measurement_section(title: str, stored: Mapping[str, Any]) -> Section:
 
 
 def spectrum_section(title: str, stored: Mapping[str, Any]) -> Section:
-    """From `Spectrum.plain()`."""
+    """The section of `Spectrum.plain()`."""
     import torch
 
     from normscope.curvature import Density
@@ -97,7 +97,7 @@ def spectrum_section(title: str, stored: Mapping[str, Any]) -> Section:
     ends = [f(node for nodes in density.nodes for node in nodes) for f in (min, max)]
     width = max((ends[1] - ends[0]) / 100, 1e-12)
     at = torch.linspace(ends[0] - 3 * width, ends[1] + 3 * width, 400, dtype=torch.float64)
-    # Log scale: below a millionth of the peak a Gaussian's tail says nothing of the spectrum.
+    # Below a millionth of the peak, the tail of a Gaussian is no property of the spectrum.
     curve = density.curve(at, width=width)
     floor = 1e-6 * float(curve.max())
     shown = [value if value > floor else math.nan for value in curve.tolist()]
@@ -118,7 +118,7 @@ def spectrum_section(title: str, stored: Mapping[str, Any]) -> Section:
 
 
 def mean_mode_section(title: str, stored: Mapping[str, Any]) -> Section:
-    """From `MeanMode.plain()`."""
+    """The section of `MeanMode.plain()`."""
     top, share = _number(stored["lambda_max"]), _number(stored["share"])
     said = Said(
         None if stored["converged"] else False,
@@ -141,7 +141,7 @@ def mean_mode_section(title: str, stored: Mapping[str, Any]) -> Section:
 
 
 def _reach(stored: Mapping[str, Any]) -> str:
-    """How far off eta* may be; an earlier file does not say."""
+    """The range in which eta* was measured for similar networks; an earlier file holds no such range."""
     eta, seen = _number(stored["eta_star"]), stored.get("seen")
     if seen is None or math.isinf(eta):
         return ": measure to be sure"
@@ -162,13 +162,13 @@ def _limit(stored: Mapping[str, Any]) -> str:
 
 
 def _start(stored: Mapping[str, Any]) -> list[Said]:
-    """The learning rate to start with; an earlier file names none."""
+    """The learning rate to start with; an earlier file holds none."""
     advice = stored.get("advice")
     return [Said(None, advice, "", "normscope reproduce advice-held-out")] if advice else []
 
 
 def _along(layers: Sequence[Mapping[str, Any]], title: str, names: Sequence[str], label: str) -> Chart | None:
-    # A normalizer has no order parameters of its own: the line goes on to the next layer that has.
+    # A normalizer has no order parameters of its own: the line continues at the next layer.
     layers = [row for row in layers if any(math.isfinite(_number(row.get(name))) for name in names)]
     x, ticks = range(len(layers)), tuple(str(row.get("layer", i)) for i, row in enumerate(layers))
     drawn = [

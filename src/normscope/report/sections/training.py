@@ -1,8 +1,8 @@
-"""Training runs that were looked at, side by side: what a Monitor wrote, or a stored landscape."""
+"""Training runs side by side: the files of a Monitor, or stored landscapes."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from normscope.report.chart import (
@@ -18,22 +18,24 @@ from normscope.report.chart import (
     spans_decades,
 )
 from normscope.report.document import Said, Section, Table
-from normscope.report.observe import BETA_LIMIT
 from normscope.report.sections.layers import activation_chart, depth_chart, shift_chart
 
 _AROUND = "smallest to largest along the gradient"
+BETA_LIMIT = "saturates at 2/lr: only values above it are spikes"
 
 
 @dataclass(frozen=True)
 class Course:
     """One run over its steps.
 
-    looks: a column for every number, nan where a look has none. layers: by layer, its own columns. histograms: by
-    layer, (step, low, high, counts) at each look that took one.
+    Args:
+        columns: one list for each number, one entry for each snapshot; nan where a snapshot lacks the number.
+        layers: the columns of each layer.
+        histograms: (step, low, high, counts) for each unit and each snapshot that took a histogram.
     """
 
     label: str
-    looks: Mapping[str, Sequence[float]]
+    columns: Mapping[str, Sequence[float]]
     layers: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     histograms: Mapping[str, Sequence[tuple[float, float, float, Sequence[float]]]] = field(default_factory=dict)
     verdicts: tuple[Said, ...] = ()
@@ -43,23 +45,21 @@ class Course:
     command: str = ""
 
     def has(self, column: str) -> bool:
-        return any(math.isfinite(v) for v in self.looks.get(column, ()))
+        """Whether any snapshot has a finite number in this column."""
+        return any(math.isfinite(v) for v in self.columns.get(column, ()))
 
 
 def training_section(title: str, courses: Sequence[Course]) -> Section:
-    """All runs in one section: a panel for each run in every figure, on the same scale."""
+    """All runs in one section: every chart has one panel for each run, on the same scale."""
     several = len(courses) > 1
 
     def named(course: Course, said: Said) -> Said:
         return Said(said.good, f"{course.label}: {said.text}", said.formula, said.source) if several else said
 
     charts = [
-        _chart(courses, "Loss along the gradient", "loss_min", _loss, _LOSS_CAPTION),
-        _chart(courses, "Change of the gradient", "grad_change_min", _change, _CHANGE_CAPTION),
-        _chart(courses, "Effective beta-smoothness", "beta", _beta, _BETA_CAPTION),
-        _chart(courses, "Critical step", "critical_step", _critical, _CRITICAL_CAPTION),
-        *(shift_chart(course.label, course.looks["step"], course.layers) for course in courses),
-        *(depth_chart(course.label, course.looks["step"], course.layers) for course in courses),
+        *_landscape_charts(courses),
+        *(shift_chart(course.label, course.columns["step"], course.layers) for course in courses),
+        *(depth_chart(course.label, course.columns["step"], course.layers) for course in courses),
         *(activation_chart(course.label, course.histograms) for course in courses),
     ]
     first = courses[0]
@@ -67,13 +67,30 @@ def training_section(title: str, courses: Sequence[Course]) -> Section:
         title,
         tuple(named(course, said) for course in courses for said in course.verdicts),
         tuple(chart for chart in charts if chart is not None),
-        tuple(_range_table(course) for course in courses if course.looks.get("step")),
+        tuple(_range_table(course) for course in courses if course.columns.get("step")),
         tuple(dict.fromkeys(f"{c.label}: {note}" if several else note for c in courses for note in c.notes)),
         first.settings if not several else {c.label: c.settings for c in courses},
         first.environment if _same(courses) else {f"{c.label}, made on": c.environment for c in courses},
         "\n".join(dict.fromkeys(c.command for c in courses if c.command)),
         ("monitor",),
     )
+
+
+def landscape_chart(label: str, course: Course) -> Chart | None:
+    """All panels along the gradient of one run, one below the other, as far as they were measured."""
+    charts = [chart for chart in _landscape_charts([course]) if chart is not None]
+    panels = tuple(replace(panel, title=chart.title) for chart in charts for panel in chart.panels)
+    caption = " ".join(chart.caption for chart in charts)
+    return Chart(f"Landscape along the gradient, {label}", caption, panels, same_y=False, wide=True) if panels else None
+
+
+def _landscape_charts(courses: Sequence[Course]) -> list[Chart | None]:
+    return [
+        _chart(courses, "Loss along the gradient", "loss_min", _loss, _LOSS_CAPTION),
+        _chart(courses, "Change of the gradient", "grad_change_min", _change, _CHANGE_CAPTION),
+        _chart(courses, "Effective beta-smoothness", "beta", _beta, _BETA_CAPTION),
+        _chart(courses, "Critical step", "critical_step", _critical, _CRITICAL_CAPTION),
+    ]
 
 
 def _same(courses: Sequence[Course]) -> bool:
@@ -93,7 +110,7 @@ def _chart(
     seen = [course for course in courses if course.has(column)]
     if not seen:
         return None
-    drawn = [(course, *series(_where(course.looks, column))) for course in seen]
+    drawn = [(course, *series(_where(course.columns, column))) for course in seen]
     values = [v for _, _, (lines, bands) in drawn for v in _vertical(lines, bands)]
     log = spans_decades(*values)
     panels = tuple(
@@ -107,10 +124,10 @@ def _vertical(lines: Sequence[Line], bands: Sequence[Band]) -> list[Sequence[flo
     return [line.y for line in lines] + [edge for band in bands for edge in (band.low, band.high)]
 
 
-def _where(looks: Mapping[str, Sequence[float]], column: str) -> dict[str, list[float]]:
-    """The looks that have a number in `column`; what diverged to infinity is kept."""
-    rows = [i for i, value in enumerate(looks[column]) if not math.isnan(value)]
-    return {name: [values[i] for i in rows] for name, values in looks.items()}
+def _where(columns: Mapping[str, Sequence[float]], column: str) -> dict[str, list[float]]:
+    """The snapshots that have a number in `column`; infinities are kept."""
+    rows = [i for i, value in enumerate(columns[column]) if not math.isnan(value)]
+    return {name: [values[i] for i in rows] for name, values in columns.items()}
 
 
 _LOSS_CAPTION = (
@@ -155,10 +172,10 @@ def _critical(seen: Mapping[str, Sequence[float]]) -> tuple[str, Series]:
 
 
 def _range_table(course: Course) -> Table:
-    """Of every column: at the first and last look that has it, and its range."""
+    """The value of every column at the first and last snapshot that has it, and its range."""
     rows = []
-    for name, values in course.looks.items():
+    for name, values in course.columns.items():
         known = [value for value in values if not math.isnan(value)]
         if known and name != "step":
             rows.append([name, known[0], known[-1], min(known), max(known), len(known)])
-    return Table(f"Numbers of {course.label}", ("quantity", "first", "last", "smallest", "largest", "looks"), rows)
+    return Table(f"Numbers of {course.label}", ("quantity", "first", "last", "smallest", "largest", "snapshots"), rows)

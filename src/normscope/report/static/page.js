@@ -1,6 +1,6 @@
 "use strict";
-// Draws the charts of the JSON island, sorts tables, switches the theme and, behind a server, follows new rows.
-// Labels are the user's: they are set as text, never parsed as markup.
+// Draws the charts of the JSON element, sorts tables, switches the theme and, behind a server, follows new rows.
+// Labels come from the user: they are set as text, never parsed as markup.
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
   const MARGIN = { left: 62, right: 14, top: 10, bottom: 42 }, BAR = 66, LEVELS = 64, NEAR = 14, MOST_KEYS = 10;
@@ -9,7 +9,7 @@
     linear: ["#00224e", "#123570", "#3b496c", "#575d6d", "#707173", "#8a8678", "#a59c74", "#c3b369", "#e1cc55", "#fee838"],
     cosine: ["#2d004b", "#6950a0", "#a89cc8", "#d9d8ea", "#f6f6f7", "#fde0b6", "#f9a95d", "#c96c0c", "#7f3b08"].reverse(),
   };
-  const kept = new Map(); // What the reader chose (hidden series, zoom), by chart title, so that a refresh keeps it.
+  const kept = new Map(); // Hidden series and zoom by chart title, so that a refresh keeps the reader's choice.
 
   const el = (name, attributes = {}, ...children) => {
     const node = document.createElement(name);
@@ -26,7 +26,7 @@
   const finite = (v) => typeof v === "number" && Number.isFinite(v);
   const colour = (index) => `var(--c${index % 8})`;
 
-  // Numbers: all digits in tips and tables, few on axes.
+  // Numbers have all digits in tips and tables, few on axes.
   const exact = (v) => (typeof v === "string" ? v : v === null ? "-" : String(+v.toPrecision(9)));
   const SUPER = { "-": "\u207b", 0: "\u2070", 1: "\u00b9", 2: "\u00b2", 3: "\u00b3", 4: "\u2074", 5: "\u2075",
     6: "\u2076", 7: "\u2077", 8: "\u2078", 9: "\u2079" };
@@ -100,7 +100,7 @@
     }
     legend() {
       const all = this.series();
-      if (!all.size || all.size > MOST_KEYS) return; // Ridges: the axis names them.
+      if (!all.size || all.size > MOST_KEYS) return; // The vertical axis names the ridges.
       const bar = el("div", { class: "legend", role: "group", "aria-label": "Show or hide" });
       for (const [name, { kind, one }] of all) {
         const key = svg("svg", { width: 26, height: 10, "aria-hidden": "true" });
@@ -228,6 +228,11 @@
       const style = { stroke: colour(one.colour), "stroke-width": 1.6, fill: "none", "stroke-dasharray": one.dash, "stroke-linejoin": "round" };
       const d = one.joined ? this.path(one.x, one.y) : "";
       group.append(svg("path", { d, ...style }));
+      if (one.x_low) one.x_low.forEach((low, i) => {
+        const ends = [low, one.x_high[i]];
+        if (ends.every((v) => finite(v) && !(this.x.log && v <= 0)) && finite(one.y[i]) && !(this.y.log && one.y[i] <= 0))
+          group.append(svg("path", { d: this.path(ends, [one.y[i], one.y[i]]), ...style, "stroke-width": 0.8, "stroke-dasharray": "" }));
+      });
       if (one.marks || one.x.length === 1 || (!one.dash && one.x.length <= 40)) one.x.forEach((v, i) => {
         if (finite(v) && finite(one.y[i]) && !(this.y.log && one.y[i] <= 0))
           group.append(svg("circle", { cx: this.x(v), cy: this.y(one.y[i]), r: one.joined ? 2 : 4, fill: colour(one.colour) }));
@@ -261,6 +266,7 @@
       hatch.append(svg("rect", { width: 6, height: 6, fill: "var(--paper)" }), svg("line", { x1: 0, x2: 0, y1: 0, y2: 6, stroke: "var(--rule)", "stroke-width": 2 }));
       defs.append(hatch);
       heat.values.forEach((row, j) => row.forEach((v, i) => {
+        if (v === null) return; // No cell is here.
         const known = finite(v) && (heat.scale !== "log" || v > 0);
         const level = known ? Math.round(Math.min(Math.max(place(v), 0), 1) * LEVELS) : -1;
         const [x0, x1] = [this.x(heat.x_edges[i]), this.x(heat.x_edges[i + 1])];
@@ -277,7 +283,7 @@
       for (const v of ticks(where, size / 40)) this.root.append(svg("text", { x: left + 14, y: where(v) + 4 }, short(v)));
     }
 
-    // Reading values: by pointer, touch or arrow keys.
+    // Values are read by pointer, touch or arrow keys.
     point(event) {
       const box = this.root.getBoundingClientRect();
       return [((event.clientX - box.left) * this.width) / box.width, ((event.clientY - box.top) * this.height) / box.height];
@@ -343,7 +349,7 @@
         const [i, j] = at, x0 = this.x(heat.x_edges[i]), y0 = this.y(heat.y_edges[j + 1]);
         this.over.append(svg("rect", { class: "cross", x: x0, y: y0, width: this.x(heat.x_edges[i + 1]) - x0, height: this.y(heat.y_edges[j]) - y0, "stroke-width": 2 }));
         const v = heat.values[j][i], named = (axis, value) => `${axis.label} ${axis.ticks ? axis.ticks[value] : exact(value)}`;
-        const said = `${heat.name}: ${finite(v) ? exact(v) : heat.blank}${heat.texts ? "\n" + heat.texts[j][i] : ""}`;
+        const said = `${heat.name}: ${finite(v) ? exact(v) : v === null ? "no cell" : heat.blank}${heat.texts ? "\n" + heat.texts[j][i] : ""}`;
         return tell(this, `${named(x, heat.x[i])}, ${named(y, heat.y[j])}`, said, this.x(heat.x[i]), y0);
       }
       const value = this.stops[at[0]], place = this.x(value), { lines, bands } = this.shown(), said = [];
@@ -375,7 +381,7 @@
   }
   Drawn.count = 0;
 
-  // The tip: beside what it speaks of, inside the window.
+  // The tip stands beside its point, inside the window.
   const tip = document.getElementById("tip");
   function tell(drawn, head, text, px, py) {
     const box = drawn.root.getBoundingClientRect(), k = box.width / drawn.width;

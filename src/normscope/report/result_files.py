@@ -1,52 +1,39 @@
-"""What lies in a file or folder, known by what it holds and not by its name."""
+"""Sections of what normscope stored: the kind of a file is known by its content, never by its name.
+
+The module that makes the sections of a kind is imported when a file of that kind is read.
+"""
 
 import json
 import math
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from normscope.decoding import check_file, decode, parsed
 from normscope.messages import brief, quoted
-from normscope.monitor.sinks.jsonl import read_jsonl, records_of
-from normscope.papers import Store, all_entries, all_experiments, judge
-from normscope.report import kinds
+from normscope.report import result_schemas as schemas
 from normscope.report.document import Section
-from normscope.report.sections.bounds import bounds_section
-from normscope.report.sections.claims import claims_section
-from normscope.report.sections.demo import demo_section
-from normscope.report.sections.landscape import landscape_courses
-from normscope.report.sections.losses import losses_section
-from normscope.report.sections.monitor import monitor_course
-from normscope.report.sections.phase import phase_section
-from normscope.report.sections.solve import solve_section
-from normscope.report.sections.stability import (
-    mean_mode_section,
-    measurement_section,
-    prediction_section,
-    spectrum_section,
-)
 from normscope.report.sections.training import Course, training_section
-from normscope.sweeping.diagram import PhaseDiagram, diagram, lines_file, stored_command, stored_lines
-from normscope.sweeping.journal import Journal
-from normscope.sweeping.running import JOURNAL
 
 Lines = dict[str, dict[float, float]]
-_SQLITE = b"SQLite format 3\0"
+# The journal's name in `sweeping.running`, which is not imported where no sweep is read.
+JOURNAL = "sweep.sqlite"
 _IN_FOLDERS = ("monitor.jsonl", JOURNAL, "results.json")
-_KINDS: dict[str, tuple[Any, Callable[[str, Mapping[str, Any]], Section]]] = {
-    "prediction": (kinds.Prediction, prediction_section),
-    "measurement": (kinds.Measurement, measurement_section),
-    "spectrum": (kinds.Spectrum, spectrum_section),
-    "mean_mode": (kinds.MeanMode, mean_mode_section),
-    "bounds": (Any, bounds_section),
-    "training": (kinds.Training, losses_section),
-    "comparison": (kinds.Comparison, solve_section),
+_SQLITE = b"SQLite format 3\0"
+# By kind: the values that the file must hold, and the module and function of `report.sections` that read them.
+_KINDS: dict[str, tuple[Any, str, str]] = {
+    "prediction": (schemas.Prediction, "stability", "prediction_section"),
+    "measurement": (schemas.Measurement, "stability", "measurement_section"),
+    "spectrum": (schemas.Spectrum, "stability", "spectrum_section"),
+    "mean_mode": (schemas.MeanMode, "stability", "mean_mode_section"),
+    "bounds": (Any, "bounds", "bounds_section"),
+    "training": (schemas.Training, "losses", "losses_section"),
+    "comparison": (schemas.Comparison, "solve", "solve_section"),
 }
-# What a section raises for values of the right types that do not belong together.
+# Errors that a section raises for values that have the right types and do not belong together.
 _CONTRADICTIONS = (LookupError, TypeError, AttributeError, StopIteration, ValueError, ArithmeticError, RuntimeError)
 _TITLES = {"comparison": "Solve", "mean_mode": "Mean mode"}
 _KNOWN = (
@@ -56,10 +43,10 @@ _KNOWN = (
 
 
 def sections_of(paths: Sequence[Path], *, live: bool = False) -> list[Section]:
-    """Training runs together in one section, side by side; every other result in its own.
+    """The sections of some files and folders: all training runs in one section, every other result in its own.
 
     Args:
-        live: a run that has begun and holds nothing yet is waited for, not refused.
+        live: whether a run that has begun and holds no snapshot yet is accepted.
     """
     claims = [_claims(path) for path in paths if _reproduced(path)]
     files = [file for path in paths if not _reproduced(path) for file in files_of(path, live=live)]
@@ -73,7 +60,7 @@ def sections_of(paths: Sequence[Path], *, live: bool = False) -> list[Section]:
 
 
 def files_of(path: Path, *, live: bool = False) -> list[Path]:
-    """The file itself, or those of a folder that normscope wrote; of a sweep's, the journal where it is followed."""
+    """The file itself, or the files of normscope in a folder; for a sweep that is followed, its journal."""
     if not path.exists():
         raise ValueError(f"There is no file or folder {path}. Name what normscope wrote: a run's folder, or a file.")
     if not path.is_dir():
@@ -81,7 +68,7 @@ def files_of(path: Path, *, live: bool = False) -> list[Path]:
         return [path]
     if _reproduced(path):
         return _reproduced(path)
-    # A sweep's stored diagram has the lines too, which its journal has not.
+    # The stored diagram of a sweep holds the lines of eta*, which the journal does not hold.
     stored = [] if live and (path / JOURNAL).exists() else sorted(path.glob("phase-*.json"))
     names = [name for name in _IN_FOLDERS if not (stored and name == JOURNAL)]
     held = [path / name for name in names if (path / name).is_file()] + stored
@@ -91,12 +78,19 @@ def files_of(path: Path, *, live: bool = False) -> list[Path]:
 
 
 def _reproduced(path: Path) -> list[Path]:
-    """The files of `normscope reproduce` in a folder of its."""
+    """The files that `normscope reproduce` wrote to a folder."""
+    if not path.is_dir() or not any(path.glob("*.json")):
+        return []
+    from normscope.papers import all_experiments
+
     return [path / f"{name}.json" for name in all_experiments() if (path / f"{name}.json").is_file()]
 
 
 def _claims(folder: Path) -> Section:
-    """Every statement that reads some of what is stored there."""
+    """The section of all statements that read some of the runs stored in the folder."""
+    from normscope.papers import Store, all_entries, judge
+    from normscope.report.sections.claims import claims_section
+
     store, held = Store(folder), {path.stem for path in _reproduced(folder)}
     chosen = [entry for entry in all_entries().values() if held & {experiment.name for experiment in entry.needs}]
     with _readable(folder):
@@ -106,7 +100,7 @@ def _claims(folder: Path) -> Section:
 
 @contextmanager
 def _readable(place: Path) -> Iterator[None]:
-    """One message for values that have the right types and contradict one another."""
+    """Turns an error about values that contradict one another into one message with the name of the file."""
     try:
         yield
     except _CONTRADICTIONS as error:
@@ -115,12 +109,12 @@ def _readable(place: Path) -> Iterator[None]:
         said = brief(" ".join(str(error).split()))
         raise ValueError(
             f"{place} looks like a result of normscope's and lacks some of it ({type(error).__name__}: {said}). "
-            "Make it anew with this version."
+            "Write it again with this version."
         ) from error
 
 
 def _label(file: Path, files: Sequence[Path]) -> str:
-    """As short as tells files apart."""
+    """The shortest name that differs from those of the other files."""
     generic = file.name in _IN_FOLDERS or file.stem == "monitor"
     label = file.resolve().parent.name if generic else file.stem
     others = [other for other in files if other != file and label in (other.stem, other.resolve().parent.name)]
@@ -128,6 +122,7 @@ def _label(file: Path, files: Sequence[Path]) -> str:
 
 
 def _told_apart(courses: Sequence[Course]) -> list[Course]:
+    """The courses with a number after each label that came before."""
     seen: dict[str, int] = {}
     found = []
     for course in courses:
@@ -153,25 +148,30 @@ def _read(file: Path, label: str, live: bool) -> list[Course | Section]:
 
 
 def _monitor(file: Path, label: str, live: bool) -> Course:
-    head = file.read_bytes().partition(b"\n")
-    if not head[1] and not head[0].rstrip().endswith(b"}") and head[0].startswith(b'{"kind"'):
+    from normscope.monitor.sinks.jsonl import MOST_HEAD, stored_run
+    from normscope.report.sections.monitor import monitor_course
+
+    with file.open("rb") as opened:
+        head = opened.readline(MOST_HEAD)
+    if not head.rstrip().endswith(b"}") and not head.endswith(b"\n") and head.startswith(b'{"kind"'):
         raise ValueError(f"{file} is half-written: it ends within its first line. The run had hardly begun.")
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        heads = [row for row in read_jsonl(file) if row["kind"] == "run"]
-        records = records_of(file)
-    if not records and said and not live:
-        raise ValueError(f"{file} is half-written: its only look was cut short. Let the run go on to the next.")
-    if not records and not live:
+    run = stored_run(file)
+    if not run.records and run.notes and not live:
+        raise ValueError(f"{file} is half-written: its only snapshot was cut short. Let the run go on.")
+    if not run.records and not live:
         raise ValueError(
-            f"{file} holds no look yet: its run has only begun, or ended before one. Follow it with --serve."
+            f"{file} holds no snapshot yet: its run has only begun, or ended before one. Follow it with --serve."
         )
-    notes = dict.fromkeys(str(one.message).replace(str(file), file.name) for one in said)
+    notes = tuple(note.replace(str(file), file.name) for note in run.notes)
     with _readable(file):
-        return monitor_course(label, records, decode(kinds.Head, heads[-1], "its header"), tuple(notes))
+        return monitor_course(label, run.records, decode(schemas.Head, run.headers[-1], "its header"), notes)
 
 
 def _journal(file: Path, label: str, live: bool) -> list[Section]:
+    from normscope.report.sections.phase import phase_section
+    from normscope.sweeping.diagram import diagram
+    from normscope.sweeping.journal import Journal
+
     found = []
     with Journal(file, readonly=True) as journal:
         for key, plan in journal.plans().items():
@@ -187,7 +187,9 @@ def _journal(file: Path, label: str, live: bool) -> list[Section]:
 
 
 def _lines_beside(journal: Path, plan: str) -> tuple[Lines, str, list[str]]:
-    """What theory and measurement say of a plan, and the command that found it; a note where that file is damaged."""
+    """eta* by theory and by measurement for a plan, the command that computed it, and a note on a damaged file."""
+    from normscope.sweeping.diagram import lines_file, stored_command, stored_lines
+
     place = lines_file(journal.parent, plan)
     try:
         return (stored_lines(place), stored_command(place), []) if place.is_file() else ({}, "", [])
@@ -201,11 +203,11 @@ def _stored(file: Path, label: str) -> list[Course | Section]:
     except UnicodeDecodeError:
         raise ValueError(f"{file} is a foreign file, neither text nor a journal. A report reads {_KNOWN}.") from None
     except json.JSONDecodeError as error:
-        # What ends before its JSON does was being written; what is no JSON before its end is somebody else's.
+        # A file that ends before its JSON does was being written; a file with an error before its end is foreign.
         if error.doc.lstrip()[:1] in ("{", "[") and (
             error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated")
         ):
-            raise ValueError(f"{file} is half-written: its JSON ends within itself. Make it anew.") from None
+            raise ValueError(f"{file} is half-written: its JSON ends within itself. Write it again.") from None
         raise ValueError(f"{file} is a foreign file: no JSON ({error}). A report reads {_KNOWN}.") from None
     except ValueError as error:
         raise ValueError(f"{file} is a foreign file: {error}. A report reads {_KNOWN}.") from None
@@ -217,7 +219,7 @@ def _stored(file: Path, label: str) -> list[Course | Section]:
 
 
 def _before_schemas(held: Any) -> bool:
-    """Runs of a demo or landscapes as bare lists; what solve and bounds printed."""
+    """Whether these are values as an early version wrote them: bare lists of runs, solve or bounds without a kind."""
     if isinstance(held, list):
         first = held[0].keys() if held and isinstance(held[0], dict) else set()
         return {"task", "training"} <= first or {"looks", "windows"} <= first
@@ -231,22 +233,30 @@ def _before_schemas(held: Any) -> bool:
 def _known(file: Path, label: str, held: Any) -> list[Course | Section]:
     if _before_schemas(held):
         raise ValueError(
-            f"{file} was written by an earlier normscope, without kind and schema. Make it anew with this."
+            f"{file} was written by an earlier normscope, without kind and schema. Write it again with this version."
         )
     if not isinstance(held, dict):
         return []
     if held.get("kind") in ("demo", "landscapes"):
         _check_schema(file, held)
         if held["kind"] == "landscapes":
-            return list(landscape_courses(decode(kinds.Landscapes, held)["runs"]))
-        return [demo_section("What BatchNorm changed", decode(kinds.Demo, held)["runs"])]
+            from normscope.report.sections.landscape import landscape_courses
+
+            return list(landscape_courses(decode(schemas.Landscapes, held)["runs"]))
+        from normscope.report.sections.demo import Demo, demo_section
+
+        return [demo_section("What BatchNorm changed", decode(Demo, held)["runs"])]
     kind = held.get("kind")
     if isinstance(kind, str) and kind in _KINDS:
         _check_schema(file, held)
         title = _TITLES.get(kind, kind.capitalize())
-        wanted, section = _KINDS[kind]
+        wanted, module, name = _KINDS[kind]
+        section = getattr(import_module(f"normscope.report.sections.{module}"), name)
         return [section(title if label == kind else f"{title}, {label}", decode(wanted, held))]
     if {"plan", "cells"} <= held.keys():
+        from normscope.report.sections.phase import phase_section
+        from normscope.sweeping.diagram import PhaseDiagram, stored_command, stored_lines
+
         stored, lines = PhaseDiagram.load(file), stored_lines(file)
         return [phase_section(f"Phase diagram, {label}", stored, lines, command=stored_command(file))]
     return []

@@ -1,26 +1,23 @@
-"""Pages in files."""
+"""The page of some sections as one HTML file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from normscope.invocation import command
 from normscope.report.document import Section
 from normscope.report.page import page
-from normscope.report.phase import phase_figure
-from normscope.report.sections.phase import phase_section
-from normscope.saving import check_folder, save_figure, save_text
-from normscope.sweeping import PhaseDiagram
+from normscope.saving import check_folder, save_text
 
 MOST_BYTES = 6_000_000
 
 
 def report_page(sections: Sequence[Section]) -> str:
-    """The page of these sections, with the command that is running as what made it."""
+    """The page of these sections, with the running command as the command that made it."""
     return page(sections, title=title_of(sections), command=command())
 
 
 def write_report(sections: Sequence[Section], path: str | Path) -> Path:
-    """Writes the page; a folder that is missing is made."""
+    """Writes the page to a file; a missing folder is created. Returns the path."""
     path = Path(path)
     text = page_for(sections, path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -29,7 +26,7 @@ def write_report(sections: Sequence[Section], path: str | Path) -> Path:
 
 
 def page_for(sections: Sequence[Section], path: Path) -> str:
-    """The page that will be written to `path`; refuses a place or a size that cannot be, before anything is written."""
+    """The page for `path`. Raises ValueError if the path or the size of the page is not allowed; writes nothing."""
     if path.is_dir():
         raise ValueError(f"A report is one file, and {path} is a folder. Name a file in it, such as report.html.")
     check_folder(path.parent, f"The place of {path.name}")
@@ -43,15 +40,5 @@ def page_for(sections: Sequence[Section], path: Path) -> str:
 
 
 def title_of(sections: Sequence[Section]) -> str:
+    """The title of the page."""
     return sections[0].title if len(sections) == 1 else f"{len(sections)} results"
-
-
-def write_phase(found: PhaseDiagram, lines: Mapping[str, Mapping[float, float]], folder: Path) -> list[Path]:
-    """Writes a sweep's numbers, figure and page, named by the plan's hash; their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    stem = folder / f"phase-{found.plan.hash[:8]}"
-    written = [stem.with_suffix(ending) for ending in (".json", ".png", ".html")]
-    found.save(written[0], lines=lines)
-    save_figure(phase_figure(found, lines), written[1], dpi=150)
-    write_report([phase_section("Phase diagram", found, lines, command=command())], written[2])
-    return written

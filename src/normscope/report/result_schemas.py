@@ -1,9 +1,8 @@
-"""What each kind of stored result must hold, as far as its page reads it; more is let through as it is."""
+"""Schemas of stored results: the values that the page of each kind reads. Other values are let through unchanged."""
 
 from typing import Annotated, Any, NotRequired, TypedDict
 
 from normscope.decoding import Count, Positive, Range
-from normscope.demo import DemoRun
 
 Cell = str | bool | float | None
 Numbers = list[float | None]
@@ -114,10 +113,6 @@ class Comparison(TypedDict):
     command: NotRequired[str]
 
 
-class Demo(TypedDict):
-    runs: list[DemoRun]
-
-
 class Window(TypedDict):
     first: Count
     last: Count
@@ -152,7 +147,7 @@ class Landscapes(TypedDict):
 
 
 class Head(TypedDict):
-    """The first line of a Monitor's file."""
+    """Schema of the first line of a Monitor's file."""
 
     environment: NotRequired[dict[str, Any]]
     command: NotRequired[str]

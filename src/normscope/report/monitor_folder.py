@@ -1,4 +1,4 @@
-"""What `normscope monitor` leaves behind: verdicts first, then notes, numbers and figures."""
+"""The files that `normscope monitor` writes: a summary, the table of snapshots and the figures."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,37 +7,54 @@ from typing import Any
 import pandas as pd
 
 from normscope.monitor.record import Record, frame_of, latest_verdicts
-from normscope.report.observe import figures
+from normscope.report.chart import Chart
+from normscope.report.drawing import draw
+from normscope.report.sections.layers import activation_chart, shift_chart
+from normscope.report.sections.monitor import monitor_course
+from normscope.report.sections.training import landscape_chart
 from normscope.saving import save_figure, save_text
 
 
 def write_monitor(
     records: Sequence[Record], notes: Sequence[str], outcome: str, settings: dict[str, Any], folder: Path
 ) -> list[Path]:
-    """Writes looks.csv, the figures and summary.md; returns their paths."""
+    """Writes summary.md, looks.csv and the figures; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     table = frame_of(records)
     written = [folder / "summary.md", folder / "looks.csv"]
     save_text(written[1], table.to_csv(index=False))
-    drawn = figures(records)
-    for name, figure in drawn.items():
+    drawn = monitor_charts(records, settings)
+    for name, chart in drawn.items():
         written.append(folder / name)
-        save_figure(figure, written[-1], dpi=150)
+        save_figure(draw(chart), written[-1], dpi=150)
     errors = dict.fromkeys(f"{name}: {text}" for record in records for name, text in record.errors.items())
     parts = [
-        "# What the Monitor saw",
+        "# Results of the Monitor",
         outcome,
-        "## What it means",
+        "## Verdicts",
         _list([str(verdict) for verdict in latest_verdicts(records)]) or "Nothing was measured.",
         *(["## Not measured", _list(errors)] if errors else []),
         *(["## Notes", _list(notes)] if notes else []),
         "## Numbers",
         _numbers(table),
         *[f"![{name}]({name})" for name in drawn],
-        f"Verdicts are those of the last look; all looks are in looks.csv and monitor.jsonl. {_made(settings)}",
+        "The verdicts are those of the last snapshot; all snapshots are in looks.csv and monitor.jsonl. "
+        f"{_made(settings)}",
     ]
     save_text(written[0], "\n\n".join(parts) + "\n")
     return written
+
+
+def monitor_charts(records: Sequence[Record], settings: dict[str, Any]) -> dict[str, Chart]:
+    """Charts by the name of their file; only what was measured has one."""
+    label = f"training of {settings['model']}"
+    course = monitor_course(label, records, settings)
+    charts = {
+        "landscape.png": landscape_chart(label, course),
+        "shift.png": shift_chart(label, course.columns["step"], course.layers),
+        "activations.png": activation_chart(label, course.histograms),
+    }
+    return {name: chart for name, chart in charts.items() if chart is not None}
 
 
 def _list(items: Any) -> str:
@@ -45,7 +62,7 @@ def _list(items: Any) -> str:
 
 
 def _numbers(table: pd.DataFrame) -> str:
-    """One row a column of the table: at the first and last look that has it, and its range."""
+    """A Markdown table: for each column its value at the first and last snapshot that has it, and its range."""
     lines = ["| | first | last | smallest | largest |", "| --- | --- | --- | --- | --- |"]
     for name in table.columns:
         values = table[name].dropna()

@@ -9,8 +9,10 @@ import torch
 from torch import nn
 
 from normscope.monitor import Monitor, Record
-from normscope.report.monitor import write_monitor
-from normscope.report.observe import BETA_LIMIT, figures
+from normscope.report.chart import DASHED
+from normscope.report.drawing import draw
+from normscope.report.monitor_folder import monitor_charts, write_monitor
+from normscope.report.sections.training import BETA_LIMIT
 
 
 def _watched(measure, *, steps=5):
@@ -34,42 +36,46 @@ def full():
 
 
 def test_the_bands_and_the_limit_are_the_records(full):
-    figure = figures(full.records)["landscape.png"]
-    loss, change, beta, step = figure.axes
+    chart = monitor_charts(full.records, full.settings())["landscape.png"]
+    loss, change, beta, step = chart.panels
     looks = full.frame().dropna(subset="beta")
-    shown = {line.get_label(): line.get_ydata() for ax in figure.axes for line in ax.lines}
-    assert list(shown["training loss"]) == list(looks["loss"])
-    assert list(shown["effective beta"]) == list(looks["beta"])
-    assert list(shown[BETA_LIMIT]) == [20.0] * len(looks)
+    shown = {line.name: line for panel in chart.panels for line in panel.lines}
+    assert list(shown["loss of the batch"].y) == list(looks["loss"])
+    assert list(shown["effective beta"].y) == list(looks["beta"])
+    assert list(shown[f"2/lr ({BETA_LIMIT})"].y) == [20.0] * len(looks)
     assert BETA_LIMIT == "saturates at 2/lr: only values above it are spikes"
-    assert next(line for line in beta.lines if line.get_label() == BETA_LIMIT).get_linestyle() == "--"
-    assert list(shown["the loss is no worse up to"]) == list(looks["critical_step"])
-    for ax, low, high in ((loss, "loss_min", "loss_max"), (change, "grad_change_min", "grad_change_max")):
-        edges = [list(line.get_ydata()) for line in ax.lines]
-        assert list(looks[low]) in edges
-        assert list(looks[high]) in edges
-    assert list(step.lines[0].get_xdata()) == [0, 2, 4]
+    assert next(line for line in beta.lines if BETA_LIMIT in line.name).dash == DASHED
+    assert list(shown["the loss is no worse up to"].y) == list(looks["critical_step"])
+    for panel, low, high in ((loss, "loss_min", "loss_max"), (change, "grad_change_min", "grad_change_max")):
+        (band,) = panel.bands
+        assert list(band.low) == list(looks[low])
+        assert list(band.high) == list(looks[high])
+    assert list(step.lines[0].x) == [0, 2, 4]
+    for ax, panel in zip(draw(chart).axes, chart.panels, strict=True):
+        assert [list(line.get_ydata()) for line in ax.lines] == [list(line.y) for line in panel.lines]
+        assert len(ax.collections) == len(panel.bands)
 
 
 def test_shift_and_activations_are_the_records(full):
-    drawn = figures(full.records)
-    assert sorted(drawn) == ["activations.png", "landscape.png", "shift.png"]
+    charts = monitor_charts(full.records, full.settings())
+    assert sorted(charts) == ["activations.png", "landscape.png", "shift.png"]
     layers = full.layers().dropna(subset="shift")
-    shifts, cosines = (ax.images[0].get_array() for ax in drawn["shift.png"].axes[:2])
+    shifts, cosines = (panel.heat.values for panel in charts["shift.png"].panels)
     for row, layer in enumerate(("0", "2")):
         seen = layers.query(f"layer == '{layer}'")
-        assert shifts[row].tolist() == list(seen["shift"])
-        assert cosines[row].tolist() == pytest.approx(list(seen["shift_cosine"]), nan_ok=True)
-    titles = [ax.get_title() for ax in drawn["activations.png"].axes]
+        assert shifts[row] == list(seen["shift"])
+        assert cosines[row] == pytest.approx(list(seen["shift_cosine"]), nan_ok=True)
+    titles = [panel.title for panel in charts["activations.png"].panels]
     channels = full.records[0].results["activations"].channels
     assert titles[:3] == [f"{layer}, channel {channel}" for layer, channel in zip("012", channels, strict=True)]
 
 
 def test_only_what_was_measured_is_drawn():
-    light = figures(_watched("light", steps=1).records)
+    monitor = _watched("light", steps=1)
+    light = monitor_charts(monitor.records, monitor.settings())
     assert list(light) == ["landscape.png"]
-    assert len(light["landscape.png"].axes) == 1
-    assert figures([]) == {}
+    assert len(light["landscape.png"].panels) == 1
+    assert monitor_charts([], monitor.settings()) == {}
 
 
 def test_numbers_that_are_not_finite_are_drawn_around(full, tmp_path):
@@ -81,8 +87,8 @@ def test_numbers_that_are_not_finite_are_drawn_around(full, tmp_path):
         seen = results["activations"]
         results["activations"] = replace(seen, edges=((math.nan, math.nan),) * len(seen.layers))
         broken.append(replace(record, loss=math.nan, results=results))
-    for name, figure in figures(broken).items():
-        figure.savefig(tmp_path / name)
+    for name, chart in monitor_charts(broken, full.settings()).items():
+        draw(chart).savefig(tmp_path / name)
         assert (tmp_path / name).stat().st_size > 5000
 
 
