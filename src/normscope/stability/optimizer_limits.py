@@ -22,9 +22,8 @@ grows with every step: eta* is that of the next one. Learning rates that differ 
 is that of the largest rate, the others in proportion, P divided by their share of it. Beyond eta* the iteration grows
 along the top eigenvector. Parameters that the optimizer has never had a gradient of do not move, and have no part in
 it.
-Sources: Wei et al. 2019, Eq. (7) for momentum; the others from the same two-term recursion
-x_{t+1} = (1 + a) x_t - a x_{t-1} - eta (...), whose characteristic root passes -1 at eta* (checked by running it); for
-Adam this is arXiv 2207.14484.
+Sources: seed 002, Eq. (7) for momentum; the others from the same two-term recursion x_{t+1} = (1 + a) x_t - a x_{t-1}
+- eta (...), whose characteristic root passes -1 at eta* (checked by running it); for Adam this is arXiv 2207.14484.
 """
 
 from collections.abc import Callable, Mapping, Sequence

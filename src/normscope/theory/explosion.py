@@ -21,10 +21,8 @@ trace of P D (I - 11^T/B) D P is the numerator, up to (B-1)/B, and the preactiva
     B = inf   rate = E d^2 / Var f,  relu: pi/(pi-1) = 1.467, which is the mean-field theory's ratio of q_tilde
 
 Holds when: wide layers (width >> B is not needed), independent weights, eps = 0, no skip connections.
-Differs from the source: the encyclopedia article lets the *norm* grow by 1.467; it is the squared norm (docs/errata.md,
-E-GE-1).
-Source: the encyclopedia article, "Vanishing/exploding gradients"; Yang et al. 2019 (arXiv 1902.08129), Theorems 5, 8
-and 9.
+Differs from the source: seed 003 lets the *norm* grow by 1.467; it is the squared norm (docs/errata.md, E-GE-1).
+Source: seed 003, "Vanishing/exploding gradients"; Yang et al. 2019 (arXiv 1902.08129), Theorems 5, 8 and 9.
 """
 
 import math

@@ -14,7 +14,7 @@ coefficients. With orthonormal Hermite polynomials h_k and alpha_k(q) = E[phi(me
 The coefficients are a sum over the midpoints of 2000 cells of [-10, 10], exact to rounding for smooth functions and off
 by about 1e-5 where there is a kink. What the first 64 terms leave of c = 1 is put on the 65th power, so that
 the diagonal is right whatever the function. No random numbers: two calls give the same bits.
-Sources: Wei et al. 2019, Eq. (20)-(22) for ReLU (Cho and Saul's arc-cosine kernels); erf: Williams 1997.
+Sources: seed 002, Eq. (20)-(22) for ReLU (Cho and Saul's arc-cosine kernels); erf: Williams 1997.
 """
 
 import math

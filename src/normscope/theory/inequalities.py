@@ -1,4 +1,4 @@
-r"""The theorems of Santurkar et al. 2018 on one unit: right sides as printed and as they should be.
+r"""The theorems of seeds 000 and 001 on one unit: right sides as printed and as they should be.
 
 A linear layer gives y (m values of one unit over a batch), BatchNorm z = gamma yh + beta with yh = (y - mean)/s, the
 rest of the network a loss. g and H are the gradient and the Hessian of the loss by z, d and Hh those by y; M = 11^T.
@@ -18,8 +18,7 @@ and Theorem 4.1 with <g,yh>^2/m (2 - |yh|^2/m) in the place of <g,yh>^2/m; then 
 Theorems 4.2 and 4.4 do not hold. gamma, beta and the other units are constants. "The gradient of the network without
 BatchNorm" on the right sides is g: that network's own only where z = y (Observation 4.3).
 Differs from the print: docs/errata.md, E-THM-1 to E-THM-5.
-Source: Santurkar et al. 2018, Appendix C, second version of the supplement (the first has the same with other
-misprints).
+Source: seed 001, Appendix C (seed 000 has the same with other misprints).
 """
 
 from collections.abc import Callable
@@ -86,7 +85,7 @@ def squared_gradient(unit: Unit, *, printed: bool = False) -> float:
 def hessian_times(unit: Unit, v: _Array, times_h: Callable[[_Array], _Array], *, printed: bool = False) -> _Array:
     """Hh v for a vector or the columns of a matrix, Eqs. (41) and (42), from products with H.
 
-    Printed as in the second version of the supplement, where the first g has lost its bar (the first has it).
+    Printed as in seed 001, where the first g has lost its bar (seed 000 has it).
     """
     m, yh, centred, outer = unit.m, unit.y_hat, unit.g - unit.g.mean(), np.multiply.outer
     rest = outer(unit.g if printed else centred, yh @ v) + outer(yh, centred @ v)

@@ -39,7 +39,7 @@ K_c / m and w_j Gaussian. With a_k^2 = l_k w_k^2 / s^2, the share of one directi
 and a cotangent that knows nothing of zh goes back, as trained, as E[(1 - a a^T) P G P (1 - a a^T) / s^2]. Channels that
 see much of the largest direction are divided by more and lose more of it, so that far less of it comes back than by
 means over channels: in a batch of photographs, of the brightness.
-Source: Wei et al. 2019, Eq. (23)-(25), corrected; the derivation is in docs/theory.md.
+Source: seed 002, Eq. (23)-(25), corrected; the derivation is in docs/theory.md.
 """
 
 from dataclasses import dataclass

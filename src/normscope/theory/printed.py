@@ -1,4 +1,4 @@
-r"""The mean-field theory of Wei et al. 2019 as printed, equation by equation, with the errors of the print.
+r"""The mean-field theory of seed 002 as printed, equation by equation; where it is wrong, it is wrong here too.
 
     q^l      = sb2 + sw2 qh^{l-1}                                               (20) (23) (34) (39)
     q_xy^l   = sb2 + sw2 qh_xy^{l-1},   q_ab^l = sb2 + sw2 qh_ab^{l-1}          (21) (24) (35) (36) (40) (41)
@@ -23,7 +23,7 @@ r"""The mean-field theory of Wei et al. 2019 as printed, equation by equation, w
 
 Holds when: it does not with BatchNorm, which divides by q - q_xy and not by q (docs/errata.md, E-MF-6), nor for
 convolutions (E-MF-10). Without BatchNorm the dense form is right. ReLU; statistics held constant; wide layers.
-Source: Wei et al. 2019, Sections 3 and 6.
+Source: seed 002, Sections 3 and 6.
 """
 
 import math

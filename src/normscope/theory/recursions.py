@@ -1,4 +1,4 @@
-r"""The recursions of Wei et al. 2019 as printed, from data to output and back, in the symbols of `printed.py`."""
+r"""The recursions that seed 002 prints, from the data to the output and back; the symbols are those of `printed.py`."""
 
 import math
 from collections.abc import Sequence
