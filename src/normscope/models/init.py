@@ -1,7 +1,7 @@
 r"""Initial weights, drawn from one seeded generator in the order of the layers.
 
-    glorot        W ~ N(0, 2 / (fan_in + fan_out))        b = 0              Santurkar et al. 2018
-    mean_field    W ~ N(0, sigma_w2 / fan_in)             b ~ N(0, sigma_b2) Wei et al. 2019
+    glorot        W ~ N(0, 2 / (fan_in + fan_out))        b = 0              seeds 000/001
+    mean_field    W ~ N(0, sigma_w2 / fan_in)             b ~ N(0, sigma_b2) seed 002
 
 Normalizers are passed over and draw nothing, so variants of a network that differ in them alone start from
 the same W_0.
@@ -22,7 +22,7 @@ INITS = ("glorot", "mean_field")
 def initialize(model: nn.Module, init: str, *, seed: int, sigma_w2: float = 2.0, sigma_b2: float = 0.5) -> None:
     """Redraws every Linear and convolution of `model`, in place; the draws do not depend on the device.
 
-    sigma_w2 = 2 and sigma_b2 = 0.5 are the values of Wei et al. 2019, Section 4; glorot has no use for them.
+    sigma_w2 = 2 and sigma_b2 = 0.5 are the values of seed 002, Section 4; glorot has no use for them.
     """
     check_choice("init", init, INITS)
     generator = torch.Generator().manual_seed(seed)

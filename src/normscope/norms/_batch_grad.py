@@ -5,8 +5,8 @@ of a channel:
 
     backward          dL/dx = w r P g            dL/dw = m mean(g xh)       dL/db = m mean(g)
 
-At eps = 0, P is an orthogonal projector (Santurkar et al. 2018, Facts C.1 and C.2); with eps > 0 the same formula holds
-with the eps-normalized xh, and P is no projector. The second term of dl/dmu in the encyclopedia article is zero.
+At eps = 0, P is an orthogonal projector (seed 000, Facts C.1 and C.2); with eps > 0 the same formula holds with the
+eps-normalized xh, and P is no projector. The second term of dl/dmu that seed 003 prints is zero.
 
     double backward   of (gx, gw, gb) for cotangents (V, Vw, Vb), with a = w r, q = Vw - a mean(V xh), S = <V, gx>:
                       d/dg = a V + q xh + (Vb - a mean(V))

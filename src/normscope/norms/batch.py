@@ -3,8 +3,8 @@ r"""Batch normalization: the transform and its layers.
     mu = mean(x)    v = mean((x - mu)^2)    r = 1/sqrt(v + eps)    xh = r (x - mu)    y = w xh + b
 
 Means run over batch and space, per channel; m is the number of values per channel; w, b = gamma, beta.
-Source: the encyclopedia article, "Batch normalizing transform". torch's own `batch_norm` is silently wrong in
-reverse-over-forward, in nested forward mode and from the third derivative on; this one is right in every order.
+Source: seed 003, "Batch normalizing transform". torch's own `batch_norm` is silently wrong in reverse-over-forward,
+in nested forward mode and from the third derivative on; this one is right in every order.
 """
 
 import torch
@@ -30,7 +30,7 @@ def batch_norm(
         y = weight (x - mean) / sqrt(var + eps) + bias        var: biased, divided by m
 
     Holds when: m > 1; a constant channel needs eps > 0 (eps = 0 gives nan there). Differs from the source: no.
-    Source: the encyclopedia article, "Batch normalizing transform".
+    Source: seed 003, "Batch normalizing transform".
 
     Args:
         x: (N, C, *space). Half precision is normalized with float32 statistics and returned in half.

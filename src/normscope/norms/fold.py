@@ -2,8 +2,7 @@ r"""BatchNorm folded into the linear map before it, for inference.
 
     W' = W gamma / sqrt(Var + eps)        b' = (b - E) gamma / sqrt(Var + eps) + beta
 
-per output channel, with the running E and Var (the encyclopedia article, "Inference"; the map
-there is affine, not linear).
+per output channel, with the running E and Var (seed 003, "Inference"; the map there is affine, not linear).
 The arithmetic is `torch.nn.utils.fusion`'s. torch.fx's own pass is silently wrong where a layer is used twice
 and where a Linear acts on (N, L, C) before a BatchNorm1d over L (or a Conv1d on one sample without a batch);
 here the first is left alone with a reason, the second raises when such an input arrives.

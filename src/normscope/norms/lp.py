@@ -6,7 +6,7 @@ over batch and space, per channel, of the x *before* the mean is taken off ("cen
 which makes l_2 BatchNorm). The gradient goes through both statistics. At a channel of zeros the norm has no
 derivative; zero is taken.
 
-Source: Santurkar et al. 2018, Section 3.3, and Figures 11 to 14 of its supplement, which
+Source: "How Does Batch Normalization Help Optimization?", Section 3.3 and Figures 11 to 14 of seed 000, which
 give no formula for eps or for inference: eps is added to the norm, and running averages of mean and norm
 serve in eval mode, as torch keeps those of BatchNorm.
 """

@@ -7,7 +7,7 @@ At each step, for every unit j and then every sample i (in a convolution every (
 
 with n_mu = 0.5, n_sigma = 1.25, r_mu = r_sigma = 0.1 (r_sigma read as a standard deviation: the source does
 not say). a is the layer's output after gamma and beta; the noise is a constant to the gradient, and off in
-eval mode. Source: Santurkar et al. 2018, Algorithm 1 (its constants are called n_m, n_v, r_m, r_v in line 1).
+eval mode. Source: seed 000, Algorithm 1 (its constants are called n_m, n_v, r_m, r_v in line 1).
 
 The draws are a hash of (seed, step, element), kept in the buffer `noise_state`, and not of a
 `torch.Generator`: a checkpoint, a compiled step, a replayed step and each member of a stacked ensemble get

@@ -5,7 +5,7 @@ r"""Population statistics: what the original method normalizes by at inference.
 m_B counts the values per channel of batch B (samples times sites), mu_B and v_B are the batch mean and the
 biased batch variance. With equal batches this is the article's E_B[mu_B] and m/(m-1) E_B[v_B]. torch instead
 keeps exponential averages, which forget all but the last few dozen steps.
-Source: the encyclopedia article, "Inference".
+Source: seed 003, "Inference".
 """
 
 from collections.abc import Iterable
