@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.prediction.kernels import mode_eigenvalues
+from normscope.prediction import mode_eigenvalues
 from normscope.theory.modes import widening
 
 

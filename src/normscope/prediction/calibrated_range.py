@@ -4,7 +4,7 @@ Fitted on the first draw of `benchmarks/calibration.py`, random networks over th
 second. A range wider than a factor of `USABLE` is no answer.
 """
 
-from normscope.prediction.kernels.mode_eigenvalues import ModeEigenvalues
+from normscope.prediction.mode_eigenvalues import ModeEigenvalues
 from normscope.prediction.walk import Walk
 
 # Largest ratio of highest to lowest multiple with which a prediction names a learning rate.

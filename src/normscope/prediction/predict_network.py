@@ -25,7 +25,7 @@ from normscope.prediction.graph.evaluate import walk_through
 from normscope.prediction.graph.side_effects import restored
 from normscope.prediction.kernels.field import Field
 from normscope.prediction.kernels.inputs import input_field
-from normscope.prediction.kernels.mode_eigenvalues import ModeEigenvalues, mode_eigenvalues
+from normscope.prediction.mode_eigenvalues import ModeEigenvalues, mode_eigenvalues
 from normscope.prediction.printed_formulas import as_printed
 from normscope.prediction.refusals import check_model, check_wrapper
 from normscope.prediction.result import Prediction

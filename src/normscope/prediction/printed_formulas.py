@@ -5,8 +5,8 @@ import math
 from typing import Any
 
 from normscope.prediction.kernels.field import Field
-from normscope.prediction.kernels.mode_eigenvalues import ModeEigenvalues
 from normscope.prediction.layer_row import LayerRow
+from normscope.prediction.mode_eigenvalues import ModeEigenvalues
 from normscope.prediction.walk import Walk
 from normscope.theory import printed
 

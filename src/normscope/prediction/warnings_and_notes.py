@@ -2,7 +2,7 @@
 
 import math
 
-from normscope.prediction.kernels.mode_eigenvalues import ModeEigenvalues
+from normscope.prediction.mode_eigenvalues import ModeEigenvalues
 from normscope.prediction.remarks import USUAL
 from normscope.prediction.rules.weighted_sums import NARROW
 from normscope.prediction.walk import Walk

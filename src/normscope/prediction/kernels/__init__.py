@@ -1,1 +1,1 @@
-"""Kernels of tensors and of the gradients that come back to them, and the eigenvalues read off them."""
+"""Kernels of tensors and of the gradients that come back to them, with their averages over sites."""
