@@ -5,23 +5,23 @@ import weakref
 import pytest
 import torch
 
-from normscope.curvature.eigensolvers import heap_trimming as rooms
+from normscope.curvature.eigensolvers import heap_trimming
 
 
 def test_one_block_is_held_inside_and_none_after(monkeypatch):
     made: list[weakref.ref[torch.UntypedStorage]] = []
-    block = rooms._block
+    block = heap_trimming._block
 
     def seen() -> torch.UntypedStorage:
         found = block()
         made.append(weakref.ref(found))
         return found
 
-    monkeypatch.setattr(rooms, "_block", seen)
-    with rooms.room(torch.device("cpu")):
-        assert [ref() is None for ref in made] == [True] * rooms._BLOCKS + [False]
+    monkeypatch.setattr(heap_trimming, "_block", seen)
+    with heap_trimming.untrimmed_heap(torch.device("cpu")):
+        assert [ref() is None for ref in made] == [True] * heap_trimming._BLOCKS + [False]
     assert all(ref() is None for ref in made)
-    with pytest.raises(KeyError) as kept, rooms.room(torch.device("cpu")):
+    with pytest.raises(KeyError) as kept, heap_trimming.untrimmed_heap(torch.device("cpu")):
         raise KeyError
     assert kept.tb is not None
     assert all(ref() is None for ref in made)
@@ -32,7 +32,7 @@ def test_nothing_is_filled_or_made_on_another_device():
     torch.use_deterministic_algorithms(True)
     try:
         with torch.device("meta"):
-            block = rooms._block()
+            block = heap_trimming._block()
     finally:
         torch.use_deterministic_algorithms(filled)
     assert block.device.type == "cpu"
@@ -45,6 +45,6 @@ def test_without_so_many_addresses_products_go_on(monkeypatch):
     def refused() -> None:
         raise RuntimeError("no memory")
 
-    monkeypatch.setattr(rooms, "_block", refused)
-    with rooms.room(torch.device("cpu")):
+    monkeypatch.setattr(heap_trimming, "_block", refused)
+    with heap_trimming.untrimmed_heap(torch.device("cpu")):
         pass

@@ -143,4 +143,4 @@ def test_what_is_stopped_in_reverse_mode_is_stopped_in_products(matrix):
 def test_it_is_said_where_forward_mode_is_not_that_of_the_optimizer():
     torch.manual_seed(0)
     found = measure(Stopped(), losses.half_mse, (torch.randn(5, 6), torch.randn(5, 2)), hessian=False)
-    assert any("another than the optimizer's" in note for note in found.notes)
+    assert any("one that differs from its gradient" in note for note in found.notes)

@@ -17,7 +17,7 @@ from normscope.curvature.eigensolvers.davidson import LEAST, lanczos_from
 from normscope.curvature.eigensolvers.lanczos import lanczos
 from normscope.curvature.eigensolvers.start_vectors import warm_start
 from normscope.curvature.eigensolvers.tf32_refinement import is_rounded, rehearsable, rehearsed, rounded
-from normscope.curvature.operators.gauss_newton import around
+from normscope.curvature.operators.gauss_newton import gauss_newton_product
 
 SIZE = 80
 
@@ -222,7 +222,7 @@ def test_rounding_is_not_taken_for_another_map():
     def pull(u: Tensor) -> Tensor:
         return 1.1 * u if is_rounded() else u
 
-    product = around(lambda t, _: (t, None), pull, lambda v: v, None, mode)
+    product = gauss_newton_product(lambda t, _: (t, None), pull, lambda v: v, None, mode)
     with rounded():
         product(torch.ones(3))
     assert mode.forward_mode

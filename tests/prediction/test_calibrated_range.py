@@ -219,7 +219,7 @@ def test_the_verdict_in_json(tmp_path):
     arguments = ["predict", f"{tmp_path / 'judged_net.py'}:build", "--input", "20", "--json", "--lr", "0.01"]
     found = json.loads(CliRunner().invoke(app, arguments).output)
     assert found["verdict"]["good"] is True
-    assert found["verdict"]["text"].startswith("lr = 0.01 is")
+    assert found["verdict"]["text"].startswith("The local quadratic is stable: lr = 0.01 is")
 
 
 @pytest.mark.parametrize(("channels", "warned"), [(4, True), (8, False)])

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from normscope.curvature.eigensolvers.heap_trimming import room
+from normscope.curvature.eigensolvers.heap_trimming import untrimmed_heap
 from normscope.curvature.eigensolvers.lanczos import Memory, Product, Ritz
 from normscope.curvature.eigensolvers.solver import Solver
 from normscope.curvature.operators.loss_of_outputs import own_loss_of
@@ -239,7 +239,7 @@ class Session:
         """
         device = self.lent.leaves[0].device
         numbers = self.chosen if block is None else block
-        with torch.autocast(device.type, enabled=False), room(device), differentiated(self.lent, numbers):
+        with torch.autocast(device.type, enabled=False), untrimmed_heap(device), differentiated(self.lent, numbers):
             yield
 
     def _networks(self, stats: str, block: Sequence[int] | None = None) -> list[Network]:

@@ -17,7 +17,7 @@ _BLOCK, _BLOCKS = 4 << 20, 64
 
 
 @contextmanager
-def room(device: torch.device) -> Iterator[None]:
+def untrimmed_heap(device: torch.device) -> Iterator[None]:
     """Inside, memory that a product frees stays with the process; without effect where the C library is not glibc."""
     last = _last_of_many() if device.type == "cpu" else None
     try:

@@ -34,7 +34,7 @@ class ForwardMode(Protocol):
     forward_mode: bool
 
 
-def around(bend: Bent, pull: Product, push: Product, along: Product | None, mode: ForwardMode) -> Product:
+def gauss_newton_product(bend: Bent, pull: Product, push: Product, along: Product | None, mode: ForwardMode) -> Product:
     """The product v -> J^T B (J v).
 
     Args:

@@ -26,7 +26,13 @@ from normscope.curvature.autograd.patching import differentiable_kernels, fast_s
 from normscope.curvature.autograd.user_functions import Calls, refuse_delayed, refuse_without_second_derivative
 from normscope.curvature.eigensolvers.lanczos import Product
 from normscope.curvature.operators.fisher import FisherOfOutputs, fisher_of_outputs
-from normscope.curvature.operators.gauss_newton import Gradients, adjoint, around, goes_into_weights, gradients_by_slope
+from normscope.curvature.operators.gauss_newton import (
+    Gradients,
+    adjoint,
+    gauss_newton_product,
+    goes_into_weights,
+    gradients_by_slope,
+)
 from normscope.curvature.operators.loss_of_outputs import Bent, LossOfOutputs, joined
 from normscope.curvature.operators.sample_coupling import depends_on_others
 from normscope.curvature.operators.statistics import reading
@@ -215,7 +221,7 @@ class Network:
         kept, outputs, along = self._begun.pop(matrix, None) or self._kept_pass()
         read = self.loss.read(outputs)
         bend = self._bent(matrix)(outputs, read)
-        return around(bend, self.pull(joined(outputs, read)), self.push(kept, read), along, self)
+        return gauss_newton_product(bend, self.pull(joined(outputs, read)), self.push(kept, read), along, self)
 
     def _kept_pass(self) -> tuple[Outputs, Any, None]:
         kept = Outputs(self._model)
