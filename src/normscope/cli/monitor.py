@@ -100,8 +100,8 @@ def monitor(
     written = [lines, *written]
     if as_json:
         said = [asdict(verdict) for verdict in monitor.verdicts]
-        found = {"schema": 1, "outcome": outcome, "verdicts": said, "notes": monitor.notes}
-        typer.echo(json.dumps(found | {"written": list(map(str, written))}, indent=1))
+        document = {"schema": 1, "outcome": outcome, "verdicts": said, "notes": monitor.notes}
+        typer.echo(json.dumps(document | {"written": list(map(str, written))}, indent=1))
     else:
         console = Console()
         for sentence in (outcome, *map(str, monitor.verdicts), *monitor.notes):
