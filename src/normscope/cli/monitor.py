@@ -108,7 +108,7 @@ def monitor(
             console.print(f"- {sentence}", soft_wrap=True, highlight=False, markup=False)
         console.print("Written: " + ", ".join(map(str, written)), soft_wrap=True, highlight=False, markup=False)
     if interrupted:
-        typer.echo(f"normscope: interrupted after {done} steps; the snapshots until then are in {out}.", err=True)
+        typer.echo(f"normscope: interrupted after {done} steps; what was measured before is in {out}.", err=True)
         raise typer.Exit(1)
     if not any(record.results for record in monitor.records):
         typer.echo(f"normscope: nothing was measured; {out / 'summary.md'} says why.", err=True)
