@@ -60,15 +60,15 @@ def bounds(
         if train:
             sgd = torch.optim.SGD(setup.model.parameters(), lr=lr)
             train_model(setup.model, setup.loss_fn, stream, sgd, forward=setup.forward, steps=train)
-        found = check_network(setup, batches=batch, w0=weights if train else None, units=units)
+        results = check_network(setup, batches=batch, w0=weights if train else None, units=units)
     except (RuntimeError, IndexError, TypeError) as error:
         raise ValueError(f"The model or the loss does not take this batch: {error}") from error
     if as_json:
-        said = {"kind": "bounds", "schema": 1, "layers": {name: layer.plain() for name, layer in found.items()}}
+        said = {"kind": "bounds", "schema": 1, "layers": {name: layer.plain() for name, layer in results.items()}}
         typer.echo(json.dumps(said, indent=1, allow_nan=False))
-    wrong = [name for name, layer in found.items() if not layer.holds]
+    wrong = [name for name, layer in results.items() if not layer.holds]
     if not as_json:
-        for name, layer in found.items():
+        for name, layer in results.items():
             typer.echo(f"layer {name}: {layer}\n")
         typer.echo(f"NOT every corrected statement holds: {wrong}" if wrong else "Every corrected statement holds.")
     if wrong:

@@ -19,14 +19,15 @@ def cite(
     """
     from normscope.sources import sources_for
 
-    found = sources_for(_uses(used or []))
+    sources = sources_for(_uses(used or []))
     if as_json:
         rows = [
-            {"key": one.key, "type": one.kind, "about": one.about, "seed": one.seed} | dict(one.fields) for one in found
+            {"key": one.key, "type": one.kind, "about": one.about, "seed": one.seed} | dict(one.fields)
+            for one in sources
         ]
         typer.echo(json.dumps({"schema": 1, "sources": rows}, indent=1))
         return
-    typer.echo("\n\n".join(f"% {one.about}\n{one.bibtex()}" for one in found))
+    typer.echo("\n\n".join(f"% {one.about}\n{one.bibtex()}" for one in sources))
 
 
 def _uses(used: list[str]) -> list[str]:

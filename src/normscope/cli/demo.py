@@ -59,8 +59,8 @@ def demo(
             }
             for run in runs
         ]
-        found = {"schema": 1, "runs": rows, "findings": findings(runs), "written": list(map(str, written))}
-        typer.echo(json.dumps(plain(found), indent=1, allow_nan=False))
+        document = {"schema": 1, "runs": rows, "findings": findings(runs), "written": list(map(str, written))}
+        typer.echo(json.dumps(plain(document), indent=1, allow_nan=False))
         return
     table = Table(*COLUMNS, title="What BatchNorm changed", box=SIMPLE, padding=0, pad_edge=False)
     for row in table_rows(runs):

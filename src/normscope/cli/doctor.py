@@ -16,18 +16,18 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the check
 
     from normscope.installation import CHECKS, examine
 
-    found = []
+    results = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=len(CHECKS))
         for check in CHECKS:
             progress.update(task, description=check.name)
-            found.append(examine(check))
+            results.append(examine(check))
             progress.advance(task)
     if as_json:
-        rows = [{"name": one.name, "state": one.state, "says": one.says, "seconds": one.seconds} for one in found]
+        rows = [{"name": one.name, "state": one.state, "says": one.says, "seconds": one.seconds} for one in results]
         typer.echo(json.dumps({"schema": 1, "checks": rows}, indent=1))
     else:
-        for one in found:
+        for one in results:
             typer.echo(f"{one.state:8} {one.name:16} {one.says}")
-    if any(one.state == "fails" for one in found):
+    if any(one.state == "fails" for one in results):
         raise typer.Exit(1)

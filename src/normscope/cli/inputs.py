@@ -39,15 +39,15 @@ def model_or_setup(reference: str, data: str | None, device: str) -> "nn.Module 
 
     from normscope.setup import as_setup
 
-    found = called(reference, "build the model or set up a training")
-    if isinstance(found, nn.Module):
+    returned = called(reference, "build the model or set up a training")
+    if isinstance(returned, nn.Module):
         if data is None:
             raise ValueError(
                 f"{reference} gives a model alone, so --data is needed: digits, gaussian, mnist, cifar10, a .npz or a "
                 "function. Or return an ns.Setup(model, loss_fn, batches) from it."
             )
-        return _moved(found, device)
-    setup = as_setup(found, reference)
+        return _moved(returned, device)
+    setup = as_setup(returned, reference)
     if data is not None:
         raise ValueError(f"{reference} gives a setup with batches of its own; leave out --data.")
     return setup
@@ -70,10 +70,10 @@ def batch_of(reference: str, model: "nn.Module", batch_size: int, seed: int) -> 
     """One batch of `batch_size` samples in the dtype and on the device of the model, or a function's own batches."""
     from normscope.data import batches
 
-    found = data_of(reference, model, seed)
-    if not (isinstance(found, tuple) and len(found) == 2 and hasattr(found[0], "shape")):
-        return found
-    return next(iter(batches(*found, batch_size=batch_size, seed=seed, steps=1)))
+    samples = data_of(reference, model, seed)
+    if not (isinstance(samples, tuple) and len(samples) == 2 and hasattr(samples[0], "shape")):
+        return samples
+    return next(iter(batches(*samples, batch_size=batch_size, seed=seed, steps=1)))
 
 
 def data_of(reference: str, model: "nn.Module", seed: int) -> Any:
@@ -83,22 +83,22 @@ def data_of(reference: str, model: "nn.Module", seed: int) -> Any:
 
     from normscope.data import Dataset
 
-    found = _data(reference, seed)
-    if isinstance(found, Dataset):
-        found = (found.x_train, found.y_train)
-    if isinstance(found, torch.utils.data.Dataset) and not isinstance(found, torch.utils.data.IterableDataset):
+    samples = _data(reference, seed)
+    if isinstance(samples, Dataset):
+        samples = (samples.x_train, samples.y_train)
+    if isinstance(samples, torch.utils.data.Dataset) and not isinstance(samples, torch.utils.data.IterableDataset):
         raise ValueError(
-            f"{reference} must give a pair of tensors (x, y) or batches of them; got {type(found).__name__}, which "
+            f"{reference} must give a pair of tensors (x, y) or batches of them; got {type(samples).__name__}, which "
             "gives single samples. Return DataLoader(dataset, batch_size=128) from it."
         )
     arrays = (torch.Tensor, np.ndarray)
-    if not isinstance(found, (tuple, list)) or not any(isinstance(part, arrays) for part in found):
-        return found
-    if len(found) != 2 or not all(isinstance(part, arrays) for part in found):
-        got = ", ".join(type(part).__name__ for part in found)
+    if not isinstance(samples, (tuple, list)) or not any(isinstance(part, arrays) for part in samples):
+        return samples
+    if len(samples) != 2 or not all(isinstance(part, arrays) for part in samples):
+        got = ", ".join(type(part).__name__ for part in samples)
         raise ValueError(f"{reference} must give a pair of tensors or arrays (x, y), or batches of them; got {got}.")
     like = next(model.parameters(), torch.zeros(()))
-    x, y = (_tensor(part, like) for part in found)
+    x, y = (_tensor(part, like) for part in samples)
     if len(x) != len(y):
         raise ValueError(f"{reference} must give as many targets as samples; got {len(x)} and {len(y)}.")
     return x, y

@@ -64,7 +64,7 @@ def measure(
             given = [given]
         built = Setup(built, known[loss], given)
     try:
-        found = measure_curvature(
+        measurement = measure_curvature(
             built,
             momentum=momentum,
             nesterov=nesterov,
@@ -78,15 +78,15 @@ def measure(
         )
     except (RuntimeError, IndexError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"The model or the loss does not take this batch: {what_was_said(error)}") from error
-    verdict = None if lr is None else found.verdict(lr)
+    verdict = None if lr is None else measurement.verdict(lr)
     if as_json:
         said = None if verdict is None else {"lr": lr, "good": verdict.good, "text": verdict.text}
-        typer.echo(json.dumps(found.plain() | {"verdict": said}, indent=1, allow_nan=False))
+        typer.echo(json.dumps(measurement.plain() | {"verdict": said}, indent=1, allow_nan=False))
         return
     terminal = console()
-    terminal.print(str(found), soft_wrap=True)
+    terminal.print(str(measurement), soft_wrap=True)
     if layers:
-        rows = found.frame()
+        rows = measurement.frame()
         table = Table(*rows.columns)
         for row in rows.itertuples(index=False):
             table.add_row(*(value if isinstance(value, str) else f"{value:.3g}" for value in row))

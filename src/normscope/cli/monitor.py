@@ -100,15 +100,15 @@ def monitor(
     written = [lines, *written]
     if as_json:
         said = [asdict(verdict) for verdict in monitor.verdicts]
-        found = {"schema": 1, "outcome": outcome, "verdicts": said, "notes": monitor.notes}
-        typer.echo(json.dumps(found | {"written": list(map(str, written))}, indent=1))
+        document = {"schema": 1, "outcome": outcome, "verdicts": said, "notes": monitor.notes}
+        typer.echo(json.dumps(document | {"written": list(map(str, written))}, indent=1))
     else:
         console = Console()
         for sentence in (outcome, *map(str, monitor.verdicts), *monitor.notes):
             console.print(f"- {sentence}", soft_wrap=True, highlight=False, markup=False)
         console.print("Written: " + ", ".join(map(str, written)), soft_wrap=True, highlight=False, markup=False)
     if interrupted:
-        typer.echo(f"normscope: interrupted after {done} steps; the snapshots until then are in {out}.", err=True)
+        typer.echo(f"normscope: interrupted after {done} steps; what was measured before is in {out}.", err=True)
         raise typer.Exit(1)
     if not any(record.results for record in monitor.records):
         typer.echo(f"normscope: nothing was measured; {out / 'summary.md'} says why.", err=True)

@@ -45,19 +45,19 @@ def predict(
     built = model_of(model, "cpu")
     options = {"momentum": momentum, "nesterov": nesterov, "stats": stats, "theory": theory}
     try:
-        found = predict_network(built, shape, loss, batch_size, **options)  # type: ignore[arg-type]
+        prediction = predict_network(built, shape, loss, batch_size, **options)  # type: ignore[arg-type]
     except (RuntimeError, TypeError, LookupError, AttributeError) as error:
         if type(error).__module__.startswith("normscope."):
             raise
         raise ValueError(f"{model} cannot be predicted: {first_line(error)}{place_of(error)}.") from error
     if as_json:
-        verdict = {} if lr is None else {"verdict": asdict(found.verdict(lr))}
-        typer.echo(json.dumps(found.plain() | plain(verdict), indent=1, allow_nan=False))
+        verdict = {} if lr is None else {"verdict": asdict(prediction.verdict(lr))}
+        typer.echo(json.dumps(prediction.plain() | plain(verdict), indent=1, allow_nan=False))
         return
     terminal = console()
-    terminal.print(str(found), soft_wrap=True)
+    terminal.print(str(prediction), soft_wrap=True)
     if layers:
-        table = found.frame().to_string(index=False, na_rep="", float_format=lambda value: f"{value:.3g}")
+        table = prediction.frame().to_string(index=False, na_rep="", float_format=lambda value: f"{value:.3g}")
         terminal.print(table, soft_wrap=True)
     if lr is not None:
-        terminal.print(str(found.verdict(lr)), soft_wrap=True)
+        terminal.print(str(prediction.verdict(lr)), soft_wrap=True)

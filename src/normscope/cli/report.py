@@ -40,12 +40,12 @@ def report(
     written = write_report(sections, out)
     drawn = _drawn(sections, figures) if figures is not None else []
     if as_json:
-        found = {
+        document = {
             "schema": 1,
             "written": [str(path) for path in (written, *drawn)],
             "sections": [section.verdict_plain() for section in sections],
         }
-        typer.echo(json.dumps(found, indent=1, allow_nan=False))
+        typer.echo(json.dumps(document, indent=1, allow_nan=False))
         return None
     for section in sections:
         for said in section.in_order():

@@ -45,7 +45,7 @@ def solve(
 
     check_folder(out, "--out")
 
-    found, title = compare_on_table(
+    comparison, title = compare_on_table(
         table,
         target=target,
         methods=method or list(METHODS),
@@ -55,7 +55,7 @@ def solve(
         tol=tol,
         gap=gap,
     )
-    written = write_solve(found, title, out)
+    written = write_solve(comparison, title, out)
     if as_json:
         rows = [
             {
@@ -66,16 +66,22 @@ def solve(
                 "seconds": entry.seconds,
                 "reason": entry.solution.reason,
             }
-            for entry in found.entries
+            for entry in comparison.entries
         ]
-        said = {"schema": 1, "title": title, "methods": rows, "notes": found.notes, "written": list(map(str, written))}
+        said = {
+            "schema": 1,
+            "title": title,
+            "methods": rows,
+            "notes": comparison.notes,
+            "written": list(map(str, written)),
+        }
         typer.echo(json.dumps(said, indent=1))
         return
     terminal = console()
-    shown = Table(*columns(found), title=title)
-    for row in table_rows(found):
+    shown = Table(*columns(comparison), title=title)
+    for row in table_rows(comparison):
         shown.add_row(*row)
     terminal.print(shown)
-    for note in found.notes:
+    for note in comparison.notes:
         terminal.print(f"- {note}", soft_wrap=True)
     terminal.print("Written: " + ", ".join(str(path) for path in written), soft_wrap=True)

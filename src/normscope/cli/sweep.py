@@ -54,16 +54,18 @@ def sweep(
     try:
         check_call(out, device=device, engine=engine, address=address, group=group)
         eta_stars = _evidence_lines(described, out, root, device, as_json) if lines else {}
-        found = run(described, out, device=device, engine=engine, address=address, root=root, group=group, quiet=quiet)
+        diagram = run(
+            described, out, device=device, engine=engine, address=address, root=root, group=group, quiet=quiet
+        )
     except KeyboardInterrupt:
         typer.echo("Stopped. Finished trainings are kept; the same command goes on from there.", err=True)
         raise typer.Exit(1) from None
     except ImportError as error:
         raise ValueError(str(error)) from error
-    written = write_phase(found, eta_stars, out)
+    written = write_phase(diagram, eta_stars, out)
     if as_json:
-        edges = [asdict(edge) for edge in found.boundary()]
-        agreement = [asdict(one) for one in found.agreement(eta_stars).values()]
+        edges = [asdict(edge) for edge in diagram.boundary()]
+        agreement = [asdict(one) for one in diagram.agreement(eta_stars).values()]
         said = {"schema": 1, "boundary": edges, "agreement": agreement, "written": list(map(str, written))}
         typer.echo(json.dumps(plain(said), indent=1, allow_nan=False))
         return
@@ -72,12 +74,12 @@ def sweep(
     table = Table(
         *boundary_columns(eta_stars), title=f"Boundary over {described.axis}", box=SIMPLE, padding=(0, 1, 0, 0)
     )
-    for row in boundary_rows(found, eta_stars):
+    for row in boundary_rows(diagram, eta_stars):
         table.add_row(*row)
     terminal.print(table)
-    for one in found.agreement(eta_stars).values():
+    for one in diagram.agreement(eta_stars).values():
         terminal.print(f"- {words(one)}", soft_wrap=True)
-    modes = sorted({f"{one.mode}{f' ({one.note})' if one.note else ''}" for one in found.outcomes})
+    modes = sorted({f"{one.mode}{f' ({one.note})' if one.note else ''}" for one in diagram.outcomes})
     terminal.print(f"- Trained {', '.join(modes)}.", soft_wrap=True)
     terminal.print("Written: " + ", ".join(str(path) for path in written), soft_wrap=True)
 
@@ -100,13 +102,13 @@ def _evidence_lines(
         "measured": partial(measured_line, device=device),
         "predicted": predicted_line,
     }
-    found = {}
+    eta_stars = {}
     for name, line_of in ways.items():
         try:
-            found[name] = line_of(plan, root=root)
+            eta_stars[name] = line_of(plan, root=root)
         except ValueError as error:
             # The sweep goes on without this line.
             typer.echo(f"- No line {name}: {error}", err=as_json)
-    if len(found) == len(ways):
-        save_lines(found, place)
-    return found
+    if len(eta_stars) == len(ways):
+        save_lines(eta_stars, place)
+    return eta_stars

@@ -21,9 +21,9 @@ def boundary_columns(lines: Mapping[str, object]) -> list[str]:
     return ["value", "survives", "diverges", "log10", "+-", "rises", "best", *lines]
 
 
-def boundary_rows(found: PhaseDiagram, lines: Mapping[str, Mapping[float, float]]) -> list[list[str]]:
+def boundary_rows(diagram: PhaseDiagram, lines: Mapping[str, Mapping[float, float]]) -> list[list[str]]:
     """One row for each value of the axis; the columns of `lines` hold log10(boundary / eta*)."""
-    agreement = found.agreement(lines)
+    agreement = diagram.agreement(lines)
 
     def number(x: float, form: str = ".3g") -> str:
         return f"{x:{form}}" if math.isfinite(x) else "-"
@@ -39,5 +39,5 @@ def boundary_rows(found: PhaseDiagram, lines: Mapping[str, Mapping[float, float]
             number(e.best),
             *(number(agreement[name].by_value.get(e.value, math.nan), "+.2f") for name in lines),
         ]
-        for e in found.boundary()
+        for e in diagram.boundary()
     ]

@@ -50,9 +50,9 @@ def sections_of(paths: Sequence[Path], *, live: bool = False) -> list[Section]:
     """
     claims = [_claims(path) for path in paths if _reproduced(path)]
     files = [file for path in paths if not _reproduced(path) for file in files_of(path, live=live)]
-    found = [part for file in files for part in _read(file, _label(file, files), live)]
-    courses = _told_apart([part for part in found if isinstance(part, Course)])
-    sections = [part for part in found if isinstance(part, Section)]
+    parts = [part for file in files for part in _read(file, _label(file, files), live)]
+    courses = _told_apart([part for part in parts if isinstance(part, Course)])
+    sections = [part for part in parts if isinstance(part, Section)]
     if courses:
         title = courses[0].label if len(courses) == 1 else f"{len(courses)} training runs"
         sections.insert(0, training_section(title, courses))
@@ -124,12 +124,12 @@ def _label(file: Path, files: Sequence[Path]) -> str:
 def _told_apart(courses: Sequence[Course]) -> list[Course]:
     """The courses with a number after each label that came before."""
     seen: dict[str, int] = {}
-    found = []
+    distinct = []
     for course in courses:
         seen[course.label] = seen.get(course.label, 0) + 1
         again = seen[course.label] > 1
-        found.append(replace(course, label=f"{course.label} ({seen[course.label]})") if again else course)
-    return found
+        distinct.append(replace(course, label=f"{course.label} ({seen[course.label]})") if again else course)
+    return distinct
 
 
 def _read(file: Path, label: str, live: bool) -> list[Course | Section]:
@@ -172,7 +172,7 @@ def _journal(file: Path, label: str, live: bool) -> list[Section]:
     from normscope.sweeping.diagram import diagram
     from normscope.sweeping.journal import Journal
 
-    found = []
+    sections = []
     with Journal(file, readonly=True) as journal:
         for key, plan in journal.plans().items():
             outcomes = journal.outcomes(plan).values()
@@ -180,10 +180,10 @@ def _journal(file: Path, label: str, live: bool) -> list[Section]:
                 lines, made, notes = _lines_beside(file, key)
                 with _readable(file):
                     section = phase_section(f"Phase diagram, {label}", diagram(plan, outcomes), lines, command=made)
-                found.append(replace(section, notes=(*section.notes, *notes)))
-    if not found:
+                sections.append(replace(section, notes=(*section.notes, *notes)))
+    if not sections:
         raise ValueError(f"{file} holds no finished training yet. Follow it with --serve.")
-    return found
+    return sections
 
 
 def _lines_beside(journal: Path, plan: str) -> tuple[Lines, str, list[str]]:
@@ -212,10 +212,10 @@ def _stored(file: Path, label: str) -> list[Course | Section]:
     except ValueError as error:
         raise ValueError(f"{file} is a foreign file: {error}. A report reads {_KNOWN}.") from None
     with _readable(file):
-        found = _known(file, label, held)
-    if not found:
+        parts = _known(file, label, held)
+    if not parts:
         raise ValueError(f"{file} is a foreign file: JSON that normscope did not write. A report reads {_KNOWN}.")
-    return found
+    return parts
 
 
 def _before_schemas(held: Any) -> bool:

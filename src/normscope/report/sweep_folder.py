@@ -11,17 +11,17 @@ from normscope.saving import save_figure
 from normscope.sweeping import PhaseDiagram
 
 
-def write_phase(found: PhaseDiagram, lines: Mapping[str, Mapping[float, float]], folder: Path) -> list[Path]:
+def write_phase(diagram: PhaseDiagram, lines: Mapping[str, Mapping[float, float]], folder: Path) -> list[Path]:
     """Writes phase-HASH.json, .png and .html, named by the plan's hash; returns their paths.
 
     Args:
         lines: eta* by the name of the line and the value of the axis.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    stem = folder / f"phase-{found.plan.hash[:8]}"
+    stem = folder / f"phase-{diagram.plan.hash[:8]}"
     written = [stem.with_suffix(ending) for ending in (".json", ".png", ".html")]
-    found.save(written[0], lines=lines)
-    section = phase_section("Phase diagram", found, lines, command=command())
+    diagram.save(written[0], lines=lines)
+    section = phase_section("Phase diagram", diagram, lines, command=command())
     (chart,) = section.charts
     save_figure(draw(chart), written[1], dpi=150)
     write_report([section], written[2])

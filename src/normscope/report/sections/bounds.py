@@ -19,8 +19,8 @@ _CAPTION = (
 def bounds_section(title: str, stored: Mapping[str, Any]) -> Section:
     """The section of `Bounds.plain()`, or of the output of `normscope bounds --json` for a network."""
     layers: dict[str, Bounds] = decode(dict[str, Bounds], stored.get("layers", {"": stored}))
-    wrong = [name for name, found in layers.items() if not found.holds]
-    units = sum(len(found.units) for found in layers.values())
+    wrong = [name for name, result in layers.items() if not result.holds]
+    units = sum(len(result.units) for result in layers.values())
     where = f"{units} units of {len(layers)} layer{'s' * (len(layers) != 1)}"
     said = [
         Said(
@@ -39,13 +39,13 @@ def bounds_section(title: str, stored: Mapping[str, Any]) -> Section:
     columns = ("layer", "statement", "form", "relation", "units", "applies", "holds", "largest error", "least slack")
     rows = [
         [name, *(_number(value) for value in row.values())]
-        for name, found in layers.items()
-        for row in found.summary().to_dict("records")
+        for name, result in layers.items()
+        for row in result.summary().to_dict("records")
     ]
     notes = tuple(dict.fromkeys(f"{name}: {note}" if name else note for name, f in layers.items() for note in f.notes))
     first = next(iter(layers.values()))
     settings = {"values of a unit": first.m, "bound on the inputs": first.lam}
-    charts = tuple(chart for name, found in layers.items() if (chart := _chart(name, found)) is not None)
+    charts = tuple(chart for name, result in layers.items() if (chart := _chart(name, result)) is not None)
     table = Table("Statements", columns, rows)
     return Section(title, tuple(said), charts, (table,), notes, settings, first.environment, uses=("bounds",))
 
@@ -54,13 +54,13 @@ def _fails(row: StatementRow) -> bool:
     return row.applies and not row.holds
 
 
-def _chart(name: str, found: Bounds) -> Chart | None:
+def _chart(name: str, result: Bounds) -> Chart | None:
     shares: dict[str, dict[str, float]] = {}
-    for row in found.rows:
+    for row in result.rows:
         if row.applies and row.left > 0 and row.right > 0 and math.isfinite(row.left / row.right):
             of = shares.setdefault(row.form, {})
             of[row.statement] = max(of.get(row.statement, 0.0), row.left / row.right)
-    statements = list(dict.fromkeys(row.statement for row in found.rows))
+    statements = list(dict.fromkeys(row.statement for row in result.rows))
     lines = tuple(
         Line(form, range(len(statements)), [of.get(one, math.nan) for one in statements], *_COLOURS[form], marks=True,
              joined=False)

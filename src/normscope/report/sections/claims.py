@@ -117,8 +117,8 @@ def _heat(heat: claims.Heat) -> Heat:
 
 def summary(judged: Sequence[Judged]) -> str:
     """One sentence: the number of statements with each verdict."""
-    found = [one.verdict for one in judged]
-    counts = {verdict: found.count(verdict) for verdict in dict.fromkeys(found)}
+    verdicts = [one.verdict for one in judged]
+    counts = {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)}
     said = f"{len(judged)} statements: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     small = sum(reduced(one) for one in judged)
     return f"{said}; {small} of these verdicts are at small scale" if small else said

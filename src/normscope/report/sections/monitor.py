@@ -17,8 +17,8 @@ def monitor_course(label: str, records: Sequence[Record], head: dict[str, Any], 
     columns = {name: [float(row.get(name, math.nan)) for row in rows] for name in names} or {"step": []}
     by_layer = [record.by_layer() for record in records]
     layers: dict[str, dict[str, list[float]]] = {}
-    for place, found in enumerate(by_layer):
-        for layer, numbers in found.items():
+    for place, rows_by_layer in enumerate(by_layer):
+        for layer, numbers in rows_by_layer.items():
             for name, value in numbers.items():
                 column = layers.setdefault(layer, {}).setdefault(name, [math.nan] * len(records))
                 column[place] = float(value)

@@ -38,25 +38,25 @@ _STYLES = (
 
 
 def phase_section(
-    title: str, found: PhaseDiagram, lines: Mapping[str, Mapping[float, float]], *, command: str = ""
+    title: str, diagram: PhaseDiagram, lines: Mapping[str, Mapping[float, float]], *, command: str = ""
 ) -> Section:
     """Boundary and best rates as sentences, the diagram with every cell's numbers, the boundary as a table.
 
     Args:
         lines: eta* by the name of the line and the value of the axis, as `PhaseDiagram.save` takes them.
     """
-    plan, edges = found.plan, found.boundary()
+    plan, edges = diagram.plan, diagram.boundary()
     # A bisected boundary adds cells to the grid's.
-    missing = len(set(plan.cells()) - {one.cell for one in found.outcomes})
-    modes = dict.fromkeys(f"Trained {one.mode}{f': {one.note}' if one.note else ''}." for one in found.outcomes)
+    missing = len(set(plan.cells()) - {one.cell for one in diagram.outcomes})
+    modes = dict.fromkeys(f"Trained {one.mode}{f': {one.note}' if one.note else ''}." for one in diagram.outcomes)
     return Section(
         title,
-        (*_unfinished(missing, len(plan.cells())), *_verdicts(found, edges, lines, bool(missing))),
-        (_chart(found, edges, lines),) if found.outcomes else (),
-        (_table(found, edges, lines),) if found.outcomes else (),
+        (*_unfinished(missing, len(plan.cells())), *_verdicts(diagram, edges, lines, bool(missing))),
+        (_chart(diagram, edges, lines),) if diagram.outcomes else (),
+        (_table(diagram, edges, lines),) if diagram.outcomes else (),
         tuple(modes),
         {key: value for key, value in asdict(plan).items() if value not in ("", {}, ())} | {"plan's hash": plan.hash},
-        found.outcomes[0].environment if found.outcomes else {},
+        diagram.outcomes[0].environment if diagram.outcomes else {},
         command,
         ("sweep",),
     )
@@ -70,12 +70,12 @@ def _unfinished(missing: int, planned: int) -> list[Said]:
 
 
 def _verdicts(
-    found: PhaseDiagram, edges: Sequence[Edge], lines: Mapping[str, Mapping[float, float]], unfinished: bool
+    diagram: PhaseDiagram, edges: Sequence[Edge], lines: Mapping[str, Mapping[float, float]], unfinished: bool
 ) -> list[Said]:
-    axis, said = found.plan.axis, []
+    axis, said = diagram.plan.axis, []
     tested = [edge for edge in edges if math.isfinite(edge.best)]
     if tested:
-        said.append(_advice(found, min(tested, key=lambda edge: edge.best_test_loss)))
+        said.append(_advice(diagram, min(tested, key=lambda edge: edge.best_test_loss)))
     bounded = [edge for edge in edges if math.isfinite(edge.eta)]
     if bounded:
         low, high = (f(bounded, key=lambda edge: edge.eta) for f in (min, max))
@@ -84,11 +84,11 @@ def _verdicts(
             f"at {axis} {high.value:.3g}: {axis} moves the limit by {math.log10(high.eta / low.eta):.2f} decades."
         )
         said.append(Said(None, text, "every seed survives without a gap", "this sweep"))
-    elif found.outcomes and not unfinished:
-        survived = {one.survived for one in found.outcomes}
+    elif diagram.outcomes and not unfinished:
+        survived = {one.survived for one in diagram.outcomes}
         more = "larger or smaller" if len(survived) > 1 else "larger" if True in survived else "smaller"
         said.append(Said(None, f"The boundary lies outside the grid: add {more} learning rates."))
-    for one in found.agreement(lines).values():
+    for one in diagram.agreement(lines).values():
         if unfinished and not one.n:
             continue
         good = abs(one.median) <= 0.3 if one.n else None
@@ -96,9 +96,9 @@ def _verdicts(
     return said
 
 
-def _advice(found: PhaseDiagram, best: Edge) -> Said:
+def _advice(diagram: PhaseDiagram, best: Edge) -> Said:
     """The best learning rate; at an end of the rates that were tried it is not known yet."""
-    axis, rates = found.plan.axis, {one.cell.lr for one in found.outcomes if one.cell.value == best.value}
+    axis, rates = diagram.plan.axis, {one.cell.lr for one in diagram.outcomes if one.cell.value == best.value}
     formula, source = "mean over seeds that all survived", "this sweep"
     ends = {"largest": max(rates), "smallest": min(rates)}
     end = next((name for name, rate in ends.items() if rate == best.best), "")
@@ -126,8 +126,8 @@ def _foretold(one: Distance) -> str:
     )
 
 
-def _chart(found: PhaseDiagram, edges: Sequence[Edge], lines: Mapping[str, Mapping[float, float]]) -> Chart:
-    cells = _cells(found)
+def _chart(diagram: PhaseDiagram, edges: Sequence[Edge], lines: Mapping[str, Mapping[float, float]]) -> Chart:
+    cells = _cells(diagram)
     values = sorted({value for _, value in cells})
     # A refined boundary has learning rates of its own at every value.
     rates_at = [sorted(rate for rate, at in cells if at == value) for value in values]
@@ -150,7 +150,12 @@ def _chart(found: PhaseDiagram, edges: Sequence[Edge], lines: Mapping[str, Mappi
     )
     up = min(values) > 0 and len(values) > 1
     panel = Panel(
-        _title(found), Axis("learning rate", log=True), Axis(found.plan.axis, log=up), _lines(edges, lines), (), heat
+        _title(diagram),
+        Axis("learning rate", log=True),
+        Axis(diagram.plan.axis, log=up),
+        _lines(edges, lines),
+        (),
+        heat,
     )
     caption = (
         "Test loss over the grid, the mean over seeds; hatched where at least one seed exploded, empty where none is "
@@ -160,10 +165,10 @@ def _chart(found: PhaseDiagram, edges: Sequence[Edge], lines: Mapping[str, Mappi
     return Chart("Phase diagram", caption, (panel,), wide=True)
 
 
-def _cells(found: PhaseDiagram) -> dict[tuple[float, float], tuple[float | None, str]]:
+def _cells(diagram: PhaseDiagram) -> dict[tuple[float, float], tuple[float | None, str]]:
     """Mean test loss over the seeds (nan where one exploded) and the words of each cell, by (learning rate, value)."""
     gathered: dict[tuple[float, float], list[Outcome]] = {}
-    for one in found.outcomes:
+    for one in diagram.outcomes:
         gathered.setdefault((one.cell.lr, one.cell.value), []).append(one)
     return {
         cell: (
@@ -181,8 +186,8 @@ def _words(one: Outcome) -> str:
     return f"test loss {one.test_loss[-1]:.4g}, accuracy {one.test_accuracy[-1]:.2%}{risen}"
 
 
-def _title(found: PhaseDiagram) -> str:
-    plan = found.plan
+def _title(diagram: PhaseDiagram) -> str:
+    plan = diagram.plan
     model, data = plan.model.rpartition(":")[2], plan.data.rpartition(":")[2]
     momentum = "" if plan.axis == "momentum" else f", momentum {plan.momentum:g}"
     return f"{model} on {data}, {plan.loss}{momentum}, {plan.epochs} epoch{'s' if plan.epochs > 1 else ''}"
@@ -210,8 +215,8 @@ def _lines(edges: Sequence[Edge], lines: Mapping[str, Mapping[float, float]]) ->
     return tuple(line for line in drawn if line.x)
 
 
-def _table(found: PhaseDiagram, edges: Sequence[Edge], lines: Mapping[str, Mapping[float, float]]) -> Table:
-    agreement = found.agreement(lines)
+def _table(diagram: PhaseDiagram, edges: Sequence[Edge], lines: Mapping[str, Mapping[float, float]]) -> Table:
+    agreement = diagram.agreement(lines)
     rows = [
         [
             edge.value,
@@ -222,7 +227,15 @@ def _table(found: PhaseDiagram, edges: Sequence[Edge], lines: Mapping[str, Mappi
         for edge in edges
     ]
     distances = [f"decades from eta*, {name}" for name in lines]
-    columns = (found.plan.axis, "survives", "first diverging", "+- decades", "first rise", "best rate", "its test loss")
+    columns = (
+        diagram.plan.axis,
+        "survives",
+        "first diverging",
+        "+- decades",
+        "first rise",
+        "best rate",
+        "its test loss",
+    )
     return Table("The boundary", (*columns, *distances), rows)
 
 

@@ -46,7 +46,7 @@ def solve_section(title: str, stored: Mapping[str, Any]) -> Section:
         # Near the end both are rounding of the loss.
         noise = 1e-12 * max(abs(float(stored["best"])), promise["measured"][0])
         pairs = zip(promise["measured"], promise["bound"], strict=True)
-        holds = all(found <= bound * (1 + 1e-6) + noise for found, bound in pairs)
+        holds = all(gap <= bound * (1 + 1e-6) + noise for gap, bound in pairs)
         text = f"GDNP stays {'below' if holds else 'NOT below'} the bound of its theorem at every iterate."
         said.append(Said(holds, text, promise["of"], "linear convergence of GDNP"))
         lines = tuple(

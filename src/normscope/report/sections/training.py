@@ -160,10 +160,10 @@ def _change(seen: Mapping[str, Sequence[float]]) -> tuple[str, Series]:
 
 
 def _beta(seen: Mapping[str, Sequence[float]]) -> tuple[str, Series]:
-    found = [Line("effective beta", seen["step"], seen["beta"], BLUE)]
+    lines = [Line("effective beta", seen["step"], seen["beta"], BLUE)]
     if "beta_limit" in seen:
-        found.append(Line(f"2/lr ({BETA_LIMIT})", seen["step"], seen["beta_limit"], VERMILION, DASHED))
-    return "beta", (tuple(found), ())
+        lines.append(Line(f"2/lr ({BETA_LIMIT})", seen["step"], seen["beta_limit"], VERMILION, DASHED))
+    return "beta", (tuple(lines), ())
 
 
 def _critical(seen: Mapping[str, Sequence[float]]) -> tuple[str, Series]:
