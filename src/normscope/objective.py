@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from normscope import losses
-from normscope.isolation.batch_copies import lending
+from normscope.isolation.batch_copies import lent_loss
 from normscope.isolation.batches import described
 
 LABELS = ("labels", "label", "targets", "target", "y")
@@ -91,7 +91,7 @@ class Objective:
 
     def lent(self, dtype: torch.dtype | None = None) -> "Objective":
         """The objective with copies in the place of what its loss holds and could write."""
-        return self if self.loss_fn is None else Objective(lending(self.loss_fn, dtype), self.forward)
+        return self if self.loss_fn is None else Objective(lent_loss(self.loss_fn, dtype), self.forward)
 
     @property
     def name(self) -> str:

@@ -281,8 +281,8 @@ _Sharded.__name__ = "FullyShardedDataParallel"
         (lambda: nn.Sequential(nn.LazyLinear(3)), "lazy layers that have not seen data"),
         (lambda: nn.Sequential(_Sharded(6, 3)), "FullyShardedDataParallel is not supported"),
         (lambda: nn.DataParallel(nn.Linear(6, 3)), "DataParallel is not supported"),
-        (lambda: torch.jit.script(nn.Linear(6, 3)), "TorchScript modules cannot be looked into"),
-        (lambda: nn.Sequential(torch.jit.script(nn.Linear(6, 3))), "TorchScript modules cannot be looked into"),
+        (lambda: torch.jit.script(nn.Linear(6, 3)), "TorchScript modules cannot be measured"),
+        (lambda: nn.Sequential(torch.jit.script(nn.Linear(6, 3))), "TorchScript modules cannot be measured"),
     ],
 )
 def test_models_that_are_refused(build: Callable[[], nn.Module], message: str) -> None:

@@ -22,7 +22,7 @@ from normscope.curvature.session import Look, Solver
 from normscope.environment import environment
 from normscope.isolation.batch_loss import check_devices
 from normscope.isolation.batches import read_batches, samples
-from normscope.isolation.coming_update import check_optimizer, held
+from normscope.isolation.coming_update import check_optimizer, rates_by_id
 from normscope.isolation.lending import Lent, untouched
 from normscope.isolation.processes import Processes
 from normscope.objective import Objective
@@ -239,7 +239,7 @@ def _chosen(asked: Asked, lent: Lent) -> tuple[list[int], list[str]]:
     chosen = chosen_parameters(lent, asked.parameters)
     if asked.optimizer is None:
         return chosen, []
-    rates = held(asked.optimizer)
+    rates = rates_by_id(asked.optimizer)
     mine = [i for i in chosen if id(lent.originals[i]) in rates]
     if not mine:
         check_optimizer(rates, lent.originals)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from normscope.isolation.batch_loss import BatchLoss, Task
-from normscope.isolation.coming_update import check_optimizer, held, learning_rates, updated
+from normscope.isolation.coming_update import check_optimizer, learning_rates, rates_by_id, updated
 from normscope.isolation.lending import untouched
 from normscope.isolation.module_calls import Replay, Trace, Watcher
 
@@ -115,7 +115,7 @@ def snapshot_of(
     task: Task, batch: Any, *, optimizer: torch.optim.Optimizer | None = None, **options: Any
 ) -> Iterator[Snapshot]:
     """A `Snapshot` of `task` on `batch`; the model is put back at the end."""
-    rates = None if optimizer is None else held(optimizer)
+    rates = None if optimizer is None else rates_by_id(optimizer)
     with untouched(task.model, only=rates) as lent:
         if not lent.leaves:
             check_optimizer(rates, task.model.parameters())
