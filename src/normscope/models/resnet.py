@@ -1,9 +1,9 @@
-"""PreAct-ResNet18 for 32x32 images: normalizer and ReLU before each convolution (seed 002, Figure 4)."""
+"""PreAct-ResNet18 for 32x32 images: normalizer and ReLU before each convolution (Wei et al. 2019, Figure 4)."""
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normscope.models.init import initialize, seeded
+from normscope.models.initialization import initialize, seeded
 from normscope.norms import make_norm
 
 
@@ -27,10 +27,12 @@ class _Block(nn.Module):
 class PreActResNet18(nn.Module):
     r"""Four stages of two pre-activation blocks, 64 to 512 channels, then normalizer, ReLU, mean, linear map.
 
-    Setting of seed 002, Figure 4: lr 0.1, momentum 0.9, weight decay 5e-4, CIFAR-10. The initial weights are not
+    Setting of Wei et al. 2019, Figure 4: lr 0.1, momentum 0.9, weight decay 5e-4, CIFAR-10. The initial weights are not
     stated; sigma_w2 = 2 with zero biases is He's.
 
     Args:
+        in_channels: channels of the input images.
+        d_out: number of outputs.
         width: channels of the first stage.
         norm, gamma, init, sigma_w2, sigma_b2, seed: as for `MLP`.
     """

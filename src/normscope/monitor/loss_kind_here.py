@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from normscope.isolation.batch_loss import BatchLoss
 from normscope.loss_kinds import Kind, kind_of
-from normscope.loss_kinds.inside import kind_inside
+from normscope.loss_kinds.computed_by_model import kind_inside
 from normscope.objective import main_output
 
 UNKNOWN = Kind("unknown")
