@@ -1,4 +1,4 @@
-"""The sources of what is computed, as BibTeX, and which of them a result stands on."""
+"""The sources of the computations, as BibTeX, and the sources that each verb uses."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Source:
-    """seed: the name that docstrings use for it, empty where they name it by its number. about: what it gave."""
+    """A source; about: its contribution to normscope. seed: its former short name, or ""."""
 
     key: str
     kind: str
@@ -15,6 +15,7 @@ class Source:
     seed: str = ""
 
     def bibtex(self) -> str:
+        """The BibTeX entry."""
         lines = ",\n".join(f"  {name} = {{{value}}}" for name, value in self.fields.items())
         return f"@{self.kind}{{{self.key},\n{lines}\n}}"
 
@@ -104,6 +105,6 @@ USES = tuple(_BY_VERB)
 
 
 def sources_for(uses: Iterable[str]) -> list[Source]:
-    """What these verbs stand on, normscope itself first; without any, all."""
+    """The sources of these verbs (of all verbs if none is named), with normscope itself first."""
     keys = {key for use in uses for key in _BY_VERB[use]}
-    return [NORMSCOPE, *(one for one in SOURCES if not keys or one.key in keys)]
+    return [NORMSCOPE, *(source for source in SOURCES if not keys or source.key in keys)]
