@@ -47,7 +47,7 @@ class Ray:
         self._check_room(here=self._started and address is None)
 
     def _check_room(self, *, here: bool) -> None:
-        """Raise if a task has no room on this machine; warn if it has none on a cluster, which may grow."""
+        """Raise if a task has no room on this machine; warn if it lacks room on a cluster, which may grow."""
         has = self._ray.cluster_resources()
         if all(has.get(what, 0) >= count for what, count in self._needs.items()):
             return

@@ -19,7 +19,7 @@ create table rows (plan text, lr real, value real, seed integer, started integer
 
 
 class JournalError(ValueError):
-    """A journal cannot be read or written; the message says what is wrong and what to do."""
+    """A journal cannot be read or written; the message gives the reason and the next step."""
 
 
 def locked(path: Path) -> int | None:

@@ -45,7 +45,7 @@ class Plan:
         model: a factory of networks: `package.module:name`, `path/to/file.py:name`, a bare name of `normscope.models`,
             or in Python the function itself. It is called with `arguments`, seed= and the axis, and returns the
             network in the mode it trains in.
-        data: digits, gaussian, mnist, cifar10, or a function of yours that returns a `normscope.data.Dataset`.
+        data: digits, gaussian, mnist, cifar10, or a user function that returns a `normscope.data.Dataset`.
         learning_rates: positive and finite.
         values: values of the axis.
         axis: the argument that takes the values: gamma; sigma_w (squared, as sigma_w2); momentum or weight_decay of
