@@ -1,6 +1,6 @@
 """normscope: an instrument for normalization in neural networks.
 
-The public door. Names load on first use, so that the command line answers without importing torch.
+This file lists the public names. They load on first use, so that the command line answers without importing torch.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""The message for a name that is not one of the known ones."""
+"""Check that a name is one of the known ones, and suggest the nearest one otherwise."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

@@ -1,4 +1,4 @@
-"""torch.compile where a compiler is, eager where none is, and word of which."""
+"""Use torch.compile if there is a working compiler; otherwise run eager, with a warning."""
 
 import functools
 import warnings
@@ -10,9 +10,9 @@ import torch
 
 @functools.cache
 def why_not_compiled(device: str = "cpu") -> str:
-    """Empty where `torch.compile` can build code for `device`; else the reason it cannot.
+    """The reason why `torch.compile` cannot build code for `device`; "" if it can.
 
-    Tried once, on a graph of one operation: a compiler that is named but broken is found out too.
+    A graph of one operation is compiled, once a process, so that a compiler that is present but broken is detected.
     """
     try:
         torch.compile(lambda x: x + 1)(torch.zeros(1, device=device))
@@ -22,7 +22,7 @@ def why_not_compiled(device: str = "cpu") -> str:
 
 
 def compile_or_eager(function: Callable[..., Any], *, device: str = "cpu") -> Callable[..., Any]:
-    """`torch.compile(function)`, or `function` itself with a warning that says why.
+    """`torch.compile(function)`, or `function` itself with a warning that gives the reason.
 
     Example:
         >>> double = compile_or_eager(lambda x: 2 * x)
@@ -32,5 +32,5 @@ def compile_or_eager(function: Callable[..., Any], *, device: str = "cpu") -> Ca
     reason = why_not_compiled(device)
     if not reason:
         return torch.compile(function)
-    warnings.warn(f"torch.compile has no working compiler here and runs eager instead ({reason}).", stacklevel=2)
+    warnings.warn(f"torch.compile has no working compiler here; the code runs eager instead ({reason}).", stacklevel=2)
     return function

@@ -1,8 +1,8 @@
-"""Stored files read back: bounded in size and depth, and every value checked against its type before anybody uses it.
+"""Read stored files safely: size and depth are bounded, and every value is checked against its type before use.
 
 A type is `float`, `int`, `str`, `bool`, `None`, `Any`, `list[T]`, `tuple[T, ...]`, `tuple[A, B]`, `dict[str, T]`, a
-union of these, a dataclass, or a `TypedDict`; `Annotated[float, Range(...)]` bounds a number. Nothing is imported or
-run that a file names.
+union of these, a dataclass, or a `TypedDict`; `Annotated[float, Range(...)]` bounds a number. Code that a file names is
+neither imported nor run.
 """
 
 import json
@@ -22,12 +22,12 @@ _NAMES = {float: "a number", int: "an integer", str: "text", bool: "true or fals
 
 
 class Misfit(ValueError):
-    """A value that is not of the type its place asks for."""
+    """A stored value has the wrong type, range or length."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from `low` to `high`, both included; above=: beyond that one. nan is in no range."""
+    """A range of numbers from `low` to `high`, both included; `above` excludes a lower bound. nan is in no range."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -46,38 +46,48 @@ Count = Annotated[int, Range(low=0, high=2**62)]
 
 
 def check_file(path: str | Path, most: float = MOST_BYTES) -> None:
-    """Refuses devices, pipes and sockets, which may never end, and files that are too large to hold."""
-    place = Path(path)
-    if not place.is_file():
-        what = "is a folder" if place.is_dir() else "is no plain file" if place.exists() else "is not there"
+    """Raise a ValueError for a path that is not a plain file, or for a file of more than `most` bytes.
+
+    Devices, pipes and sockets are refused, since reading them may never end.
+    """
+    file = Path(path)
+    if not file.is_file():
+        what = "is a folder" if file.is_dir() else "is not a plain file" if file.exists() else "is not there"
         raise ValueError(f"{brief(str(path))} {what}. Name a file.")
-    if (size := place.stat().st_size) > most:
+    if (size := file.stat().st_size) > most:
         raise ValueError(
             f"{brief(str(path))} has {size / 1e6:,.0f} MB; files up to {most / 1e6:,.0f} MB are read. Split it."
         )
 
 
 def read_json(path: str | Path) -> Any:
-    """A JSON file's content; raises a ValueError that does not name the file where it is none."""
+    """The content of a JSON file; a ValueError for text that is not JSON does not name the file."""
     check_file(path)
     return parsed(Path(path).read_bytes())
 
 
 def parsed(text: str | bytes) -> Any:
-    """JSON with integers of at most 19 digits, nested at most 64 deep."""
+    """The value of a JSON text, with integers of at most 19 digits and at most 64 levels."""
     try:
-        found = json.loads(text, parse_int=_integer)
+        value = json.loads(text, parse_int=_integer)
     except RecursionError:
         raise Misfit(f"it is nested more than {MOST_DEPTH} deep") from None
-    check_depth(found)
-    return found
+    check_depth(value)
+    return value
 
 
 def decode(kind: Any, value: Any, where: str = "") -> Any:
-    """`value` as `kind`: tuples for lists, numbers for the words that JSON has for nan and infinities, dataclasses.
+    """`value` converted to the type `kind`: lists to tuples, "nan" and "inf" to numbers, tables to dataclasses.
 
-    Keys beyond those of a dataclass are left out and those of a `TypedDict` are kept; keys with a default may be
-    missing.
+    Further keys are left out for a dataclass, and kept for a `TypedDict`; keys with a default may be missing.
+
+    Args:
+        kind: the type.
+        value: a value from JSON.
+        where: name of the value, for the message.
+
+    Raises:
+        Misfit: a value of another type, range or length.
 
     Example:
         >>> decode(tuple[float, ...], [1, "nan"])
@@ -110,7 +120,7 @@ def _integer(digits: str) -> int:
 
 
 def check_depth(value: Any, depth: int = 0) -> None:
-    """Refuses tables and lists that are nested more than 64 deep."""
+    """Raise a Misfit for tables and lists that are nested more than 64 deep."""
     if depth > MOST_DEPTH:
         raise Misfit(f"it is nested more than {MOST_DEPTH} deep")
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -139,21 +149,21 @@ def _plain(kind: Any, value: Any, where: str) -> Any:
 
 def _ranged(kind: Any, value: Any, where: str) -> Any:
     inner, allowed = get_args(kind)
-    found = decode(inner, value, where)
-    if found not in allowed:
+    number = decode(inner, value, where)
+    if number not in allowed:
         raise _misfit(where, str(allowed), value)
-    return found
+    return number
 
 
 def _either(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
-    found: list[Misfit] = []
+    misfits: list[Misfit] = []
     for kind in kinds:
         try:
             return decode(kind, value, where)
         except Misfit as error:
-            found.append(error)
-    # Of "this or null" only the first says anything.
-    raise found[0]
+            misfits.append(error)
+    # Most unions are "T or null": the message for T is the useful one.
+    raise misfits[0]
 
 
 def _listed(origin: Any, kinds: tuple[Any, ...], value: Any, where: str) -> Any:
@@ -162,15 +172,16 @@ def _listed(origin: Any, kinds: tuple[Any, ...], value: Any, where: str) -> Any:
     if origin is tuple and kinds[-1] is not ...:
         if len(value) != len(kinds):
             raise _misfit(where, f"a list of {len(kinds)}", value)
-        return tuple(decode(one, item, f"{where}[{i}]") for i, (one, item) in enumerate(zip(kinds, value, strict=True)))
+        typed = enumerate(zip(kinds, value, strict=True))
+        return tuple(decode(kind, item, f"{where}[{i}]") for i, (kind, item) in typed)
     return origin(decode(kinds[0], item, f"{where}[{i}]") for i, item in enumerate(value))
 
 
 def _table(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, Mapping):
         raise _misfit(where, "a table", value)
-    item = get_args(kind)[1] if get_args(kind) else Any
-    return {key: decode(item, one, f"{where}.{key}" if where else key) for key, one in value.items()}
+    entry_kind = get_args(kind)[1] if get_args(kind) else Any
+    return {key: decode(entry_kind, entry, f"{where}.{key}" if where else key) for key, entry in value.items()}
 
 
 @cache
@@ -185,15 +196,15 @@ def _record(kind: Any, value: Any, where: str) -> Any:
         optional = {f.name for f in fields(kind) if f.default is not MISSING or f.default_factory is not MISSING}
     else:
         optional = set(kind.__optional_keys__)
-    found = {}
+    decoded = {}
     for name, hint in _hints(kind).items():
         if name in value:
-            found[name] = decode(_without_marks(hint), value[name], f"{where}.{name}" if where else name)
+            decoded[name] = decode(_without_marks(hint), value[name], f"{where}.{name}" if where else name)
         elif name not in optional:
             raise Misfit(f"{brief(where, 120) if where else 'it'} lacks {name!r}")
-    return kind(**found) if is_dataclass(kind) else {**value, **found}  # type: ignore[operator]
+    return kind(**decoded) if is_dataclass(kind) else {**value, **decoded}  # type: ignore[operator]
 
 
 def _without_marks(hint: Any) -> Any:
-    """`NotRequired[T]` as T."""
+    """T for the hint `NotRequired[T]`; other hints as they are."""
     return get_args(hint)[0] if str(hint).startswith("typing.NotRequired") else hint

@@ -1,4 +1,4 @@
-"""The first job: what BatchNorm changes, on data that is on every machine."""
+"""The demo: small trainings with and without BatchNorm, on data that need no download."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ NORMS = ("none", "batch")
 
 @dataclass(frozen=True)
 class DemoRun:
-    """One network trained once; test loss and, for the digits, test accuracy on data it has not seen."""
+    """One training, with its test loss and, for the digits, its test accuracy."""
 
     task: str
     depth: int
@@ -32,7 +32,7 @@ class DemoRun:
 
 
 def total_steps(digits_steps: int = DIGITS_STEPS, dln_steps: int = DLN_STEPS) -> int:
-    """For a progress bar that starts with its end known; diverged runs stop earlier."""
+    """The number of steps of the whole demo, for a progress bar; diverged runs stop earlier."""
     return len(NORMS) * (len(DIGITS_RATES) * digits_steps + dln_steps)
 
 
@@ -44,9 +44,14 @@ def run_demo(
     on_run: Callable[[str], None] = lambda label: None,
     on_step: Callable[[int], None] = lambda step: None,
 ) -> list[DemoRun]:
-    """Trains an MLP on the digits (two learning rates) and the deep linear network, with and without BatchNorm.
+    """Train an MLP on the digits (two learning rates) and the deep linear network, with and without BatchNorm.
 
-    `seed` draws data split, batches, A, X and initial weights; networks that differ in the norm alone share them.
+    Args:
+        seed: seed of the data split, the batches, A, X and the initial weights; networks that differ in the normalizer
+            only share them.
+        digits_steps, dln_steps: steps of each training on the digits, and of the deep linear network.
+        on_run: called with a label before each training.
+        on_step: called after each step with its number.
     """
     runs = []
     for lr in DIGITS_RATES:

@@ -1,4 +1,4 @@
-"""Where a number was made: travels with every result."""
+"""The environment of a result: versions, device and threads, stored with every number."""
 
 import os
 import platform
@@ -10,7 +10,7 @@ from normscope.choices import check_choice
 
 
 def known_device(device: str | None) -> str:
-    """`device`, or the GPU where there is one; a ValueError for one that is not here."""
+    """`device` if this machine has it (else a ValueError); for None the GPU if there is one, else the CPU."""
     if device is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
@@ -20,7 +20,7 @@ def known_device(device: str | None) -> str:
 
 
 def environment(device: torch.device | str = "cpu") -> dict[str, str | int]:
-    """Versions, device and thread count, as plain JSON."""
+    """The versions, device and number of threads, as plain JSON."""
     device = torch.device(device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return {

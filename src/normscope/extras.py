@@ -1,11 +1,11 @@
-"""Libraries that come with an extra: asked for on use, never on import."""
+"""Import libraries of optional extras on use, never when normscope is imported."""
 
 from importlib import import_module
 from typing import Any
 
 
 def need(module: str, extra: str) -> Any:
-    """The module, or one message that names the `pip install` which brings it.
+    """The imported module; if it is missing, an ImportError with the `pip install` command.
 
     Example:
         >>> need("no_such_library", "ray")

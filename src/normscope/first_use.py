@@ -1,4 +1,4 @@
-"""Packages whose names load on first use, so that who needs one module of them does not wait for all."""
+"""Load the public names of a package on first use, so that one name does not import all modules."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -6,9 +6,13 @@ from typing import Any
 
 
 def on_first_use(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
-    """A package's `__getattr__`; places: the module of each public name.
+    """A `__getattr__` for a package.
 
-    A name that is also its module's cannot be lazy: importing the module puts it in the name's place.
+    A name that equals the name of its module cannot be lazy: importing the module sets the module under that name.
+
+    Args:
+        package: name of the package.
+        places: the module of each public name, relative to the package.
     """
 
     def load(name: str) -> Any:

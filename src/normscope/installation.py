@@ -1,4 +1,4 @@
-"""Whether an installation works: each part is tried, not only looked up."""
+"""Check an installation: each part is tried, not only looked up."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Check:
-    """attempt: does it and says what it saw. brings: what to install, empty for what must be there."""
+    """One part of the installation.
+
+    attempt: tries the part, and returns a text on the result. brings: the package to install for an optional part; ""
+    for a required one.
+    """
 
     name: str
     attempt: Callable[[], str]
@@ -20,7 +24,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Finding:
-    """state: "works", "fails", or "absent" for an extra that is not installed."""
+    """The result of a check; state: "works", "fails", or "absent" for an extra that is not installed."""
 
     name: str
     state: str
@@ -29,14 +33,14 @@ class Finding:
 
 
 def examine(check: Check) -> Finding:
-    """A failure of any kind is a finding."""
+    """The finding of a check; never raises, since a failure of any kind is a finding."""
     started = time.perf_counter()
     try:
         state, says = "works", check.attempt()
     except PackageNotFoundError:
         state, says = "absent", f"bring it with: pip install '{check.brings}'"
         if not check.brings:
-            state, says = "fails", "not installed; install normscope anew"
+            state, says = "fails", "not installed; install normscope again"
     except Exception as error:
         state, says = "fails", f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     return Finding(check.name, state, says, time.perf_counter() - started)
@@ -58,23 +62,23 @@ def _torch() -> str:
 
 
 def _check_product(x: Any) -> None:
-    found = float((x @ x).sum())
-    if found != 512.0:
-        raise ArithmeticError(f"a product of matrices of ones sums to {found:g}, not 512")
+    total = float((x @ x).sum())
+    if total != 512.0:
+        raise ArithmeticError(f"a product of matrices of ones sums to {total:g}, not 512")
 
 
 def _device() -> str:
     import torch
 
     if not torch.cuda.is_available():
-        return "cpu alone; no CUDA device is seen"
+        return "cpu only; no CUDA device found"
     _check_product(torch.ones(8, 8, device="cuda"))
     free, total = torch.cuda.mem_get_info()
     return f"{torch.cuda.get_device_name()}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
 
 
-def _rungs() -> str:
-    """The three rungs' first two on a network of two layers."""
+def _eigenvalues() -> str:
+    """lambda_max of a network of two layers, predicted and measured."""
     import torch
 
     from normscope import curvature, losses, models, prediction
@@ -101,9 +105,9 @@ def _figures() -> str:
 
 def _installed(package: str, module: str) -> Callable[[], str]:
     def attempt() -> str:
-        found = version(package)
+        installed = version(package)
         import_module(module)
-        return f"{package} {found}"
+        return f"{package} {installed}"
 
     return attempt
 
@@ -116,7 +120,7 @@ CHECKS = (
         Check(name, _installed(name, module))
         for name, module in (("numpy", "numpy"), ("scipy", "scipy"), ("scikit-learn", "sklearn"), ("pandas", "pandas"))
     ),
-    Check("predict, measure", _rungs),
+    Check("predict, measure", _eigenvalues),
     Check("figures", _figures),
     Check("downloads", _installed("pooch", "pooch"), "pooch"),
     *(

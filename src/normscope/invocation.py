@@ -1,4 +1,4 @@
-"""The command that is running, as it would be typed."""
+"""The running command, as it would be typed."""
 
 import shlex
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def command() -> str:
-    """`normscope verb ...`, `python script.py ...`, or plain `python` where there is no script, as in a notebook."""
+    """The running command: `normscope verb ...`, `python script.py ...`, or `python` without a script (a notebook)."""
     first, *rest = sys.argv or [""]
     place = Path(first)
     name = place.parent.name if place.name == "__main__.py" else place.name

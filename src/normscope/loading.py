@@ -1,6 +1,6 @@
-"""Functions of the user's, by `path/to/file.py:name` or `package.module:name`.
+"""Load and call user functions named `path/to/file.py:name` or `package.module:name`.
 
-Whatever their files and functions raise becomes one ValueError that names the user's file and line.
+Any exception of their files or functions becomes one ValueError that names the user's file and line.
 """
 
 import importlib
@@ -21,13 +21,15 @@ from normscope.messages import brief, first_line, quoted
 
 
 def called(reference: str, purpose: str, **arguments: Any) -> Any:
-    """What the function that `reference` names returns; it is loaded and called.
+    """Load the function that `reference` names, call it, and return its result.
 
     Args:
-        purpose: what the function is for, in words that follow "was to", as "build the model".
-        arguments: passed to the function.
+        reference: `path/to/file.py:name` or `package.module:name`.
+        purpose: the purpose of the function, in words that follow "was to", such as "build the model".
+        arguments: arguments of the function.
 
-    Raises: ValueError for whatever the file or the function raises, `SystemExit` among it; Ctrl-C passes.
+    Raises:
+        ValueError: for any exception of the file or the function, also `SystemExit`; Ctrl-C passes through.
     """
     function = load(reference)
     try:
@@ -36,7 +38,7 @@ def called(reference: str, purpose: str, **arguments: Any) -> Any:
         given = ", ".join(arguments) or "no arguments"
         raise ValueError(f"{reference} must {purpose} with {given}: {brief(str(error))}.") from error
     except ValueError:
-        # A built-in function says nothing of its arguments.
+        # The arguments of a built-in function cannot be inspected.
         pass
     with said_once(f"{reference} was to {purpose}"):
         return function(**arguments)
@@ -44,7 +46,7 @@ def called(reference: str, purpose: str, **arguments: Any) -> Any:
 
 @contextmanager
 def said_once(doing: str) -> Iterator[None]:
-    """Code of the user's: whatever it raises is one ValueError that begins with `doing`, has its file and line."""
+    """A context for user code: any exception becomes one ValueError that begins with `doing` and has file and line."""
     try:
         yield
     except KeyboardInterrupt:
@@ -54,9 +56,9 @@ def said_once(doing: str) -> Iterator[None]:
 
 
 def place_of(error: BaseException) -> str:
-    """Where in the user's own code, as " (file.py, line 3)"; empty where it is all ours or a library's."""
+    """The place of the error in the user's own code, as " (file.py, line 3)"; "" if it is in a library only."""
     if isinstance(error, SyntaxError) and error.filename:
-        # Its own words end with the place.
+        # The message of a SyntaxError ends with the place.
         return ""
     libraries = [Path(__file__).parent, *map(Path, set(sysconfig.get_paths().values()))]
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
@@ -67,7 +69,7 @@ def place_of(error: BaseException) -> str:
 
 
 def load(reference: str) -> Callable[..., Any]:
-    """The function that `reference` names; a file's own folder, or the current one, can be imported from."""
+    """The function that `reference` names; its file may import from its own folder, a module from the current one."""
     where, _, name = reference.rpartition(":")
     if not where or not name:
         raise ValueError(f"Name a function as path/to/file.py:name or package.module:name; got {quoted(reference)}.")
@@ -78,23 +80,23 @@ def load(reference: str) -> Callable[..., Any]:
         if callable(value) and getattr(value, "__module__", None) == module.__name__
     ]
     with said_once(f"{where} was asked for {brief(name, 80)}"):
-        there = hasattr(module, name)
-        found = getattr(module, name, None)
-    if not there and not own:
+        exists = hasattr(module, name)
+        function = getattr(module, name, None)
+    if not exists and not own:
         raise ValueError(f"{where} has no function of that name, nor any of its own.")
-    if not there:
+    if not exists:
         check_choice(f"the function of {where}", name, own)
-    if not callable(found):
-        raise ValueError(f"{reference} is not a function but of type {type(found).__name__}.")
-    return found
+    if not callable(function):
+        raise ValueError(f"{reference} is not a function but of type {type(function).__name__}.")
+    return function
 
 
 def _file(path: Path) -> ModuleType:
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is no plain file. Name a file of Python code.")
     if not path.is_file():
-        there = [one.name for one in sorted(path.parent.glob("*.py"))] if path.parent.is_dir() else []
-        near = get_close_matches(path.name, there, n=1)
+        names = [file.name for file in sorted(path.parent.glob("*.py"))] if path.parent.is_dir() else []
+        near = get_close_matches(path.name, names, n=1)
         raise ValueError(
             f"There is no file {path}." + (f" Did you mean {path.with_name(near[0])}?" if near else " Check its path.")
         )
@@ -103,7 +105,7 @@ def _file(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # Under its name, so that a loader's worker processes find its classes; never in the place of another module.
+    # Registered under its name, so that worker processes of a loader find its classes; never over another module.
     known = sys.modules.setdefault(path.stem, module)
     try:
         with said_once(f"{path} was imported"):

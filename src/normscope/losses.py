@@ -1,12 +1,12 @@
-r"""The losses of the sources; class labels, integers of shape (N,), are compared as one-hot targets.
+r"""The losses of the sources; squared errors compare class labels (integers of shape (N,)) as one-hot targets.
 
-    half_mse        1/2 mean_n sum_k (f_k - y_k)^2        Wei et al. 2019 (by its Fisher matrix; unnamed)
+    half_mse        1/2 mean_n sum_k (f_k - y_k)^2        Wei et al. 2019 (from its Fisher matrix; it names no loss)
     half_sse        1/2 sum_n  sum_k (f_k - y_k)^2        Santurkar et al. 2018, the deep linear network
     mse             mean_n mean_k (f_k - y_k)^2           torch.nn.MSELoss
-    cross_entropy   torch's
+    cross_entropy   torch.nn.functional.cross_entropy
 
-`torch.nn.MSELoss` averages over outputs too and has no 1/2: with 10 outputs its stable learning rates are
-5 times those of half_mse.
+`torch.nn.MSELoss` also averages over outputs and has no factor 1/2: with 10 outputs its stable learning rates are 5
+times those of half_mse.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 
 def half_mse(output: Tensor, target: Tensor) -> Tensor:
-    """1/2 squared error, summed over outputs, averaged over samples.
+    """Half the squared error, summed over outputs and averaged over samples.
 
     Example:
         >>> import torch
@@ -28,7 +28,7 @@ def half_mse(output: Tensor, target: Tensor) -> Tensor:
 
 
 def half_sse(output: Tensor, target: Tensor) -> Tensor:
-    """1/2 squared error, summed over outputs and samples.
+    """Half the squared error, summed over outputs and samples.
 
     Example:
         >>> import torch
@@ -47,7 +47,7 @@ def half_sse(output: Tensor, target: Tensor) -> Tensor:
 
 
 def mse(output: Tensor, target: Tensor) -> Tensor:
-    """Squared error averaged over samples and outputs, as torch.nn.MSELoss; shapes that would broadcast are refused.
+    """The squared error averaged over samples and outputs, as torch.nn.MSELoss; refuses shapes that would broadcast.
 
     Example:
         >>> import torch
@@ -62,7 +62,7 @@ __all__ = ["LOSSES", "cross_entropy", "half_mse", "half_sse", "mse"]
 
 
 def pair(batch: Any) -> tuple[Any, Any]:
-    """(x, y), as a loss function of outputs and targets needs them."""
+    """The batch as a pair (x, y); a ValueError for any other batch."""
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         got = type(batch).__name__ + (f" of {len(batch)}" if isinstance(batch, (tuple, list)) else "")
         raise ValueError(f"With loss_fn a batch is a pair (x, y); got {got}. For other batches hand in forward=.")

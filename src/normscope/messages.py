@@ -1,4 +1,4 @@
-"""Text of other people's in our messages: short, and on one line."""
+"""Shorten values and errors of other code for messages: brief, and on one line."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ MOST = 200
 
 
 def brief(value: Any, most: int = MOST) -> str:
-    """`value` as text, its middle left out where it is long.
+    """`value` as text; the middle of a long text is left out.
 
     Example:
         >>> brief("x" * 1000, most=20)
@@ -20,7 +20,7 @@ def brief(value: Any, most: int = MOST) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A `repr` of what may be large or broken."""
+    """The `repr` of a value that may be large, or whose `repr` may fail."""
     if isinstance(value, (bytes, bytearray, list, tuple, dict, set, frozenset, range)) and len(value) > MOST:
         return f"a {type(value).__name__} of {len(value)}"
     try:
@@ -30,12 +30,12 @@ def _shown(value: Any) -> str:
 
 
 def quoted(value: Any) -> str:
-    """`repr`, its middle left out where it is long."""
+    """The `repr` of a value; the middle of a long text is left out."""
     return brief(brief(value, 10 * MOST) if not isinstance(value, str) else repr(value[: 10 * MOST]))
 
 
 def first_line(error: BaseException) -> str:
-    """An error's kind and the first line of its message."""
+    """The class of an error and the first line of its message."""
     try:
         lines = str(error).splitlines()
     except Exception:

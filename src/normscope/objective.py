@@ -6,8 +6,8 @@
     a mapping                    loss_fn(model(**inputs), labels)    the same, labels by the names in LABELS
     anything else                loss_fn(model(batch), batch)        loss_fn(forward(model, batch), batch)
 
-Without loss_fn the loss is what `forward(model, batch)` or the model itself returns: a scalar, the `loss` of a mapping
-or of an object (Hugging Face), or the one scalar in a tuple.
+Without loss_fn, `forward(model, batch)` or the model itself returns the loss: a scalar, the entry or attribute `loss`
+of the output (Hugging Face), or the one scalar in a tuple.
 """
 
 import inspect
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from normscope import losses
-from normscope.isolation.batch_copies import lending
+from normscope.isolation.batch_copies import lent_loss
 from normscope.isolation.batches import described
 from normscope.loss_mismatch import check_outputs, explaining
 
@@ -31,7 +31,10 @@ Forward = Callable[[nn.Module, Any], Any]
 
 @dataclass(frozen=True)
 class Objective:
-    """Outputs and loss of a batch; either part may be left to the model.
+    """The outputs and the loss of a batch.
+
+    loss_fn: loss_fn(outputs, targets) returns the loss; None if the model or `forward` returns it.
+    forward: forward(model, batch) returns the outputs; None to call the model.
 
     Example:
         >>> objective = Objective(losses.half_mse)
@@ -46,7 +49,7 @@ class Objective:
         for name in ("loss_fn", "forward"):
             given = getattr(self, name)
             if given is not None and not callable(given):
-                raise ValueError(f"{name} is called with outputs or with a batch; got {type(given).__name__}.")
+                raise ValueError(f"{name} must be callable; got {type(given).__name__}.")
 
     def __call__(self, model: nn.Module, batch: Any) -> Tensor:
         """The scalar loss of `batch`."""
@@ -54,7 +57,7 @@ class Objective:
         return self.loss(self.outputs(model, inputs), targets)
 
     def parts(self, batch: Any) -> tuple[Any, Any]:
-        """Inputs for `outputs`, targets for `loss`."""
+        """The inputs for `outputs`, and the targets for `loss`."""
         if self.loss_fn is None:
             return batch, None
         inputs, targets = _split(batch)
@@ -64,18 +67,18 @@ class Objective:
             return batch, targets
         if isinstance(batch, Tensor) or (isinstance(batch, (tuple, list)) and len(batch) < 2):
             raise ValueError(
-                f"With loss_fn a batch is a pair (x, y) or a mapping with labels; got {described(batch)}. Where x is "
-                "its own target, hand in forward=lambda model, x: loss_fn(model(x), x) in place of loss_fn."
+                f"With loss_fn a batch is a pair (x, y) or a mapping with labels; got {described(batch)}. If x is "
+                "its own target, hand in forward=lambda model, x: loss_fn(model(x), x) instead of loss_fn."
             )
         return inputs, targets
 
     def outputs(self, model: nn.Module, inputs: Any) -> Any:
-        """The outputs as loss_fn takes them: the predictions alone for a loss of torch's or ours."""
-        found = call_model(model, inputs) if self.forward is None else self.forward(model, inputs)
-        if isinstance(found, Tensor) or self.loss_fn is None or not _of_torch(self.loss_fn):
-            return found
-        main = main_output(found)
-        return found if main is None else main
+        """The outputs as loss_fn takes them: for a loss of torch or normscope the one tensor of predictions."""
+        outputs = call_model(model, inputs) if self.forward is None else self.forward(model, inputs)
+        if isinstance(outputs, Tensor) or self.loss_fn is None or not _takes_one_tensor(self.loss_fn):
+            return outputs
+        main = main_output(outputs)
+        return outputs if main is None else main
 
     def loss(self, outputs: Any, targets: Any) -> Tensor:
         """The scalar loss of outputs and targets."""
@@ -90,17 +93,17 @@ class Objective:
                 raise
             raise ValueError(
                 f"The model returns {described(outputs)}, which loss_fn does not take ({error}). Hand in "
-                "forward=lambda model, batch: ... that gives what loss_fn takes, or without loss_fn the loss."
+                "forward=lambda model, batch: ... that returns what loss_fn takes, or without loss_fn the loss."
             ) from error
         return loss
 
     def lent(self, dtype: torch.dtype | None = None) -> "Objective":
-        """The objective with copies in the place of what its loss holds and could write."""
-        return self if self.loss_fn is None else Objective(lending(self.loss_fn, dtype), self.forward)
+        """The objective with a loss that works on copies of its buffers and attributes."""
+        return self if self.loss_fn is None else Objective(lent_loss(self.loss_fn, dtype), self.forward)
 
     @property
     def name(self) -> str:
-        """The loss's own name, for messages and results."""
+        """The name of the loss, for messages and results."""
         given = self.loss_fn or self.forward
         if given is None:
             return "the model's own loss"
@@ -109,7 +112,7 @@ class Objective:
 
 
 def own_loss(outputs: Any) -> Tensor:
-    """The scalar loss inside what a model or forward= returned.
+    """The scalar loss in the output of a model or of forward=.
 
     Example:
         >>> float(own_loss({"loss": torch.tensor(2.0), "logits": torch.zeros(3)}))
@@ -117,17 +120,17 @@ def own_loss(outputs: Any) -> Tensor:
     """
     if isinstance(outputs, Tensor):
         return outputs
-    found = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
-    if found is None and isinstance(outputs, (tuple, list)):
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+    if loss is None and isinstance(outputs, (tuple, list)):
         scalars = [part for part in outputs if isinstance(part, Tensor) and not part.ndim and part.is_floating_point()]
-        found = scalars[0] if len(scalars) == 1 else None
-    if not isinstance(found, Tensor):
+        loss = scalars[0] if len(scalars) == 1 else None
+    if not isinstance(loss, Tensor):
         raise ValueError(
             f"Without loss_fn the model or forward= must give the loss: a scalar, or an output with .loss. Got "
             f"{described(outputs)}. Hand in loss_fn(outputs, targets), put labels into the batch, or give "
             "forward=lambda model, batch: ... that returns the loss."
         )
-    return found
+    return loss
 
 
 def main_output(outputs: Any) -> Tensor | None:
@@ -137,15 +140,15 @@ def main_output(outputs: Any) -> Tensor | None:
         >>> main_output((torch.zeros(2, 3), torch.tensor(1.0))).shape
         torch.Size([2, 3])
     """
-    found = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
-    if isinstance(found, Tensor):
-        return found
+    logits = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
+    if isinstance(logits, Tensor):
+        return logits
     parts = [p for p in tree_leaves(outputs) if isinstance(p, Tensor) and p.ndim and p.is_floating_point()]
     return parts[0] if len(parts) == 1 else None
 
 
 def call_model(model: nn.Module, inputs: Any) -> Any:
-    """`model(inputs)`; a mapping or a tuple is spread over the arguments of a forward that takes so many.
+    """`model(inputs)`; a mapping or a tuple is spread over the arguments if the forward takes that many.
 
     Example:
         >>> call_model(nn.Bilinear(1, 1, 1), (torch.ones(2, 1), torch.ones(2, 1))).shape
@@ -153,7 +156,7 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
     """
     if isinstance(inputs, Mapping) and _binds(model, (), dict(inputs)):
         return model(**inputs)
-    # A list may be one argument of several images; it is spread only where the forward cannot take it whole.
+    # A list may be one argument (several images), so it is spread only if the forward cannot take it whole.
     if isinstance(inputs, tuple) or (isinstance(inputs, list) and not _binds(model, (inputs,), {})):
         if _binds(model, tuple(inputs), {}):
             return model(*inputs)
@@ -161,7 +164,7 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
             return model(inputs)
         except TypeError as error:
             raise ValueError(
-                f"The batch gives the model {described(inputs)} beside the target, and its forward does not take that "
+                f"The batch gives the model {described(inputs)} besides the target, and its forward does not take that "
                 f"({error}). Hand in loss_fn, which takes the last part as targets, or "
                 "forward=lambda model, batch: ... for batches of another form."
             ) from error
@@ -188,7 +191,7 @@ def _split(batch: Any) -> tuple[Any, Any]:
     return batch, getattr(batch, "y", batch)
 
 
-def _of_torch(loss_fn: LossFn) -> bool:
-    """Whether it is a loss of torch's or ours, which takes one tensor of outputs."""
-    home = (type(loss_fn) if isinstance(loss_fn, nn.Module) else loss_fn).__module__
-    return home in ("torch.nn.functional", "torch.nn.modules.loss", losses.__name__)
+def _takes_one_tensor(loss_fn: LossFn) -> bool:
+    """Whether the loss is one of torch or normscope, which take one tensor of outputs."""
+    module = (type(loss_fn) if isinstance(loss_fn, nn.Module) else loss_fn).__module__
+    return module in ("torch.nn.functional", "torch.nn.modules.loss", losses.__name__)

@@ -1,4 +1,4 @@
-"""Loss and gradient as one CUDA graph: the step of a small network waits for a host that launches its kernels."""
+"""Record loss and gradient as one CUDA graph and replay it: a small network's step waits mostly for kernel launches."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,19 +7,24 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-# Kernels are chosen and compiled, and workspaces made, in the first passes: they are training steps as any other.
+# In the first passes torch chooses and compiles kernels and allocates workspaces, so they are not recorded. They are
+# ordinary training steps.
 EAGER_STEPS = 3
 
 
 class ReplayedGradient:
-    """`gradient(batch)`, which leaves `.grad` behind and returns the loss: eager for a few steps, then replayed.
+    """A function of a batch that sets `.grad` and returns the loss: eager for a few steps, then replayed.
 
-    The graph has fixed places for the batch, the loss and every `.grad`: each call overwrites them, and puts the last
-    back where others have set them to None or to something else. What the model and the loss do in Python happens at
-    the recording alone, so neither may depend on the batch's values or count calls; counters and random numbers on the
-    device move on as they do eagerly. A batch of another form, or of more than tensors on the device, runs eagerly.
+    The graph has fixed tensors for the batch, the loss and every `.grad`. Each call overwrites them, and sets `.grad`
+    to the graph's tensor again if other code has replaced it. Python code of the model and the loss runs only while the
+    graph is recorded, so it must not depend on the batch's values or count calls. Counters and random numbers on the
+    device advance as in eager mode. A batch of another form, or with other things than tensors on the device, runs
+    eager.
 
-    parameters: all that get a gradient or are updated, those of the loss too.
+    Args:
+        gradient: gradient(batch) sets `.grad` and returns the loss.
+        parameters: all parameters that get a gradient or are updated, also those of the loss.
+        device: the CUDA device.
     """
 
     def __init__(
@@ -35,7 +40,7 @@ class ReplayedGradient:
             self._eager += 1
             return self._on_another_stream(batch)
         tensors, form = tree_flatten(batch)
-        if not all(map(self._has_a_place, tensors)):
+        if not all(map(self._can_be_copied, tensors)):
             return self._gradient(batch)
         if self._graph is None:
             self._record(tensors, form)
@@ -43,15 +48,15 @@ class ReplayedGradient:
             return self._gradient(batch)
         torch._foreach_copy_(self._tensors, tensors)
         self._graph.replay()  # type: ignore[union-attr]
-        for parameter, place in zip(self._parameters, self._grads, strict=True):
-            parameter.grad = place
+        for parameter, grad in zip(self._parameters, self._grads, strict=True):
+            parameter.grad = grad
         return self._loss.clone()
 
-    def _has_a_place(self, leaf: Any) -> bool:
+    def _can_be_copied(self, leaf: Any) -> bool:
         return isinstance(leaf, Tensor) and leaf.device == self._device and not leaf.requires_grad
 
     def _on_another_stream(self, batch: Any) -> Tensor:
-        """That of the recording: the default one cannot be recorded, and autograd's nodes remember where they ran."""
+        """Run eager on the recording stream; the default stream cannot be recorded, and autograd nodes keep theirs."""
         self._beside.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._beside):
             loss = self._gradient(batch)

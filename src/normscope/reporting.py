@@ -1,4 +1,4 @@
-"""What every result can do: write its page, and show it in a notebook."""
+"""The base of all results: a result can write its report page and figures, and show itself in a notebook."""
 
 import html
 from collections.abc import Sequence
@@ -10,25 +10,25 @@ if TYPE_CHECKING:
 
 
 class Reportable:
-    """A result with a page of its own. `_sections` says what is on it; `report` is asked for on use."""
+    """A result with a report page; `_sections` lists its contents. The package `report` is imported on use."""
 
     def _sections(self) -> Sequence["Section"]:
         raise NotImplementedError
 
     def report(self, path: str | Path) -> Path:
-        """Writes one HTML file that needs no network: verdicts, interactive figures, settings. Returns its path."""
+        """Write one HTML file that needs no network: verdicts, interactive figures, settings. Returns its path."""
         from normscope.report.page_file import write_report
 
         return write_report(self._sections(), path)
 
     def figures(self, folder: str | Path) -> list[Path]:
-        """Writes the page's figures as PDF, PNG and SVG, for papers. Returns their paths."""
+        """Write the page's figures as PDF, PNG and SVG, for papers. Returns their paths."""
         from normscope.report.drawing import write_figures
 
         return write_figures(self._sections(), Path(folder))
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own, so that its style and script touch nothing of the notebook."""
+        """The page in a frame of its own, so that its style and script do not affect the notebook."""
         from normscope.report.page_file import report_page
 
         inside = html.escape(report_page(self._sections()))

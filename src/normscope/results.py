@@ -1,4 +1,4 @@
-"""Results as plain JSON."""
+"""Convert results to plain JSON, and write them."""
 
 import json
 import math
@@ -9,7 +9,7 @@ from normscope.saving import save_text
 
 
 def plain(value: Any) -> Any:
-    """Numbers that JSON has no word for become strings; tuples and ranges become lists."""
+    """`value` for JSON: nan and infinities become strings, tuples and ranges become lists."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
@@ -20,5 +20,5 @@ def plain(value: Any) -> Any:
 
 
 def write_json(path: str | Path, content: dict[str, Any]) -> None:
-    """`content` as `plain` gives it, in a file."""
+    """Write `content`, which must be plain, as a JSON file."""
     save_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")

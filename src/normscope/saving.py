@@ -1,6 +1,6 @@
-"""Files written whole: beside their place first, then moved there.
+"""Write files as a whole: to a temporary file in the same folder, which then replaces the old one.
 
-A kill, a full disk or an error leaves the old file or none, never half of a new one.
+After a kill, a full disk or an error there is the old file or none, never half of a new one.
 """
 
 import os
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def beside(path: str | Path) -> Iterator[Path]:
-    """A new path in the same folder, with the same suffix; the file written there takes `path`'s place at the end.
+    """A temporary path in the same folder, with the same suffix; the file written there replaces `path` at the end.
 
-    Where the block raises, the new file is removed and `path` is as it was. A link keeps pointing to its file.
+    If the block raises, the temporary file is removed and `path` is unchanged. A link keeps pointing to its file.
 
     Example:
         >>> import tempfile
@@ -43,7 +43,7 @@ def beside(path: str | Path) -> Iterator[Path]:
     new = place.with_name(f"{start}{uuid4().hex[:8]}{ending}")
     try:
         yield new
-        # A disk that is full may say so only here.
+        # A full disk may be reported only here.
         with new.open("rb") as written:
             os.fsync(written.fileno())
         if place.exists():
@@ -57,7 +57,7 @@ def beside(path: str | Path) -> Iterator[Path]:
 
 
 def _forget(folder: Path, pattern: str) -> None:
-    """Removes what kills have left beside a file; what is younger than an hour may still be written by another."""
+    """Remove temporary files of killed processes, but none younger than an hour, which may still be in use."""
     for left in folder.glob(pattern):
         with suppress(OSError):
             if time.time() - left.stat().st_mtime > 3600:
@@ -65,20 +65,20 @@ def _forget(folder: Path, pattern: str) -> None:
 
 
 def save_text(path: str | Path, text: str) -> None:
-    """Writes `text` as UTF-8."""
+    """Write `text` as UTF-8."""
     with beside(path) as new:
         new.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def save_figure(figure: "Figure", path: str | Path, **options: Any) -> None:
-    """Writes a figure of matplotlib's in the format of `path`'s suffix; options as for its `savefig`."""
+    """Write a matplotlib figure in the format of `path`'s suffix, with options of its `savefig`."""
     with beside(path) as new:
         figure.savefig(new, format=new.suffix[1:] or "png", **options)
 
 
 def check_folder(path: str | os.PathLike[str], option: str) -> None:
-    """Refuses a folder to write to that is a file, or lies below one, before anything is computed for it."""
-    place = Path(path)
-    taken = next((one for one in (place, *place.parents) if one.exists()), None)
-    if taken is not None and not taken.is_dir():
-        raise ValueError(f"{option} names a folder, and {taken} is a file. Choose another.")
+    """Raise a ValueError if an output folder is a file, or lies below one; called before anything is computed."""
+    folder = Path(path)
+    existing = next((parent for parent in (folder, *folder.parents) if parent.exists()), None)
+    if existing is not None and not existing.is_dir():
+        raise ValueError(f"{option} names a folder, and {existing} is a file. Choose another.")

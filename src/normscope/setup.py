@@ -1,4 +1,4 @@
-"""`Setup`: one description of a training, which every verb takes.
+"""A `Setup` describes a training; every verb takes one.
 
     def setup():
         model = Net()
@@ -28,26 +28,29 @@ _FEWEST, _MOST = 3, 5
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """Everything a training script has; all but model, loss_fn and batches may be left out.
+    """The parts of a training script; all but model, loss_fn and batches may be left out.
 
     Args:
         model: any module, on the device it trains on, in the mode it trains in.
-        loss_fn: loss_fn(outputs, targets) is the scalar loss; None where the model or `forward` gives the loss.
+        loss_fn: loss_fn(outputs, targets) returns the scalar loss; None if the model or `forward` returns the loss.
         batches: any iterable of batches: (x, y), (a, b, ..., y), a mapping, or what `forward` takes. A one-shot
-            iterable is wrapped, so that batches which were looked at still come when training begins.
-        optimizer: the one that trains; its state is read and never moved.
+            iterable is wrapped, so that batches read by a measurement still come when training begins.
+        optimizer: the optimizer that trains; its state is read and never changed.
         eval_batches: batches to evaluate on.
-        metric: metric(outputs, targets) is a number to report beside the loss; larger is better.
-        forward: forward(model, batch) gives the outputs, or without loss_fn the loss.
-        scheduler: of the learning rate, stepped after every step of the optimizer.
-        accumulate: batches whose gradients are averaged for one step.
+        metric: metric(outputs, targets) returns a number to report beside the loss; larger is better.
+        forward: forward(model, batch) returns the outputs, or without loss_fn the loss.
+        scheduler: learning-rate scheduler, stepped after every step of the optimizer.
+        accumulate: number of batches whose gradients are averaged for one step.
         clip: largest norm of the gradient, or a function that clips a list of parameters.
-        scaler: torch.amp.GradScaler.
-        averaged_model: torch.optim.swa_utils.AveragedModel or another with update_parameters(model).
-        training_step: training_step(model, batch, optimizer) makes a whole step and returns the loss, where none of
-            the above describes it.
+        scaler: a torch.amp.GradScaler.
+        averaged_model: a torch.optim.swa_utils.AveragedModel, or another object with update_parameters(model).
+        training_step: training_step(model, batch, optimizer) makes a whole step and returns the loss; for trainings
+            that the other fields do not describe.
         steps: planned number of optimizer steps.
         autocast: dtype of mixed precision.
+
+    Raises:
+        ValueError: a field of a wrong type or value, or an optimizer without parameters of the model.
 
     Example:
         >>> layer = nn.Linear(1, 1)
@@ -102,8 +105,8 @@ class Setup:
         if not (self.clip is None or callable(self.clip) or (number and self.clip > 0)):
             raise ValueError(f"clip is the largest norm of the gradient, above 0; got {self.clip!r}.")
         if self.optimizer is not None:
-            held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
-            if held.isdisjoint(map(id, self.model.parameters())):
+            updated = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+            if updated.isdisjoint(map(id, self.model.parameters())):
                 raise ValueError(
                     "None of the model's parameters is in the optimizer: it was made for another model, or before "
                     "the parameters were replaced. Build it as torch.optim.SGD(model.parameters(), ...) of this model."
@@ -125,7 +128,7 @@ class Setup:
 
     @property
     def objective(self) -> Objective:
-        """How a batch becomes outputs and a loss."""
+        """The objective: how a batch becomes outputs and a loss."""
         return Objective(self.loss_fn, self.forward)
 
     @property
@@ -134,9 +137,9 @@ class Setup:
         return Batches(self.batches) if type(self.batches) is list else self.batches
 
     def copied(self) -> "Setup":
-        """A setup of its own to train: model, optimizer and all that refers to them, copied together.
+        """A copy to train: model, optimizer and all that refers to them are copied together; batches are shared.
 
-        Copied one by one the optimizer would move other parameters than the model has. Batches are shared.
+        Copied one by one, the optimizer would update other parameters than the model's.
         """
         together = {name: getattr(self, name) for name in ("model", "optimizer", "scheduler", "scaler")}
         together["averaged_model"] = self.averaged_model
@@ -144,7 +147,7 @@ class Setup:
             together["loss_fn"] = self.loss_fn
         twins = copy.deepcopy(together)
         if hasattr(getattr(self.optimizer, "step", None), "_wrapped_by_lr_sched"):
-            # A scheduler wraps `step` on the optimizer itself and warns where its wrapper is gone; copies lose it.
+            # A scheduler wraps `step` on the optimizer object, and warns if the wrapper is missing; a copy loses it.
             step: Any = functools.partial(type(twins["optimizer"]).step, twins["optimizer"])
             step._wrapped_by_lr_sched = twins["optimizer"]._opt_called = True
             twins["optimizer"].step = step
@@ -152,7 +155,7 @@ class Setup:
 
 
 def gathered(model: "nn.Module | Setup", **given: Any) -> Setup:
-    """One `Setup` of what a verb was called with; what is handed in beside a Setup takes the place of its own.
+    """One `Setup` from the arguments of a verb; arguments given beside a Setup replace its fields.
 
     Example:
         >>> gathered(nn.Linear(1, 1), loss_fn=nn.MSELoss(), forward=None).objective.name
@@ -165,27 +168,34 @@ def gathered(model: "nn.Module | Setup", **given: Any) -> Setup:
 NAMES = tuple(field.name for field in fields(Setup))
 
 
-def as_setup(found: Any, where: str) -> Setup:
-    """The `Setup` in what the function `where` returned: one itself, a dict of its fields, a tuple of three to five.
+def as_setup(returned: Any, where: str) -> Setup:
+    """The `Setup` from the value that a user's function returned: a Setup, a dict, or a tuple of three to five fields.
+
+    Args:
+        returned: the value.
+        where: name of the function, for messages.
+
+    Raises:
+        ValueError: a value of another kind, or fields that do not fit.
 
     Example:
         >>> as_setup((nn.Linear(1, 1), nn.MSELoss(), []), "train.py:setup").batches
         []
     """
-    if isinstance(found, Setup):
-        return found
+    if isinstance(returned, Setup):
+        return returned
     expected = f"{where} must return an ns.Setup, a dict of its fields, or a tuple ({', '.join(NAMES[:_MOST])})"
-    if isinstance(found, (tuple, list)):
-        if not _FEWEST <= len(found) <= _MOST:
-            raise ValueError(f"{expected} of three to five of these; got {type(found).__name__} of {len(found)}.")
-        found = dict(zip(NAMES, found, strict=False))
-    if not isinstance(found, Mapping):
-        raise ValueError(f"{expected}; got {type(found).__name__}.")
-    for name in found:
+    if isinstance(returned, (tuple, list)):
+        if not _FEWEST <= len(returned) <= _MOST:
+            raise ValueError(f"{expected} of three to five of these; got {type(returned).__name__} of {len(returned)}.")
+        returned = dict(zip(NAMES, returned, strict=False))
+    if not isinstance(returned, Mapping):
+        raise ValueError(f"{expected}; got {type(returned).__name__}.")
+    for name in returned:
         check_choice(f"a key of what {where} returns", name, NAMES)
-    if "model" not in found:
+    if "model" not in returned:
         raise ValueError(f"{expected}; it has no model.")
     try:
-        return Setup(**found)
+        return Setup(**returned)
     except ValueError as error:
         raise ValueError(f"{where} does not fit: {error}") from error

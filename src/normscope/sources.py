@@ -1,4 +1,4 @@
-"""The sources of the computations, as BibTeX, by verb."""
+"""The sources of the computations, as BibTeX, and the sources that each verb uses."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ class Source:
     seed: str = ""
 
     def bibtex(self) -> str:
+        """The BibTeX entry."""
         lines = ",\n".join(f"  {name} = {{{value}}}" for name, value in self.fields.items())
         return f"@{self.kind}{{{self.key},\n{lines}\n}}"
 
@@ -107,6 +108,6 @@ USES = tuple(_BY_VERB)
 
 
 def sources_for(uses: Iterable[str]) -> list[Source]:
-    """The sources of these verbs, normscope itself first; all sources without a verb."""
+    """The sources of these verbs (of all verbs if none is named), with normscope itself first."""
     keys = {key for use in uses for key in _BY_VERB[use]}
-    return [NORMSCOPE, *(one for one in SOURCES if not keys or one.key in keys)]
+    return [NORMSCOPE, *(source for source in SOURCES if not keys or source.key in keys)]

@@ -1,4 +1,4 @@
-"""One plain training loop. Divergence is a result, not an exception."""
+"""A plain training loop; divergence is a result, not an exception."""
 
 import math
 import time
@@ -26,17 +26,19 @@ SCHEMA = 1
 
 
 class Monitors(Protocol):
-    """What `train` asks of a monitor."""
+    """The interface of a monitor that `train` uses."""
 
-    def step(self, x: Any, y: Any = None, optimizer: Any = None) -> object: ...
+    def step(self, x: Any, y: Any = None, optimizer: Any = None) -> object:
+        """Called at every step, between the gradient and the optimizer's step."""
 
 
 @dataclass(frozen=True)
 class Training(Reportable):
-    """What a run did.
+    """The result of a training.
 
-    losses: of each step's batch, before that step. evaluations: one dict a time, with its "step".
-    diverged_at: the first step whose loss was not finite, or above `explode` times a positive first; None if none.
+    losses: the loss of each step's batch, before that step. evaluations: one dict for each evaluation, with its "step".
+    diverged_at: the first step whose loss was not finite, or above `explode` times a positive first loss; None if there
+    is none. seconds: duration. settings: optimizer, loss and options. environment: versions and device.
     """
 
     losses: tuple[float, ...]
@@ -48,15 +50,16 @@ class Training(Reportable):
 
     @property
     def steps(self) -> int:
+        """The number of steps with a loss."""
         return len(self.losses)
 
     @property
     def final_loss(self) -> float:
-        """Of the last step; nan without any."""
+        """The loss of the last step; nan without any."""
         return self.losses[-1] if self.losses else math.nan
 
     def frame(self) -> "pd.DataFrame":
-        """One row a step: step, loss, and the evaluations where there were any (a "loss" there: "loss_evaluated")."""
+        """A table with one row a step: step, loss, and the evaluations, whose "loss" becomes "loss_evaluated"."""
         import pandas as pd
 
         frame = pd.DataFrame({"step": range(self.steps), "loss": self.losses})
@@ -65,11 +68,11 @@ class Training(Reportable):
         return frame.merge(pd.DataFrame(self.evaluations), on="step", how="outer", suffixes=("", "_evaluated"))
 
     def save(self, path: str | Path) -> None:
-        """Plain JSON; nan and infinities as strings, which every reader takes."""
+        """Write plain JSON, with nan and infinities as strings, which every reader of JSON takes."""
         write_json(path, self.plain())
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """The result as plain JSON."""
         return {"kind": "training", "schema": SCHEMA} | plain(asdict(self))
 
     def _sections(self) -> Sequence[Any]:
@@ -102,26 +105,33 @@ def train(
     monitor: Monitors | None = None,
     replay: bool = False,
 ) -> Training:
-    """Trains `model` in place and returns what happened.
+    """Train `model` in place.
 
-    Reproducible to the bit on one CPU with one number of threads; on a GPU only under
-    `torch.use_deterministic_algorithms(True)`, since torch's default kernels are not. `seed` governs what the model
-    draws (dropout) without moving torch's global generators; the batches bring their own. The model is in train mode;
-    afterwards, also if something raises, every layer's mode is as it was.
+    Training is reproducible to the bit on one CPU with one number of threads. On a GPU it is only under
+    `torch.use_deterministic_algorithms(True)`, since torch's default kernels are not deterministic. The model is in
+    train mode; afterwards, also after an exception, every layer has its former mode.
 
     Args:
         model, loss_fn, batches, optimizer, forward, scheduler, accumulate, clip, scaler, averaged_model,
             training_step, autocast: the fields of `normscope.Setup`; batches on the model's device.
-        steps: at most so many; None takes all batches.
-        evaluate: called in eval mode every `every` steps and at the end.
-        explode: a loss above this multiple of the first, if that is positive, counts as divergence (1e6: the
-            white cells of Wei et al. 2019 are runs that exploded, with no number given).
-        check_every: look for divergence only so often; on a GPU each look waits for the device. The step
+        steps: largest number of steps; None takes all batches.
+        seed: seed of the random numbers that the model draws (dropout); torch's global generators do not move.
+        evaluate: evaluate(model) returns a dict of numbers; called in eval mode every `every` steps and at the end.
+        every: steps between two evaluations.
+        explode: a loss above this multiple of a positive first loss counts as divergence. The default of 1e6 is a
+            choice: Wei et al. 2019 mark runs that exploded, and give no number.
+        check_every: steps between two checks for divergence; on a GPU each check waits for the device. The step
             reported is exact all the same.
         on_step: called after each step with its number, for a progress bar.
-        monitor: a `normscope.Monitor`; looks on between the gradient and the step.
-        replay: on a GPU, record forward and backward once and replay them (`ReplayedGradient` says what that asks of
-            model and loss); elsewhere without effect.
+        monitor: a `normscope.Monitor`, called between the gradient and the optimizer's step.
+        replay: on a GPU, record forward and backward once and replay them; `ReplayedGradient` lists the conditions.
+            Without effect on other devices.
+
+    Returns:
+        The losses, evaluations and the step of divergence.
+
+    Raises:
+        ValueError: `every` or `check_every` below 1, or a loss that is not a scalar.
 
     Example:
         >>> layer = nn.Linear(1, 1, bias=False)
@@ -201,7 +211,7 @@ def train(
     last = len(history.losses) if diverged_at is None else diverged_at
     return Training(
         losses=tuple(history.losses[: last + 1]),
-        evaluations=tuple(found for found in evaluations if found["step"] <= last),
+        evaluations=tuple(evaluation for evaluation in evaluations if evaluation["step"] <= last),
         diverged_at=diverged_at,
         seconds=time.perf_counter() - started,
         settings=settings,
@@ -210,7 +220,7 @@ def train(
 
 
 def _grouped(batches: Iterable[Any], count: int) -> Iterator[list[Any]]:
-    """The batches of each step; a last group may be shorter."""
+    """The batches of each step; the last group may be shorter."""
     source = iter(batches)
     while parts := list(islice(source, count)):
         yield parts
@@ -218,16 +228,19 @@ def _grouped(batches: Iterable[Any], count: int) -> Iterator[list[Any]]:
 
 @contextmanager
 def _before_its_step(optimizer: torch.optim.Optimizer, monitor: Monitors | None, batch: Any) -> Iterator[None]:
-    """Inside, the monitor measures once, right before the optimizer's first step in a training_step of the user's."""
+    """While this context lasts, the monitor is called once, right before the first step of the optimizer.
+
+    It is for a training_step of the user's, which steps the optimizer itself.
+    """
     if monitor is None:
         yield
         return
 
-    def look(*_: Any) -> None:
+    def measure(*_: Any) -> None:
         hook.remove()
         monitor.step(batch, optimizer=optimizer)
 
-    hook = optimizer.register_step_pre_hook(look)
+    hook = optimizer.register_step_pre_hook(measure)
     try:
         yield
     finally:
@@ -236,9 +249,9 @@ def _before_its_step(optimizer: torch.optim.Optimizer, monitor: Monitors | None,
 
 @contextmanager
 def seeded_on(seed: int, device: torch.device) -> Iterator[None]:
-    """The generators of the CPU and of `device` start from `seed`, and are as before at the end.
+    """While this context lasts, the generators of the CPU and of `device` start from `seed`; they are put back after.
 
-    torch.manual_seed would also move those of every other device.
+    torch.manual_seed would also move the generators of all other devices.
     """
     on_cuda = device.type == "cuda"
     with torch.random.fork_rng(devices=[device] if on_cuda else []):
@@ -260,7 +273,7 @@ def _modes_kept(model: nn.Module) -> Iterator[None]:
 
 
 class _History:
-    """Losses, brought to the host as seldom as they are looked at."""
+    """The losses, moved to the host only when divergence is checked."""
 
     def __init__(self, explode: float) -> None:
         self.losses: list[float] = []
@@ -287,16 +300,16 @@ class _History:
 def _evaluated(
     model: nn.Module, evaluate: Callable[[nn.Module], dict[str, float]], device: torch.device
 ) -> dict[str, float]:
-    """In eval mode, and with generators of its own: what it draws does not move the training's."""
+    """The numbers of an evaluation in eval mode; its random draws do not move the training's generators."""
     model.eval()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        found = {key: float(value) for key, value in evaluate(model).items()}
+        numbers = {key: float(value) for key, value in evaluate(model).items()}
     model.train()
-    return found
+    return numbers
 
 
 def _settings(loss: str, optimizer: torch.optim.Optimizer, **rest: Any) -> dict[str, Any]:
-    """Numbers of the parameter groups as they are now; a list where the groups differ."""
+    """The present numbers of the parameter groups (a list if the groups differ), with loss, optimizer and options."""
     numbers: dict[str, Any] = {}
     for key in optimizer.defaults:
         values = [group[key] for group in optimizer.param_groups]
@@ -307,7 +320,7 @@ def _settings(loss: str, optimizer: torch.optim.Optimizer, **rest: Any) -> dict[
 
 @torch.no_grad()
 def accuracy(model: nn.Module, x: Tensor, y: Tensor, *, batch_size: int = 1000) -> float:
-    """Share of samples whose largest output is their class, in the model's present mode."""
+    """The share of samples whose largest output is their class, in the model's present mode."""
     right = sum(
         int((model(a).argmax(1) == b).sum()) for a, b in zip(x.split(batch_size), y.split(batch_size), strict=True)
     )

@@ -139,7 +139,7 @@ MISTAKES = {
     "two batches": (_with(((X, Y), (X, Y))), r"tuple of two pairs.*\[first, second\]"),
     "three parts": (
         _with((X, Y, Y)),
-        "gives the model a tuple of 2 beside the target, and its forward does not take that",
+        "gives the model a tuple of 2 besides the target, and its forward does not take that",
     ),
     "empty": (_with((X[:0], Y[:0])), "The batch is empty"),
     "nan": (_with((X * math.nan, Y)), "The batch itself is not finite"),

@@ -58,7 +58,7 @@ def test_a_few_batches_of_an_endless_iterator_are_read_and_said():
     model, stream = _net(), itertools.cycle(BATCHES)
     found = measure(model, F.cross_entropy, stream, hessian=False)
     assert found.settings["samples"] == [8] * 4
-    assert any("4 batches of the cycle were read" in note and "gone from it" in note for note in found.notes)
+    assert any("4 batches of the cycle were read" in note and "used up" in note for note in found.notes)
     assert next(stream)[0] is BATCHES[1][0]
     assert measure(model, F.cross_entropy, BATCHES, n_batches=2, hessian=False).settings["samples"] == [8, 8]
 

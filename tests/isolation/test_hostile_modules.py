@@ -8,7 +8,7 @@ from hostile import MODELS, REFUSED, Counting, Plain
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.isolation import lending as home
+from normscope.isolation import lending
 from normscope.isolation.containers import DICT, Kept
 
 X = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
@@ -125,7 +125,7 @@ def test_nothing_is_set_through_the_modules_own_methods():
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_by_name_before_anything_moves(name, alone):
     def refused(run):
-        with pytest.raises(TypeError, match=r"source holds an iterator .* outside of the model"):
+        with pytest.raises(TypeError, match=r"source holds an iterator .* outside the model"):
             measured(run)
         run.check()
         with pytest.raises(TypeError, match="source holds an iterator"):
@@ -210,7 +210,7 @@ def test_a_restore_that_raises_puts_all_else_back(verb, monkeypatch, alone):
     def broken(run):
         listed = run.model.listed
         held = list(listed)
-        fill, put_back = home.Generators.put_back, Kept.put_back
+        fill, put_back = lending.Generators.put_back, Kept.put_back
 
         def failing(self):
             failed = put_back(self)
@@ -222,7 +222,7 @@ def test_a_restore_that_raises_puts_all_else_back(verb, monkeypatch, alone):
 
         monkeypatch.setattr(Kept, "put_back", failing)
         monkeypatch.setattr(Kept, "same", lambda self: False)
-        monkeypatch.setattr(home.Generators, "put_back", without_generators)
+        monkeypatch.setattr(lending.Generators, "put_back", without_generators)
         with pytest.raises(RuntimeError, match=r"Everything but this .* The model.listed .*Planted"):
             verb(run)
         monkeypatch.undo()
@@ -245,16 +245,16 @@ def test_a_container_that_cannot_be_filled_stops_no_other(monkeypatch):
         fill(container, held)
 
     def break_it():
-        with home.untouched(run.model):
+        with lending.untouched(run.model):
             run.model.linear.marked = run.model.norm.marked = True
             base = DICT._replace(fill=failing)
-            original = home._State.put_back
+            original = lending._State.put_back
 
             def put_back(self):
                 self._kept._groups = [(base, *g[1:]) if g[0] is DICT else g for g in self._kept._groups]
                 return original(self)
 
-            monkeypatch.setattr(home._State, "put_back", put_back)
+            monkeypatch.setattr(lending._State, "put_back", put_back)
 
     with pytest.raises(KeyboardInterrupt):
         break_it()

@@ -76,7 +76,7 @@ def test_no_more_is_read_than_asked_for():
     found, note = first_batches(DataLoader(dataset, batch_size=2), 2)
     assert [batch.tolist() for batch in found] == [[1.0, 2.0], [3.0, 4.0]]
     assert dataset.given == 4
-    assert "cannot be iterated anew" in note
+    assert "cannot be iterated again" in note
 
 
 def test_a_stream_gives_what_was_looked_at_and_keeps_no_more():

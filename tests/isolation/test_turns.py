@@ -105,6 +105,6 @@ def test_who_waits_for_the_one_that_waits_for_it_is_refused(monkeypatch):
         thread = threading.Thread(target=within)
         thread.start()
         thread.join()
-    assert "one measurement at a time" in found[0]
+    assert "Only one thread can measure at a time" in found[0]
     with turn:
         pass

@@ -150,7 +150,7 @@ def with_a_budget(rank: int, cell: Cell) -> Any:
 
     alone = Run(cell, rank=rank, **wrapped(cell))
     watched = Run(cell, watch, rank=rank, **wrapped(cell))
-    return found_wrong(alone, watched), [r.step for r in watched.monitor.records], watched.monitor._put_off
+    return found_wrong(alone, watched), [r.step for r in watched.monitor.records], watched.monitor._postponed
 
 
 def pure_network(norm: str) -> nn.Module:

@@ -218,7 +218,7 @@ def test_a_sink_that_fails_is_said_once_and_the_run_goes_on(tmp_path):
         def close(self):
             pass
 
-    with pytest.warns(UserWarning, match="Broken did not take .* at step 0, and the run goes on") as said:
+    with pytest.warns(UserWarning, match="Broken did not store .* at step 0, and the run goes on") as said:
         monitor = _watched(tmp_path / "run.jsonl", on_error="warn", sinks=[Broken(), JSONL(tmp_path / "run.jsonl")])
     assert len(said) == 1
     assert len(monitor.records) == len(records_of(tmp_path / "run.jsonl")) == 3
@@ -233,5 +233,5 @@ def test_a_closed_file_does_not_stop_the_run(tmp_path):
     x, y = torch.ones(3, 2), torch.ones(3, 1)
     optimizer = torch.optim.SGD(monitor._task.model.parameters(), lr=0.1)
     nn.MSELoss()(monitor._task.model(x), y).backward()
-    with pytest.warns(UserWarning, match="JSONL did not take what was measured at step 0"):
+    with pytest.warns(UserWarning, match="JSONL did not store the record at step 0"):
         assert monitor.step(x, y, optimizer) is not None

@@ -95,7 +95,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Loss, Any, Any, Any, str]] = {
     "rate zero": (_mlp, half_mse, _at_rest, None, LandscapeProbe(), "learning rate is 0"),
     "lbfgs": (_mlp, half_mse, _lbfgs, None, ShiftProbe(), "LBFGS needs a closure"),
     "no optimizer": (_mlp, half_mse, None, None, LandscapeProbe(), "hand in the optimizer, or lr="),
-    "no optimizer, update": (_mlp, half_mse, None, None, ShiftProbe(), "no optimizer handed in"),
+    "no optimizer, update": (_mlp, half_mse, None, None, ShiftProbe(), "no optimizer was handed in"),
     "not an optimizer": (
         _mlp,
         half_mse,
@@ -217,7 +217,7 @@ def test_dropout_is_noted_and_two_looks_are_equal() -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3))
     first, second = _look(model), _look(model, backward=False)
     assert repr(first.results) == repr(second.results)
-    assert any("draws the same" in note for note in first.notes)
+    assert any("draw the same" in note for note in first.notes)
     torch.rand(1)
     assert _look(model, "landscape").loss != first.loss
     plain = _look(_mlp())
@@ -281,8 +281,8 @@ _Sharded.__name__ = "FullyShardedDataParallel"
         (lambda: nn.Sequential(nn.LazyLinear(3)), "lazy layers that have not seen data"),
         (lambda: nn.Sequential(_Sharded(6, 3)), "FullyShardedDataParallel is not supported"),
         (lambda: nn.DataParallel(nn.Linear(6, 3)), "DataParallel is not supported"),
-        (lambda: torch.jit.script(nn.Linear(6, 3)), "TorchScript modules cannot be looked into"),
-        (lambda: nn.Sequential(torch.jit.script(nn.Linear(6, 3))), "TorchScript modules cannot be looked into"),
+        (lambda: torch.jit.script(nn.Linear(6, 3)), "TorchScript modules cannot be measured"),
+        (lambda: nn.Sequential(torch.jit.script(nn.Linear(6, 3))), "TorchScript modules cannot be measured"),
     ],
 )
 def test_models_that_are_refused(build: Callable[[], nn.Module], message: str) -> None:
@@ -349,7 +349,7 @@ def test_a_model_without_layers_to_look_at_is_said() -> None:
         ([], "measure is one of light, standard, full, or a list"),
         (LandscapeProbe(), "measure is one of light, standard, full, or a list"),
         ([LandscapeProbe], "A probe is a name or an object"),
-        ([LandscapeProbe((0.5,)), LandscapeProbe((2.0,))], "the second would replace the first"),
+        ([LandscapeProbe((0.5,)), LandscapeProbe((2.0,))], "the second result would replace the first"),
     ],
 )
 def test_measurements_that_are_none_are_said(measure: Any, message: str) -> None:

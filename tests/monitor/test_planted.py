@@ -125,7 +125,7 @@ def the_gradient_is_taken_afresh(patch: Patch) -> None:
         kept = [p.grad for p in self.at.lent.originals]
         for p, g in zip(self.at.lent.originals, self.gradient, strict=True):
             p.grad = g
-        found = self._optimizers
+        found = self._after_optimizer_step
         for p, grad in zip(self.at.lent.originals, kept, strict=True):
             p.grad = grad
         return found

@@ -99,7 +99,7 @@ def test_wandb_holds_every_value_and_its_step_counter_is_the_users(tmp_path):
 
 def test_wandb_without_a_run_is_one_message():
     pytest.importorskip("wandb")
-    with pytest.raises(ValueError, match=r"no Weights & Biases run .* wandb.init\(\)"):
+    with pytest.raises(ValueError, match=r"no active Weights & Biases run.* wandb.init\(\)"):
         WandB()
 
 

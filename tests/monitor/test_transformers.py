@@ -133,5 +133,5 @@ def test_a_loss_that_the_model_does_not_give_is_said_and_can_be_handed_in(tmp_pa
 
 def test_several_devices_are_refused_by_name(tmp_path, monkeypatch):
     monkeypatch.setattr(TrainingArguments, "world_size", 2)
-    with pytest.raises(ValueError, match="watches one process with one device; this run has 2 processes"):
+    with pytest.raises(ValueError, match="measures one process with one device; this run has 2 processes"):
         _train(_bert, tmp_path, [TransformersMonitor()])

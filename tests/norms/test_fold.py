@@ -315,5 +315,5 @@ def test_a_subclass_with_a_forward_of_its_own_is_left():
     model = nn.Sequential(nn.Conv2d(3, 4, 1), Twice(4)).eval()
     result = fold_norms(model)
     assert "Twice has a forward of its own" in result.left["1"]
-    with pytest.raises(TypeError, match="Twice adds a forward of its own"):
+    with pytest.raises(TypeError, match="Twice is a subclass with a forward of its own"):
         torch.fx.symbolic_trace(model)

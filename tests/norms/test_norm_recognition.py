@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from normscope.norms import NORM_NAMES, swap_norms
-from normscope.norms.normalizers_of import find_norms
+from normscope.norms.find_norms import find_norms
 from normscope.norms.wrappers import EachPosition, Followed, LastDim, OwnScale, core
 
 C = 12
@@ -203,7 +203,7 @@ def test_a_normalizer_of_another_name_that_cannot_be_taken_is_named_too():
 
 def test_where_all_are_left_the_error_says_why_and_not_how_to_build_a_model():
     model = nn.Sequential(foreign.GatedRMSNorm(C), foreign.GatedRMSNorm(C), nn.Linear(C, C))
-    with pytest.raises(ValueError, match="Looked at and left: 0 and 1 more .*its forward takes 'gate'"):
+    with pytest.raises(ValueError, match="Examined and left: 0 and 1 more .*its forward takes 'gate'"):
         swap_norms(model, "batch")
     with pytest.raises(ValueError, match="no normalizer to swap: no module in it") as error:
         swap_norms(nn.Sequential(nn.Linear(C, C)), "batch")

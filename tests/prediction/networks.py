@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normscope.models.init import initialize, seeded
+from normscope.models.initialization import initialize, seeded
 from normscope.norms.kinds import make_norm
 
 

@@ -134,7 +134,7 @@ def test_max_pooling():
         for c_in, c in ((3, 64), (64, 64)):
             layers += [nn.Conv2d(c_in, c, 3, padding=1), nn.BatchNorm2d(c), nn.ReLU(), nn.MaxPool2d(2)]
         model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(64 * 16, 10))
-        ns.models.init.initialize(model, "mean_field", seed=seed, sigma_b2=0.0)
+        ns.models.initialization.initialize(model, "mean_field", seed=seed, sigma_b2=0.0)
         return model
 
     assert ratio(net, (3, 16, 16), 32, "batch") == pytest.approx(1, abs=0.2)

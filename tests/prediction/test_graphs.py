@@ -216,7 +216,7 @@ def test_concatenated_channels_keep_their_own_variances_under_a_normalizer():
 
 
 @pytest.mark.parametrize("norm", ["layer", "group", "rms"])
-def test_normalizers_of_single_samples(norm):
+def test_find_norms_single_samples(norm):
     net = ns.models.MLP(50, 5, width=300, norm=norm)
     found = ns.predict(net, (50,), "half_mse")
     x = torch.randn(128, 50, generator=torch.Generator().manual_seed(0))

@@ -60,7 +60,7 @@ def test_channels_that_sum_a_group_have_fewer_degrees_of_freedom(groups, near):
     """Squared gradients before BatchNorm: of depthwise 3x3 they were at 1.34 when every channel was said to sum all."""
 
     def make(seed: int) -> nn.Sequential:
-        with ns.models.init.seeded(seed):
+        with ns.models.initialization.seeded(seed):
             body = [nn.Conv2d(64, 64, 3, padding=1, groups=groups, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
             stem = [nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
             net = nn.Sequential(*stem, *body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 4))
@@ -93,7 +93,7 @@ def test_a_large_eps_does_not_fluctuate(stats):
     """Two layers, 12 samples, eps as large as ten variances: the first was at 0.75 of the predicted growth."""
 
     def make(seed: int) -> nn.Sequential:
-        with ns.models.init.seeded(seed):
+        with ns.models.initialization.seeded(seed):
             layers = [nn.Linear(40, 200), nn.BatchNorm1d(200, eps=10), nn.ReLU()]
             layers += [nn.Linear(200, 200), nn.BatchNorm1d(200, eps=10), nn.ReLU(), nn.Linear(200, 4)]
             for layer in layers[::3]:
@@ -149,7 +149,7 @@ def test_gradients_of_a_deep_and_narrow_stack(stats):
     """Ten layers of 60 channels: 0.84 to 0.95 of the predicted growth was seen, where it was 0.55."""
 
     def make(seed: int) -> nn.Sequential:
-        with ns.models.init.seeded(seed):
+        with ns.models.initialization.seeded(seed):
             widths = [200, *[60] * 10]
             layers = [
                 layer

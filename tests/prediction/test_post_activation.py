@@ -51,7 +51,7 @@ def test_slopes_of_the_first_block_go_with_those_before_it(norm):
         net = residual_mlp(seed, width=400, blocks=1)
         if not norm:
             net[1] = net[3].norm = net[3].last = nn.Identity()
-            with ns.models.init.seeded(seed):
+            with ns.models.initialization.seeded(seed):
                 for layer in (net[0], net[3].first, net[3].second):
                     nn.init.kaiming_normal_(layer.weight)
         return net
@@ -93,7 +93,7 @@ def test_maxima_go_into_a_sum_with_their_distribution():
     class Pooled(nn.Module):
         def __init__(self, seed: int) -> None:
             super().__init__()
-            with ns.models.init.seeded(seed):
+            with ns.models.initialization.seeded(seed):
                 self.stem, self.norm = nn.Conv2d(3, 96, 3, padding=1, bias=False), nn.BatchNorm2d(96)
                 self.convs = nn.ModuleList([nn.Conv2d(96, 96, 1, bias=False) for _ in range(3)])
                 self.norms = nn.ModuleList([nn.BatchNorm2d(96) for _ in range(3)])
@@ -139,7 +139,7 @@ def test_maxima_and_a_rising_activation_in_either_order():
 
     def predicted(*order: type[nn.Module]) -> float:
         layers = {nn.ReLU: nn.ReLU(), nn.MaxPool2d: nn.MaxPool2d(2)}
-        with ns.models.init.seeded(0):
+        with ns.models.initialization.seeded(0):
             stem = [nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), *(layers[kind] for kind in order)]
             net = nn.Sequential(*stem, nn.Conv2d(32, 32, 3), nn.BatchNorm2d(32), nn.Flatten(), nn.Linear(512, 5))
         return ns.predict(net, (3, 12, 12), batch_size=32, stats="frozen").lambda_max

@@ -105,7 +105,7 @@ def test_what_never_ends_is_no_file(here):
     for place in ("/dev/zero", "pipe", "/dev/null"):
         for verb in ("report", "cite"):
             status, _, err = here(verb, place)
-            assert (status, err) == (2, f"normscope: {place} is no plain file. Name a file.\n")
+            assert (status, err) == (2, f"normscope: {place} is not a plain file. Name a file.\n")
     assert here("sweep", "/dev/zero")[0] == 2
     assert here("solve", "pipe", "--target", "y")[0] == 2
 

@@ -92,8 +92,8 @@ def _other_program(path):
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
-        (_garbage, "no readable journal"),
-        (_truncated, "no readable journal|damaged"),
+        (_garbage, "not a readable journal"),
+        (_truncated, "not a readable journal|damaged"),
         (_other_version, "version 99"),
         (_other_program, "another program"),
     ],
@@ -159,16 +159,16 @@ def test_a_finished_journal_can_be_read_where_nothing_can_be_written(tmp_path, m
 @pytest.mark.parametrize(
     ("said", "step"),
     [
-        ("database or disk is full", "make room"),
-        ("disk I/O error", "make room"),
-        ("unable to open database file", "let its folder be written"),
-        ("attempt to write a readonly database", "let its folder be written"),
-        ("database is locked", "wait for it"),
+        ("database or disk is full", "free some disk space"),
+        ("disk I/O error", "free some disk space"),
+        ("unable to open database file", "make its folder writable"),
+        ("attempt to write a readonly database", "make its folder writable"),
+        ("database is locked", "wait until it ends"),
     ],
 )
 def test_what_sqlite_says_comes_with_the_next_step(tmp_path, said, step):
     with Journal(tmp_path / "j.sqlite") as journal:
-        with pytest.raises(JournalError, match=step) as found, journal._said():
+        with pytest.raises(JournalError, match=step) as found, journal._explained():
             raise sqlite3.OperationalError(said)
         assert said in str(found.value)
 
@@ -187,7 +187,7 @@ def test_a_full_disk_stops_the_sweep_with_what_is_done_kept(tmp_path, monkeypatc
         landed.append(rows)
 
     monkeypatch.setattr(Journal, "add", limited)
-    with pytest.raises(JournalError, match="make room and run the same command again"):
+    with pytest.raises(JournalError, match="free some disk space and run the same command again"):
         ns.sweep(plan, tmp_path / "full", device="cpu", quiet=True, group=4)
     monkeypatch.setattr(Journal, "add", add)
     with Journal(tmp_path / "full" / "sweep.sqlite", readonly=True) as journal:

@@ -159,7 +159,7 @@ def test_grids():
         ({"seeds": [True]}, "seeds must be integers"),
         ({"loss": "half_mes"}, "Did you mean 'half_mse'"),
         ({"data": "minst"}, "Did you mean 'mnist'"),
-        ({"momentum": 1.0}, r"momentum lies in \[0, 1\)"),
+        ({"momentum": 1.0}, r"momentum must lie in \[0, 1\)"),
         ({"explode": 1.0}, "explode is a finite multiple"),
         ({"explode": math.inf}, "explode is a finite multiple"),
         ({"learning_rates": {"log10_from": 0, "log10_to": 400, "count": 3}}, "between 1e-300 and 1e300"),

@@ -86,7 +86,7 @@ class _Cluster:
 def test_a_group_that_fits_nowhere_is_refused_here_and_said_on_a_cluster(monkeypatch):
     plan, here, cluster = sweep_plans.plan(threads=2), _Cluster(joined=False), _Cluster(joined=True)
     monkeypatch.setitem(sys.modules, "ray", here)
-    with pytest.raises(ValueError, match=r"needs 2 CPU \(1 there\), 0 GPU \(0 there\)\. Lower the plan's threads"):
+    with pytest.raises(ValueError, match=r"needs 2 CPU \(1 available\), 0 GPU \(0 available\)\. Lower the plan's"):
         Ray(plan, device="cpu")
     assert here.down
     monkeypatch.setitem(sys.modules, "ray", cluster)

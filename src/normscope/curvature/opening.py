@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_map_only
 
 from normscope.curvature.session import Session, differentiated
-from normscope.isolation.coming_update import check_optimizer, held
+from normscope.isolation.coming_update import check_optimizer, rates_by_id
 from normscope.isolation.lending import Lent, untouched
 
 
@@ -82,7 +82,7 @@ def parameters_of(lent: Lent, wanted: Callable[[str, nn.Parameter], bool] | None
 
 def held_by(optimizer: torch.optim.Optimizer, lent: Lent, chosen: list[int]) -> tuple[list[int], list[str]]:
     """The chosen parameters that the optimizer holds, and a note on the others."""
-    rates = held(optimizer)
+    rates = rates_by_id(optimizer)
     numbers = [i for i in chosen if id(lent.originals[i]) in rates]
     if not numbers:
         check_optimizer(rates, lent.originals)

@@ -29,7 +29,7 @@ from normscope.isolation.lending import Lent
 from normscope.isolation.module_calls import Trace
 from normscope.isolation.processes import Processes
 from normscope.loss_kinds import FLAT, Kind, kind_by_name, kind_of
-from normscope.loss_kinds.inside import kind_inside
+from normscope.loss_kinds.computed_by_model import kind_inside
 from normscope.objective import call_model, main_output
 from normscope.stability.optimizer_limits import Limit, momentum_limit, preconditioned
 

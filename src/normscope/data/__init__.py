@@ -1,4 +1,4 @@
-"""Data sets as whole tensors: two that need no files, two read from published files, and batches of them.
+"""Data sets as whole tensors (two without files, two read from published files), and batches of them.
 
 | name | loader | inputs | files |
 |---|---|---|---|
@@ -20,7 +20,7 @@ from normscope.data.dataset import Dataset
 from normscope.data.download import fetch
 from normscope.data.errors import DataError, check_choice
 from normscope.data.mnist import mnist
-from normscope.data.small import digits, gaussian
+from normscope.data.without_files import digits, gaussian
 
 __all__ = [
     "DataError",
@@ -40,7 +40,7 @@ _FROM_FILES: dict[str, Callable[..., Dataset]] = {"mnist": mnist, "cifar10": cif
 
 
 def load(name: str, root: str | os.PathLike[str] | None = None, **options: Any) -> Dataset:
-    """A data set by its name.
+    """The data set with this name.
 
     Args:
         name: "gaussian", "digits", "mnist" or "cifar10".

@@ -1,4 +1,4 @@
-"""Arrays x and y from a .npz file of the user's, checked before they are read."""
+"""Read arrays x and y from a user's .npz file, checked before they are read."""
 
 import math
 import zipfile
@@ -18,10 +18,11 @@ _NUMBERS = "biuf"
 
 
 def read_xy(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
-    """The arrays x and y of a .npz file: numbers, with as many rows of the one as of the other.
+    """The numeric arrays x and y of a .npz file, with equal numbers of rows; nothing in the file is executed.
 
-    Raises a ValueError that names the file for what is no .npz, is damaged, holds objects, text or dates, or claims a
-    size that the file has not. Nothing that it holds is run.
+    Raises:
+        ValueError: the file is not a .npz file, is damaged, holds objects, text or dates, or its header claims another
+            size than the file has. The message names the file.
     """
     if not Path(path).exists():
         raise ValueError(f"There is no file {path}. Name a .npz with arrays x and y.")
@@ -31,7 +32,7 @@ def read_xy(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
             x, y = (_array(archive, name, str(path)) for name in ("x", "y"))
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError) as error:
         raise ValueError(
-            f"{path} is no readable .npz file ({first_line(error)}). Make it with numpy.savez(path, x=x, y=y)."
+            f"{path} is not a readable .npz file ({first_line(error)}). Make it with numpy.savez(path, x=x, y=y)."
         ) from error
     if len(x) != len(y):
         raise ValueError(f"{path} must hold as many targets as samples; got {len(x)} in x and {len(y)} in y.")
@@ -43,9 +44,9 @@ _UNREADABLE = (TypeError, ValueError, SyntaxError, OverflowError, MemoryError, R
 
 
 def _array(archive: zipfile.ZipFile, name: str, path: str) -> np.ndarray:
-    there = [one.removesuffix(".npy") for one in archive.namelist()]
+    names = [entry_name.removesuffix(".npy") for entry_name in archive.namelist()]
     if f"{name}.npy" not in archive.namelist():
-        raise ValueError(f"{path} must hold arrays x and y; it has {brief(', '.join(there)) or 'none'}.")
+        raise ValueError(f"{path} must hold arrays x and y; it has {brief(', '.join(names)) or 'none'}.")
     entry = archive.getinfo(f"{name}.npy")
     try:
         with archive.open(entry) as stream:
@@ -56,11 +57,13 @@ def _array(archive: zipfile.ZipFile, name: str, path: str) -> np.ndarray:
     except _UNREADABLE as error:
         if path in str(error):
             raise
-        raise ValueError(f"{name} of {path} is no readable array ({first_line(error)}). Make the file anew.") from error
+        raise ValueError(
+            f"{name} of {path} is not a readable array ({first_line(error)}). Write the file again."
+        ) from error
 
 
 def _native(array: np.ndarray) -> np.ndarray:
-    """In this machine's byte order, and in a precision that torch has."""
+    """The array in this machine's byte order, and in a precision that torch has."""
     kind = np.dtype(np.float64) if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")
     return array.astype(kind, copy=False)
 

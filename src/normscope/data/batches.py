@@ -1,4 +1,4 @@
-"""Mini-batches of tensors that live on one device, in an order that is the same on every device."""
+"""Mini-batches of tensors on one device, in an order that is the same on every device."""
 
 from collections.abc import Callable, Iterator
 from itertools import count, islice
@@ -23,17 +23,22 @@ def batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Iterate over (x_batch, y_batch), every epoch in a fresh random order.
 
-    The order comes from a CPU generator of its own: it depends on the seed alone, not on the device, the
-    augmentation or anybody's global seed.
+    The order comes from a CPU generator of its own: it depends on the seed only, not on the device, the augmentation
+    or a global seed.
 
     Args:
         x, y: tensors with the same first axis.
-        batch_size: examples in a batch; from len(x) on, every batch is x and y themselves, in their own order and not
-            copied: a model that writes into its input writes into the data.
-        seed: fixes the order and the augmentation.
-        steps, epochs: how many batches or passes to make, at most one of the two; endless without.
-        augment: called as augment(x_batch, generator), with a CPU generator; see `crop_and_flip`.
-        drop_last: leave out the short batch at the end of an epoch.
+        batch_size: examples in a batch. If it is at least len(x), every batch is x and y themselves, in their own
+            order and not copied: a model that writes into its input then writes into the data.
+        seed: seed of the order and of the augmentation.
+        steps, epochs: number of batches, or of passes over the data; give at most one. Without both, batches are
+            endless.
+        augment: augment(x_batch, generator) returns the augmented batch; the generator is on the CPU. See
+            `crop_and_flip`.
+        drop_last: whether to leave out the short batch at the end of an epoch.
+
+    Raises:
+        ValueError: sizes or numbers that do not fit.
 
     Example:
         >>> x = torch.arange(4)
@@ -62,7 +67,7 @@ def _passes(
     drop_last: bool,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     order = torch.Generator().manual_seed(seed)
-    # Seeded from the order's stream, so that drawing augmentations does not move the order.
+    # A second generator, so that drawing augmentations does not change the order.
     noise = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=order)))
     n = len(x)
     stop = n - n % batch_size if drop_last else n
@@ -80,7 +85,7 @@ def crop_and_flip(x: Tensor, generator: torch.Generator, *, pad: int = 4) -> Ten
     """Move each image by up to `pad` pixels up, down and sideways, and mirror half of them.
 
     Each image is padded with zeros on all sides, cropped to its old size at a random place, and flipped
-    left to right with probability 1/2. Zero is the mean image where the set is standardized.
+    left to right with probability 1/2. In a standardized set, zero is the mean image.
 
     Source: the augmentation of He et al. 2016, "Deep Residual Learning", section 4.2 (pad = 4).
 

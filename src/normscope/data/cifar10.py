@@ -1,4 +1,4 @@
-"""CIFAR-10, from the binary batches or from the pickled ones that torchvision keeps."""
+"""CIFAR-10, read from the binary files or from the pickled files of torchvision."""
 
 import io
 import os
@@ -30,7 +30,8 @@ def cifar10(
         standardize: "channel", "pixel", "global" or None (pixels in [0, 1]); training statistics.
         download: fetch the files first if they are nowhere below the root.
 
-    Raises: DataError where files are missing or damaged.
+    Raises:
+        DataError: files are missing or damaged.
     """
     check_standardize(standardize)
     root = data_root(root)
@@ -61,7 +62,7 @@ def read_batch(path: Path, content: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _dtype(spec: str, align: int, copy: int) -> np.dtype:
-    # numpy 2.4 deprecates the integers that old pickles pass for these two.
+    # Old pickles pass integers for `align` and `copy`, which NumPy 2.4 deprecates.
     return np.dtype(spec, align=bool(align), copy=bool(copy))
 
 

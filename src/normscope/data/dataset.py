@@ -22,11 +22,11 @@ def check_standardize(how: object) -> None:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """A training and a test set, held whole on one device.
+    """A training set and a test set, whole and on one device.
 
     Args:
-        name: what the set is called.
-        x_train, x_test: inputs, the first axis counts the examples.
+        name: name of the set.
+        x_train, x_test: inputs; the first axis counts the examples.
         y_train, y_test: int64 labels, or floating targets (n, d_out) for regression.
         classes: number of classes; None for regression.
 
@@ -66,14 +66,14 @@ class Dataset:
 
 
 def standardized(train: np.ndarray, test: np.ndarray, how: Standardize, *, white: int = 255) -> tuple[Tensor, Tensor]:
-    """Pixels of both parts to float32, centred and scaled by the statistics of the training part.
+    """The pixels of both parts as float32, centred and scaled by the statistics of the training part.
 
         x <- (x / white - mean) / std      mean, std (1/n, not 1/(n-1)) over the training images
 
-    A mean and a deviation for each channel, for each pixel (of each channel), or one for all
-    ("global"); None leaves x / white in [0, 1]. A pixel that is constant in training is only centred.
+    There is one mean and one deviation for each channel ("channel"), for each pixel of each channel ("pixel"), or for
+    all ("global"); None leaves x / white in [0, 1]. A pixel that is constant in training is only centred.
 
-    The sums are sums of integers, hence exact: the result depends neither on threads nor on the machine.
+    The sums are sums of integers and therefore exact: the result depends neither on threads nor on the machine.
 
     Args:
         train, test: uint8 images (n, channel, row, column).

@@ -14,19 +14,22 @@ from normscope.data.published import SETS
 
 
 def fetch(name: str, root: str | os.PathLike[str] | None = None, *, url: str | None = None) -> Path:
-    """Download the files of `name` to where the loaders look for them.
+    """Download the files of `name` into the folder that the loaders read.
 
-    Files arrive in a temporary folder below the root; after every checksum is right they are moved into
-    place, so a failure leaves nothing behind. Right files that are already there are not fetched again,
-    damaged ones are replaced.
+    Files arrive in a temporary folder below the root. They are moved into place once all checksums are right, so a
+    failure leaves nothing behind. Right files that are already there are not fetched again; damaged ones are replaced.
 
     Args:
         name: "mnist" or "cifar10".
         root: the data folder; default $NORMSCOPE_DATA, else the user's cache folder.
-        url: a mirror, that is another folder with the same files; default the publisher's.
+        url: a mirror: another folder with the same files; default the publisher's.
 
-    Returns: the folder that holds the files.
-    Raises: DataError where the files cannot be had; ValueError for an unknown name.
+    Returns:
+        The folder that holds the files.
+
+    Raises:
+        DataError: the files cannot be downloaded, or are not the published ones.
+        ValueError: an unknown name.
     """
     check_choice("data set to fetch", name, SETS)
     published, root = SETS[name], data_root(root)
@@ -51,7 +54,7 @@ def fetch(name: str, root: str | os.PathLike[str] | None = None, *, url: str | N
             for file in published.files:
                 os.replace(staged / file, home / file)
     except BaseException as error:
-        # Folders that were made for this, and are empty, the inner ones first.
+        # Remove the folders made above if they are empty, the inner ones first.
         for folder in missing:
             with suppress(OSError):
                 folder.rmdir()

@@ -1,10 +1,10 @@
-"""What goes wrong with data."""
+"""The errors of data sets."""
 
 from normscope.choices import check_choice
 
 
 class DataError(RuntimeError):
-    """Files of a data set are missing, damaged or cannot be fetched; the message says what to do next."""
+    """Files of a data set are missing, damaged or cannot be fetched; the message gives the next step."""
 
 
 __all__ = ["DataError", "check_choice"]

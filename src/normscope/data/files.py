@@ -1,4 +1,4 @@
-"""Files of a published data set on this machine: where they may lie, and whether they are the right ones."""
+"""Find the files of a published data set on this machine, and compare them with their checksums."""
 
 import hashlib
 import os
@@ -11,7 +11,7 @@ ROOT_VARIABLE = "NORMSCOPE_DATA"
 
 
 def data_root(root: str | os.PathLike[str] | None = None) -> Path:
-    """The folder data sets are kept in: `root`, else $NORMSCOPE_DATA, else the user's cache folder.
+    """The folder of the data sets: `root`, else $NORMSCOPE_DATA, else the user's cache folder.
 
     Example:
         >>> data_root("sets").as_posix()
@@ -28,7 +28,7 @@ def data_root(root: str | os.PathLike[str] | None = None) -> Path:
 
 
 def next_step(name: str, root: Path) -> str:
-    """What a user without the right files of `name` can do."""
+    """The advice in error messages for a user without the right files of `name`."""
     return (
         f"Put the files into {root / SETS[name].home}, or set {ROOT_VARIABLE} to the folder that holds them, "
         f"or run: normscope data fetch {name} --data-root {root}"
@@ -38,32 +38,36 @@ def next_step(name: str, root: Path) -> str:
 def locate(name: str, root: Path) -> list[Path]:
     """The files of `name`, from the first layout below `root` that is complete.
 
-    Returns: one path for each file, in the order of the published table.
-    Raises: DataError that names every folder looked at and what it lacks.
+    Returns:
+        One path for each file, in the order of the published table.
+
+    Raises:
+        DataError: no layout is complete; the message names every folder and the files it lacks.
     """
     lacking = []
-    for folder, files in SETS[name].layouts.items():
-        place = root / folder
-        found = [next((place / n for n in names if (place / n).is_file()), None) for names in files]
-        complete = [path for path in found if path is not None]
+    for layout, files in SETS[name].layouts.items():
+        folder = root / layout
+        paths = [next((folder / n for n in names if (folder / n).is_file()), None) for names in files]
+        complete = [path for path in paths if path is not None]
         if len(complete) == len(files):
             return complete
-        absent = [" or ".join(names) for names, path in zip(files, found, strict=True) if path is None]
-        lacking.append(f"  {place}: no {', '.join(absent)}" if place.is_dir() else f"  {place}: no such folder")
+        absent = [" or ".join(names) for names, path in zip(files, paths, strict=True) if path is None]
+        lacking.append(f"  {folder}: no {', '.join(absent)}" if folder.is_dir() else f"  {folder}: no such folder")
     raise DataError(
         f"{name} needs all its files in one of these folders:\n" + "\n".join(lacking) + f"\n{next_step(name, root)}"
     )
 
 
 def checked_bytes(path: Path, advice: str, *, label: str | None = None) -> bytes:
-    """The content of a published file, read once and compared with its checksum before anybody uses it.
+    """The content of a published file, read once and compared with its checksum before use.
 
     Args:
-        path: the file; its name says which checksum holds.
+        path: the file; the checksum is found by the file's name.
         advice: the end of the message if the file is not the right one.
-        label: what the message calls the file; default its path.
+        label: the file's name in the message; default its path.
 
-    Raises: DataError with the expected and the found checksum.
+    Raises:
+        DataError: the file cannot be read, or has another checksum.
     """
     label = label or str(path)
     try:
@@ -71,10 +75,10 @@ def checked_bytes(path: Path, advice: str, *, label: str | None = None) -> bytes
     except OSError as error:
         raise DataError(f"{label} cannot be read: {error}. {advice}") from error
     algorithm, expected = CHECKSUMS[path.name].split(":")
-    found = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
-    if found != expected:
+    digest = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
+    if digest != expected:
         raise DataError(
             f"{label} must be the published file: expected {algorithm} {expected}, "
-            f"found {found} ({len(content)} bytes). {advice}"
+            f"found {digest} ({len(content)} bytes). {advice}"
         )
     return content

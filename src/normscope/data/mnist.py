@@ -1,4 +1,4 @@
-"""MNIST, from its four idx files."""
+"""MNIST, read from its four idx files."""
 
 import gzip
 import os
@@ -22,11 +22,12 @@ def mnist(
 
     Args:
         root: the data folder; default $NORMSCOPE_DATA, else the user's cache folder.
-        standardize: "channel", "pixel", "global" or None (pixels in [0, 1]); training statistics. "global"
-            is what (x - 0.1307) / 0.3081 rounds.
+        standardize: "channel", "pixel", "global" or None (pixels in [0, 1]); training statistics. The usual
+            (x - 0.1307) / 0.3081 is "global" with rounded numbers.
         download: fetch the files first if they are nowhere below the root.
 
-    Raises: DataError where files are missing or damaged.
+    Raises:
+        DataError: files are missing or damaged.
     """
     check_standardize(standardize)
     root = data_root(root)
@@ -40,7 +41,7 @@ def mnist(
 
 
 def read_idx(path: Path, content: bytes) -> np.ndarray:
-    """An idx file of unsigned bytes as an array.
+    """The array in an idx file of unsigned bytes.
 
     The header is 0, 0, 8 (unsigned byte), the number of axes, then each length as a big-endian int32.
 

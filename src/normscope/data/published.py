@@ -1,4 +1,4 @@
-"""What the publishers of MNIST and CIFAR-10 put out: addresses, file names, checksums, layouts on disk."""
+"""The published files of MNIST and CIFAR-10: addresses, names, checksums, layouts on disk."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class Published:
     Args:
         url: the folder the files are in, with a final slash.
         remote: the files to download from there.
-        home: where `fetch` puts the files, below the data root.
+        home: the folder, below the data root, into which `fetch` puts the files.
         files: the names of the files in `home`.
         layouts: folder below the data root -> for each file the names it may have there, best first.
     """

@@ -1,1 +1,1 @@
-"""Measuring leaves no trace: lend a model, a batch and a loss; put everything back; replay module calls; processes."""
+"""Isolation: a measurement works on copies of model, batch, loss and optimizer, and everything is put back after it."""

@@ -1,4 +1,4 @@
-"""Copies of a batch, and of what a loss holds, lent to one pass: neither is written into by being measured."""
+"""Lend copies of a batch and of a loss to one pass, so that a measurement writes into neither."""
 
 import copy
 from collections.abc import Callable
@@ -14,10 +14,10 @@ _INERT = frozenset({bool, int, float, str, type(None)})
 
 
 class Copies:
-    """A batch to hand to a forward that may write into it; what was given never changes.
+    """Copies of a batch for a forward that may write into them; the batch itself never changes.
 
-    Tensors are copied once, and anew where a pass has changed the last copies: a graph that is kept has those it saw.
-    Containers, and objects of other classes, are new each time.
+    Tensors are copied once, and copied again after a pass has changed the copies, so that a stored graph keeps the
+    tensors it has used. Containers and objects of other classes are copied for every pass.
     """
 
     def __init__(self, given: Any) -> None:
@@ -30,6 +30,7 @@ class Copies:
         self._versions = [tensor._version for tensor in self._tensors]
 
     def take(self) -> Any:
+        """A copy of the batch."""
         if self.written():
             self._fill()
         return tree_unflatten([p if isinstance(p, Tensor) else _copy(p) for p in self._parts], self._form)
@@ -39,22 +40,22 @@ class Copies:
         return [tensor._version for tensor in self._tensors] != self._versions
 
     def changed(self) -> bool:
-        """Whether their values are no longer those given."""
+        """Whether a pass has changed values of the copies."""
         pairs = zip(self._parts, self._given, strict=True)
         return self.written() and not all(torch.equal(a, b) for a, b in pairs if isinstance(a, Tensor))
 
 
 def _copy(part: Any) -> Any:
-    """Of a tensor, or of an object that holds some, such as a batch of graphs."""
+    """A copy of a tensor, or of an object that may hold tensors, such as a batch of graphs."""
     if not isinstance(part, Tensor):
         return part if type(part) in _INERT else copy.deepcopy(part)
     return part.detach().clone().requires_grad_(part.requires_grad)
 
 
-def lending(loss_fn: Callable[..., Any], dtype: torch.dtype | None = None) -> Callable[..., Any]:
-    """`loss_fn` with copies in the place of the buffers and attributes it could write, in `dtype` if that is given.
+def lent_loss(loss_fn: Callable[..., Any], dtype: torch.dtype | None = None) -> Callable[..., Any]:
+    """`loss_fn` working on copies of the buffers and attributes it could write, in `dtype` if given.
 
-    torch's own losses write nothing; others keep a running centre, a queue, a counter.
+    torch's own losses write nothing; others may keep a running centre, a queue or a counter.
     """
     own = isinstance(loss_fn, nn.Module) and not type(loss_fn).__module__.startswith("torch.nn.")
     if not isinstance(loss_fn, nn.Module) or (not own and dtype is None):

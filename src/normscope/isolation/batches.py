@@ -1,4 +1,4 @@
-"""What a verb was handed as batches: one batch, or an iterable of which a few are read."""
+"""Read the `batches` argument of a verb: one batch, or an iterable of which a few batches are read."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from normscope.isolation.loaders import Stream, first_batches, to_device
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 MOST_BATCHES = 1000
-# Batches read of a loader where their number is not asked for: enough for a range, at few passes each.
+# Number of batches read from a loader if n_batches= is not given: enough for a range of results, at a low cost.
 FEW = 4
 
 
@@ -23,7 +23,10 @@ class Batches(list[Any]):
 
 @dataclass(frozen=True)
 class Read:
-    """The batches that were read; note: what reading them used up; one: whether one batch was handed in."""
+    """The batches that were read.
+
+    note: a sentence on how many were read and whether reading used them up. one: whether a single batch was handed in.
+    """
 
     batches: list[Any]
     note: str
@@ -31,18 +34,28 @@ class Read:
 
 
 def read_batches(batches: Any, *, device: torch.device, micro_batch: int | None, most: int | None) -> Read:
-    """One batch, or at most `most` batches of an iterable (of one that is no list, FEW by default)."""
+    """The one batch handed in, or the first batches of an iterable, moved to `device`.
+
+    Args:
+        batches: one batch, or an iterable of batches.
+        device: the model's device.
+        micro_batch: samples of each part into which one batch (x, y) is cut.
+        most: largest number of batches to read; by default all of a list, and `FEW` of another iterable.
+
+    Raises:
+        ValueError: no batch, a batch without tensors or without samples, or options that do not fit.
+    """
     note = ""
     if is_one_batch(batches):
-        found = [batches] if micro_batch is None else _parts(batches, micro_batch)
+        read = [batches] if micro_batch is None else _parts(batches, micro_batch)
     elif micro_batch is not None:
         raise ValueError("micro_batch= cuts one batch; a loader has its batches already.")
     else:
-        found, note = _from_iterable(batches, most)
-        found = [to_device(item, device) for item in found]
-    for item in found:
-        _check(item)
-    return Read(found, note, one=is_one_batch(batches))
+        read, note = _from_iterable(batches, most)
+        read = [to_device(batch, device) for batch in read]
+    for batch in read:
+        _check(batch)
+    return Read(read, note, one=is_one_batch(batches))
 
 
 def _from_iterable(batches: Any, most: int | None) -> tuple[list[Any], str]:
@@ -55,33 +68,43 @@ def _from_iterable(batches: Any, most: int | None) -> tuple[list[Any], str]:
     if most is not None and most < 1:
         raise ValueError(f"n_batches= counts the batches to read, at least 1; got {most}.")
     few = None if isinstance(batches, (list, tuple)) else FEW
-    found, note = first_batches(batches, most or few or MOST_BATCHES + 1)
-    if len(found) > MOST_BATCHES and most is None:
-        raise ValueError(f"There are more than {MOST_BATCHES} batches, and all are held. Hand in fewer: batches[:50].")
+    read, note = first_batches(batches, most or few or MOST_BATCHES + 1)
+    if len(read) > MOST_BATCHES and most is None:
+        raise ValueError(
+            f"There are more than {MOST_BATCHES} batches, and all would be kept in memory. Hand in fewer: batches[:50]."
+        )
     if few is not None:
         source = batches.source if isinstance(batches, Stream) else batches
-        read = f"{len(found)} batches of the {type(source).__name__} were read; n_batches= asks for another number."
-        note = f"{read} {note}".rstrip()
-    if not found:
+        count = f"{len(read)} batches of the {type(source).__name__} were read; n_batches= sets another number."
+        note = f"{count} {note}".rstrip()
+    if not read:
         raise ValueError("The iterable gives no batch. Check the loader: is the dataset empty, or drop_last=True?")
-    return found, note
+    return read, note
 
 
-def _check(item: Any) -> None:
-    leaves = tree_leaves(item)
+def _check(batch: Any) -> None:
+    leaves = tree_leaves(batch)
     if any(isinstance(leaf, np.ndarray) for leaf in leaves):
-        raise ValueError("A batch is of tensors; got NumPy arrays. Convert them: torch.from_numpy(x).")
+        raise ValueError("A batch holds tensors; got NumPy arrays. Convert them: torch.from_numpy(x).")
     if all(isinstance(leaf, _PLAIN) for leaf in leaves):
-        raise ValueError(f"A batch holds tensors, as a pair (x, y) or a mapping; got {described(item)}.")
-    first = item[0] if isinstance(item, (tuple, list)) and item else item
+        raise ValueError(f"A batch holds tensors, as a pair (x, y) or a mapping; got {described(batch)}.")
+    first = batch[0] if isinstance(batch, (tuple, list)) and batch else batch
     if any(isinstance(leaf, Tensor) and leaf.ndim and not len(leaf) for leaf in tree_leaves(first)):
-        raise ValueError("The batch is empty: it has no sample to take a loss of. Hand in at least one.")
+        raise ValueError("The batch is empty: it holds no sample. Hand in at least one sample.")
 
 
 def is_one_batch(batches: Any) -> bool:
-    """Whether it is a batch and no iterable of batches: a mapping, an object with .to, a tuple or a list with tensors.
+    """Whether `batches` is one batch, not an iterable of batches.
 
-    A tuple of two is one batch (x, y), whatever x and y are.
+    A batch is a mapping, an object with a `.to` method, or a tuple or list with tensors. A tuple of two is one batch
+    (x, y), whatever x and y are.
+
+    Raises:
+        ValueError: a tuple of two pairs, which can be read both ways.
+
+    Example:
+        >>> is_one_batch((torch.ones(2), torch.ones(2))), is_one_batch([(torch.ones(2), torch.ones(2))])
+        (True, False)
     """
     if isinstance(batches, Mapping) or (hasattr(batches, "to") and not isinstance(batches, Tensor)):
         return True
@@ -98,7 +121,7 @@ def is_one_batch(batches: Any) -> bool:
 
 
 def samples(batch: Any) -> int:
-    """Length of the first tensor in the batch."""
+    """The number of samples: the length of the first tensor in the batch."""
     return next((len(t) for t in tree_leaves(batch) if isinstance(t, Tensor) and t.ndim), 0)
 
 
@@ -111,7 +134,12 @@ def _parts(batch: Any, size: int) -> list[tuple[Any, Any]]:
 
 
 def described(value: Any) -> str:
-    """A value in a few words, for a message: its type, and the shapes or names of what it holds."""
+    """A value in a few words for an error message: its type, and the shapes or names of its parts.
+
+    Example:
+        >>> described(torch.ones(2, 3))
+        'a tensor of shape (2, 3), float32'
+    """
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}, {str(value.dtype).removeprefix('torch.')}"
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The step that the optimizer is about to make, taken on copies."""
+"""The coming update: the step that the optimizer is about to make, computed on copies."""
 
 import copy
 import inspect
@@ -14,9 +14,12 @@ _WRAPPERS = ("lightning.", "pytorch_lightning.", "accelerate.")
 
 
 def plain_optimizer(optimizer: Any) -> torch.optim.Optimizer:
-    """The torch optimizer inside the wrappers of Lightning and Accelerate, and inside what is no optimizer itself.
+    """The torch optimizer inside the wrappers of Lightning and Accelerate, or inside another object's `.optimizer`.
 
-    One that is an optimizer and holds another, as Lookahead does, makes a step of its own.
+    An optimizer that holds another one, such as Lookahead, is returned as it is: it makes a step of its own.
+
+    Raises:
+        TypeError: there is no torch optimizer.
     """
     while not isinstance(optimizer, torch.optim.Optimizer) or type(optimizer).__module__.startswith(_WRAPPERS):
         inner = getattr(optimizer, "optimizer", None)
@@ -26,18 +29,23 @@ def plain_optimizer(optimizer: Any) -> torch.optim.Optimizer:
     return optimizer
 
 
-def held(optimizer: torch.optim.Optimizer) -> dict[int, float]:
-    """Learning rates by the id of the parameter."""
+def rates_by_id(optimizer: torch.optim.Optimizer) -> dict[int, float]:
+    """The learning rate of every parameter of the optimizer, by the parameter's id.
+
+    Raises:
+        ValueError: a group of the optimizer has no learning rate.
+    """
     for group in optimizer.param_groups:
         if group.get("lr") is None:
             raise ValueError(
-                f"{type(optimizer).__name__} has no learning rate in its param_groups, so its steps have no known "
-                "length. Leave it out, hand in lr= and ask for update='gradient'."
+                f"{type(optimizer).__name__} has no learning rate in its param_groups, so the length of its steps is "
+                "unknown. Leave the optimizer out, hand in lr= and ask for update='gradient'."
             )
     return {id(p): float(group["lr"]) for group in optimizer.param_groups for p in group["params"]}
 
 
 def check_optimizer(rates: dict[int, float] | None, parameters: Iterable[nn.Parameter]) -> None:
+    """Raise if the optimizer holds none of the model's parameters."""
     if rates is not None and rates.keys().isdisjoint(map(id, parameters)):
         raise ValueError(
             "None of the model's parameters is in the optimizer: it was made for another model, or before the "
@@ -46,7 +54,8 @@ def check_optimizer(rates: dict[int, float] | None, parameters: Iterable[nn.Para
 
 
 def learning_rates(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> list[float]:
-    rates = held(optimizer)
+    """The learning rate of each parameter."""
+    rates = rates_by_id(optimizer)
     return [rates[id(p)] for p in parameters]
 
 
@@ -60,11 +69,18 @@ def updated(
 ) -> list[Tensor]:
     """Values of `parameters` after the optimizer's next step with their present `.grad` / scale.
 
-    gradients: in the place of `.grad`. lr: the largest learning rate of `parameters`, the others in proportion; their
-    own by default.
+    The optimizer and everything it holds are copied, with new leaves instead of the parameters. No hook runs, neither
+    the optimizer's own nor those registered for all optimizers.
 
-    The optimizer and all it holds are copied, with fresh leaves in the place of the parameters; no hook runs, neither
-    its own nor those of all optimizers.
+    Args:
+        optimizer: the optimizer that trains the parameters.
+        parameters: the parameters to update.
+        scale: the gradients are divided by this number (the scale of a GradScaler).
+        gradients: gradients to use instead of `.grad`.
+        lr: largest learning rate of `parameters`; the others are scaled in proportion. By default all keep their own.
+
+    Raises:
+        ValueError: no parameter has a gradient, the optimizer needs a closure, or an attribute cannot be copied.
     """
     given = [p.grad for p in parameters] if gradients is None else gradients
     if all(gradient is None for gradient in given):
@@ -82,7 +98,8 @@ def updated(
         for group in twin.param_groups:
             group["lr"] = lr * float(group["lr"]) / largest if largest else lr
     try:
-        # An LR scheduler replaces `step` on the instance by one that holds the user's optimizer: take the class's.
+        # An LR scheduler replaces `step` on the instance by a function bound to the user's optimizer, so the class's
+        # `step` is called.
         with _without_hooks_of_all():
             type(optimizer).step(twin)
     except TypeError as error:
@@ -90,7 +107,7 @@ def updated(
         if closure is None or closure.default is not inspect.Parameter.empty:
             raise
         raise ValueError(
-            f"{type(optimizer).__name__} needs a closure, so the step it is about to make is not known here. Ask for "
+            f"{type(optimizer).__name__} needs a closure, so its coming step cannot be computed here. Ask for "
             "update='gradient'."
         ) from error
     return [leaf.detach() for leaf in leaves]
@@ -98,20 +115,23 @@ def updated(
 
 @contextmanager
 def _without_hooks_of_all() -> Iterator[None]:
-    """Inside, the hooks registered for every optimizer's step are not there."""
+    """While this context lasts, the hooks registered for the steps of all optimizers are removed."""
     registered: list[Any] = [optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks]
-    kept = [dict(hooks) for hooks in registered]
+    copies = [dict(hooks) for hooks in registered]
     try:
         for hooks in registered:
             hooks.clear()
         yield
     finally:
-        for hooks, before in zip(registered, kept, strict=True):
+        for hooks, before in zip(registered, copies, strict=True):
             hooks.update(before)
 
 
 def _twin(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> torch.optim.Optimizer:
-    """A copy down to the last tensor: optimizers keep parameters and buffers in attributes of their own, and others."""
+    """A deep copy of an optimizer; `memo` maps the ids of objects to their stand-ins, as in `copy.deepcopy`.
+
+    All attributes are copied, since optimizers also keep parameters, buffers and other optimizers in attributes.
+    """
     twin = object.__new__(type(optimizer))
     memo[id(optimizer)] = twin
     for key, value in vars(optimizer).items():
@@ -121,8 +141,8 @@ def _twin(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> torch.optim
             vars(twin)[key] = type(value)() if key.endswith("_hooks") else _copied(value, memo)
         except Exception as error:
             raise ValueError(
-                f"The {key} of {type(optimizer).__name__} cannot be copied ({error}), so the step it is about to make "
-                "is not known here. Ask for update='gradient'."
+                f"The {key} of {type(optimizer).__name__} cannot be copied ({error}), so its coming step cannot be "
+                "computed here. Ask for update='gradient'."
             ) from error
     return twin
 

@@ -1,7 +1,8 @@
-"""Containers read and written through the methods of their base classes: no override in a subclass is ever called.
+"""Store and restore the entries of containers through the methods of their base classes.
 
-A frozen dict whose `update` raises, a list that counts its calls, a set without `copy` are a dict, a list and a set all
-the same. Entries are compared by identity, since tensors have no plain equality and other values may raise in theirs.
+No override in a subclass is ever called: a frozen dict whose `update` raises, a list that counts its calls and a set
+without `copy` are read as a dict, a list and a set. Entries are compared by identity: `==` between tensors gives a
+tensor, and `==` of other objects may raise.
 """
 
 import operator
@@ -14,8 +15,9 @@ from typing import Any, NamedTuple
 class Base(NamedTuple):
     """The methods of one kind of container.
 
-    read: a plain copy. parts: iterators over the entries of a container, each with the one over those of its copy.
-    fill: gives a container the entries of a copy. put: replaces one entry.
+    kind: the base class. size: number of entries. read: makes a plain copy. parts: pairs of functions that iterate over
+    the entries of a container and of its copy (for a dict, its keys and its values). fill: replaces all entries of a
+    container by those of a copy. put: replaces one entry.
     """
 
     kind: type
@@ -26,16 +28,17 @@ class Base(NamedTuple):
     put: Callable[[Any, Any, Any], None]
 
 
-def _fill_dict(container: dict[Any, Any], held: dict[Any, Any]) -> None:
-    # The attributes of a module share their keys with others of its class for as long as none is taken out.
-    if dict.__len__(container) != len(held) or not all(map(operator.is_, dict.__iter__(container), held)):
+def _fill_dict(container: dict[Any, Any], copied: dict[Any, Any]) -> None:
+    # Attribute dicts of one class share their keys in memory (PEP 412) until an entry is removed, so clear only if the
+    # keys differ.
+    if dict.__len__(container) != len(copied) or not all(map(operator.is_, dict.__iter__(container), copied)):
         dict.clear(container)
-    # Both go by the hashes stored with the keys.
-    dict.update(container, held)
+    # `update` reuses the hashes stored with the keys, and does not call `__hash__`.
+    dict.update(container, copied)
 
 
 def _read_dict(container: dict[Any, Any]) -> dict[Any, Any]:
-    # Of a class with an `__iter__` of its own, `dict.copy` would ask for its keys.
+    # For a subclass with its own `__iter__`, `dict.copy` would call that `__iter__`.
     return dict.copy(container) if type(container) is dict else dict(dict.items(container))
 
 
@@ -43,25 +46,25 @@ def _read_ordered(container: OrderedDict[Any, Any]) -> dict[Any, Any]:
     return dict(zip(OrderedDict.__iter__(container), OrderedDict.values(container), strict=True))
 
 
-def _fill_ordered(container: OrderedDict[Any, Any], held: dict[Any, Any]) -> None:
-    # The methods of dict would leave the list of the order behind.
+def _fill_ordered(container: OrderedDict[Any, Any], copied: dict[Any, Any]) -> None:
+    # The methods of dict would not update the OrderedDict's own list of the order.
     OrderedDict.clear(container)
-    for key, value in held.items():
+    for key, value in copied.items():
         OrderedDict.__setitem__(container, key, value)
 
 
-def _fill_deque(container: deque[Any], held: list[Any]) -> None:
+def _fill_deque(container: deque[Any], copied: list[Any]) -> None:
     deque.clear(container)
-    deque.extend(container, held)
+    deque.extend(container, copied)
 
 
-def _fill_set(container: set[Any], held: set[Any]) -> None:
+def _fill_set(container: set[Any], copied: set[Any]) -> None:
     set.clear(container)
-    set.update(container, held)
+    set.update(container, copied)
 
 
-def _fill_list(container: list[Any], held: list[Any]) -> None:
-    list.__setitem__(container, slice(None), held)
+def _fill_list(container: list[Any], copied: list[Any]) -> None:
+    list.__setitem__(container, slice(None), copied)
 
 
 def _by_id(container: set[Any]) -> list[Any]:
@@ -69,7 +72,7 @@ def _by_id(container: set[Any]) -> list[Any]:
 
 
 def _no_place(container: Any, key: Any, value: Any) -> None:
-    raise TypeError("A set has no places.")
+    raise TypeError("The entries of a set cannot be replaced one by one.")
 
 
 def _deque_as_list(container: deque[Any]) -> list[Any]:
@@ -96,36 +99,37 @@ ORDERED = Base(
 LIST = Base(list, list.__len__, list.copy, ((list.__iter__, list.__iter__),), _fill_list, _put(list))
 DEQUE = Base(deque, deque.__len__, _deque_as_list, ((deque.__iter__, list.__iter__),), _fill_deque, _put(deque))
 SET = Base(set, set.__len__, set, ((_by_id, _by_id),), _fill_set, _no_place)
-# A class is taken for the first of these that it derives from.
+# A class counts as the first of these that it derives from.
 BASES = (ORDERED, DICT, LIST, DEQUE, SET)
 
 
 class Kept:
-    """What containers hold now, to be put back later.
+    """The present entries of containers, to be put back later.
 
     Args:
-        containers: each with its base and a name to call it by if it cannot be put back.
+        containers: triples of base, container, and the name that an error message gives the container.
     """
 
     def __init__(self, containers: Iterable[tuple[Base, Any, Any]]) -> None:
         self._groups: list[tuple[Base, list[Any], list[Any], list[Any]]] = []
         by_base: dict[int, tuple[Base, list[Any], list[Any]]] = {}
         for base, container, name in containers:
-            _, found, names = by_base.setdefault(id(base), (base, [], []))
-            found.append(container)
+            _, group, names = by_base.setdefault(id(base), (base, [], []))
+            group.append(container)
             names.append(name)
-        for base, found, names in by_base.values():
-            self._groups.append((base, found, [*map(base.read, found)], names))
+        for base, group, names in by_base.values():
+            self._groups.append((base, group, [*map(base.read, group)], names))
 
     def same(self) -> bool:
-        """Whether all of them hold the very same objects; a few comparisons for all, made before each pass."""
-        return all(_same(base, found, held) for base, found, held, _ in self._groups)
+        """Whether all containers hold the very same objects; cheap, since it runs before each pass."""
+        return all(_same(base, group, copies) for base, group, copies, _ in self._groups)
 
     def put_back(self) -> list[tuple[Any, BaseException]]:
-        """Fill again each container that has changed, and once more those that failed.
+        """Restore every container that has changed, and try once more those that failed.
 
-        Returns: the names of the containers that could not be filled, with what was raised; and interrupts, which are
-        the caller's to raise.
+        Returns:
+            The names of the containers that could not be restored, each with the exception; and interrupts, which the
+            caller raises.
         """
         failed = self._fill_changed()
         interrupts = [(name, error) for name, error in failed if not isinstance(error, Exception)]
@@ -133,24 +137,27 @@ class Kept:
 
     def _fill_changed(self) -> list[tuple[Any, BaseException]]:
         failed = []
-        for base, found, held, names in self._groups:
-            if _same(base, found, held):
+        for base, group, copies, names in self._groups:
+            if _same(base, group, copies):
                 continue
-            for container, copy, name in zip(found, held, names, strict=True):
+            for container, copy, name in zip(group, copies, names, strict=True):
                 try:
                     if not _same(base, (container,), (copy,)):
                         base.fill(container, copy)
                         if not _same(base, (container,), (copy,)):
-                            raise RuntimeError("it does not hold what it held")
+                            raise RuntimeError("its entries are not the former ones")
                 except BaseException as error:
                     failed.append((name, error))
         return failed
 
 
-def _same(base: Base, some: Sequence[Any], others: Sequence[Any]) -> bool:
-    if [*map(base.size, some)] != [*map(len, others)]:
+def _same(base: Base, containers: Sequence[Any], copies: Sequence[Any]) -> bool:
+    if [*map(base.size, containers)] != [*map(len, copies)]:
         return False
-    return all(all(map(operator.is_, _joined(there, some), _joined(here, others))) for there, here in base.parts)
+    return all(
+        all(map(operator.is_, _joined(of_container, containers), _joined(of_copy, copies)))
+        for of_container, of_copy in base.parts
+    )
 
 
 def _joined(entries: Callable[[Any], Iterable[Any]], containers: Sequence[Any]) -> Iterator[Any]:

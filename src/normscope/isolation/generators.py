@@ -1,4 +1,4 @@
-"""Every random generator a forward pass can draw from: read together, put back together."""
+"""Read and restore the state of every random generator that a forward pass can draw from."""
 
 import random
 from collections.abc import Callable, Iterable
@@ -9,10 +9,10 @@ import torch
 
 
 class Generators:
-    """torch's on the CPU and on every CUDA device, Python's, numpy's, and those that modules own.
+    """The random generators of torch (CPU and every CUDA device), Python and NumPy, and those that modules own.
 
-    `save` remembers their states; `restore` puts them back, so that two forwards draw the same; `moved` says whether
-    anything was drawn since.
+    Args:
+        owned: objects among which generators are looked for; others are ignored.
     """
 
     def __init__(self, owned: Iterable[object] = ()) -> None:
@@ -22,22 +22,29 @@ class Generators:
             (lambda: np.random.get_state(legacy=False), np.random.set_state),  # noqa: NPY002
         ]
         if torch.cuda.is_available() and torch.cuda.is_initialized():
-            self._pairs += [_of_cuda(index) for index in range(torch.cuda.device_count())]
-        self._pairs += [pair for value in owned if (pair := _of_owned(value)) is not None]
+            self._pairs += [_cuda_access(index) for index in range(torch.cuda.device_count())]
+        self._pairs += [pair for value in owned if (pair := _owned_access(value)) is not None]
         self._states: list[Any] = []
 
     def save(self) -> None:
+        """Store the present states."""
         self._states = self.states()
 
     def states(self) -> list[Any]:
+        """The present states of all generators."""
         return [read() for read, _ in self._pairs]
 
     def restore(self, states: list[Any] | None = None) -> None:
+        """Set the generators to `states`, or to the saved ones."""
         for (_, write), state in zip(self._pairs, states or self._states, strict=True):
             write(state)
 
     def put_back(self) -> list[tuple[str, BaseException]]:
-        """As `restore`, each whatever happens to the others; gives what could not be, with what was raised."""
+        """Set all generators to the saved states, even if one of them fails.
+
+        Returns:
+            Names of the generators that could not be set, each with the exception.
+        """
         failed: list[tuple[str, BaseException]] = []
         for (_, write), state in zip(self._pairs, self._states, strict=True):
             try:
@@ -47,15 +54,19 @@ class Generators:
         return failed
 
     def moved(self) -> bool:
+        """Whether a random number was drawn since `save`."""
         return any(not _same(a, b) for a, b in zip(self.states(), self._states, strict=True))
 
 
-def _of_cuda(index: int) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+def _cuda_access(index: int) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
     return lambda: torch.cuda.get_rng_state(index), lambda state: torch.cuda.set_rng_state(state, index)
 
 
-def _of_owned(value: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
-    """Through the base classes' methods: those of a subclass may do anything."""
+def _owned_access(value: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
+    """Functions that read and write the state of a generator; None for other objects.
+
+    They call the methods of the base classes: a subclass may override them with anything.
+    """
     if isinstance(value, torch.Generator):
         return lambda: torch.Generator.get_state(value), lambda state: torch.Generator.set_state(value, state)
     if isinstance(value, np.random.Generator):

@@ -1,21 +1,25 @@
-"""Do no harm: a measurement works on copies lent to the model, and everything is put back, also after an exception.
+"""Lend copies to a model while it is measured, and put everything back at the end, also after an exception.
 
-Nothing is undone by arithmetic (theta - a + a is not theta in floating point). While the context lasts, every trainable
-parameter is a new leaf, every buffer and every other tensor or array a module holds is a clone; at the end the very
-same objects are back in their places, never written: values, `.grad`, hooks, version counters and the autograd nodes
-that DDP listens to. Putting back runs no code of the user's (`containers.py`), goes on after a step that fails, looks
-at the end whether each thing is the object it was, and then says what is not. Compiled models run eagerly inside, so no
-new graph is made. Frozen parameters are cloned too, the smallest first, up to the size of the trainable ones: a forward
-may write them, as that of a momentum encoder does.
+Nothing is undone by arithmetic (theta - a + a is not theta in floating point). While the context `untouched` lasts,
+every trainable parameter is a new leaf, and every buffer and every other tensor or array that a module holds is a
+clone. At the end the original objects are back in their places. They were never written: this covers their values,
+`.grad`, hooks, version counters and the autograd nodes that DDP listens to.
 
-A forward that creates something (hooks, buffers, layers, a cache, a flag that says so) has all of it undone, before the
-next forward of the measurement as at the end: modules' attributes and slots, hooks, what containers hold at any depth,
-attributes of objects and the containers in them. The user's own next forward then is the first, and creates it.
+Putting back runs no code of the user's (`containers.py`) and goes on after a step that fails. At the end every object
+is compared with the original, and an error names the ones that differ. Compiled models run eagerly inside, so no new
+graph is compiled. Frozen parameters are cloned too if they are no more numerous than the trainable ones, since a
+forward may write them (a momentum encoder does).
 
-Refused by name before anything moves: iterators that cannot be copied, tensors that cannot; a first forward that writes
-into a larger frozen part (a copy would cost too much) or into a tensor in an object, or that calls a module with
-buffers which no attribute leads to (`first_forward.py`). Not watched: what lies outside the model's modules (a global
-flag, a class attribute, a file), arrays and bytes in objects, tensors in sets.
+If a forward creates something (hooks, buffers, layers, a cache, a flag), that is undone before the next forward of the
+measurement, and at the end. This covers attributes and slots of modules, hooks, the entries of containers at any depth,
+and attributes of other objects with the containers in them. So the user's next forward creates them for the first time.
+
+Refused by name before anything moves: iterators and tensors that cannot be copied; a first forward that writes into a
+large frozen part (a copy would cost too much) or into a tensor in an object, or that calls a module with buffers to
+which no attribute leads (`first_forward.py`).
+
+Not covered: things outside the model's modules that its forward writes (a global flag, a class attribute, a file),
+arrays and bytes in objects, tensors in sets.
 """
 
 import itertools
@@ -42,7 +46,12 @@ _LEAST_ROOM = 1 << 20
 
 
 class Lent:
-    """What the model works with inside `untouched`: leaves for its trainable parameters, clones of its buffers."""
+    """The copies that a model works with inside `untouched`.
+
+    names, originals, leaves: the trainable parameters' names, the parameters themselves, and the leaves lent for them.
+    generators: the random generators that the forward may draw from. draws: whether they are restored before every
+    pass; set it to False once a forward has shown that it draws nothing.
+    """
 
     def __init__(self, model: nn.Module, only: Container[int] | None, dtype: torch.dtype | None) -> None:
         contents = Contents(model)
@@ -52,7 +61,7 @@ class Lent:
         self.leaves: list[nn.Parameter] = []
         self._copies = _Copies(dtype)
         lent = self._leaves(contents, only, dtype)
-        self._places = [place for found in contents.tensors if (place := self._instead(found, lent)) is not None]
+        self._places = [place for own in contents.tensors if (place := self._instead(own, lent)) is not None]
         self._places += [self._tuple(place, lent) for place in contents.tuples]
         tied = [place for place in contents.references if id(place.value) in lent]
         self._places += [place._replace(value=weakref.ref(lent[id(place.value)])) for place in tied]
@@ -84,39 +93,40 @@ class Lent:
         copies.refresh()
         return dict(zip(map(id, self.originals), self.leaves, strict=True))
 
-    def _copy(self, held: Tensor, where: tuple[str, Any], lent: dict[int, Tensor]) -> Tensor | None:
-        """A copy to lend; none of results of the last forward, nor of a large frozen network."""
-        if id(held) not in lent:
-            parameter = isinstance(held, nn.Parameter)
-            wanted = self._copies.casts(held) or (id(held) in self._copied and type(held) is nn.Parameter)
-            if held.grad_fn is not None or (parameter and not wanted):
+    def _copy(self, own: Tensor, where: tuple[str, Any], lent: dict[int, Tensor]) -> Tensor | None:
+        """A copy of the model's `own` tensor to lend; None for results of a forward and for a large frozen part."""
+        if id(own) not in lent:
+            parameter = isinstance(own, nn.Parameter)
+            wanted = self._copies.casts(own) or (id(own) in self._copied and type(own) is nn.Parameter)
+            if own.grad_fn is not None or (parameter and not wanted):
                 if parameter:
-                    self.uncopied.append((called(where), held))
+                    self.uncopied.append((called(where), own))
                 return None
-            copy = self._copies.of(held, called(where))
-            lent[id(held)] = _like(held, copy) if isinstance(held, nn.Parameter) else copy
-        return lent[id(held)]
+            copy = self._copies.of(own, called(where))
+            lent[id(own)] = _like(own, copy) if isinstance(own, nn.Parameter) else copy
+        return lent[id(own)]
 
     def _instead(self, place: Place, lent: dict[int, Tensor]) -> Place | None:
         copy = self._copy(place.value, place.where, lent)
         return None if copy is None else Place(place.put, place.holder, place.key, copy, place.where)
 
     def _tuple(self, place: Place, lent: dict[int, Tensor]) -> Place:
-        def member(held: Any) -> Any:
-            copy = self._copy(held, place.where, lent) if issubclass(type(held), Tensor) else None
-            return held if copy is None else copy
+        def member(own: Any) -> Any:
+            copy = self._copy(own, place.where, lent) if issubclass(type(own), Tensor) else None
+            return own if copy is None else copy
 
         members = [*map(member, tuple.__iter__(place.value))]
         return place._replace(value=tuple.__new__(type(place.value), members))
 
     def place(self) -> None:
+        """Put the copies into the model."""
         for put, holder, key, lent, _ in self._places:
             put(holder, key, lent)
         self._in_use = _State(self.contents)
 
     @contextmanager
     def holding(self, leaves: Sequence[Tensor], others: Sequence[Tensor]) -> Iterator[None]:
-        """Inside, the model has `others` in the places of some of its leaves."""
+        """While this context lasts, the model holds `others` instead of some of its leaves."""
         instead = {id(leaf): other for leaf, other in zip(leaves, others, strict=True)}
         places = [place for place in self._places if id(place.value) in instead]
         try:
@@ -128,10 +138,7 @@ class Lent:
                 put(holder, key, leaf)
 
     def reset(self) -> None:
-        """The state of the first moment for another forward: buffers, attributes, generators; the leaves stay.
-
-        Once a forward has shown that it draws nothing, set `draws` to False: the generators need no care until the end.
-        """
+        """Restore buffers, attributes and generators to their first state, before another forward; the leaves stay."""
         deliver()
         self._reset()
 
@@ -146,12 +153,12 @@ class Lent:
 
     @steady
     def close(self) -> None:
-        """Puts everything back, each thing whatever happens to the others, and raises what went wrong at the end."""
+        """Put everything back, going on after failures, and raise at the end if anything could not be put back."""
         raise_first(self._kept.put_back() + self.generators.put_back())
 
 
 class _State:
-    """What the containers and slots of a model hold now."""
+    """The present entries of a model's containers and slots."""
 
     def __init__(self, contents: Contents) -> None:
         self._kept = Kept(contents.containers)
@@ -159,9 +166,9 @@ class _State:
         self._slots = [(module, member, read_slot(module, member)) for module, member, _ in contents.slots]
 
     def put_back(self) -> list[tuple[str, BaseException]]:
-        """Names of those that could not be, with what was raised."""
+        """Restore the entries; returns the names of those that could not be restored, each with the exception."""
         failed = [] if self._kept.same() else [(called(name), error) for name, error in self._kept.put_back()]
-        # Plain ones, so that asking for their truth runs nothing of the user's.
+        # `_empty` lists plain containers only, so `any` runs no `__bool__` of the user's.
         if any(self._empty):
             for container in self._empty:
                 container.clear()
@@ -172,7 +179,7 @@ class _State:
 
 
 def raise_first(failed: Sequence[tuple[str, BaseException]]) -> None:
-    """One error for all that could not be put back; everything else is back by now."""
+    """Raise one error that names everything that could not be put back; everything else is back by then."""
     for _, error in failed:
         if not isinstance(error, Exception):
             raise error
@@ -182,16 +189,16 @@ def raise_first(failed: Sequence[tuple[str, BaseException]]) -> None:
 
 
 def _like(parameter: nn.Parameter, copy: Tensor) -> nn.Parameter:
-    """`copy` as a parameter, with the attributes that some libraries write on theirs."""
+    """`copy` as a parameter, with the attributes that some libraries set on parameters."""
     lent = nn.Parameter(copy, requires_grad=parameter.requires_grad)
     vars(lent).update(vars(parameter))
     return lent
 
 
 class _Copies:
-    """Copies of tensors, filled together: a kernel for each dtype and device, not for each tensor.
+    """Copies of tensors that are filled together, by one kernel for each dtype and device.
 
-    dtype: that of the copies of floating-point tensors, if not their own.
+    dtype: the dtype of copies of floating-point tensors; None keeps each tensor's own.
     """
 
     def __init__(self, dtype: torch.dtype | None) -> None:
@@ -209,11 +216,11 @@ class _Copies:
             copy = torch.empty_like(source, dtype=dtype) if strided else source.detach().clone()
         except Exception as error:
             raise TypeError(
-                f"{name} is a {type(source).__name__} that cannot be copied ({error}), so the model cannot be measured "
-                "without a trace. Take it out of the model, or give its class a copy."
+                f"{name} is a {type(source).__name__} that cannot be copied ({error}), so a measurement could not put "
+                "it back. Take it out of the model, or make its class copyable."
             ) from error
         copies, sources = self._groups.setdefault((source.dtype, source.device), ([], []))
-        # By `.data`, so that filling it again does not count as a change of what a kept graph has saved.
+        # `.data` has no version counter: filling the copy again must not invalidate a graph that saved it.
         copies.append(copy.data)
         sources.append(source)
         return copy
@@ -228,13 +235,20 @@ class _Copies:
 def untouched(
     model: nn.Module, *, only: Container[int] | None = None, dtype: torch.dtype | None = None
 ) -> Iterator[Lent]:
-    """Lends `model` copies of all it could write; whatever happens inside, it leaves as it came.
+    """Lend `model` copies of everything it could write; at the end the model is as it was, whatever happens inside.
 
-    Leaves are lent for the trainable parameters, or for those of them whose id is in `only`. With `dtype` the copies,
-    also of the other parameters, are of that dtype: a model that trains in half precision is measured in a wider one.
+    Gradients are enabled inside, whatever the mode outside, and a compiled model runs eagerly. The context is
+    re-entrant: inside another `untouched` it lends copies of the copies.
 
-    Re-entrant: inside another `untouched` it lends copies of the copies. Gradients are on inside, whatever the mode
-    outside, and a compiled model runs eagerly.
+    Args:
+        model: the module to measure.
+        only: ids of the trainable parameters that get leaves; by default all of them.
+        dtype: dtype of all floating-point copies, for a model that trains in half precision and is measured in a wider
+            one. By default each copy keeps its dtype.
+
+    Raises:
+        TypeError: before anything moves, if the model holds an iterator or a tensor that cannot be copied.
+        RuntimeError: at the end, if something could not be put back.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))

@@ -1,7 +1,8 @@
-"""A few batches of a loader, read without moving it: its samplers' and the process's generators are put back.
+"""Read a few batches of a loader without changing what training will get from it.
 
-A DataLoader with worker processes is read in this process, so that workers start once, when training begins. A one-shot
-iterable cannot be put back; a `Stream` around it keeps what was looked at, and training still gets it.
+The random generators of the loader, of its samplers and of the process are put back. A DataLoader with worker processes
+is read in this process, so that workers start only once, when training begins. A one-shot iterable (a generator) cannot
+be put back; a `Stream` around it stores the batches that were read, and training still gets them.
 """
 
 from collections import deque
@@ -16,9 +17,9 @@ from normscope.isolation.generators import Generators
 
 
 class Stream:
-    """A one-shot or streaming iterable whose first batches can be read ahead: iterating gives them, then the others.
+    """A one-shot or streaming iterable whose first batches can be read in advance; iterating still gives all batches.
 
-    A source that can be iterated anew is, once it has come to its end.
+    At its end, a source that can be iterated again starts again.
 
     Example:
         >>> stream = Stream(iter([1, 2, 3]))
@@ -32,7 +33,7 @@ class Stream:
         self._kept: deque[Any] = deque()
 
     def head(self, count: int) -> list[Any]:
-        """The next `count` batches, which still come when the stream is iterated; fewer where it ends."""
+        """The next `count` batches, which iterating will give again; fewer if the stream ends before."""
         if self._rest is None:
             self._rest = iter(self.source)
         self._kept.extend(islice(self._rest, max(0, count - len(self._kept))))
@@ -53,7 +54,7 @@ def is_one_shot(batches: Iterable[Any]) -> bool:
 
 
 def first_batches(batches: Iterable[Any], count: int) -> tuple[list[Any], str]:
-    """At most `count` batches, and a note on what reading them used up (empty where nothing was).
+    """At most `count` batches, and a note on batches that reading used up (empty if none).
 
     Example:
         >>> first_batches([1, 2, 3], 2)
@@ -67,8 +68,7 @@ def first_batches(batches: Iterable[Any], count: int) -> tuple[list[Any], str]:
         finally:
             generators.restore()
     if isinstance(batches, Iterator):
-        found = list(islice(batches, count))
-        return found, "They are gone from it: it can be iterated once."
+        return list(islice(batches, count)), "They are used up: the iterable can be iterated only once."
     if isinstance(batches, (list, tuple)):
         return list(batches[:count]), ""
     generators = Generators(_owned(batches))
@@ -81,15 +81,15 @@ def first_batches(batches: Iterable[Any], count: int) -> tuple[list[Any], str]:
 
 
 def _owned(batches: Iterable[Any]) -> list[object]:
-    """What a loader, its samplers and its dataset hold, random generators among it."""
+    """The attributes of a loader, its samplers and its dataset; random generators are among them."""
     holders = [batches, *(getattr(batches, name, None) for name in ("sampler", "batch_sampler", "dataset"))]
     holders += [getattr(holders[2], "sampler", None)]
-    found = [value for holder in holders for value in getattr(holder, "__dict__", {}).values()]
-    return list({id(value): value for value in found}.values())
+    values = [value for holder in holders for value in getattr(holder, "__dict__", {}).values()]
+    return list({id(value): value for value in values}.values())
 
 
 def _without_workers(loader: "DataLoader[Any]") -> "DataLoader[Any]":
-    """The same loader reading in this process, sharing dataset and samplers."""
+    """A loader that reads in this process, and shares dataset and samplers with `loader`."""
     if not loader.num_workers:
         return loader
     alone = object.__new__(type(loader))
@@ -101,12 +101,12 @@ def _without_workers(loader: "DataLoader[Any]") -> "DataLoader[Any]":
 def _streamed(batches: Iterable[Any]) -> str:
     dataset = getattr(batches, "dataset", None)
     if isinstance(dataset, IterableDataset):
-        return "If its dataset cannot be iterated anew, they are gone from it."
+        return "If its dataset cannot be iterated again, they are used up."
     return ""
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """`batch` with its tensors on `device`; objects with a `.to` of their own (batches of graphs) by that."""
+    """`batch` with all tensors on `device`; other objects with a `.to` method (batches of graphs) are moved by it."""
     from torch.utils._pytree import tree_map
 
     def moved(part: Any) -> Any:

@@ -1,9 +1,9 @@
-"""The layers of any network in the order they run, and their results used again.
+"""Record the order in which a network calls its layers, and answer calls from stored outputs.
 
-A *unit* is a module that the network calls and that is looked at as a whole: one without children, or one that owns
-parameters and runs the forward of a torch or normscope layer. No graph is traced: the units' `forward` is wrapped for
-one pass, so residual networks, loops and branches in Python are served alike. A unit called once can be answered from
-memory in a later pass, which then costs what the units after it cost (`Replay`).
+A *unit* is a module that is treated as a whole: a module without children, or one that owns parameters and runs the
+forward of a torch or normscope layer. No graph is traced: `forward` of every unit is wrapped for one pass, so residual
+networks, loops and branches in Python all work. The output of a unit that is called once can be stored, and answers the
+call in a later pass. That pass then costs only the units after it (`Replay`).
 """
 
 from collections.abc import Callable, Iterator
@@ -23,38 +23,38 @@ Answer = Callable[[str, nn.Module, Callable[..., Any], tuple[Any, ...], dict[str
 
 
 def units(model: nn.Module) -> dict[str, nn.Module]:
-    """Names and modules, each module once, in the order of registration.
+    """The units of a network by name, each module once, in the order of registration.
 
     Example:
         >>> list(units(nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU(), nn.BatchNorm1d(2)))))
         ['0', '1.0', '1.1']
     """
-    found: dict[str, nn.Module] = {}
+    by_name: dict[str, nn.Module] = {}
     inside: set[nn.Module] = set()
     for name, module in model.named_modules():
         if module in inside:
             continue
         library = str(type(module).forward.__module__).startswith(("torch.nn.", "normscope.norms."))
-        # Asked of `_modules`, not of the module: its `__getattr__` may raise.
+        # Read from `_modules`: the module's own `__getattr__` may raise.
         owns = "parametrizations" in vars(module).get("_modules", {}) or any(True for _ in module.parameters(False))
         if (library and owns) or not any(True for _ in module.children()):
-            found[name] = module
+            by_name[name] = module
             inside.update(module.modules())
-    return found
+    return by_name
 
 
 @contextmanager
 def answering(modules: dict[str, nn.Module], answer: Answer) -> Iterator[None]:
-    """Inside, a call of one of `modules` is `answer(name, module, forward, args, kwargs)`."""
-    # Accelerate and others put a forward of their own on the module itself.
-    places = [(name, module, object.__getattribute__(module, "__dict__")) for name, module in modules.items()]
-    own = {id(attributes): attributes["forward"] for _, _, attributes in places if "forward" in attributes}
+    """While this context lasts, a call of one of `modules` returns `answer(name, module, forward, args, kwargs)`."""
+    # Accelerate and other libraries set a `forward` on the instance; that one is put back at the end.
+    lent = [(name, module, object.__getattribute__(module, "__dict__")) for name, module in modules.items()]
+    own = {id(attributes): attributes["forward"] for _, _, attributes in lent if "forward" in attributes}
     try:
-        for name, module, attributes in places:
+        for name, module, attributes in lent:
             attributes["forward"] = _wrapped(name, module, module.forward, answer)
         yield
     finally:
-        for _, _, attributes in places:
+        for _, _, attributes in lent:
             if id(attributes) in own:
                 attributes["forward"] = own[id(attributes)]
             else:
@@ -66,21 +66,22 @@ def _wrapped(name: str, module: nn.Module, forward: Callable[..., Any], answer: 
         deliver()
         return answer(name, module, forward, args, kwargs)
 
-    vars(call)["__wrapped__"] = forward  # the signature stays the forward's own
+    vars(call)["__wrapped__"] = forward  # keeps the signature that `inspect` reports
     return call
 
 
 def in_backward() -> bool:
-    """Whether this call repeats an earlier one for activation checkpointing."""
+    """Whether this call is inside a backward pass, where activation checkpointing repeats an earlier call."""
     return torch._C._current_graph_task_id() != -1
 
 
 @dataclass
 class Trace:
-    """What ran in one pass, units and the containers around them.
+    """The order of the calls in one pass, of units and of the containers around them.
 
-    starts: unit or container -> its number in the order of first calls.
-    repeated: units called more than once. changed: those whose result was changed in place afterwards.
+    watchers: functions watcher(name, module, inputs, output), called after every unit. starts: number of each unit and
+    container in the order of first calls. repeated: units called more than once. changed: units whose output was
+    changed in place later in the pass.
     """
 
     watchers: tuple[Watcher, ...] = ()
@@ -90,20 +91,20 @@ class Trace:
 
     @contextmanager
     def following(self, model: nn.Module) -> Iterator[Callable[[], None]]:
-        """Around one pass; gives the function to call when its forward ends."""
+        """Record one pass; yields a function to call when the forward ends."""
         outputs: list[tuple[str, Tensor, int]] = []
-        known = units(model)
-        inside = {module for unit in known.values() for module in unit.modules()}
+        unit_of = units(model)
+        inside = {module for unit in unit_of.values() for module in unit.modules()}
         containers = {name: module for name, module in model.named_modules() if module not in inside}
 
-        def see(name: str, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        def record(name: str, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             if in_backward():
                 return forward(*args, **kwargs)
-            if name in self.starts and name in known:
+            if name in self.starts and name in unit_of:
                 self.repeated.add(name)
             self.starts.setdefault(name, len(self.starts))
             output = forward(*args, **kwargs)
-            if name in known:
+            if name in unit_of:
                 outputs.extend((name, t, t._version) for t in tree_leaves(output) if isinstance(t, Tensor))
                 for watcher in self.watchers:
                     watcher(name, module, (*args, *kwargs.values()), output)
@@ -113,16 +114,22 @@ class Trace:
             self.changed |= {name for name, tensor, version in outputs if tensor._version != version}
             outputs.clear()
 
-        with answering(known | containers, see):
+        with answering(unit_of | containers, record):
             yield forward_ends
 
 
 class Replay:
-    """Passes in which the units before a given one are answered from memory.
+    """Passes in which calls of the units before a given one are answered from stored outputs.
 
-    The first pass that a unit precedes runs it, without gradient, and remembers; its parameters must not change
-    after that. A unit that drew random numbers leaves the generators as it left them then, and one that set attributes
-    of its own sets them again.
+    A unit runs once, without gradient, in the first pass that answers it; its parameters must not change after that.
+    Side effects are repeated: if the unit drew random numbers, the generators are set to the state they had after it;
+    if it set attributes of its module, they are set again.
+
+    Args:
+        model: the network.
+        trace: the trace of one full pass.
+        generators: the generators the forward may draw from.
+        draws: whether the forward drew random numbers.
     """
 
     def __init__(self, model: nn.Module, trace: Trace, generators: Generators, *, draws: bool) -> None:
@@ -135,7 +142,7 @@ class Replay:
 
     @contextmanager
     def before(self, start: int) -> Iterator[None]:
-        """Inside, units whose first call comes before number `start` are not run again."""
+        """While this context lasts, units whose first call has a number below `start` are answered from memory."""
 
         def answer(name: str, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             if self._trace.starts[name] >= start:
@@ -161,5 +168,5 @@ class Replay:
         return self._private(name, output), self._generators.states() if self._draws else None, attributes
 
     def _private(self, name: str, output: Any) -> Any:
-        """A copy for those who will write into it."""
+        """The output, or a copy of it if the network writes into this output later in the pass."""
         return tree_map_only(Tensor, torch.clone, output) if name in self._trace.changed else output

@@ -1,9 +1,9 @@
-"""Everything that the modules of a network hold, found without running code of theirs.
+"""Find everything that the modules of a network hold, without running any of their code.
 
-Attributes are read from `__dict__` and from slots, containers through their base classes (`containers.py`), at any
-depth; modules are found wherever they are held: in a plain list, behind a weak reference, in an attribute of an object,
-in what a function closes over. Attributes and slots of objects, and the containers in them, are found so that they can
-be put back. Tensors in objects are not lent; `guarded` names them, for the guard of the first forward.
+Attributes are read from `__dict__` and from slots. Containers are read through their base classes (`containers.py`), at
+any depth. Modules are found wherever they are held: in a plain list, behind a weak reference, in an attribute of an
+object, in the closure of a function. In objects, the attributes, slots and containers are found, so that they can be
+put back. Tensors in objects are not lent; `guarded` names them, for the guard of the first forward.
 """
 
 import copy
@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 from normscope.isolation.containers import BASES, DICT, SET, Base
 
-# Larger containers of objects that are no modules are left alone: to compare them before each pass would cost too much.
+# Largest container, inside an object that is not a module, that is put back: comparing a larger one before each pass
+# would cost too much.
 MOST = 10_000
 _NOTHING: Any = object()
 _INERT: frozenset[type] = frozenset(
@@ -32,7 +33,7 @@ _INERT: frozenset[type] = frozenset(
 )
 _EXACT = frozenset(base.kind for base in BASES)
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-_OURS = {"torch", "numpy", "normscope", "lightning", "pytorch_lightning", "accelerate"}
+_LIBRARIES = {"torch", "numpy", "normscope", "lightning", "pytorch_lightning", "accelerate"}
 _FRESH: tuple[Any, ...] = (
     iter([]), iter(()), iter(range(0)), iter(""), iter({}), iter({}.values()), iter({}.items()), iter(set()),
     reversed([]), itertools.count(),
@@ -45,7 +46,10 @@ _MOST_OBJECTS = 2_000
 
 
 class Place(NamedTuple):
-    """An entry that can be replaced: put(holder, key, other); where: its name in parts."""
+    """An entry that can be replaced: put(holder, key, other).
+
+    where: the module's name and the name of its attribute, for error messages.
+    """
 
     put: Callable[[Any, Any, Any], None]
     holder: Any
@@ -55,11 +59,12 @@ class Place(NamedTuple):
 
 
 class Contents:
-    """What was found, each thing once.
+    """Contents of a model; each object is listed once.
 
-    parameters: name, parameter, whether a registered module has it. containers: with base and name; `empty` are the
-    plain ones that hold nothing. tensors, arrays, iterators, tuples, references: places to lend something in. owned:
-    random generators. slots: with their module and value. guarded: tensors in objects, by a name.
+    parameters: triples of name, parameter, and whether a registered module has it. containers: triples of base,
+    container and name; `empty` lists the plain containers without entries. tensors, arrays, iterators, tuples,
+    references: places where a copy can be lent. owned: random generators. slots: triples of module, slot and name.
+    guarded: pairs of name and tensor, of tensors in objects.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -81,7 +86,7 @@ class Contents:
         self._slotted: dict[type, list[Any]] = {}
         self._add("", model)
         registered = len(self._modules)
-        # The list grows while it is gone through, by the modules that are registered nowhere.
+        # The loop appends to the list: modules that are not registered are found inside other modules.
         for number, (name, module, attributes) in enumerate(self._modules):
             self._module(name, module, attributes, number < registered)
 
@@ -95,7 +100,7 @@ class Contents:
         return any(module is known for _, known, _ in self._modules)
 
     def _add(self, name: str, module: nn.Module) -> None:
-        """The module and those registered in it, in torch's order."""
+        """Add the module and its registered submodules, in torch's order."""
         if id(module) in self._seen:
             return
         self._seen.add(id(module))
@@ -126,8 +131,8 @@ class Contents:
 
     def _members(self, kind: type) -> list[Any]:
         if kind not in self._slotted:
-            homes = [vars(cls) for cls in kind.__mro__ if "__slots__" in vars(cls)]
-            members = [m for home in homes for m in home.values() if type(m) is MemberDescriptorType]
+            bases = [vars(cls) for cls in kind.__mro__ if "__slots__" in vars(cls)]
+            members = [m for attributes in bases for m in attributes.values() if type(m) is MemberDescriptorType]
             self._slotted[kind] = members
         return self._slotted[kind]
 
@@ -136,10 +141,11 @@ class Contents:
         (self._handlers.get(kind) or self._handler(kind))(self, place)
 
     def _handler(self, kind: type) -> Callable[["Contents", Place], None]:
-        found = self._handlers[kind] = _handler_of(kind)
-        return found
+        handler = self._handlers[kind] = _handler_of(kind)
+        return handler
 
     def container(self, place: Place, base: Base) -> None:
+        """List a container, and handle its entries."""
         value = place.value
         if id(value) in self._seen:
             return
@@ -149,10 +155,10 @@ class Contents:
             return
         self.containers.append((base, value, place.where))
         handlers, where = self._handlers, place.where
-        for key, held in dict.items(value) if base is DICT else _entries(base, value):
-            kind = type(held)
+        for key, entry in dict.items(value) if base is DICT else _entries(base, value):
+            kind = type(entry)
             if kind not in _INERT:
-                (handlers.get(kind) or self._handler(kind))(self, Place(base.put, value, key, held, where))
+                (handlers.get(kind) or self._handler(kind))(self, Place(base.put, value, key, entry, where))
             if type(key) not in _INERT:
                 self._inside(key, where)
 
@@ -167,14 +173,16 @@ class Contents:
             self.arrays.append(place)
 
     def iterator(self, place: Place) -> None:
+        """List an iterator, or refuse one that cannot be copied."""
         if type(place.value) not in _COPYABLE or place.put is SET.put:
             raise TypeError(
-                f"{called(place.where)} holds an iterator ({type(place.value).__name__}), which a forward may advance "
-                "and nobody can turn back. Keep it outside of the model, or set it to None while the model is measured."
+                f"{called(place.where)} holds an iterator ({type(place.value).__name__}). A forward may advance it, "
+                "and it cannot be put back. Keep it outside the model, or set it to None while the model is measured."
             )
         self.iterators.append(place)
 
     def in_a_tuple(self, place: Place) -> None:
+        """List a tuple that holds tensors, and handle the members of tuples and frozen sets."""
         plain = tuple if issubclass(type(place.value), tuple) else frozenset
         members = [*plain.__iter__(place.value)]
         kinds = {*map(type, members)}
@@ -182,11 +190,12 @@ class Contents:
             return
         if plain is tuple and place.put is not SET.put and any(issubclass(kind, Tensor) for kind in kinds):
             self.tuples.append(place)
-        for held in members:
-            if not issubclass(type(held), (Tensor, np.ndarray)):
-                self._value(place._replace(put=SET.put, value=held))
+        for member in members:
+            if not issubclass(type(member), (Tensor, np.ndarray)):
+                self._value(place._replace(put=SET.put, value=member))
 
     def module(self, place: Place) -> None:
+        """Add a module that is held in a plain attribute or container."""
         name, key = place.where
         self._add(f"{name}.{key}" if name else str(key), place.value)
 
@@ -196,6 +205,7 @@ class Contents:
             self.owned.append(place.value)
 
     def reference(self, place: Place) -> None:
+        """Add the module behind a weak reference, or list a weak reference to a tensor."""
         target = weakref.ref.__call__(place.value)
         if issubclass(type(target), nn.Module):
             self.module(place._replace(value=target))
@@ -203,7 +213,7 @@ class Contents:
             self.references.append(place._replace(value=target))
 
     def thing(self, place: Place) -> None:
-        """An object of another class: its attributes, and the containers among them."""
+        """List the attributes of an object of another class, and the containers among them."""
         value = place.value
         if id(value) in self._seen or self._objects == _MOST_OBJECTS:
             return
@@ -275,15 +285,17 @@ def _attributes(value: Any) -> dict[str, Any] | None:
 
 
 def base_of(kind: type) -> Base | None:
+    """The base for a class of containers; None for other classes."""
     return next((base for base in BASES if base.kind in kind.__mro__), None)
 
 
 def called(where: tuple[str, Any]) -> str:
+    """The name of an attribute in an error message, such as "features.0.cache"."""
     return f"{where[0] or 'The model'}.{where[1]}"
 
 
 def put_slot(module: Any, member: Any, value: Any) -> None:
-    """Into a slot, past `__setattr__`; the slot is emptied where it was."""
+    """Write a slot without calling `__setattr__`; delete its value if it had none."""
     if value is _NOTHING:
         try:
             member.__delete__(module)
@@ -305,11 +317,14 @@ def lent_iterator(place: Place) -> Any:
 
 
 def _nothing_to_do(contents: Contents, place: Place) -> None:
-    """Of a kind that nothing can happen to."""
+    """Ignore a value that a forward cannot change."""
 
 
 def _handler_of(kind: type) -> Callable[[Contents, Place], None]:
-    """By the class alone: `isinstance` would ask the object, which may answer as it likes."""
+    """The method of `Contents` for values of a class.
+
+    Only the class is asked: `isinstance` would read the object's `__class__`, which an object may override.
+    """
     base = base_of(kind)
     if base is not None:
         return lambda contents, place: contents.container(place, base)
@@ -320,9 +335,9 @@ def _handler_of(kind: type) -> Callable[[Contents, Place], None]:
             return handler
     if any("__next__" in vars(cls) for cls in kind.__mro__) and not issubclass(kind, io.IOBase):
         return Contents.iterator
-    home = str(kind.__module__).partition(".")[0]
-    outside = home in sys.stdlib_module_names or home in _OURS
-    return _nothing_to_do if outside and not issubclass(kind, _FACTORIES) else Contents.thing
+    package = str(kind.__module__).partition(".")[0]
+    library = package in sys.stdlib_module_names or package in _LIBRARIES
+    return _nothing_to_do if library and not issubclass(kind, _FACTORIES) else Contents.thing
 
 
 _HANDLERS: tuple[tuple[Any, Callable[[Contents, Place], None]], ...] = (
@@ -340,18 +355,18 @@ _WITHIN_OBJECTS = (Contents.module, Contents.thing, Contents.function, Contents.
 
 
 def _entries(base: Base, container: Any) -> Iterator[tuple[Any, Any]]:
-    *keys, values = (there for there, _ in base.parts)
+    *keys, values = (of_container for of_container, _ in base.parts)
     return zip(keys[0](container) if keys else itertools.count(), values(container), strict=False)
 
 
 def _check_key(place: Place) -> None:
-    """Asked before anything moves: putting a copy in a dict's place asks the key for its hash."""
+    """Refuse a key that cannot be hashed, before anything moves: lending a copy in a dict hashes the key."""
     if type(place.key) in (str, int):
         return
     try:
         hash(place.key)
     except Exception as error:
         raise TypeError(
-            f"{called(place.where)} holds a tensor under a key that cannot be hashed ({error!r}), so no copy can take "
-            "its place. Keep it under a plain key."
+            f"{called(place.where)} holds a tensor under a key that cannot be hashed ({error!r}), so no copy can be "
+            "lent there. Use a plain key, such as a string."
         ) from error

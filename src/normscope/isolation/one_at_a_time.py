@@ -1,12 +1,13 @@
-"""One measurement at a time in a process, entered and left as a whole.
+"""A lock that lets one thread of a process measure at a time.
 
-While something is measured, functions of torch are answered by others, generators stand elsewhere and forward mode has
-its one level, for all threads. So threads that measure do it one after the other: the first to come has its turn, and
-may measure again inside of it; the others wait. Signals wait as `signals.py` says.
+A measurement replaces functions of torch, sets random generators and uses the single level of forward-mode
+differentiation. All of these are shared by the threads of a process, so threads measure one after the other. The thread
+that holds the lock may start another measurement inside the first; other threads wait. Signals are delayed as
+`signals.py` describes.
 
-A thread that waits for a measurement which waits for that very thread would wait forever (a forward that starts a
-thread and joins it, ranks simulated by threads). When the measurement has stood for `PATIENCE` seconds in one and the
-same wait of Python's, the thread that waits is refused.
+Deadlock: a measurement may itself wait for the thread that waits for the lock (a forward that starts a thread and joins
+it, ranks simulated by threads). If the measuring thread has stayed in the same wait of Python's `threading` or `queue`
+for `PATIENCE` seconds, the waiting thread gets a RuntimeError.
 """
 
 import os
@@ -27,7 +28,7 @@ _WAITS = {threading.__file__, queue.__file__}
 
 
 class Turn:
-    """Around all that measures; re-entrant within its thread."""
+    """A context manager around every measurement; re-entrant within its thread."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -35,7 +36,7 @@ class Turn:
         self._thread = 0
 
     def __enter__(self) -> None:
-        # Nobody else writes this thread's number there, so the answer is right without the lock.
+        # Only this thread ever writes its own identifier to `_thread`, so the comparison is safe without the lock.
         if self._thread != threading.get_ident():
             if signals.in_main_thread():
                 signals.take_over()
@@ -57,31 +58,31 @@ class Turn:
             signals.give_back()
 
     def _wait(self) -> None:
-        seen, since = None, time.monotonic()
+        last_wait, since = None, time.monotonic()
         while not self._lock.acquire(timeout=0.05):
             if signals.are_waiting():
-                # Their handlers raise here, or else the wait goes on.
+                # The user's handlers may raise here; if they do not, the wait goes on.
                 signals.run_all()
-            here = self._where()
-            if here is None or here != seen:
-                seen, since = here, time.monotonic()
+            wait = self._wait_of_measuring_thread()
+            if wait is None or wait != last_wait:
+                last_wait, since = wait, time.monotonic()
             elif time.monotonic() - since > PATIENCE:
                 raise RuntimeError(
-                    f"Another thread measures and has been waiting for {PATIENCE:g} s inside of its measurement, "
-                    "perhaps for this thread, which waits for its end: one measurement at a time. Measure in the "
-                    "thread that measures already, or after it."
+                    f"Another thread is measuring, and has waited inside its measurement for {PATIENCE:g} s, perhaps "
+                    "for this thread. Only one thread can measure at a time. Measure in that other thread, or after "
+                    "its measurement."
                 )
         self._thread = threading.get_ident()
 
-    def _where(self) -> tuple[int, int] | None:
-        """The wait of Python's in which the thread that measures stands; None where it does not wait."""
+    def _wait_of_measuring_thread(self) -> tuple[int, int] | None:
+        """The frame and instruction where the measuring thread waits; None if it is not waiting."""
         frame = sys._current_frames().get(self._thread)
         if frame is None or frame.f_code.co_filename not in _WAITS:
             return None
         return id(frame), frame.f_lasti
 
     def forget(self) -> None:
-        """In a process that was forked while another thread measured, which is not there."""
+        """Reset the lock in a forked process: the thread that held the lock does not exist there."""
         if self._thread != threading.get_ident():
             self.__init__()  # type: ignore[misc]
 
@@ -91,7 +92,7 @@ os.register_at_fork(after_in_child=turn.forget)
 
 
 def in_turn(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """`function`, which measures and changes more than the model it lends."""
+    """Decorator for a function that changes more than the model it lends: `function` runs while holding `turn`."""
 
     @wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:

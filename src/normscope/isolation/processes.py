@@ -1,4 +1,4 @@
-"""Several processes that measure one run: they average what they find, and fail together or not at all."""
+"""Several processes that measure one run: they average their results, and if one fails, all raise."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,27 +17,28 @@ _EXCHANGES = (
     "all_to_all_single", "broadcast", "broadcast_object_list", "reduce", "reduce_scatter", "reduce_scatter_tensor",
     "_reduce_scatter_base", "gather", "scatter", "barrier",
 )  # fmt: skip
-# Bytes of an error's text that the others are told.
+# Bytes of an error's text that are sent to the other processes.
 _TEXT = 512
 
 
 class FailedElsewhere(Exception):
-    """Another process could not measure; the message says which, and what it said."""
+    """Another process could not measure; the message gives its number and its error."""
 
 
 class FailedElsewhereAtRuntime(FailedElsewhere, RuntimeError):
-    """As the other process raised a RuntimeError: who catches that catches it in all processes."""
+    """Another process raised a RuntimeError; code that catches RuntimeError then catches it in every process."""
 
 
 class Processes:
-    """The group over which DDP averages; without one, everything here is local and free.
+    """The process group over which DDP averages; without a group, every method is local and free.
 
-    Every exchange begins with a flag that says whether some process has failed: then all raise, with the message of the
-    first that failed, and none waits on. So does every exchange that a forward or a backward makes itself over the
-    group, of batch statistics or of anything else through a function of `torch.distributed`: one that fails between
-    two of them meets the others at the next flag. Out of reach are exchanges over a part of the group, those by
-    torch's functional collectives, and a process that fails within an exchange or ends without a word: the others wait
-    there as in training, until the group's timeout.
+    Every exchange begins with a flag. If some process has failed, all raise with the message of the first one that
+    failed, and none keeps waiting. The same flag precedes every exchange that the forward or the backward itself makes
+    over the group through a function of `torch.distributed` (batch statistics, for example). So a process that fails
+    between two exchanges meets the others at the next flag.
+
+    Not covered: exchanges over a part of the group, torch's functional collectives, and a process that fails within an
+    exchange or dies. The other processes then wait until the group's timeout, as they would in training.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
@@ -54,20 +55,21 @@ class Processes:
 
     @property
     def size(self) -> int:
+        """The number of processes."""
         return 1 if self._group is None else dist.get_world_size(self._group)
 
     def mean(self, local: Callable[[], list[Tensor]]) -> list[Tensor]:
-        """Means over the processes of what `local` finds in each."""
+        """The means, over the processes, of the tensors that `local` returns in each process."""
         if self._group is None:
             return local()
-        found = self.each(lambda: [self._sendable(tensor) for tensor in local()])
-        waits = [dist.all_reduce(tensor, group=self._group, async_op=True) for tensor in found]
+        tensors = self.each(lambda: [self._sendable(tensor) for tensor in local()])
+        waits = [dist.all_reduce(tensor, group=self._group, async_op=True) for tensor in tensors]
         for wait in waits:
             wait.wait()
-        return list(torch._foreach_div(found, float(dist.get_world_size(self._group))))
+        return list(torch._foreach_div(tensors, float(dist.get_world_size(self._group))))
 
     def each(self, work: Callable[[], T]) -> T:
-        """`work()`, a part that may exchange statistics; where it fails in one process, all raise."""
+        """`work()`, which may exchange batch statistics; if it fails in one process, all raise."""
         if self._group is None:
             return work()
         with self._announced():
@@ -78,7 +80,7 @@ class Processes:
         return tensor if self._device.type == "cpu" else tensor.to(self._device)
 
     def together(self, work: Callable[[], T]) -> T:
-        """`work()`, or an exception in all processes if it fails in one; `work` may call `mean`."""
+        """`work()`, which may call `mean`; if it fails in one process, all raise."""
         if self._group is None:
             return work()
         self._told = False
@@ -94,27 +96,27 @@ class Processes:
 
     def _tried(self, work: Callable[[], T]) -> T:
         try:
-            found = work()
+            result = work()
         except BaseException as error:
             if not self._told:
                 self._exchange(error)
             raise
         self._check()
-        return found
+        return result
 
     def _check(self, coming: int = 0) -> None:
-        """None has failed so far and all come to the same exchange, or all raise."""
+        """Raise in all processes if one has failed, or if they are not about to make the same exchange `coming`."""
         failure = self._exchange(None, coming)
         if failure is not None:
             raise failure
 
     @steady
     def _exchange(self, error: BaseException | None, coming: int = 0) -> FailedElsewhere | None:
-        """What to raise where a process has failed; None where all go on, to the exchange of the number `coming`."""
-        # The group's functions, not those of `torch.distributed`, which announce themselves.
+        """The exception to raise if a process has failed; None if all go on, to the exchange number `coming`."""
+        # The functions of `distributed_c10d` themselves: those in `torch.distributed` are replaced by `_announced`.
         exchanges = dist.distributed_c10d
         rank, size = dist.get_rank(self._group), dist.get_world_size(self._group)
-        # The first that failed has the largest number.
+        # Of all processes that failed, the one with the smallest rank sends the largest flag.
         flags = torch.tensor([0 if error is None else size - rank, coming, -coming], device=self._device)
         exchanges.all_reduce(flags, op=dist.ReduceOp.MAX, group=self._group)
         failed, most, least = flags.tolist()
@@ -123,8 +125,9 @@ class Processes:
             return None
         if not failed:
             return FailedElsewhere(
-                "The processes do not run the same: some come to an exchange of values where others come to another, "
-                "or to the end of the pass. Their forwards must exchange alike, as they must in training."
+                "The processes do not make the same exchanges: some are about to exchange values while others make "
+                "another exchange, or have finished the pass. All forwards must make the same exchanges in the same "
+                "order, as in training."
             )
         kind = FailedElsewhereAtRuntime if isinstance(error, RuntimeError) else FailedElsewhere
         said = f"The measurement failed in process {size - failed} of {size}. {type(error).__name__}: {error}".encode()
@@ -132,27 +135,27 @@ class Processes:
         text = torch.tensor([*sent[:_TEXT].ljust(_TEXT)], dtype=torch.uint8, device=self._device)
         exchanges.broadcast(text, group=self._group, group_src=size - failed)
         runtime, *letters = text.tolist()
-        found = FailedElsewhereAtRuntime if runtime else FailedElsewhere
-        return found(bytes(letters).decode(errors="replace").strip())
+        failure = FailedElsewhereAtRuntime if runtime else FailedElsewhere
+        return failure(bytes(letters).decode(errors="replace").strip())
 
     @contextmanager
     def _announced(self) -> Iterator[None]:
-        """Inside, exchanges of `torch.distributed` over this group ask first whether all have come so far."""
-        home = vars(dist)
-        own = {name: home[name] for name in _EXCHANGES if name in home}
+        """While this context lasts, exchanges of `torch.distributed` over this group begin with the flag."""
+        functions = vars(dist)
+        original = {name: functions[name] for name in _EXCHANGES if name in functions}
         try:
-            for name, exchange in own.items():
-                home[name] = self._announcing(exchange, 1 + _EXCHANGES.index(name))
+            for name, exchange in original.items():
+                functions[name] = self._announcing(exchange, 1 + _EXCHANGES.index(name))
             yield
         finally:
-            home.update(own)
+            functions.update(original)
 
     def _announcing(self, exchange: Callable[..., Any], number: int) -> Callable[..., Any]:
         @steady
         def call(*args: Any, **kwargs: Any) -> Any:
             group = kwargs.get("group") or next((a for a in args if isinstance(a, dist.ProcessGroup)), None)
             if group is self._group or self._is_world(group):
-                # Sums need tensors of one size in all processes.
+                # `all_reduce` (number 1) needs tensors of the same size in all processes, so the size is compared, too.
                 size = args[0].numel() if number == 1 and args else 0
                 self._check(number + len(_EXCHANGES) * size)
             return exchange(*args, **kwargs)
@@ -160,6 +163,6 @@ class Processes:
         return wraps(exchange)(call)
 
     def _is_world(self, group: dist.ProcessGroup | None) -> bool:
-        """Whether both are of all processes."""
-        ours = dist.get_world_size(self._group) == dist.get_world_size()
-        return ours and dist.get_world_size(group) == dist.get_world_size()
+        """Whether this group and `group` both consist of all processes."""
+        everyone = dist.get_world_size()
+        return dist.get_world_size(self._group) == everyone and dist.get_world_size(group) == everyone

@@ -1,11 +1,13 @@
-"""Signals that wait while something is entered or left, so that what they raise never leaves a job half done.
+"""Delay signals while a context is entered or left, so that an exception from a handler cannot leave it half done.
 
-Python runs the handler of a signal between any two instructions of the main thread, and Ctrl-C's raises there: between
-the line of an `__enter__` that changes something and the `with` that would undo it, or half way through an `__exit__`.
-While a measurement lasts, a handler of ours stands before the user's: it looks at the stack that was interrupted. With
-an `__enter__` or `__exit__` on it, of ours, of torch's or of anybody's, the signal is kept, until the next forward, the
-next call of a watched layer or the end of the measurement; anywhere else the user's handler runs at once. Without a
-signal this costs a few microseconds a measurement. Handlers are the main thread's, and so is all of this.
+Python runs the handler of a signal between any two instructions of the main thread, and the handler of Ctrl-C raises
+there. That can be between the line of an `__enter__` that changes something and the `with` that would undo it, or in
+the middle of an `__exit__`.
+
+While a measurement lasts, each of the user's handlers is replaced by `_handle`, which inspects the interrupted stack.
+If an `__enter__` or `__exit__` of any library is on the stack, the signal is stored until the next forward, the next
+call of a watched layer or the end of the measurement. Otherwise the user's handler runs at once. Without a signal this
+costs a few microseconds a measurement. Python runs handlers in the main thread only, so this file acts only there.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -19,23 +21,24 @@ from typing import Any, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _NAMES = frozenset({"__enter__", "__exit__"})
-_waited_for: set[CodeType] = {
+_uninterrupted: set[CodeType] = {
     method.__code__
     for kind in (contextlib.ExitStack, *contextlib.ExitStack.__mro__)
     for name, method in vars(kind).items()
     if name in {"enter_context", "callback", "push", "close", "_push_cm_exit", "_push_exit_callback"}
 }
-# The handlers that ours stands before; kept afterwards for whoever has taken ours for theirs and puts it back.
+# The user's handlers by signal number. They are kept after a measurement: other code may have read `_handle` during it
+# as the present handler, and may put `_handle` back later.
 _users: dict[int, Any] = {}
 _waiting: list[int] = []
-# The functions of these names in `signal` make enumerations of all they return, forty times as slowly.
+# The functions of the same names in `signal` convert all they return to enumerations, and are forty times as slow.
 _get, _set = _signal.getsignal, _signal.signal
 _numbers = sorted(map(int, signal.valid_signals()))
 
 
 def steady(function: Function) -> Function:
-    """Signals wait until `function` has returned."""
-    _waited_for.add(function.__code__)
+    """Decorator: signals wait until `function` has returned."""
+    _uninterrupted.add(function.__code__)
     return function
 
 
@@ -45,7 +48,7 @@ def in_main_thread() -> bool:
 
 @steady
 def take_over() -> None:
-    """Puts our handler before each of the user's; all of them are the user's again if one of those raises meanwhile."""
+    """Replace each of the user's handlers by `_handle`; if a handler raises meanwhile, all are put back."""
     try:
         for number in _numbers:
             user = _get(number)
@@ -59,9 +62,9 @@ def take_over() -> None:
 
 @steady
 def give_back() -> None:
-    """Puts the user's handlers back where ours stands, and runs them for the signals that wait."""
+    """Put the user's handlers back, and run them for the signals that wait."""
     raised: list[BaseException] = []
-    # From the first that is back on, signals are the user's again and may raise here: begin anew until all are.
+    # As soon as one handler is back, its signal may raise in this loop: repeat until all handlers are back.
     while any(_get(number) is _handle for number in _users):
         try:
             for number, user in _users.items():
@@ -78,10 +81,10 @@ def give_back() -> None:
 
 
 def deliver() -> None:
-    """Called where signals that wait may be raised, if nothing is being entered or left there."""
+    """Run the handlers of waiting signals, unless a context is being entered or left."""
     if _waiting and in_main_thread():
         frame = sys._getframe(1)
-        if not _held_up(frame):
+        if not _must_wait(frame):
             run_all(frame)
 
 
@@ -90,15 +93,16 @@ def are_waiting() -> bool:
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
-    if _held_up(frame):
+    if _must_wait(frame):
         _waiting.append(number)
     else:
         _users[number](number, frame)
 
 
-def _held_up(frame: FrameType | None) -> bool:
+def _must_wait(frame: FrameType | None) -> bool:
+    """Whether a context is being entered or left, or a `steady` function runs, anywhere on the stack."""
     while frame is not None:
-        if frame.f_code.co_name in _NAMES or frame.f_code in _waited_for:
+        if frame.f_code.co_name in _NAMES or frame.f_code in _uninterrupted:
             return True
         frame = frame.f_back
     return False
@@ -106,7 +110,7 @@ def _held_up(frame: FrameType | None) -> bool:
 
 @steady
 def run_all(frame: FrameType | None = None) -> None:
-    """The user's handlers for all that waits, each once; the first error of theirs is raised when all have run."""
+    """Run the user's handler of each waiting signal once; then raise the first error of a handler, if any."""
     raised: list[BaseException] = []
     for number in dict.fromkeys(_waiting):
         _waiting[:] = [other for other in _waiting if other != number]

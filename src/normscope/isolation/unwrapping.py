@@ -1,4 +1,4 @@
-"""The module inside its wrappers, and its loss as one function of model and batch."""
+"""The module inside `torch.compile` and DDP, and its loss as one function of model and batch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,12 @@ from normscope.objective import Objective
 
 
 def unwrapped(model: nn.Module) -> tuple[nn.Module, Processes, str]:
-    """The module that `torch.compile` and DDP wrap, the processes that train it, and a word on their statistics."""
+    """The module inside `torch.compile` and DDP, the processes that train it, and a note on their batch statistics.
+
+    Raises:
+        TypeError: FSDP, DataParallel, sharded parameters or TorchScript, which cannot be measured.
+        ValueError: lazy layers without weights.
+    """
     group = None
     while True:
         if isinstance(model, DistributedDataParallel):
@@ -29,21 +34,22 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, Processes, str]:
     for kind in dict.fromkeys(map(type, modules)):
         if issubclass(kind, nn.DataParallel) or any("FullyShardedDataParallel" in c.__name__ for c in kind.__mro__):
             raise TypeError(
-                f"{kind.__name__} is not supported: the parameters here are not the whole of the network's."
+                f"{kind.__name__} is not supported: this process does not hold all parameters of the network. Use DDP."
             )
     if any("DTensor" in type(p).__name__ for p in parameters):
-        raise TypeError("Parameters sharded over devices (FSDP2, DTensor) are not supported. Use DDP to be measured.")
+        raise TypeError("Parameters sharded over devices (FSDP2, DTensor) are not supported. Use DDP.")
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in parameters):
         raise ValueError(
-            "The model has lazy layers that have not seen data, and no weights yet. Run one forward first."
+            "The model has lazy layers that have not seen data and have no weights yet. Run one forward first."
         )
     if any(isinstance(module, torch.jit.ScriptModule) for module in modules):
-        raise TypeError("TorchScript modules cannot be looked into. Hand in the module they were made from.")
+        raise TypeError("TorchScript modules cannot be measured. Hand in the module they were made from.")
     convention = ""
     layers = [m for m in modules if isinstance(m, nn.SyncBatchNorm) or vars(m).get("sync", False)]
     synced = bool(layers)
     if group is None and several_processes() and any(layer.training for layer in layers):
-        # Their forward goes over all processes of the default group, and so must what is taken of it.
+        # The forward of a synchronized layer exchanges values with all processes of the default group, so the
+        # measurement must run in all of them, too.
         group = dist.group.WORLD
     if group is not None:
         convention = "Several processes: losses and gradients are averaged over them, with " + (
@@ -53,7 +59,11 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, Processes, str]:
 
 
 def loss_of(objective: Objective) -> Callable[[nn.Module, Any], Tensor]:
-    """The scalar loss of a batch, by a copy of the loss; a batch on another device is named."""
+    """A function loss(model, batch) that returns the scalar loss, on a copy of the user's loss.
+
+    Raises:
+        ValueError: from the returned function, if the batch is on another device than the model.
+    """
     lent = objective.lent()
 
     def loss(model: nn.Module, batch: Any) -> Tensor:

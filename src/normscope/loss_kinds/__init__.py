@@ -1,4 +1,4 @@
-"""The kind of a loss: squared error, cross-entropy or another, found by what the loss computes."""
+"""The kind of a loss, squared error, cross-entropy or another, found from the gradients of the loss."""
 
 from normscope.loss_kinds.finding import find_kind, kind_of, loss_kind
 from normscope.loss_kinds.kinds import CROSS_ENTROPY, FLAT, OTHER, SQUARED, Kind, kind_by_name

@@ -1,10 +1,10 @@
-r"""The kind of a loss: squared error, cross-entropy or another, found by what it computes and not by its name.
+r"""Find the kind of a loss (squared error, cross-entropy or another) from its gradients, not from its name.
 
-Gradients by the outputs, at a few chosen points and at the batch's own outputs, are compared with w (phi(z) - q)
-(`fits.py`). So a loss is recognised whatever it is called and however it is reduced, weighted, smoothed, masked or
-reshaped. Outputs that are probabilities or log-probabilities are taken as functions of logits, and a temperature as a
-factor of them. A loss of logits
-takes 5 gradients by the outputs alone, one that is neither up to 40; none goes through the model.
+Gradients of the loss with respect to the outputs are compared with w (phi(z) - q) (`canonical_fit.py`), at a few chosen
+points and at the batch's own outputs. So a loss is recognised whatever its name, reduction, weights, label smoothing,
+mask or shape. Outputs that are probabilities or log-probabilities are treated as functions of logits; a temperature is
+a factor of the logits. A loss of logits takes 5 gradients with respect to the outputs, another loss up to 40. None of
+them goes through the model.
 """
 
 import math
@@ -17,27 +17,28 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from normscope.isolation.generators import Generators
-from normscope.loss_kinds.fits import Points, fit, itself, softmax
+from normscope.loss_kinds.canonical_fit import Points, fit, itself, softmax
 from normscope.loss_kinds.gradients import Layout, Probed, Undecided, along, layouts
 from normscope.loss_kinds.kinds import CROSS_ENTROPY, FLAT, OTHER, SQUARED, Kind, kind_by_name
 from normscope.loss_kinds.temperature import inverse_temperature
 
-# Relative to the change of a gradient; in half precision, products of a loss that autocast rounds.
+# Tolerance relative to the change of a gradient; the second one if autocast rounds products to half precision.
 _TOLERANCE, _HALF_TOLERANCE = 1e-3, 2e-2
-# Rounding errors up to which a gradient has not changed.
+# A gradient counts as unchanged if it differs by at most this many rounding errors.
 _NOISE = 8
-# How far chosen points lie apart: at the next where rounding hides the change of the gradient, as with large targets.
+# Distances between the chosen points. The next one is tried if rounding hides the change of the gradient, as with large
+# targets.
 _SPREADS = (1.0, 1e3, 1e6)
 _PROBABILITIES, _TINY = 1e-3, 1e-4
 _UNLIKE = "its gradient by the outputs changes in another way than theirs"
 
 
 def loss_kind(loss: Callable[[Tensor], Tensor], outputs: Tensor) -> str:
-    """Say whether `loss` is a squared error or a cross-entropy of the outputs: "squared", "cross_entropy" or "other".
+    """The kind of a loss of the outputs: "squared", "cross_entropy" or "other".
 
     Args:
-        loss: the scalar loss as a function of the outputs, the targets held fixed.
-        outputs: those of the batch.
+        loss: the scalar loss as a function of the outputs, with fixed targets.
+        outputs: the outputs of one batch.
 
     Example:
         >>> y = torch.tensor([0, 2])
@@ -52,7 +53,7 @@ def loss_kind(loss: Callable[[Tensor], Tensor], outputs: Tensor) -> str:
 
 
 def find_kind(loss: Callable[[Tensor], Any], outputs: Any) -> Kind:
-    """The kind of the loss at these outputs, with a reason where it is "other"; raises nothing."""
+    """The kind of the loss at these outputs, with a reason if it is "other"; never raises."""
     if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
         got = f"a tensor of {outputs.dtype}" if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
         return Kind(OTHER, f"the outputs are {got}, not one tensor of real numbers")
@@ -65,17 +66,19 @@ def find_kind(loss: Callable[[Tensor], Any], outputs: Any) -> Kind:
     except Undecided as reason:
         return Kind(OTHER, str(reason))
     except Exception as error:
-        said = (str(error) or repr(error)).splitlines()[0]
-        return Kind(OTHER, f"at outputs of moderate size it raised {type(error).__name__}: {said}")
+        first_line = (str(error) or repr(error)).splitlines()[0]
+        return Kind(OTHER, f"at outputs of moderate size it raised {type(error).__name__}: {first_line}")
     finally:
         generators.restore()
 
 
 def kind_of(loss_fn: Callable[..., Any], outputs: Any, targets: Any) -> Kind:
-    """The kind of loss_fn(outputs, targets), by the one tensor in the outputs that the loss reads.
+    """The kind of loss_fn(outputs, targets), with respect to the one tensor of the outputs that the loss reads.
 
     Args:
+        loss_fn: the loss function.
         outputs: a tensor, or a tuple, list or dict with tensors.
+        targets: the targets of the batch.
     """
     named = kind_by_name(loss_fn)
     if named:
@@ -102,8 +105,9 @@ def _find(loss: Callable[[Tensor], Any], outputs: Tensor) -> Kind:
         if _is_entropy(probed, layout, tolerance):
             return Kind(CROSS_ENTROPY)
     if _between_0_and_1(z):
-        # Beyond [0, 1] losses of probabilities raise, and on a GPU make the device unusable. A loss that is quadratic,
-        # a softmax cross-entropy or linear inside is none of them.
+        # Outside [0, 1] losses of probabilities raise, and on a GPU they make the device unusable, so the points stay
+        # inside first. A loss that is quadratic, linear or a softmax cross-entropy inside is not a loss of
+        # probabilities.
         kind = _at(Probed(loss, z, place=torch.sigmoid), 1.0, tolerance)
         if kind is not None and kind.name == OTHER:
             return kind
@@ -116,7 +120,7 @@ def _find(loss: Callable[[Tensor], Any], outputs: Tensor) -> Kind:
 
 
 def _of_probabilities(loss: Callable[[Tensor], Any], z: Tensor) -> Iterator[tuple[Probed, Layout]]:
-    """The loss by logits, where z are probabilities or log-probabilities along an axis, or each between 0 and 1."""
+    """The loss as a function of logits, for each way in which z can be probabilities or log-probabilities."""
     inside = _between_0_and_1(z)
     for axis in range(z.ndim):
         if z.shape[axis] < 2:
@@ -136,8 +140,8 @@ def _between_0_and_1(z: Tensor) -> bool:
 
 def _is_entropy(probed: Probed, layout: Layout, tolerance: float) -> bool:
     z = probed.normal(0)
-    found = fit(_points(probed, layout, z, probed.gradient(z), 1.0, tolerance), softmax)
-    return found.chosen and found.real
+    fitted = fit(_points(probed, layout, z, probed.gradient(z), 1.0, tolerance), softmax)
+    return fitted.chosen and fitted.real
 
 
 def _is_scaled_entropy(probed: Probed, layout: Layout, entry: int, tolerance: float) -> bool:
@@ -147,7 +151,7 @@ def _is_scaled_entropy(probed: Probed, layout: Layout, entry: int, tolerance: fl
 
 
 def _at(probed: Probed, spread: float, tolerance: float) -> Kind | None:
-    """The kind by points so far apart; None where the gradient does not change, or by less than rounding shows."""
+    """The kind from points at the distance `spread`; None if the gradient changes by less than its rounding errors."""
     z = probed.place(spread * probed.normal(0))
     slope = probed.gradient(z)
     entry = int(slope.abs().argmax())
@@ -160,35 +164,38 @@ def _at(probed: Probed, spread: float, tolerance: float) -> Kind | None:
     coupled = ((other - slope).abs() > noise).view(-1).nonzero().flatten()
     if not len(coupled):
         return None
-    convex, said = True, _UNLIKE
+    convex, reason = True, _UNLIKE
     for layout in layouts(z.shape, coupled):
         points = _points(probed, layout, z, slope, spread, tolerance)
         for name, phi in ((CROSS_ENTROPY, softmax), (SQUARED, itself))[: 1 + (layout.classes == 1)]:
-            found = fit(points, phi)
-            if found.chosen and found.real and found.resolved:
+            fitted = fit(points, phi)
+            if fitted.chosen and fitted.real and fitted.resolved:
                 return Kind(name)
-            if found.chosen and found.resolved:
-                said = f"its gradient is that of {_NAMES[name]} at outputs of moderate size, and not at this batch's"
-            if not found.resolved:
+            if fitted.chosen and fitted.resolved:
+                reason = f"its gradient is that of {_NAMES[name]} at outputs of moderate size, and not at this batch's"
+            if not fitted.resolved:
                 return None
         if probed.anywhere and _is_scaled_entropy(probed, layout, entry, tolerance):
             return Kind(CROSS_ENTROPY)
         convex = convex and points.monotone()
-    return Kind(OTHER, said, convex)
+    return Kind(OTHER, reason, convex)
 
 
 def _points(probed: Probed, layout: Layout, z: Tensor, slope: Tensor, spread: float, tolerance: float) -> Points:
-    """z, where the gradient is `slope`; two points at which the likely target of each softmax, or another class, is
-    raised; and the batch's own outputs."""
+    """Four points with their gradients.
+
+    The points are z, where the gradient is `slope`; two points at which the likely target of each softmax, or another
+    class, is raised; and the batch's own outputs.
+    """
     classes = layout.of(slope)
     higher = spread * (1 + math.log(layout.classes))
-    at = [z]
+    outputs = [z]
     for seed, extreme in ((1, classes.argmin(1, keepdim=True)), (2, classes.argmax(1, keepdim=True))):
-        at.append(probed.place(layout.raised(spread * probed.normal(seed), extreme, higher)))
-    at.append(probed.real)
-    slopes = [slope, *(probed.gradient(t) for t in at[1:])]
+        outputs.append(probed.place(layout.raised(spread * probed.normal(seed), extreme, higher)))
+    outputs.append(probed.real)
+    slopes = [slope, *(probed.gradient(t) for t in outputs[1:])]
     entry = int(slope.abs().argmax())
-    return Points([layout.sample(t, entry) for t in at], [layout.sample(g, entry) for g in slopes], tolerance)
+    return Points([layout.sample(t, entry) for t in outputs], [layout.sample(g, entry) for g in slopes], tolerance)
 
 
 _NAMES = {SQUARED: "squared error", CROSS_ENTROPY: "cross-entropy"}

@@ -1,4 +1,4 @@
-"""Gradients of a loss by the outputs alone, at points chosen to tell kinds of loss apart."""
+"""Gradients of a loss with respect to the outputs, at points chosen to distinguish kinds of loss."""
 
 import math
 from collections.abc import Callable
@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Outputs compared at most: of a language model's hundreds of millions a sample of rows will do.
+# Largest number of outputs compared: of a language model's hundreds of millions, a sample of rows is enough.
 _ENTRIES = 2**21
-# A prime, so that no two rows of the outputs get the same numbers.
+# Random numbers drawn before they repeat: a prime, so that no two rows of the outputs get the same numbers.
 _DRAWN = 1_000_003
 
 
@@ -20,9 +20,9 @@ class Undecided(Exception):
 
 @dataclass(frozen=True)
 class Probed:
-    """The loss as a function of t, its outputs being `link(t)`; `real` is the batch's own t.
+    """The loss as a function of t, where the outputs are `link(t)`.
 
-    place: takes normally distributed numbers to where t may be.
+    real: the t of the batch's own outputs. place: maps normally distributed numbers to the range of t.
     """
 
     loss: Callable[[Tensor], Any]
@@ -36,16 +36,20 @@ class Probed:
         return self.place is torch.clone
 
     def normal(self, seed: int) -> Tensor:
-        """Standard normal numbers of the shape of t, from a generator of their own; they come again after `_DRAWN`."""
+        """Standard normal numbers in the shape of t, from a generator of their own; they repeat after `_DRAWN`."""
         generator = torch.Generator(self.real.device).manual_seed(seed)
-        drawn, *others = (found := torch.empty_like(self.real).view(-1)).split(_DRAWN)
+        drawn, *others = (numbers := torch.empty_like(self.real).view(-1)).split(_DRAWN)
         drawn.normal_(generator=generator)
         for part in others:
             part.copy_(drawn[: len(part)])
-        return found.view(self.real.shape)
+        return numbers.view(self.real.shape)
 
     def gradient(self, t: Tensor) -> Tensor:
-        """The gradient at t; zeros where the loss does not depend on it."""
+        """The gradient at t; zeros if the loss does not depend on t.
+
+        Raises:
+            Undecided: the loss is not one number, or its gradient is not finite.
+        """
         with torch.enable_grad():
             t = t.detach().requires_grad_()
             value = self.loss(self.link(t))
@@ -53,48 +57,49 @@ class Probed:
                 raise Undecided("it does not return one number")
             if not value.requires_grad:
                 return torch.zeros_like(t)
-            (found,) = torch.autograd.grad(value.sum(), t, allow_unused=True)
-        if found is None:
+            (slope,) = torch.autograd.grad(value.sum(), t, allow_unused=True)
+        if slope is None:
             return torch.zeros_like(t)
-        if not found.isfinite().all():
+        if not slope.isfinite().all():
             raise Undecided("its gradient is not finite at outputs of moderate size")
-        return found.detach().contiguous()
+        return slope.detach().contiguous()
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The outputs as (rows, classes, columns); the loss couples outputs that differ in their class alone."""
+    """A view of the outputs as (rows, classes, columns); the loss couples outputs that differ in the class only."""
 
     rows: int
     classes: int
     columns: int
 
     def of(self, t: Tensor) -> Tensor:
+        """`t` in the shape (rows, classes, columns)."""
         return t.reshape(self.rows, self.classes, self.columns)
 
     def raised(self, t: Tensor, extreme: Tensor, by: float) -> Tensor:
-        """A copy of t, one class of each row and column higher; extreme: their numbers."""
-        found = self.of(t)
+        """A copy of t in which the class `extreme` of each row and column is higher by `by`."""
+        viewed = self.of(t)
         # Not scatter_add, which has no deterministic algorithm on a GPU.
-        return found.scatter(1, extreme, found.gather(1, extreme) + by).reshape(t.shape)
+        return viewed.scatter(1, extreme, viewed.gather(1, extreme) + by).reshape(t.shape)
 
     def sample(self, t: Tensor, entry: int) -> Tensor:
-        """The row of output number `entry` and others at even distances, at most `_ENTRIES` outputs in all."""
+        """The row of output number `entry` and further rows at even distances, at most `_ENTRIES` outputs in all."""
         every = max(1, math.ceil(t.numel() / _ENTRIES))
         row = entry // (self.classes * self.columns)
         return self.of(t)[row % every :: every]
 
 
 def along(shape: torch.Size, axis: int) -> Layout:
-    """The classes along one axis."""
+    """The layout with classes along one axis."""
     return Layout(math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
 
 
 def layouts(shape: torch.Size, coupled: Tensor) -> list[Layout]:
-    """Layouts in which the outputs number `coupled` (flat, ascending) differ in their class alone.
+    """The layouts in which the outputs number `coupled` (flat, ascending) differ in the class only.
 
-    Along one axis, which may have classes that the loss does not read; or in blocks of as many outputs as are coupled,
-    where the loss has reshaped them.
+    Classes may run along one axis, which may also have classes that the loss does not read. Or, if the loss reshapes
+    the outputs, classes form blocks of as many outputs as are coupled.
 
     Example:
         >>> layouts(torch.Size((2, 6)), torch.tensor([3, 4, 5]))
@@ -104,13 +109,13 @@ def layouts(shape: torch.Size, coupled: Tensor) -> list[Layout]:
     if size == 1:
         return [Layout(numel, 1, 1)]
     steps = coupled.diff()
-    found = []
-    places = torch.stack(torch.unravel_index(coupled, shape))
-    varying = (places != places[:, :1]).any(1).nonzero().flatten().tolist()
+    possible = []
+    indices = torch.stack(torch.unravel_index(coupled, shape))
+    varying = (indices != indices[:, :1]).any(1).nonzero().flatten().tolist()
     if len(varying) == 1:
-        found.append(along(shape, varying[0]))
+        possible.append(along(shape, varying[0]))
     step = int(steps[0])
     whole = bool((steps == step).all()) and numel % (size * step) == 0 and first % (size * step) < step
-    if whole and (block := Layout(numel // (size * step), size, step)) not in found:
-        found.append(block)
-    return found
+    if whole and (block := Layout(numel // (size * step), size, step)) not in possible:
+        possible.append(block)
+    return possible

@@ -1,4 +1,4 @@
-"""The kinds of loss that recommendations and verdicts tell apart, and the losses known by name."""
+"""The kinds of loss that recommendations and verdicts distinguish, and the losses known by name."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,9 +16,10 @@ _ENTROPIES = (F.cross_entropy, F.binary_cross_entropy_with_logits)
 
 @dataclass(frozen=True)
 class Kind:
-    """name: "squared", "cross_entropy" or "other". why: the reason for "other".
+    """The kind of a loss.
 
-    convex: whether gradients at the chosen points allow the loss to be convex in its outputs.
+    name: "squared", "cross_entropy" or "other". why: the reason for "other". convex: whether the gradients at the
+    chosen points are those of a function that can be convex in the outputs.
     """
 
     name: str
@@ -30,7 +31,7 @@ FLAT = Kind(OTHER, "it does not change with the outputs")
 
 
 def kind_by_name(loss_fn: Callable[..., Any] | None) -> str:
-    """The kind of a loss function that its name alone decides; empty for any other.
+    """The kind of a loss function of torch or normscope that is known by its identity; "" for any other.
 
     Example:
         >>> kind_by_name(F.cross_entropy), kind_by_name(nn.MSELoss()), kind_by_name(F.nll_loss)

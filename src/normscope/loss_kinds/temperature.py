@@ -1,8 +1,9 @@
-r"""The inverse temperature b of a cross-entropy of b z, read off one entry of its gradient.
+r"""The inverse temperature b of a cross-entropy of b z, computed from one entry of its gradient.
 
-    g_i(z + t e_i) = w b (sigmoid(b t + c) - q)       in t, at t_0, t_0 + h, t_0 + 2 h, t_0 + 3 h
+    g_i(z + t e_i) = w b (sigmoid(b t + c) - q)
 
-is a Moebius map of r^0, r^1, r^2, r^3 with r = exp(b h), whatever w, c and q are; such maps keep the cross-ratio
+At t = t_0, t_0 + h, t_0 + 2 h, t_0 + 3 h this is a Moebius map of r^0, r^1, r^2, r^3 with r = exp(b h), for any w, c,
+q. Such maps keep the cross-ratio:
 
     (g_0 - g_2)(g_1 - g_3) / ((g_0 - g_3)(g_1 - g_2)) = (1 + r)^2 / (1 + r + r^2) =: 1 + k,   2 cosh(b h) = 1/k - 1
 """
@@ -13,21 +14,24 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-# b h between these is read off well: below, the sigmoid is straight to rounding, above it is flat.
+# The range of b h in which b is accurate: below it, the sigmoid is straight up to rounding; above it, it is flat.
 _LEAST, _MOST = 0.3, 6.0
 _STEPS = (1.0, 1 / 8, 8.0)
 
 
 def inverse_temperature(gradient: Callable[[Tensor], Tensor], z: Tensor, entry: int, classes: int) -> float:
-    """b, from 4 gradients for each step tried and 4 to refine it; nan where there is none.
+    """The inverse temperature b; nan if there is none. Takes 4 gradients for each step h tried, and 4 to refine b.
 
     Args:
-        z: outputs of moderate size. entry: number of one of them that the loss reads. classes: that compete with it.
+        gradient: the gradient of the loss as a function of the outputs.
+        z: outputs of moderate size.
+        entry: flat index of an output that the loss reads.
+        classes: number of classes of the softmax.
     """
     for h in _STEPS:
         b = _read(gradient, torch.zeros_like(z), entry, 0.0, h)
         if _LEAST <= b * h <= _MOST:
-            # Around equal odds.
+            # Measured again around equal odds, where the sigmoid is steepest.
             return _read(gradient, z / b, entry, (math.log(max(classes - 1, 1)) - 2.0) / b, 1.5 / b)
     return math.nan
 

@@ -4,7 +4,7 @@ import itertools
 
 from torch import nn
 
-from normscope.models.init import initialize, seeded
+from normscope.models.initialization import initialize, seeded
 from normscope.norms import make_norm
 
 
@@ -15,10 +15,15 @@ class CNN(nn.Sequential):
     become 15, 7, 3 and the linear map has 810 inputs; 28x28 images become 13, 6, 2 and 360.
 
     Args:
-        in_channels, size: of the square input images.
-        channels: of the convolutions.
-        padding: 0 as in the paper's example, 1 keeps ceil(size / 2).
+        in_channels: channels of the input images.
+        size: width and height of the input images, in pixels.
+        d_out: number of outputs.
+        channels: channels of the convolutions.
+        padding: 0 as in the paper's example; 1 keeps ceil(size / 2).
         norm, gamma, init, sigma_w2, sigma_b2, seed: as for `MLP`.
+
+    Raises:
+        ValueError: the images are too small for so many convolutions.
     """
 
     def __init__(

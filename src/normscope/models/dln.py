@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from normscope.models.init import initialize, seeded
+from normscope.models.initialization import initialize, seeded
 from normscope.norms import make_norm
 
 
@@ -16,10 +16,13 @@ class DLN(nn.Module):
     ratio of final losses is the paper's (3.2 measured, 3.5 printed), without it 1.7, so it is by default.
 
     Args:
+        k: number of layers.
+        width: inputs and outputs of each layer.
         norm: a name of `normscope.norms.NORM_NAMES`.
-        norm_last: normalize the last layer's output as well.
+        norm_last: whether the last layer's output is normalized, too.
         gamma: initial scale of the normalizers.
-        seed: of W_0; the same for every norm.
+        seed: seed of the initial weights W_0, which are the same for every norm.
+        dtype: float64 by default, since rounding matters at a learning rate of 1e-6.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from normscope.models.init import initialize, seeded
+from normscope.models.initialization import initialize, seeded
 from normscope.norms import make_norm
 
 
@@ -15,9 +15,15 @@ class MLP(nn.Sequential):
     Args:
         d_in, d_out: numbers of inputs and outputs.
         width: units of each hidden layer.
-        depth: number of linear maps, the output's included.
-        norm, gamma: the normalizer of the hidden layers and its initial scale.
+        depth: number of linear maps, with that of the output.
+        norm: the normalizer of the hidden layers, a name of `normscope.norms.NORM_NAMES`.
+        gamma: initial scale of the normalizers.
         init, sigma_w2, sigma_b2, seed: see `initialize`.
+
+    Example:
+        >>> import torch
+        >>> MLP(8, 3, width=16, norm="batch")(torch.zeros(2, 8)).shape
+        torch.Size([2, 3])
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normscope.models.init import initialize, seeded
+from normscope.models.initialization import initialize, seeded
 from normscope.norms import make_norm
 
 
@@ -31,6 +31,8 @@ class PreActResNet18(nn.Module):
     stated; sigma_w2 = 2 with zero biases is He's.
 
     Args:
+        in_channels: channels of the input images.
+        d_out: number of outputs.
         width: channels of the first stage.
         norm, gamma, init, sigma_w2, sigma_b2, seed: as for `MLP`.
     """

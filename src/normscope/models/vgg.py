@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from normscope.models.init import initialize, seeded
+from normscope.models.initialization import initialize, seeded
 from normscope.norms import make_norm
 
 _STACKS: dict[int, tuple[int | str, ...]] = {
@@ -16,13 +16,18 @@ class VGG(nn.Sequential):
 
     The source says "VGG" without a depth; its figures name layer 13, so 16 (13 convolutions) is the default.
     Setting: Glorot normal, zero biases, inputs standardized per channel, plain SGD at lr 0.1, batch 128, 15,000
-    steps, no augmentation. Measured so: results/vgg16-cifar10.json (source: 83 % test accuracy with
+    steps, no augmentation. Measured in this setting: results/vgg16-cifar10.json (source: 83 % test accuracy with
     BatchNorm, 80 % without).
 
     Args:
         depth: 11 or 16.
-        width: multiplies the channels; 0.25 trains on a laptop.
+        in_channels: channels of the input images.
+        d_out: number of outputs.
+        width: factor of the channels; 0.25 trains on a laptop.
         norm, gamma, init, sigma_w2, sigma_b2, seed: as for `MLP`.
+
+    Raises:
+        ValueError: another depth.
     """
 
     def __init__(

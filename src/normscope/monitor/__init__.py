@@ -1,4 +1,4 @@
-"""Measurements of a training run that leave it as it was."""
+"""The Monitor measures a training run and leaves it bit for bit as it was: probes measure, sinks store."""
 
 from typing import TYPE_CHECKING
 

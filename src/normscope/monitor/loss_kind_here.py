@@ -8,33 +8,33 @@ from torch import Tensor, nn
 
 from normscope.isolation.batch_loss import BatchLoss
 from normscope.loss_kinds import Kind, kind_of
-from normscope.loss_kinds.inside import kind_inside
+from normscope.loss_kinds.computed_by_model import kind_inside
 from normscope.objective import main_output
 
 UNKNOWN = Kind("unknown")
 
 
-def kind_here(at: BatchLoss) -> Kind:
-    """The kind of the loss on this batch, with the parameters where the leaves stand."""
-    objective, found = at.task.objective.lent(), UNKNOWN
+def kind_here(batch_loss: BatchLoss) -> Kind:
+    """The kind of the loss on this batch, at the present parameters; costs one forward pass."""
+    objective, kind = batch_loss.task.objective.lent(), UNKNOWN
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
-        nonlocal found
+        nonlocal kind
         inputs, targets = objective.parts(batch)
         if objective.loss_fn is None:
             with torch.enable_grad():
                 outputs = objective.outputs(model, inputs)
                 value = objective.loss(outputs, targets)
-                found = kind_inside(value, main_output(outputs))
+                kind = kind_inside(value, main_output(outputs))
             return value.detach()
         outputs = objective.outputs(model, inputs)
-        found = kind_of(objective.loss_fn, outputs, targets)
+        kind = kind_of(objective.loss_fn, outputs, targets)
         return objective.loss(outputs, targets)
 
-    BatchLoss(replace(at.task, loss=loss), at.lent, at.batch).value()
-    return found
+    BatchLoss(replace(batch_loss.task, loss=loss), batch_loss.lent, batch_loss.batch).value()
+    return kind
 
 
-def noted(kind: Kind) -> list[str]:
-    """A note on a loss for which verdicts cannot be worded."""
+def unknown_kind_note(kind: Kind) -> list[str]:
+    """A note if the loss is neither cross-entropy nor squared error, so that verdicts stay cautious."""
     return [f"The loss counts as neither cross-entropy nor squared error: {kind.why}."] if kind.why else []

@@ -1,4 +1,4 @@
-"""The Monitor: measurements in anybody's loop."""
+"""The Monitor takes snapshots inside any training loop."""
 
 import sys
 import time
@@ -17,7 +17,7 @@ from normscope.isolation.batch_loss import Task
 from normscope.isolation.coming_update import plain_optimizer
 from normscope.isolation.unwrapping import loss_of, unwrapped
 from normscope.loss_kinds import FLAT, Kind, kind_by_name
-from normscope.monitor.loss_kind_here import UNKNOWN, kind_here, noted
+from normscope.monitor.loss_kind_here import UNKNOWN, kind_here, unknown_kind_note
 from normscope.monitor.probes.registry import probes
 from normscope.monitor.record import Record, Result, frame_of, latest_verdicts, layers_of
 from normscope.monitor.schedule import Budget, schedule
@@ -30,13 +30,13 @@ from normscope.stability.verdict import Verdict
 if TYPE_CHECKING:
     import pandas as pd
 
-# Processes agree on every try to make up for a look that was put off; not at every step.
+# A postponed snapshot is tried again at every tenth step: under DDP each try costs one message between the processes.
 RETRY = 10
-_FIXED_DRAWS = "The forward draws random numbers (dropout, noise); every pass of a look draws the same ones."
+_FIXED_DRAWS = "The forward pass draws random numbers (dropout, noise); all passes of one snapshot draw the same ones."
 
 
 class Monitor(Reportable):
-    """Measures a training run while it goes on, and leaves it bit for bit as it would have been.
+    """Measures a training run while it goes on; the run stays bit for bit what it would have been without it.
 
         monitor = Monitor(model, loss_fn)
         for x, y in loader:
@@ -47,25 +47,43 @@ class Monitor(Reportable):
             optimizer.step()
         monitor.frame()
 
-    Every pass is made in the modes the model is in, on the batch handed in, on copies. Under DDP losses and gradients
-    are averaged over the processes as DDP does, each with its own batch statistics, or synchronized ones where the
-    model synchronizes them; the first process decides when to look.
+    A snapshot is everything the Monitor measures at one training step. All its passes run on copies of the
+    parameters, on the batch handed in, with every module in its present mode (train or eval). Under DDP, losses and
+    gradients are averaged over the processes as DDP averages them. Each process has its own batch statistics, unless
+    the model synchronizes them. The first process decides when a snapshot is taken.
 
     Args:
-        model: any module, wrapped in DDP or compiled or not, or an `ns.Setup`. FSDP and DataParallel are refused.
-        loss_fn: loss_fn(outputs, targets) is the scalar loss; None where the model or forward gives the loss.
-        forward: forward(model, batch) gives the outputs, or without loss_fn the loss. Batches that are no pair (x, y)
-            are handed over whole: step(batch, optimizer=...).
-        every: look every so many steps, at "log" spaced ones, or at the steps of a list.
-        measure: "light" (critical step: forward passes alone), "standard" (and landscape, health), "full" (and
-            activations, covariate shift); or names, "curvature" among them, and measurement objects such as
-            LandscapeProbe(DLN_FACTORS).
-        budget: time that looking may take, as a share of the training's own; looks are put off to keep it. None: no
-            limit.
-        sinks: where records go besides memory: JSONL, TensorBoard, WandB or your own. Opened here, with `settings()`.
-        on_error: "warn" says what failed and lets the run go on; "raise" is for tests.
-        autocast: the dtype of mixed precision, where step is called outside its region.
-        first_step: number of the next step, for a run that is resumed.
+        model: any module, plain, compiled or wrapped in DDP, or an `ns.Setup`. FSDP and DataParallel are refused.
+        loss_fn: loss_fn(outputs, targets) returns the scalar loss. None if the model or `forward` returns the loss.
+        forward: forward(model, batch) returns the outputs, or the loss if there is no loss_fn. A batch that is not a
+            pair (x, y) is handed over whole: step(batch, optimizer=...).
+        every: steps between two snapshots, "log" (eight steps a decade), or a list of step numbers.
+        measure: a preset or a list of probes. Presets: "light" (critical rate, forward passes only), "standard"
+            (critical rate, landscape, health), "full" (also activations and covariate shift). A list holds names of
+            probes, "curvature" among them, and probe objects such as LandscapeProbe(DLN_FACTORS).
+        budget: largest time for measuring, as a share of the training's own time, between 0 and 1. Snapshots are
+            postponed to keep it. None: no limit. The default of 5 % is hardly felt in a run.
+        sinks: objects that store every record, besides memory: JSONL, TensorBoard, WandB or your own. They are opened
+            here, with `settings()`.
+        on_error: "warn" reports a failed measurement and lets the run go on; "raise" raises it and is for tests.
+        autocast: the dtype of mixed precision, if `step` is called outside the autocast region.
+        first_step: number of the next step, for a resumed run.
+
+    Raises:
+        ValueError: an unknown name in `measure` or `on_error`, a `first_step` below 0, or a model that cannot be
+            lent (FSDP, DataParallel).
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> model, loss_fn = nn.Linear(3, 1), nn.MSELoss()
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> monitor = Monitor(model, loss_fn, every=1, measure="light", budget=None)
+        >>> x, y = torch.randn(8, 3), torch.randn(8, 1)
+        >>> loss_fn(model(x), y).backward()
+        >>> record = monitor.step(x, y, optimizer)
+        >>> sorted(record.summary())
+        ['critical_eta', 'critical_step', 'loss', 'seconds', 'step']
     """
 
     def __init__(
@@ -90,17 +108,17 @@ class Monitor(Reportable):
         self._task = Task(inner, loss_of(setup.objective), setup.autocast, processes, setup.objective)
         named = kind_by_name(setup.loss_fn)
         self._kind = Kind(named) if named else UNKNOWN
-        self._due = schedule(every)
+        self._is_due = schedule(every)
         self._probes = probes(measure)
         self._budget = Budget(budget)
         self._sinks = list(sinks) if processes.first else []
         self._on_error = on_error
         self._notes = (convention,) if convention else ()
         self._warned: set[str] = set()
-        self._put_off = 0
+        self._postponed = 0
         self._owed = False
-        self._next = first_step
-        self._follow: list[Any] = []
+        self._next_step = first_step
+        self._follow_ups: list[Any] = []
         self.records: list[Record] = []
         for sink in self._sinks:
             sink.open(self.settings())
@@ -114,28 +132,31 @@ class Monitor(Reportable):
         lr: float | None = None,
         scale: float = 1.0,
     ) -> Record | None:
-        """Looks at this step if it is one to look at; call it at every step, between backward and optimizer.step().
+        """Take a snapshot if one is due at this step. Call it at every step, between backward and optimizer.step().
 
         Args:
-            x, y: the batch; with forward= the whole batch as x.
-            optimizer: the one that trains the model; gives the learning rate and the coming update.
-            lr: the learning rate of plain gradient steps, where there is no optimizer.
-            scale: the present `.grad` is divided by it; GradScaler.get_scale() before unscale_.
+            x, y: the batch. With forward=, hand in the whole batch as x.
+            optimizer: the optimizer that trains the model. The probes read its learning rates and its coming update.
+            lr: learning rate of plain gradient steps, if there is no optimizer.
+            scale: the present `.grad` is divided by this number: GradScaler.get_scale() if `unscale_` has not run yet.
+
+        Returns:
+            The snapshot's record, or None if no snapshot was taken at this step.
         """
         self._budget.step()
-        number, self._next = self._next, self._next + 1
-        follow, self._follow = self._follow, []
-        chosen = self._probes if self._now_looks(number) else follow
+        number, self._next_step = self._next_step, self._next_step + 1
+        follow_ups, self._follow_ups = self._follow_ups, []
+        chosen = self._probes if self._takes_snapshot(number) else follow_ups
         if not chosen:
             return None
         started = self._now()
         batch = x if y is None else (x, y)
-        record = self._look(chosen, number, batch, optimizer, lr, scale, started)
+        record = self._snapshot(chosen, number, batch, optimizer, lr, scale, started)
         if chosen is self._probes:
-            self._follow = [m for m in chosen if getattr(m, "follow_up", False) and m.name in record.results]
+            self._follow_ups = [p for p in chosen if getattr(p, "follow_up", False) and p.name in record.results]
         self.records.append(record)
         self._write(record)
-        self._budget.pay(self._now() - started, follows=chosen is follow)
+        self._budget.pay(self._now() - started, follows=chosen is follow_ups)
         return record
 
     def _write(self, record: Record) -> None:
@@ -143,15 +164,15 @@ class Monitor(Reportable):
             try:
                 sink.write(record)
             except Exception as error:
-                self._said(f"{type(sink).__name__} did not take what was measured", record.step, error)
+                self._reported(f"{type(sink).__name__} did not store the record", record.step, error)
 
-    def _now_looks(self, number: int) -> bool:
-        """At a step asked for, or a later tenth one to make up for it, once the budget allows."""
-        due = self._due(number)
+    def _takes_snapshot(self, number: int) -> bool:
+        """Whether a snapshot is due at this step, or postponed and to be tried again, and the budget allows it."""
+        due = self._is_due(number)
         if not due and not (self._owed and number % RETRY == 0):
             return False
         self._owed = not self._task.processes.decided(self._budget.allows())
-        self._put_off += due and self._owed
+        self._postponed += due and self._owed
         return not self._owed
 
     def _now(self) -> float:
@@ -161,7 +182,7 @@ class Monitor(Reportable):
                 torch.cuda.synchronize(device)
         return time.perf_counter()
 
-    def _look(
+    def _snapshot(
         self,
         chosen: Sequence[Any],
         number: int,
@@ -175,7 +196,7 @@ class Monitor(Reportable):
         results: dict[str, Result] = {}
         errors: dict[str, str] = {}
         loss, notes = float("nan"), list(self._notes)
-        watchers = [m.watch for m in chosen if hasattr(m, "watch")]
+        watchers = [probe.watch for probe in chosen if hasattr(probe, "watch")]
         try:
             with ExitStack() as stack:
 
@@ -192,8 +213,8 @@ class Monitor(Reportable):
                             step=number,
                             scale=scale,
                             watchers=watchers,
-                            forward_only=all(m.forward_only for m in chosen),
-                            traced=any(hasattr(m, "watch") or getattr(m, "traces", False) for m in chosen),
+                            forward_only=all(probe.forward_only for probe in chosen),
+                            traced=any(hasattr(probe, "watch") or getattr(probe, "traces", False) for probe in chosen),
                         )
                     )
 
@@ -203,70 +224,74 @@ class Monitor(Reportable):
                     notes += [_FIXED_DRAWS] if snapshot.drew else []
                     if self._kind in (UNKNOWN, FLAT):
                         self._kind = together(lambda: kind_here(snapshot.at))
-                    notes += noted(self._kind)
+                    notes += unknown_kind_note(self._kind)
                 except Exception as error:
-                    errors["look"] = self._said("nothing was measured", number, error)
+                    errors["look"] = self._reported("nothing was measured", number, error)
                     chosen = ()
                 for probe in chosen:
                     try:
                         results[probe.name] = together(lambda: probe.measure(snapshot))  # noqa: B023
                     except Exception as error:
-                        errors[probe.name] = self._said(f"{probe.name} was not measured", number, error)
+                        errors[probe.name] = self._reported(f"{probe.name} was not measured", number, error)
         except Exception as error:
-            errors["look"] = self._said("something was not put back", number, error)
+            errors["look"] = self._reported("something was not put back", number, error)
         verdicts: list[Verdict] = []
         for name, result in results.items():
             try:
                 verdicts += result.verdicts(self._kind.name)
             except Exception as error:
-                errors[name] = self._said(f"{name} has no verdict", number, error)
+                errors[name] = self._reported(f"{name} has no verdict", number, error)
         seconds = self._now() - started
         return Record(number, seconds, loss, results, tuple(verdicts), tuple(notes), errors)
 
-    def _said(self, what: str, number: int, error: Exception) -> str:
+    def _reported(self, failure: str, number: int, error: Exception) -> str:
+        """The error as text, after one warning for each distinct error; raises it if on_error="raise"."""
         if self._on_error == "raise":
             raise error
         text = f"{type(error).__name__}: {error}"
         if text not in self._warned:
             self._warned.add(text)
-            said = f"normscope: {what} at step {number}, and the run goes on. {text}"
+            message = f"normscope: {failure} at step {number}, and the run goes on. {text}"
             try:
-                warnings.warn(said, stacklevel=4)
+                warnings.warn(message, stacklevel=4)
             except UserWarning:
-                # Where warnings are errors, this one still does not end the run.
-                print(said, file=sys.stderr)
+                # The user turned warnings into errors; this one must not end the run all the same.
+                print(message, file=sys.stderr)
         return text
 
     def frame(self) -> "pd.DataFrame":
-        """One row a look: step, seconds, loss, and the summary of every measurement."""
+        """A table with one row a snapshot: step, seconds, loss, and the summary of every probe."""
         return frame_of(self.records)
 
     def layers(self) -> "pd.DataFrame":
-        """One row a look and layer, with the layer's numbers of every measurement."""
+        """A table with one row for each snapshot and layer: the layer's numbers from every probe."""
         return layers_of(self.records)
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """The latest of each measurement."""
+        """The latest verdict on each subject."""
         return latest_verdicts(self.records)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Conventions used, and how the budget spaced the looks."""
+        """Conventions used, and the number of snapshots that the budget postponed."""
         notes = dict.fromkeys(note for record in self.records for note in record.notes)
-        if self._put_off:
+        if self._postponed:
             notes[
-                f"budget={self._budget.share:g} put off {self._put_off} of the looks asked for; "
-                f"looking took {self._budget.used:.1%} of the training's own time. A larger budget looks more often."
+                f"budget={self._budget.share:g} postponed {self._postponed} of the snapshots due; measuring took "
+                f"{self._budget.used:.1%} of the training's own time. A larger budget gives more snapshots."
             ] = None
         return tuple(notes)
 
     def settings(self) -> dict[str, Any]:
-        """What is watched and where, for the head of a file; the kind of an unnamed loss is known after a snapshot."""
+        """Model, loss, probes, budget, command and environment, as plain JSON: the header of a stored file.
+
+        The kind of a loss without a known name is found in the first snapshot, and is "unknown" before.
+        """
         return {
             "model": type(self._task.model).__name__,
             "loss": self._kind.name,
-            "measure": [m.name for m in self._probes],
+            "measure": [probe.name for probe in self._probes],
             "budget": self._budget.share,
             "command": command(),
             "environment": environment(next((p.device for p in self._task.model.parameters()), "cpu")),
@@ -281,11 +306,12 @@ class Monitor(Reportable):
         return [training_section(label, [monitor_course(label, self.records, settings, self.notes)])]
 
     def close(self) -> None:
+        """Close every sink; a sink that fails is reported, and the others are still closed."""
         for sink in self._sinks:
             try:
                 sink.close()
             except Exception as error:
-                self._said(f"{type(sink).__name__} was not closed", self._next, error)
+                self._reported(f"{type(sink).__name__} was not closed", self._next_step, error)
 
     def __enter__(self) -> "Monitor":
         return self

@@ -1,4 +1,4 @@
-"""When to look: at which steps, and how often a budget of time allows."""
+"""The steps at which the Monitor takes snapshots, and the time budget that may postpone them."""
 
 import math
 import operator
@@ -10,7 +10,14 @@ PER_DECADE = 8
 
 
 def schedule(every: int | str | Iterable[int]) -> Callable[[int], bool]:
-    """Whether a step is looked at: every n-th, "log" (eight a decade: 0, 1, 2, 3, 4, 6, 7, 10, 13, ...), or a list.
+    """A function that says whether a snapshot is due at a step.
+
+    Args:
+        every: a number n for every n-th step; "log" for eight steps a decade (0, 1, 2, 3, 4, 6, 7, 10, 13, ...); or
+            the step numbers themselves.
+
+    Raises:
+        ValueError: any other text, a number below 1, or a step that is not a whole number.
 
     Example:
         >>> logarithmic = schedule("log")
@@ -24,7 +31,7 @@ def schedule(every: int | str | Iterable[int]) -> Callable[[int], bool]:
     steps: Any = every
     listed = isinstance(steps, Iterable) and getattr(steps, "ndim", 1) > 0
     try:
-        # By value: the hash of a tensor's elements is their identity.
+        # Plain ints: elements of a tensor are hashed by identity, not by value.
         numbers = [operator.index(step) for step in (steps if listed else (steps,))]
     except TypeError:
         raise ValueError(
@@ -42,16 +49,22 @@ def _logarithmic(step: int) -> bool:
 
 
 class Budget:
-    """Keeps the time spent on looking at a share of the training's own.
+    """Keeps the time spent on snapshots below a share of the training's own time.
 
-    The training's time goes from its first step to its last, without what looking took of it. The first look is always
-    allowed; it is paid back before the next. A look is allowed once the share, with a look as long as the last one,
-    would stay within the budget.
+    The training's own time runs from its first step to the present one, less the time spent on snapshots. The first
+    snapshot is always allowed. A later one is allowed if the time spent so far, plus the duration of the last
+    snapshot, stays within the share.
+
+    Args:
+        share: largest share of the training's time, between 0 and 1; None for no limit.
+        clock: a function that returns seconds.
     """
 
     def __init__(self, share: float | None, clock: Callable[[], float] = time.perf_counter) -> None:
         if share is not None and not 0 < share < 1:
-            raise ValueError(f"budget is the share of time for measuring, between 0 and 1, or None; got {share}.")
+            raise ValueError(
+                f"budget is the share of the training's time for measuring, between 0 and 1, or None; got {share}."
+            )
         self.share = share
         self.spent = 0.0
         self._last = 0.0
@@ -60,7 +73,7 @@ class Budget:
         self.training = 0.0
 
     def step(self) -> None:
-        """Count the training's time up to this step; what follows the last step is not counted."""
+        """Count the training's time up to this step; time after the last step is not counted."""
         now = self._clock()
         if self._first is None:
             self._first = now
@@ -68,15 +81,16 @@ class Budget:
 
     @property
     def used(self) -> float:
-        """The time spent on looking, as a share of the training's."""
+        """The time spent on snapshots, as a share of the training's own time."""
         return self.spent / self.training if self.training else 0.0
 
     def allows(self) -> bool:
+        """Whether another snapshot, as long as the last one, stays within the budget."""
         if self.share is None or not self.spent:
             return True
         return self.spent + self._last <= self.share * self.training
 
     def pay(self, seconds: float, *, follows: bool = False) -> None:
-        """follows: the look belongs to the one before, and the next will cost both."""
+        """Add the duration of a snapshot; `follows` if it completes the one before, so that the next will cost both."""
         self.spent += seconds
         self._last = seconds + (self._last if follows else 0.0)

@@ -1,4 +1,4 @@
-"""One look at one batch: what all measurements of that moment share."""
+"""A snapshot of one batch: the loss, the gradient and the coming update, computed once for all probes."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from normscope.isolation.batch_loss import BatchLoss, Task
-from normscope.isolation.coming_update import check_optimizer, held, learning_rates, updated
+from normscope.isolation.coming_update import check_optimizer, learning_rates, rates_by_id, updated
 from normscope.isolation.lending import untouched
 from normscope.isolation.module_calls import Replay, Trace, Watcher
 
@@ -17,10 +17,13 @@ UPDATES = ("optimizer", "gradient")
 
 
 class Snapshot:
-    """The loss around theta, on copies.
+    """The loss L around the present parameters theta, evaluated on copies of them.
 
-    theta: the parameters that move, those the optimizer holds (all trainable ones without an optimizer).
-    loss, gradient: L(theta) and its gradient, from one pass, which `watchers` look into if it is traced.
+    at: the loss of the batch, at parameters that a probe may move (`at.move_to`, `at.value`, `at.gradient`).
+    theta: the present parameters that training moves: the optimizer's, or all trainable ones without an optimizer.
+    loss, gradient: L(theta) and its gradient, from one pass. The pass is traced if `traced` is true; the `watchers`
+        then see the inputs and the output of every module call.
+    trace: the order of the module calls in that pass.
     """
 
     def __init__(
@@ -52,28 +55,30 @@ class Snapshot:
             raise ValueError("A step needs a learning rate: hand in the optimizer, or lr=.")
         rates = learning_rates(self.optimizer, self.at.lent.originals)
         if not any(rates):
-            raise ValueError("The learning rate is 0 at this step, so there is no step to look along.")
+            raise ValueError("The learning rate is 0 at this step, so there is no step to measure along.")
         return rates
 
     @cached_property
     def _base(self) -> tuple[Tensor, list[Tensor]]:
         self.at.move_to(self.theta)
         inside = self.trace.following(self.at.task.model) if self._traced else None
-        found = (self.at.value(inside), []) if self._forward_only else self.at.gradient(inside=inside)
+        base = (self.at.value(inside), []) if self._forward_only else self.at.gradient(inside=inside)
         self.at.lent.draws = self.at.lent.generators.moved()
-        return found
+        return base
 
     @property
     def loss(self) -> float:
+        """L(theta)."""
         return float(self._base[0])
 
     @property
     def gradient(self) -> list[Tensor]:
+        """The gradient at theta, one tensor a parameter; empty if all probes need forward passes only."""
         return self._base[1]
 
     @property
     def drew(self) -> bool:
-        """Whether the forward drew random numbers; every pass of this snapshot draws the same."""
+        """Whether the forward pass drew random numbers; all passes of this snapshot draw the same."""
         self._base  # noqa: B018
         return self.at.lent.draws
 
@@ -83,20 +88,25 @@ class Snapshot:
         return list(torch._foreach_mul(self.gradient, [-rate for rate in self.rates]))
 
     @cached_property
-    def _optimizers(self) -> list[Tensor]:
+    def _after_optimizer_step(self) -> list[Tensor]:
         if self.optimizer is None:
-            raise ValueError("The optimizer's update was asked for and no optimizer handed in; or ask for 'gradient'.")
-        # The user's step comes next: one that draws noise draws it from where the look began.
+            raise ValueError(
+                "The optimizer's update was asked for, and no optimizer was handed in. Hand in the optimizer, or ask "
+                "for update='gradient'."
+            )
+        # The user's step comes right after this snapshot: an optimizer that draws noise draws it from the state in
+        # which the generators were when the snapshot began.
         self.at.lent.generators.restore()
         return updated(self.optimizer, self.at.lent.originals, scale=self.scale)
 
     def after(self, update: str) -> list[Tensor]:
-        """theta after the optimizer's coming step, or after a plain gradient step."""
+        """The parameters after the optimizer's coming step ("optimizer") or a plain gradient step ("gradient")."""
         if update == "gradient":
             return list(torch._foreach_add(self.theta, self.descent))
-        return self._optimizers
+        return self._after_optimizer_step
 
     def replay(self) -> Replay:
+        """A `Replay` of the traced pass, which answers the first module calls from memory."""
         return Replay(self.at.task.model, self.trace, self.at.lent.generators, draws=self.drew)
 
 
@@ -104,19 +114,19 @@ class Snapshot:
 def snapshot_of(
     task: Task, batch: Any, *, optimizer: torch.optim.Optimizer | None = None, **options: Any
 ) -> Iterator[Snapshot]:
-    """A `Snapshot` of `task` on `batch`; the model is untouched at the end."""
-    rates = None if optimizer is None else held(optimizer)
+    """A `Snapshot` of `task` on `batch`; the model is put back at the end."""
+    rates = None if optimizer is None else rates_by_id(optimizer)
     with untouched(task.model, only=rates) as lent:
         if not lent.leaves:
             check_optimizer(rates, (parameter for _, parameter, _ in lent.contents.parameters))
-            raise ValueError("No trainable parameter of the model moves, so there is nothing to look along.")
+            raise ValueError("No trainable parameter of the model moves, so there is no step to measure along.")
         yield Snapshot(BatchLoss(task, lent, batch), optimizer=optimizer, **options)
 
 
 def flat(tensors: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
-    """All entries in one vector, half precision as float32, complex numbers as pairs; into `out` if it is given."""
+    """All entries as one vector, half precision as float32, complex numbers as pairs; written to `out` if given."""
     device = tensors[0].device
-    # A look of a small network is short: `reshape` and a `to` without effect would take a tenth of it.
+    # A snapshot of a small network is short: `reshape` and a `to` without effect would take a tenth of it.
     parts = [real(tensor).flatten() for tensor in tensors]
     parts = [part if part.device == device else part.to(device) for part in parts]
     if out is not None:
@@ -127,22 +137,23 @@ def flat(tensors: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
 
 
 def real(tensor: Tensor) -> Tensor:
+    """The tensor itself, or a complex one as pairs of real and imaginary part."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def norm(tensor: Tensor) -> Tensor:
-    """l2, summed in float64."""
+    """The l2 norm, summed in float64."""
     length: Tensor = torch.linalg.vector_norm(tensor, dtype=torch.float64)
     return length
 
 
-# Products of float32 vectors are summed in float32 over so many entries and in float64 over the parts: 1e-6 exact, and
-# ten times as fast as float64 throughout.
+# Inner products of float32 vectors are summed in float32 inside parts of this many entries, and in float64 over the
+# parts: relative error 1e-6, at ten times the speed of float64 throughout.
 _PART = 2**20
 
 
 def inner(a: Tensor, b: Tensor) -> Tensor:
-    """Inner product of two vectors."""
+    """The inner product of two vectors."""
     if a.numel() <= _PART:
         return torch.dot(a, b)
     parts = [torch.dot(x, y) for x, y in zip(a.split(_PART), b.split(_PART), strict=True)]
@@ -150,4 +161,5 @@ def inner(a: Tensor, b: Tensor) -> Tensor:
 
 
 def length(v: Tensor) -> Tensor:
+    """The l2 length of a vector."""
     return inner(v, v).sqrt()

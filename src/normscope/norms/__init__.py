@@ -1,4 +1,4 @@
-"""The layers: pure functions and thin modules, for inputs of shape (N, C, *space)."""
+"""Normalization layers as pure functions and thin modules, for inputs of shape (N, C, *space)."""
 
 from normscope.norms.batch import BatchNorm1d, BatchNorm2d, BatchNorm3d, batch_norm
 from normscope.norms.fold import Folded, fold_norms

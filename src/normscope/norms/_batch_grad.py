@@ -1,12 +1,12 @@
 r"""The backward of batch normalization and its double backward, in closed form.
 
-With g = dL/dy, xh = r (x - mu), r = 1/sqrt(v + eps) and P u = u - mean(u) - xh mean(u xh), means over the m values
-of a channel:
+With g = dL/dy, xh = r (x - mu), r = 1/sqrt(v + eps) and P u = u - mean(u) - xh mean(u xh).
+Means are over the m values of a channel.
 
     backward          dL/dx = w r P g            dL/dw = m mean(g xh)       dL/db = m mean(g)
 
-At eps = 0, P is an orthogonal projector (seed 000, Facts C.1 and C.2); with eps > 0 the same formula holds with the
-eps-normalized xh, and P is no projector. The second term of dl/dmu that seed 003 prints is zero.
+At eps = 0, P is an orthogonal projector (Santurkar et al. 2018, Facts C.1 and C.2). With eps > 0 the same formula holds
+with the eps-normalized xh, and P is not a projector. The second term of dl/dmu in the encyclopedia article is zero.
 
     double backward   of (gx, gw, gb) for cotangents (V, Vw, Vb), with a = w r, q = Vw - a mean(V xh), S = <V, gx>:
                       d/dg = a V + q xh + (Vb - a mean(V))
@@ -27,15 +27,16 @@ from torch import Tensor
 from normscope.norms._inputs import per_channel, stat_dims, wide
 
 _lasting = ContextVar("normscope.gradients_last", default=False)
-# Of a weight: less, and the product with it may leave float32.
+# Smallest |weight| by which stored gradients are divided: with a smaller one the product may underflow in float32.
 _SMALL = 1e-12
 
 
 @contextmanager
 def gradients_last() -> Iterator[None]:
-    """Inside, gradients are kept for their own derivative: nobody writes into them, as one who trains may.
+    """While this context lasts, gradients may be stored for their own derivative, since no code writes into them.
 
-    Only on a CPU, where a backward pass stays in the thread that asks for it.
+    In training, other code may write into gradients. The context acts on a CPU only, where a backward pass runs in the
+    thread that calls it.
     """
     token = _lasting.set(True)
     try:
@@ -45,7 +46,7 @@ def gradients_last() -> Iterator[None]:
 
 
 def checkpointed() -> bool:
-    """Whether what a node saves is kept by another (activation checkpointing), who keeps nothing between passes."""
+    """Whether activation checkpointing handles saved tensors; then nothing is stored between the passes."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
@@ -57,9 +58,9 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor, float]:
 
 
 class BatchNormFunction(torch.autograd.Function):
-    """The plain first-order pass over torch's kernels; from the second derivative on, `BatchNormGrad`.
+    """Batch normalization by torch's kernels; derivatives from the second one on come from `BatchNormGrad`.
 
-    `ordered` of its node: x with its channels last, where gradients that last come so
+    The node's attribute `ordered` is x with channels last in memory, if stored gradients have that order
     (`curvature/autograd/convolution_layout.py`).
     """
 
@@ -105,9 +106,9 @@ class BatchNormFunction(torch.autograd.Function):
 
 
 class BatchNormGrad(torch.autograd.Function):
-    """(g, x, w) -> (dL/dx, dL/dw, dL/db) and the derivative of that map, both in closed form.
+    """The map (g, x, w) -> (dL/dx, dL/dw, dL/db) and its derivative, both in closed form.
 
-    ordered: x in the order in memory that g has, where it has another.
+    ordered: x in the memory order of g, if the two differ.
     """
 
     @staticmethod
@@ -124,7 +125,8 @@ class BatchNormGrad(torch.autograd.Function):
         ctx.eps, ctx.ordered = eps, ordered
         w = torch.ones_like(rstd) if weight is None else weight
         gx, gw, gb = _pull(wide(g), wide(x if ordered is None else ordered), wide(w), mean, rstd, eps)
-        # All that the double backward needs of g, unless a channel's share of it was lost; a GPU would wait to say so.
+        # gx and gw hold all that the double backward needs of g, unless a tiny weight has erased a channel. Only on a
+        # CPU: the test of the weights would make a GPU wait.
         lasts = _lasting.get() and x.device.type == "cpu" and gx.dtype == x.dtype
         whole = lasts and bool((w.abs() > _SMALL).all())
         ctx.save_for_backward(g, x, weight, mean, rstd, *((gx, gw) if whole else (None, None)))
@@ -142,9 +144,9 @@ class BatchNormGrad(torch.autograd.Function):
         elif gx is not None:
             d_g, d_x, d_w = _in_few_passes(gx, gw, w, *parts)
         else:
-            one = torch.ones_like(wide(w))
-            r_pg, g_xh, _ = _pull(wide(g), wide(x), one, mean, rstd, ctx.eps)
-            d_g, d_x, d_w = _in_few_passes(r_pg, g_xh, one, *parts)
+            ones = torch.ones_like(wide(w))
+            r_pg, g_xh, _ = _pull(wide(g), wide(x), ones, mean, rstd, ctx.eps)
+            d_g, d_x, d_w = _in_few_passes(r_pg, g_xh, ones, *parts)
         return d_g.to(x.dtype), d_x.to(x.dtype), None if weight is None else d_w.to(w.dtype), *[None] * 4
 
 
@@ -156,8 +158,8 @@ def _pull(u: Tensor, x: Tensor, w: Tensor, mean: Tensor, rstd: Tensor, eps: floa
     """w r P u, m mean(u xh) and m mean(u), by torch's kernel."""
     kernel = torch.ops.aten.native_batch_norm_backward
     mean, rstd = wide(mean), wide(rstd)
-    found: tuple[Tensor, Tensor, Tensor] = kernel(u, x, w, None, None, mean, rstd, True, eps, [True, True, True])
-    return found
+    pulled: tuple[Tensor, Tensor, Tensor] = kernel(u, x, w, None, None, mean, rstd, True, eps, [True, True, True])
+    return pulled
 
 
 def _in_few_passes(
@@ -173,7 +175,7 @@ def _in_few_passes(
     vw: Tensor,
     vb: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The double backward, a quarter of the time of the formula in torch operations.
+    """The double backward with torch's kernel, in a quarter of the time of the formula in torch operations.
 
     pulled: c r P g, with g_xh = m mean(g xh).
     """
@@ -195,9 +197,9 @@ def _in_few_passes(
 def _in_any_order(
     g: Tensor, x: Tensor, v: Tensor, w: Tensor, mean: Tensor, rstd: Tensor, eps: float, vw: Tensor, vb: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The double backward of torch operations, for a third derivative.
+    """The double backward by torch operations, which autograd can differentiate again.
 
-    The saved statistics are constants to autograd there, so they are taken anew.
+    The saved statistics are constants to autograd, so they are computed again here.
     """
     dims, m = stat_dims(x), x.numel() // x.shape[1]
     mean, var, _ = moments(x)

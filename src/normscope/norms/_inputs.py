@@ -1,26 +1,26 @@
-"""What every per-channel layer needs to know of its input: (N, C, *space), channel second."""
+"""Input checks and per-channel arithmetic for inputs of shape (N, C, *space)."""
 
 import torch
 from torch import Tensor, nn
 
 
 def stat_dims(x: Tensor) -> list[int]:
-    """All dimensions but the channel: batch and space."""
+    """The dimensions over which statistics are taken: batch and space, all but the channel."""
     return [0, *range(2, x.ndim)]
 
 
 def per_channel(v: Tensor, x: Tensor) -> Tensor:
-    """Views a vector of C values so that it broadcasts against (N, C, *space)."""
+    """A view of a vector of C values that broadcasts against (N, C, *space)."""
     return v.view(1, -1, *[1] * (x.ndim - 2))
 
 
 def wide(x: Tensor) -> Tensor:
-    """Half precision is widened to float32, so that statistics are not summed in 8 or 11 bits."""
+    """`x` in float32 if it is in half precision, so that statistics are not summed in 8 or 11 bits."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def standardize(x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """weight scale (x - mean) + bias per channel, in as few passes over x as torch has kernels for."""
+    """weight * scale * (x - mean) + bias per channel, in as few passes over x as torch's kernels allow."""
     if weight is not None:
         scale = scale * weight
     centred = wide(x) - per_channel(mean, x)
@@ -38,7 +38,15 @@ def track(running: Tensor, batch: Tensor, factor: float | Tensor) -> None:
 
 
 def check_input(x: Tensor, layer: str, num_features: int | None, ndims: tuple[int, ...], *, batch_stats: bool) -> None:
-    """Raises before anything has been written: no partial effect on a wrong input."""
+    """Raise on a wrong input, before anything has been written.
+
+    Args:
+        x: the input.
+        layer: name of the layer, for the message.
+        num_features: expected number of channels; None for any.
+        ndims: allowed numbers of dimensions.
+        batch_stats: whether the layer takes statistics of the batch, and so needs more than one value per channel.
+    """
     arrived = f"got {str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"
     if x.ndim not in ndims:
         shapes = " or ".join("(N, C" + ", *" * (d - 2) + ")" for d in ndims)
@@ -73,10 +81,11 @@ def traced(module: nn.Module, x: Tensor) -> "torch.fx.Proxy | None":
     if not isinstance(x, torch.fx.Proxy):
         return None
     if not type(module).__module__.startswith("normscope."):
-        # The node would stand for the whole subclass, and what its forward adds would be traced on top of it.
+        # The node would stand for the whole subclass, and the operations its forward adds would be traced a second
+        # time.
         raise TypeError(
-            f"torch.fx takes our layers as leaves, but {type(module).__name__} adds a forward of its own to one. "
-            "Make it a leaf too: a torch.fx.Tracer whose is_leaf_module returns True for it."
+            f"torch.fx treats normscope's layers as leaves, but {type(module).__name__} is a subclass with a forward "
+            "of its own. Make it a leaf too: a torch.fx.Tracer whose is_leaf_module returns True for it."
         )
     tracer = x.tracer
     assert isinstance(tracer, torch.fx.Tracer)

@@ -13,18 +13,19 @@ def several_processes() -> bool:
 
 
 def sum_over_processes(x: Tensor) -> Tensor:
+    """The sum of `x` over all processes; differentiable."""
     total: Tensor = _Sum.apply(x)
     return total
 
 
 def max_over_processes(x: Tensor) -> Tensor:
-    """The gradient goes to the process that holds the maximum, in equal shares where several do."""
+    """The maximum of `x` over all processes; its gradient is shared equally by the processes that hold the maximum."""
     largest: Tensor = _Max.apply(x)
     return largest
 
 
 class _Sum(torch.autograd.Function):
-    """Linear and self-adjoint, so its derivative of any order is itself."""
+    """The sum over processes: linear and self-adjoint, so its derivative of any order is the sum itself."""
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:

@@ -3,8 +3,10 @@ r"""Batch normalization: the transform and its layers.
     mu = mean(x)    v = mean((x - mu)^2)    r = 1/sqrt(v + eps)    xh = r (x - mu)    y = w xh + b
 
 Means run over batch and space, per channel; m is the number of values per channel; w, b = gamma, beta.
-Source: seed 003, "Batch normalizing transform". torch's own `batch_norm` is silently wrong in reverse-over-forward,
-in nested forward mode and from the third derivative on; this one is right in every order.
+Source: the encyclopedia article "Batch normalization", section "Batch normalizing transform".
+
+torch's own `batch_norm` gives wrong derivatives without an error in reverse-over-forward mode, in nested forward mode,
+and from the third derivative on. The one here is right in every order.
 """
 
 import torch
@@ -12,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from normscope.norms._batch_grad import BatchNormFunction, moments
-from normscope.norms._held import constant, held
+from normscope.norms._constant_statistics import constant, held
 from normscope.norms._inputs import check_input, per_channel, standardize, stat_dims, traced, track, wide
 from normscope.norms._processes import several_processes, sum_over_processes
 
@@ -25,17 +27,17 @@ def batch_norm(
     eps: float = 1e-5,
     sync: bool = False,
 ) -> Tensor:
-    r"""Normalizes each channel of `x` by the statistics of this batch.
+    r"""Normalize each channel of `x` by the statistics of this batch.
 
         y = weight (x - mean) / sqrt(var + eps) + bias        var: biased, divided by m
 
     Holds when: m > 1; a constant channel needs eps > 0 (eps = 0 gives nan there). Differs from the source: no.
-    Source: seed 003, "Batch normalizing transform".
+    Source: the encyclopedia article "Batch normalization", section "Batch normalizing transform".
 
     Args:
         x: (N, C, *space). Half precision is normalized with float32 statistics and returned in half.
         weight, bias: (C,) or None for 1 and 0.
-        eps: 1e-5 as torch has it; 0 is allowed, the theory needs it.
+        eps: 1e-5 as in torch; 0 is allowed, since the theory needs it.
         sync: statistics over all processes of the default `torch.distributed` group.
 
     Example:
@@ -60,7 +62,7 @@ def _normalize(
     eps: float,
     sync: bool,
 ) -> Tensor:
-    """Batch statistics; moves the running ones by `factor` where they are given."""
+    """Normalize by batch statistics, and move the running statistics, if given, by `factor`."""
     if x.numel() == 0 and not sync:
         nothing = wide(x).sum(stat_dims(x))
         return standardize(x, nothing, nothing, weight, bias)
@@ -76,10 +78,10 @@ def _normalize(
 
 
 def transformed() -> bool:
-    """Whether torch.func or forward-mode AD looks on.
+    """Whether a torch.func transform or forward-mode differentiation is active.
 
-    There the transform is composed of torch operations, which is right in every order and nesting: torch's kernel
-    is wrong from the second order on, and an autograd.Function drops second-order terms in nested forward mode.
+    In that case the normalization is composed of torch operations, which is right in every order and nesting. torch's
+    kernel is wrong from the second order on, and an autograd.Function drops second-order terms in nested forward mode.
     """
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
@@ -99,8 +101,8 @@ def _composed(
     if sync:
         mean, var, bessel = _synced_moments(z)
     else:
-        # Statistics of x less one of its values: near a large mean that difference is exact, and the rounding of the
-        # mean does not enter the output.
+        # Statistics of x minus one of its values: near a large mean that difference is exact, so the rounding error of
+        # the mean does not enter the output.
         shift = z.detach()[0].flatten(1)[:, 0] if z.ndim > 2 else z.detach()[0]
         z = z - per_channel(shift, z)
         mean, var, bessel = moments(z)
@@ -112,7 +114,10 @@ def _composed(
 
 
 def _synced_moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Two reductions, the second of centred squares: E[x^2] - E[x]^2 loses all digits at a large mean."""
+    """Mean, biased variance and m/(m-1) over all processes.
+
+    Two reductions, the second one of centred squares: E[x^2] - E[x]^2 loses all digits at a large mean.
+    """
     dims = stat_dims(x)
     local_count = x.new_full((1,), x.numel() // x.shape[1])
     totals = sum_over_processes(torch.cat([x.sum(dims), local_count]))
@@ -122,7 +127,7 @@ def _synced_moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class _BatchNormLayer(nn.modules.batchnorm._BatchNorm):
-    """What the three layers share; `_ndims` says which inputs each takes."""
+    """Base of the BatchNorm layers; `_ndims` lists the numbers of input dimensions that a layer takes."""
 
     _ndims: tuple[int, ...]
     sync: bool
@@ -189,8 +194,8 @@ class _BatchNormLayer(nn.modules.batchnorm._BatchNorm):
 class BatchNorm1d(_BatchNormLayer, nn.BatchNorm1d):
     """Batch normalization of (N, C) or (N, C, L); a `torch.nn.BatchNorm1d` in arguments, state and type.
 
-    Beyond torch's: `eps=0` in training, right derivatives of every order, `sync=True` across processes (also
-    on the CPU), `momentum=None` under compile and vmap, checks before anything is written.
+    Differences from torch's layer: `eps=0` in training, right derivatives of every order, `sync=True` across processes
+    (also on the CPU), `momentum=None` under compile and vmap, and checks before anything is written.
     """
 
     _ndims = (2, 3)

@@ -1,7 +1,8 @@
-"""The order in which a model calls its layers, as a torch.fx graph of calls of modules: by torch.fx, or torch.export.
+"""The order in which a model calls its layers, as a graph of module calls read by torch.fx or torch.export.
 
-Convolutions and linear maps that a forward computes with the weight and bias of a module of that kind (aten operations
-in torch.export's graph; a user's Conv2d that pads first) are shown as calls of that module.
+A forward may compute a convolution or linear map with the weight and bias of a module, without calling that module:
+aten operations in torch.export's graph, or a user's Conv2d that pads first. Such operations appear as calls of the
+module.
 """
 
 import contextlib
@@ -36,11 +37,11 @@ _ATEN = {
 
 
 class NoGraph(ValueError):
-    """Neither torch.fx nor torch.export could read the model; the message says why and what to do."""
+    """The model could be read neither by torch.fx nor by torch.export; the message says why and what to do."""
 
 
 class _Tracer(fx.Tracer):
-    """Takes every BatchNorm as a leaf, a user's subclass and a frozen one too."""
+    """A tracer that treats every BatchNorm as a leaf, also a user's subclass and a frozen one."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         norm = isinstance(m, _BATCH_NORM) or has_frozen_statistics(m)
@@ -48,13 +49,18 @@ class _Tracer(fx.Tracer):
 
 
 def graph_of(model: nn.Module, example: Any) -> tuple[fx.Graph, str]:
-    """The graph, and which of the two read it. The model may be changed by that: pass a copy.
+    """The graph, and the name of the reader ("torch.fx" or "torch.export"). The model may be changed: pass a copy.
 
-    example: what the model is called with (a tensor, a tuple of positional or a dict of named arguments), or None.
+    Args:
+        model: a copy of the model to read.
+        example: the model's input (a tensor, a tuple of positional or a dict of named arguments), or None.
+
+    Raises:
+        NoGraph: no reader could read the model.
     """
     for layer in model.modules():
         if isinstance(layer, (*LINEAR, *CONVS, *TRANSPOSED)) and layer.bias is None:
-            # A bias that folding adds has to be read by the forward: here it shows whether it is.
+            # Folding may add a bias. A zero bias in the graph shows whether the forward would read it.
             outputs = layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
             layer.bias = nn.Parameter(layer.weight.new_zeros(outputs))
     spare = copy.deepcopy(model)
@@ -64,7 +70,7 @@ def graph_of(model: nn.Module, example: Any) -> tuple[fx.Graph, str]:
         if example is None:
             raise NoGraph(
                 f"fold_norms reads the order of the layers with torch.fx, which cannot trace {type(model).__name__}: "
-                f"{_first_line(error)}. Pass example=, what the model is called with: torch.export then reads it."
+                f"{_first_line(error)}. Pass example=, an input of the model: torch.export then reads it."
             ) from error
         graph, reader = _exported(spare, example, error), "torch.export"
     for node in graph.nodes:
@@ -76,7 +82,7 @@ def graph_of(model: nn.Module, example: Any) -> tuple[fx.Graph, str]:
 
 
 def _exported(model: nn.Module, example: Any, first: Exception) -> fx.Graph:
-    """torch.export's graph, its parameters and buffers as attributes of the model."""
+    """torch.export's graph, with parameters and buffers as attributes of the model."""
     arguments = example if isinstance(example, tuple) else () if isinstance(example, dict) else (example,)
     named = example if isinstance(example, dict) else {}
     quiet = io.StringIO()
@@ -101,15 +107,15 @@ def _first_line(error: Exception) -> str:
 
 
 def attribute(model: nn.Module, path: str) -> Any:
-    """The tensor or module at a dotted path; None for what torch.export has added to the graph itself."""
-    found: Any = model
+    """The tensor or module at a dotted path; None for an attribute that torch.export added to the graph."""
+    value: Any = model
     for name in path.split("."):
-        found = getattr(found, name, None)
-    return found
+        value = getattr(value, name, None)
+    return value
 
 
 def _show_module(model: nn.Module, node: fx.Node) -> None:
-    """Makes of an operation on the weights of a module a call of that module."""
+    """Turn an operation on the weights of a module into a call of that module."""
     if node.op != "call_function":
         return
     name = node.target._schema.name if isinstance(node.target, torch._ops.OpOverload) else ""
@@ -136,7 +142,7 @@ def _argument(node: fx.Node, key: str) -> Any:
 
 
 def _owner(model: nn.Module, given: dict[str, Any]) -> str:
-    """The module whose tensors these all are, each under its name; "" if there is none."""
+    """The path of the module that holds all these tensors under these names; "" if there is none."""
     first = next(iter(given.values()))
     if not isinstance(first, fx.Node) or first.op != "get_attr":
         return ""
@@ -151,7 +157,7 @@ def _owner(model: nn.Module, given: dict[str, Any]) -> str:
 
 
 def _called_by(model: nn.Module, node: fx.Node, owner: str) -> bool:
-    """Whether the module itself makes the call, and no other code with its tensors."""
+    """Whether the module itself makes the call, rather than other code with the module's tensors."""
     stack = [*(node.meta.get("nn_module_stack") or {}).values()]
     caller = str(stack[-1][0]).split("@")[0] if stack else ""
     try:

@@ -1,11 +1,13 @@
-r"""BatchNorm folded into the linear map before it, for inference.
+r"""Fold BatchNorms into the linear maps before them, for inference.
 
     W' = W gamma / sqrt(Var + eps)        b' = (b - E) gamma / sqrt(Var + eps) + beta
 
-per output channel, with the running E and Var (seed 003, "Inference"; the map there is affine, not linear).
-The arithmetic is `torch.nn.utils.fusion`'s. torch.fx's own pass is silently wrong where a layer is used twice
-and where a Linear acts on (N, L, C) before a BatchNorm1d over L (or a Conv1d on one sample without a batch);
-here the first is left alone with a reason, the second raises when such an input arrives.
+per output channel, with the running E and Var. Source: the encyclopedia article "Batch normalization", section
+"Inference" (the map it calls linear is affine). The arithmetic is that of `torch.nn.utils.fusion`.
+
+torch.fx's own folding pass gives wrong results without an error in two cases: a layer that is used twice, and a Linear
+that acts on (N, L, C) before a BatchNorm1d over L (or a Conv1d on one sample without a batch). Here a layer used twice
+is left unfolded with a reason, and an input of the second kind raises an error.
 """
 
 import copy
@@ -18,7 +20,7 @@ from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from normscope.norms._inputs import traced
-from normscope.norms._places import also_held_by, replace
+from normscope.norms._layer_places import also_held_by, replace
 from normscope.norms.call_order import CONVS, TRANSPOSED, attribute, graph_of
 from normscope.norms.recognition import has_frozen_statistics, known, recognize, recognize_in_eval
 from normscope.norms.wrappers import Followed, core
@@ -28,9 +30,10 @@ _BATCH_NORM = nn.modules.batchnorm._BatchNorm
 
 @dataclass(frozen=True)
 class Folded:
-    """A copy of the model with its BatchNorms folded; `left` names those that were not, with the reason.
+    """A copy of the model with folded BatchNorms.
 
-    read_by: torch.fx, or torch.export, whose graph is that of inputs like the example.
+    folded: names of the folded layers. left: names of the others, with the reason. read_by: "torch.fx", or
+    "torch.export", whose graph is valid for inputs like the example.
     """
 
     model: nn.Module = field(repr=False)
@@ -40,9 +43,9 @@ class Folded:
 
 
 class Batched(nn.Module):
-    """Stands where a BatchNorm of several input shapes was: passes on those with channels in dimension 1 only.
+    """Stand-in for a folded BatchNorm that takes several input shapes: lets inputs with channels in dimension 1 pass.
 
-    After a Linear these are (N, C), not (N, L, C); after a Conv1d (N, C, L), not one sample (C, L).
+    After a Linear these are (N, C), not (N, L, C); after a Conv1d they are (N, C, L), not one sample (C, L).
     """
 
     def __init__(self, ndim: int) -> None:
@@ -55,24 +58,30 @@ class Batched(nn.Module):
             return node  # type: ignore[return-value]
         if x.ndim != self.ndim:
             raise ValueError(
-                "The BatchNorm that was here is folded into the layer before it, which is right for inputs of "
+                "The BatchNorm that was here is folded into the layer before it, which is exact for inputs of "
                 f"{self.ndim} dimensions only; got shape {tuple(x.shape)}. Use the model as it was before fold_norms."
             )
         return x
 
 
 def fold_norms(model: nn.Module, example: Any = None) -> Folded:
-    """Folds every eval-mode BatchNorm into the Linear or convolution before it, in a copy.
+    """Fold every eval-mode BatchNorm into the Linear or convolution before it, in a copy of the model.
 
-    A BatchNorm is left as it is, and named in `left`, where folding would change the result: a layer used
-    twice or also held in a plain list, another reader of the un-normalized value, no running statistics, no linear map
-    before it. A subclass with a forward of its own is folded where a probe shows that it is a BatchNorm followed by
-    its children, as timm's BatchNormAct2d; those stay. A frozen BatchNorm is folded likewise. Others are left.
+    A BatchNorm is left as it is, and named in `left`, if folding would change the result: a layer used twice or also
+    held in a plain list, another reader of the un-normalized value, no running statistics, or no linear map before it.
+    A subclass with a forward of its own is folded if a probe shows that it computes a BatchNorm followed by its
+    children (timm's BatchNormAct2d); the children stay. A frozen BatchNorm is folded in the same way.
 
     Args:
-        model: in eval mode.
-        example: what the model is called with: a tensor, a tuple of arguments, or a dict of named ones. It is asked
-            for where torch.fx cannot trace the forward; torch.export then reads the graph of such inputs.
+        model: the network, in eval mode.
+        example: an input of the model: a tensor, a tuple of arguments, or a dict of named ones. It is needed if
+            torch.fx cannot trace the forward; torch.export then reads the graph for such inputs.
+
+    Returns:
+        The folded copy, the names of folded layers, and the reasons for the others.
+
+    Raises:
+        ValueError: a BatchNorm in train mode, or a model that neither torch.fx nor torch.export can read.
 
     Example:
         >>> result = fold_norms(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU()).eval())
@@ -92,11 +101,11 @@ def fold_norms(model: nn.Module, example: Any = None) -> Folded:
     graph, read_by = graph_of(copy.deepcopy(model), example)
     folded: list[str] = []
     left: dict[str, str] = {}
-    seen: set[str] = set()
+    examined: set[str] = set()
     for node in list(graph.nodes):
         if node.op != "call_module" or not _is_batch_norm(norm := model.get_submodule(node.target)):
             continue
-        seen.add(node.target)
+        examined.add(node.target)
         plain, reason = _plain(norm)
         if reason := reason or _obstacle(model, graph, node, norm, core(plain)):
             left[node.target] = reason
@@ -104,7 +113,7 @@ def fold_norms(model: nn.Module, example: Any = None) -> Folded:
             _fold(model, node.args[0].target, norm, plain)
             folded.append(node.target)
     for name in _batch_norms(model):
-        if name not in seen:
+        if name not in examined:
             left[name] = "it does not appear in the traced graph"
     return Folded(model, tuple(folded), left, read_by)
 
@@ -118,26 +127,26 @@ def _batch_norms(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _plain(norm: nn.Module) -> tuple[nn.Module, str]:
-    """The BatchNorm that a layer is, maybe followed by its children; or why it must stay."""
+    """The BatchNorm that a layer computes, possibly followed by its children; or the reason why it must stay."""
     if known(norm):
         return norm, ""
     frozen = not isinstance(norm, _BATCH_NORM)
     recognized = recognize_in_eval(norm) if frozen else recognize(norm, modes=(False,))
     if recognized is not None and recognized.twin is not None:
         return recognized.twin, ""
-    why = recognized.reason if recognized else "what it computes is no BatchNorm by its buffers"
+    why = recognized.reason if recognized else "it does not compute the BatchNorm of its buffers"
     return norm, f"its class {type(norm).__name__} has a forward of its own: {why}"
 
 
 def _obstacle(model: nn.Module, graph: fx.Graph, node: fx.Node, norm: nn.Module, plain: nn.Module) -> str:
-    """Why this BatchNorm must stay; empty where folding is exact. plain: the layer of torch's or ours that it is."""
+    """The reason why this BatchNorm must stay; "" if folding is exact. plain: the BatchNorm that the layer computes."""
     before = node.args[0] if node.args else None
     if not isinstance(before, fx.Node) or before.op != "call_module":
         return "no linear or convolutional layer stands directly before it"
     source = str(before.target)
     linear = model.get_submodule(source)
     if not isinstance(linear, (nn.Linear, *CONVS, *TRANSPOSED)):
-        return f"{source!r} before it is a {type(linear).__name__}, no linear or convolutional layer"
+        return f"{source!r} before it is a {type(linear).__name__}, not a linear or convolutional layer"
     calls = Counter(id(model.get_submodule(str(n.target))) for n in graph.nodes if n.op == "call_module")
     if calls[id(linear)] > 1:
         return f"{source!r} before it is used {calls[id(linear)]} times"
@@ -179,14 +188,20 @@ def _hooked(layer: nn.Module) -> bool:
 
 def _fold(model: nn.Module, linear_name: str, norm: nn.Module, plain: nn.Module) -> None:
     linear: Any = model.get_submodule(linear_name)
-    held: Any = core(plain)
-    statistics = (held.running_mean, held.running_var, held.eps, held.weight, held.bias)
+    batch_norm: Any = core(plain)
+    statistics = (
+        batch_norm.running_mean,
+        batch_norm.running_var,
+        batch_norm.eps,
+        batch_norm.weight,
+        batch_norm.bias,
+    )
     with torch.no_grad():
-        # A Linear's weight is a convolution's without space; torch's own fuse_linear_bn_weights needs affine=True.
+        # Used for a Linear, too, as a convolution without space: torch's fuse_linear_bn_weights needs affine=True.
         linear.weight, linear.bias = fuse_conv_bn_weights(
             linear.weight, linear.bias, *statistics, transpose=isinstance(linear, TRANSPOSED)
         )
-    one_shape = isinstance(held, (nn.BatchNorm2d, nn.BatchNorm3d))
+    one_shape = isinstance(batch_norm, (nn.BatchNorm2d, nn.BatchNorm3d))
     stand_in: nn.Module = nn.Identity() if one_shape else Batched(linear.weight.ndim)
     stand_in.eval()
     if isinstance(plain, Followed):

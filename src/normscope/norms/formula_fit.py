@@ -1,9 +1,9 @@
-r"""A layer's formula found from what it gives: which statistics it takes, its scale and shift, and its eps.
+r"""Fit a normalizer's formula to the outputs of a layer: its statistics, its scale and shift, and its eps.
 
     y = A_c z + B_c        z = (x - m) / sqrt(v + eps)  or  x / sqrt(mean x^2 + eps)
 
-On large inputs eps is nothing: A and B come from least squares for each channel, and have to be parameters (or 1 + a
-parameter, 1, 0). On tiny inputs v is nothing: sqrt(eps) is what is left of the denominator.
+On large inputs eps is negligible: A and B come from least squares for each channel. They must be parameters of the
+layer (or 1 + a parameter, or 1 and 0). On tiny inputs v is negligible: the denominator is sqrt(eps).
 """
 
 from dataclasses import dataclass
@@ -13,18 +13,20 @@ from torch import Tensor, nn
 
 from normscope.norms import probing
 
-# On inputs of size 100 an eps of 1e-3 changes z by 5e-8; float32 sums err by 1e-6.
+# Relative tolerance: on inputs of size 100 an eps of 1e-3 changes z by 5e-8, and float32 sums have errors of 1e-6.
 _FITS = 1e-4
 _TINY = 1e-8
-# F.normalize divides by a norm of at least 1e-12: 0 stays 0.
+# eps of a layer that returns 0 for an input of 0, as F.normalize does, which divides by a norm of at least 1e-12.
 _GUARD = 1e-24
 
 
 @dataclass(frozen=True)
 class Formula:
-    """Statistics of each position (over channels) or of each sample (in groups); names of parameters, or None.
+    """The formula of a layer.
 
-    missed: why no layer here computes this, or "".
+    kind: the normalizer, and whether statistics are by position (over channels), by sample (in groups) or by batch.
+    last: whether channels are the last dimension. weight, bias: names of the parameters, or None. offset: added to the
+    weight. missed: why no layer of normscope computes this formula, or "".
     """
 
     kind: str
@@ -38,7 +40,7 @@ class Formula:
 
     @property
     def fixed(self) -> bool:
-        """Whether nothing is normalized: the layer scales each channel by a constant, as LayerScale does."""
+        """Whether the layer only scales each channel by a constant, as LayerScale does, and normalizes nothing."""
         return self.kind == "a fixed scale"
 
     def __str__(self) -> str:
@@ -53,17 +55,23 @@ class Formula:
 
 
 def fit(layer: nn.Module, channels: int, *, last: bool) -> Formula | None:
-    """The formula of a copied layer for inputs with channels last or second; None where it is none of these."""
+    """The formula of a layer, for inputs with channels last or second; None if no known formula fits.
+
+    Args:
+        layer: a copy of the layer; its mode is changed.
+        channels: the number of channels.
+        last: whether channels are the last dimension.
+    """
     layer.eval()
-    holds = any(True for _ in (*layer.parameters(), *layer.buffers()))
-    found = _fit_mode(layer, channels, last, holds)
-    if holds and (found is None or found.fixed) and not last:
+    has_tensors = any(True for _ in (*layer.parameters(), *layer.buffers()))
+    formula = _fit_mode(layer, channels, last, has_tensors)
+    if has_tensors and (formula is None or formula.fixed) and not last:
         layer.train()
-        found = _fit_batch(layer, channels) or found
-    return found
+        formula = _fit_batch(layer, channels) or formula
+    return formula
 
 
-def _fit_mode(layer: nn.Module, channels: int, last: bool, holds: bool) -> Formula | None:
+def _fit_mode(layer: nn.Module, channels: int, last: bool, has_tensors: bool) -> Formula | None:
     fixed = None
     for shape in probing.shapes(channels, last=last):
         x, smaller = (probing.draw(shape, scale, layer) for scale in (100.0, 10.0))
@@ -73,7 +81,7 @@ def _fit_mode(layer: nn.Module, channels: int, last: bool, holds: bool) -> Formu
         invariant = (y - same).abs().max() <= 10 * _FITS * y.abs().max()
         x, y = _second(x, last), _second(y, last)
         if not invariant:
-            if not holds or _affine(x, y) is None:
+            if not has_tensors or _affine(x, y) is None:
                 return None
             fixed = _fixed(last)
             continue
@@ -91,10 +99,10 @@ def _fixed(last: bool) -> Formula:
 
 
 def _fit_batch(layer: nn.Module, channels: int) -> Formula | None:
-    """BatchNorm in train mode: of inputs 10 times as large it gives the same, which a fixed scale does not."""
+    """The formula of a BatchNorm in train mode: unlike a fixed scale, it ignores a factor 10 of its input."""
     missed = (
         "it computes a BatchNorm with code of its own, whose running statistics are not known here; use torch's "
-        "BatchNorm in its place"
+        "BatchNorm instead"
     )
     for shape in probing.shapes(channels, last=False):
         inputs = [probing.draw(shape, scale, layer) for scale in (100.0, 10.0)]
@@ -115,13 +123,13 @@ def _hypotheses(channels: int, last: bool) -> list[tuple[str, int]]:
 
 
 def _second(x: Tensor, last: bool) -> Tensor:
-    """(N, C, everything else)."""
+    """`x` in the shape (N, C, everything else)."""
     x = x.movedim(-1, 1) if last else x
     return x.reshape(*x.shape[:2], -1)
 
 
 def _normalized(x: Tensor, kind: str, groups: int, eps: float) -> Tensor:
-    """z of (N, C, S)."""
+    """The normalized values z of an input (N, C, S)."""
     if kind.endswith("position"):
         return x * (x.square().mean(1, keepdim=True) + eps).rsqrt() if kind[0] == "R" else _standard(x, [1], eps)
     if kind[0] == "R":
@@ -136,7 +144,7 @@ def _standard(x: Tensor, dims: list[int], eps: float) -> Tensor:
 
 
 def _affine(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
-    """A and B of y = A z + B for each channel in dimension 1, if that is what y is."""
+    """A and B of y = A z + B for each channel in dimension 1; None if y is not of that form."""
     z, y = (t.double().transpose(0, 1).flatten(1) for t in (z, y))
     z0, y0 = z - z.mean(1, keepdim=True), y - y.mean(1, keepdim=True)
     a = (z0 * y0).sum(1) / z0.square().sum(1)
@@ -152,28 +160,29 @@ def _formula(
     own = {name: p.double().flatten() for name, p in layer.named_parameters(recurse=False)}
     weight, offset = _named(a, own, (0.0, 1.0))
     bias, _ = _named(b, own, (0.0,))
-    found = Formula(kind, last, groups, weight, bias, offset)
+    formula = Formula(kind, last, groups, weight, bias, offset)
     if weight is None and not _near(a, torch.ones_like(a)):
         scale = a / next((p for p in own.values() if _constant(a / p)), torch.ones_like(a))
         times = f"{float(scale.mean()):.4g}" if _constant(scale) else "numbers that are none of its parameters"
-        return _missed(found, f"it computes {found} times {times}, which no layer here does")
+        return _missed(formula, f"it computes {formula} times {times}, which no layer here does")
     if bias is None and not _near(b, torch.zeros_like(b)):
-        return _missed(found, f"it computes {found} and adds what is none of its parameters")
+        return _missed(formula, f"it computes {formula} and adds numbers that are none of its parameters")
     spare = [name for name, _ in layer.named_parameters() if name not in (weight, bias)]
     if spare:
-        return _missed(found, f"it computes {found} and has the parameter {spare[0]!r} besides scale and shift")
+        return _missed(formula, f"it computes {formula} and has the parameter {spare[0]!r} besides scale and shift")
     if bias is not None:
-        # What tiny inputs give would be lost beside it.
+        # The outputs for tiny inputs would be lost in rounding beside the bias.
         layer.get_parameter(bias).zero_()
-    return Formula(kind, last, groups, weight, bias, offset, _eps(layer, probing.draw(shape, _TINY, layer), found, a))
+    eps = _eps(layer, probing.draw(shape, _TINY, layer), formula, a)
+    return Formula(kind, last, groups, weight, bias, offset, eps)
 
 
-def _missed(found: Formula, why: str) -> Formula:
-    return Formula(found.kind, found.last, found.groups, missed=why)
+def _missed(formula: Formula, why: str) -> Formula:
+    return Formula(formula.kind, formula.last, formula.groups, missed=why)
 
 
 def _named(values: Tensor, own: dict[str, Tensor], offsets: tuple[float, ...]) -> tuple[str | None, float]:
-    """The parameter that gives these values for the channels, with what is added to it."""
+    """The name of the parameter that equals these values up to an offset, and the offset."""
     for name, parameter in own.items():
         for offset in offsets:
             if parameter.numel() in (1, values.numel()) and _near(values, parameter + offset):
@@ -189,14 +198,14 @@ def _constant(values: Tensor) -> bool:
     return bool(values.std(correction=0) <= _FITS * values.mean().abs())
 
 
-def _eps(layer: nn.Module, x: Tensor, found: Formula, a: Tensor) -> float:
-    """1 / sqrt(v + eps) = r, found as the slope of y over (x - m); of tiny inputs, whose v is nothing beside eps."""
+def _eps(layer: nn.Module, x: Tensor, formula: Formula, a: Tensor) -> float:
+    """eps from the slope r = 1 / sqrt(v + eps) of y over (x - m), for tiny inputs with v << eps."""
     y, zero = probing.output(layer, x), probing.output(layer, 0 * x)
     assert isinstance(y, Tensor)
-    x, y = _second(x, found.last).double(), _second(y, found.last).double()
-    # z sqrt(v): what stands over the denominator.
-    over = _normalized(x, found.kind, found.groups, 1.0) * a[:, None]
-    r = float((over * y).sum() / over.square().sum())
+    x, y = _second(x, formula.last).double(), _second(y, formula.last).double()
+    # The numerator z sqrt(v), times the scale.
+    numerator = _normalized(x, formula.kind, formula.groups, 1.0) * a[:, None]
+    r = float((numerator * y).sum() / numerator.square().sum())
     if r * _TINY > 0.1:
         return _GUARD if isinstance(zero, Tensor) and bool(zero.isfinite().all()) else 0.0
     eps = 1 / r**2

@@ -1,4 +1,4 @@
-"""Normalizers by name: the `norm=` slot of the models and the targets of `swap_norms`."""
+"""Normalizers by name: the values of the models' `norm=` and the targets of `swap_norms`."""
 
 import math
 from collections.abc import Callable
@@ -25,19 +25,20 @@ _LP = {1: LpNorm1d, 2: LpNorm2d, 3: LpNorm3d, None: LpNormNd}
 
 
 class Identity(nn.Identity):
-    """No normalizer.
+    """The identity, for a network without normalizer.
 
-    torch's TransformerEncoderLayer has a fused eval path that computes LayerNorm whatever stands in its place. It takes
-    that path only where the eps of its two norms are equal, which nan never is.
+    torch's TransformerEncoderLayer has a fused eval path that computes LayerNorm whatever its norms are. That path is
+    taken only if the eps of its two norms are equal; nan is never equal to nan, so `eps = nan` disables it.
     """
 
     eps = math.nan
     copies = False
 
     def stand_in(self, weight: Tensor | None) -> None:
-        """Takes the place of a layer that gave a new tensor, which what follows may write into, and had this weight.
+        """Prepare this layer to replace a normalizer with this weight.
 
-        Some forwards ask a normalizer's weight for its dtype or device: an empty one answers.
+        The output becomes a new tensor, since later layers may write into a normalizer's output. An empty weight is
+        registered, since some forwards read the dtype or the device of a normalizer's weight.
         """
         self.copies = True
         if weight is not None:
@@ -98,7 +99,7 @@ NORM_LAYERS = (
 
 
 class InstanceNorm(nn.GroupNorm):
-    """Each channel of each sample by its own statistics over space: GroupNorm with one channel a group."""
+    """Instance normalization of each channel of each sample over space: GroupNorm with one channel a group."""
 
     def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = True, **factory: Any) -> None:
         super().__init__(num_features, num_features, eps, affine, **factory)
@@ -117,9 +118,10 @@ class InstanceNorm(nn.GroupNorm):
 
 
 def _group(num_features: int, groups: int = 32, **options: Any) -> nn.GroupNorm:
-    """At most `groups` groups (32 in the source of GroupNorm), as many as divide the channels.
+    """GroupNorm with the largest number of groups that divides the channels, at most `groups` (32 in its source).
 
-    At least two channels a group: a group of one is "instance", and constant where there is no space.
+    Each group has at least two channels: groups of one channel are "instance", and their output is constant if there
+    is no space.
     """
     most = min(groups, num_features // 2)
     fitting = max((g for g in range(1, most + 1) if num_features % g == 0), default=1)
@@ -144,15 +146,19 @@ NORM_NAMES = tuple(_KINDS)
 
 
 def make_norm(name: str, num_features: int, *, dim: int | None, gamma: float = 1.0, **options: Any) -> nn.Module:
-    """The normalizer `name` for (N, C, *space) with `dim` dimensions of space (1 also means none).
+    """The normalizer called `name`, for inputs (N, C, *space) with `dim` dimensions of space.
 
-    "layer" is GroupNorm(1, C) and "rms" its form without mean: per sample, over channels and space.
+    "layer" is GroupNorm(1, C), and "rms" is the same without the mean: statistics per sample, over channels and space.
 
     Args:
-        num_features: C.
-        dim: 1, 2 or 3; None for a layer that takes any.
-        gamma: initial value of the scale, where there is one.
+        name: one of `NORM_NAMES`.
+        num_features: C, the number of channels.
+        dim: 1 (also for no space), 2 or 3; None for a layer that takes any.
+        gamma: initial value of the scale, if the layer has one.
         options: passed to the layer's constructor, e.g. eps, momentum, groups, centered, seed, sync.
+
+    Raises:
+        ValueError: an unknown name or another `dim`.
 
     Example:
         >>> make_norm("group", 48, dim=2).num_groups

@@ -1,14 +1,13 @@
-r"""l_p normalization: BatchNorm's mean subtraction, with an l_p norm in place of the standard deviation.
+r"""l_p normalization: BatchNorm's mean subtraction, with an l_p norm instead of the standard deviation.
 
     y = w (x - mean(x)) / (n_p(x) + eps) + b        n_1 = mean|x|    n_2 = sqrt(mean x^2)    n_inf = max|x|
 
-over batch and space, per channel, of the x *before* the mean is taken off ("centered=True": of x - mean(x),
-which makes l_2 BatchNorm). The gradient goes through both statistics. At a channel of zeros the norm has no
-derivative; zero is taken.
+per channel, over batch and space. The norm is that of x *before* the mean is subtracted; with `centered=True` it is
+that of x - mean(x), and l_2 is then BatchNorm. The gradient goes through both statistics. For a channel of zeros the
+norm has no derivative; zero is used.
 
-Source: "How Does Batch Normalization Help Optimization?", Section 3.3 and Figures 11 to 14 of seed 000, which
-give no formula for eps or for inference: eps is added to the norm, and running averages of mean and norm
-serve in eval mode, as torch keeps those of BatchNorm.
+Source: Santurkar et al. 2018, Section 3.3 and Figures 11 to 14. The paper gives no formula for eps or for inference.
+Here eps is added to the norm, and eval mode uses running averages of mean and norm, as torch's BatchNorm does.
 """
 
 import math
@@ -16,7 +15,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from normscope.norms._held import constant
+from normscope.norms._constant_statistics import constant
 from normscope.norms._inputs import check_input, per_channel, standardize, stat_dims, traced, track, wide
 from normscope.norms._processes import max_over_processes, several_processes, sum_over_processes
 
@@ -31,7 +30,7 @@ def lp_norm(
     centered: bool = False,
     sync: bool = False,
 ) -> Tensor:
-    r"""Normalizes each channel of `x` by the l_p norm of this batch.
+    r"""Normalize each channel of `x` by the l_p norm of this batch.
 
         y = weight (x - mean(x)) / (n_p + eps) + bias
 
@@ -64,6 +63,7 @@ def _known_p(p: float) -> float:
 
 
 def lp_statistics(x: Tensor, p: float, centered: bool, sync: bool) -> tuple[Tensor, Tensor]:
+    """Mean and l_p norm of each channel of this batch."""
     x = wide(x)
     dims = stat_dims(x)
     total = sum_over_processes if sync else _itself
@@ -75,7 +75,7 @@ def lp_statistics(x: Tensor, p: float, centered: bool, sync: bool) -> tuple[Tens
         return mean, total(x.abs().sum(dims)) / m
     if p == 2:
         square = total(x.square().sum(dims)) / m
-        # The square root has no derivative at 0; there the norm is the constant 0.
+        # The square root has no derivative at 0; the norm of a zero channel is the constant 0.
         zero = square == 0
         return mean, torch.where(zero, 0.0, torch.where(zero, 1.0, square).sqrt())
     largest = x.abs().amax(dims) if x.numel() else x.sum(dims)

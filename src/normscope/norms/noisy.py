@@ -1,16 +1,16 @@
-r"""Noisy BatchNorm, and the noise alone: covariate shift put in on purpose after every normalizer.
+r"""Noisy BatchNorm, and the noise alone: an artificial covariate shift after every normalizer.
 
 At each step, for every unit j and then every sample i (in a convolution every (b, h, w)):
 
     mu_j ~ U(-n_mu, n_mu)            sig_j ~ U(1, n_sigma)
     m_ij ~ U(mu_j - r_mu, mu_j + r_mu)     s_ij ~ N(sig_j, r_sigma^2)      a_ij <- s_ij a_ij + m_ij
 
-with n_mu = 0.5, n_sigma = 1.25, r_mu = r_sigma = 0.1 (r_sigma read as a standard deviation: the source does
-not say). a is the layer's output after gamma and beta; the noise is a constant to the gradient, and off in
-eval mode. Source: seed 000, Algorithm 1 (its constants are called n_m, n_v, r_m, r_v in line 1).
+with n_mu = 0.5, n_sigma = 1.25, r_mu = r_sigma = 0.1. r_sigma is read as a standard deviation; the source does not say.
+a is the layer's output after gamma and beta. The noise is a constant to the gradient, and off in eval mode.
+Source: Santurkar et al. 2018, Algorithm 1 (line 1 calls the constants n_m, n_v, r_m, r_v).
 
-The draws are a hash of (seed, step, element), kept in the buffer `noise_state`, and not of a
-`torch.Generator`: a checkpoint, a compiled step, a replayed step and each member of a stacked ensemble get
+The draws are a hash of (seed, step, element); seed and step are kept in the buffer `noise_state`. No `torch.Generator`
+is used. So a run from a checkpoint, a compiled step, a replayed step and each member of a stacked ensemble all get
 exactly the noise they would have got alone, and no global generator moves.
 """
 
@@ -42,8 +42,8 @@ def covariate_noise(
     Args:
         a: (N, C, *space).
         state: two int64 words, (seed, step); the same pair gives the same noise on every call.
-        n_mu, n_sigma: how far mean and scale of a unit jump from step to step (0.5, 1.25 in the source).
-        r_mu, r_sigma: how far samples differ within a step (0.1, 0.1 in the source).
+        n_mu, n_sigma: size of the jumps of a unit's mean and scale from step to step (0.5, 1.25 in the source).
+        r_mu, r_sigma: size of the differences between samples within a step (0.1, 0.1 in the source).
 
     Example:
         >>> state = torch.tensor([7, 0])
@@ -81,7 +81,7 @@ def _has_triton() -> bool:
 def _mix(h: Tensor) -> Tensor:
     """A bijection of 32-bit words in which every input bit moves every output bit (xorshift-multiply).
 
-    In int32, where products wrap; the masks make an arithmetic shift a logical one.
+    Computed in int32, where products wrap; the masks turn the arithmetic shift into a logical one.
     """
     h = (h ^ (h >> 16 & 0xFFFF)) * 0x7FEB352D
     h = (h ^ (h >> 15 & 0x1FFFF)) * (0x846CA68B - 2**32)
@@ -89,7 +89,7 @@ def _mix(h: Tensor) -> Tensor:
 
 
 def _keys(state: Tensor) -> Tensor:
-    """Six words of this step: one that all draws share, one for each of the five streams."""
+    """Six words for this step: one that all draws share, and one for each of the five streams."""
     words = torch.stack([state & _WORD, state >> 32 & _WORD]).flatten()
     h = torch.arange(6, device=state.device, dtype=torch.int32)
     for word in ((words ^ 2**31) - 2**31).to(torch.int32):
@@ -110,9 +110,16 @@ def _recomputing() -> bool:
 class CovariateNoise(nn.Module):
     """The noise of Algorithm 1 without a normalizer, for any (N, C, *space): the control experiment.
 
-    The source reports that the same noise on a network without BatchNorm keeps it from training at all
-    (arXiv 1805.11604, Section 2.1). `seed=None` draws one from torch's generator at construction. Under activation
-    checkpointing the repeated forward gets the noise of the first one, if it calls the layer once.
+    The source reports that a network without BatchNorm does not train at all with this noise (Santurkar et al. 2018,
+    Section 2.1). Under activation checkpointing the repeated forward gets the noise of the first one, if it calls the
+    layer once.
+
+    Args:
+        num_features: C, the number of channels.
+        n_mu, n_sigma: size of the jumps of a unit's mean and scale from step to step.
+        r_mu, r_sigma: size of the differences between samples within a step.
+        seed: seed of the noise; None draws one from torch's generator at construction.
+        device: device of the buffer `noise_state`.
     """
 
     noise_state: Tensor
@@ -136,7 +143,7 @@ class CovariateNoise(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Back to step 0 of its own seed."""
+        """Go back to step 0 of the layer's seed."""
         self.noise_state.copy_(torch.tensor([self.seed, 0]))
 
     def forward(self, input: Tensor) -> Tensor:
@@ -145,7 +152,7 @@ class CovariateNoise(nn.Module):
             return node  # type: ignore[return-value]
         check_input(input, "CovariateNoise", self.num_features, (2, 3, 4, 5), batch_stats=False)
         if not self.training or input.numel() == 0:
-            # A new tensor, as in training: what follows may write into it.
+            # A new tensor, as in training: the next layer may write into it.
             return input.clone()
         if _recomputing():
             last = self.noise_state - torch.tensor([0, 1], device=input.device)
@@ -159,7 +166,7 @@ class CovariateNoise(nn.Module):
 
 
 class _NoisyLayer(_BatchNormLayer):
-    """BatchNorm, then `CovariateNoise` as the child `noise`; `seed` is the noise's."""
+    """BatchNorm, then `CovariateNoise` as the child `noise`; `seed` is the seed of the noise."""
 
     def __init__(
         self,

@@ -1,11 +1,11 @@
-r"""Population statistics: what the original method normalizes by at inference.
+r"""Population statistics: the mean and variance by which the original method normalizes at inference.
 
     E = sum_B m_B mu_B / sum_B m_B            Var = sum_B m_B v_B / sum_B (m_B - 1)
 
-m_B counts the values per channel of batch B (samples times sites), mu_B and v_B are the batch mean and the
-biased batch variance. With equal batches this is the article's E_B[mu_B] and m/(m-1) E_B[v_B]. torch instead
-keeps exponential averages, which forget all but the last few dozen steps.
-Source: seed 003, "Inference".
+m_B is the number of values per channel in batch B (samples times sites), mu_B and v_B are the batch mean and the biased
+batch variance. With equal batches this is the article's E_B[mu_B] and m/(m-1) E_B[v_B]. torch keeps exponential
+averages instead, which forget all but the last few dozen steps.
+Source: the encyclopedia article "Batch normalization", section "Inference".
 """
 
 from collections.abc import Iterable
@@ -19,16 +19,22 @@ from normscope.norms._inputs import stat_dims, wide
 
 @torch.no_grad()
 def use_population_statistics(model: nn.Module, batches: Iterable[Any]) -> dict[str, tuple[Tensor, Tensor]]:
-    """Sets every BatchNorm's running statistics to those of `batches`, in one pass; returns (E, Var) by layer.
+    """Set every BatchNorm's running statistics to those of `batches`, in one pass.
 
-    All layers are in train mode during the pass, so each BatchNorm sees inputs normalized by batch statistics,
-    as in training. Nothing else is left changed: modes, other buffers, counters, parameters and torch's generators are
-    as before, and if the pass raises, so are the running statistics. Each process of a group sees its own batches.
+    All layers are in train mode during the pass, so the inputs of each BatchNorm are normalized by batch statistics, as
+    in training. Nothing else changes: modes, other buffers, counters, parameters and torch's generators are put back,
+    and if the pass raises, the running statistics, too. Each process of a group uses its own batches.
 
     Args:
-        model: any module with torch's or our BatchNorm layers that keep running statistics.
-        batches: inputs, or tuples whose first entry is the input (a DataLoader); a model with several inputs
-            takes a dict of keyword arguments.
+        model: any module with BatchNorm layers of torch or normscope that keep running statistics.
+        batches: inputs, or tuples whose first entry is the input (a DataLoader), or dicts of keyword arguments for a
+            model with several inputs.
+
+    Returns:
+        (E, Var) of each BatchNorm, by the layer's name.
+
+    Raises:
+        ValueError: no such layer, no batch, or one value per channel in each batch.
 
     Example:
         >>> layer = torch.nn.BatchNorm1d(1)
@@ -68,11 +74,11 @@ def use_population_statistics(model: nn.Module, batches: Iterable[Any]) -> dict[
             module.training = mode
         for module, name, buffer, before in buffers:
             module._buffers[name] = buffer.copy_(before)
-    found = {name: total.mean_and_var(name) for name, total in sums.items()}
-    for name, (mean, var) in found.items():
+    statistics = {name: total.mean_and_var(name) for name, total in sums.items()}
+    for name, (mean, var) in statistics.items():
         layers[name].running_mean.copy_(mean)  # type: ignore[union-attr]
         layers[name].running_var.copy_(var)  # type: ignore[union-attr]
-    return found
+    return statistics
 
 
 def _forward(model: nn.Module, batch: Any, device: torch.device) -> None:

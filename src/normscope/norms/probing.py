@@ -1,4 +1,4 @@
-"""Probes of a layer: a copy is asked what it computes, on inputs of several scales; the layer is not touched."""
+"""Run copies of a layer on inputs of several scales, to compare it with others; the layer itself is not run."""
 
 import contextlib
 import copy
@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from normscope.isolation.generators import Generators
 
-# Large, where eps is nothing, to small, where it decides: a variance of 1e-6 tells 1e-5 from 1e-6.
+# Scales of inputs, from large, where eps is negligible, to small, where it dominates: at a variance of 1e-6 the outputs
+# for eps 1e-5 and 1e-6 differ.
 SCALES = (100.0, 1.0, 0.1, 1e-2, 1e-3)
-# Layers may compute in float32 whatever they are given: some hundred values summed there, in two ways.
+# Relative tolerance: layers may compute in float32 in any case, and sum some hundred values in another order.
 TOLERANCE = 2e-5
 _HOOKS = tuple(name for name in vars(nn.Module()) if name.endswith(("_hooks", "_hooks_with_kwargs")))
 
@@ -23,9 +24,12 @@ class NoCopy(Exception):
 
 
 def copies(*layers: nn.Module) -> tuple[nn.Module, ...]:
-    """Copies on the CPU, in float32 or float64 and without hooks; what `layers` share as parameters, they share.
+    """Copies on the CPU, in float32 or float64 and without hooks; parameters that `layers` share stay shared.
 
-    Parameters get random values, so that no two of them, and no scale of one, look alike.
+    Parameters get random values, so that no parameter equals another one or a multiple of it.
+
+    Raises:
+        NoCopy: a layer cannot be copied.
     """
     try:
         with torch.device("cpu"):
@@ -46,7 +50,7 @@ def copies(*layers: nn.Module) -> tuple[nn.Module, ...]:
 
 
 def _unhooked(module: nn.Module) -> nn.Module:
-    """The same attributes in a module without hooks: a hook may hold on to everything, and writes where it likes."""
+    """A module with the same attributes and no hooks: a hook may hold other objects, and may write anywhere."""
     bare: nn.Module = object.__new__(type(module))
     attributes = dict(vars(module)) | {name: type(vars(module)[name])() for name in _HOOKS if name in vars(module)}
     children = module._modules.items()
@@ -61,7 +65,7 @@ def _first_line(error: Exception) -> str:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Inside, nothing is recorded for gradients, autocast is off, and generators are put back afterwards."""
+    """While this context lasts, gradients and autocast are off; random generators are put back at the end."""
     generators = Generators()
     generators.save()
     try:
@@ -72,7 +76,7 @@ def quiet() -> Iterator[None]:
 
 
 def shapes(channels: int, *, last: bool) -> list[tuple[int, ...]]:
-    """Inputs with the channels last or second, whose other sizes are not those of the channels."""
+    """Shapes of probe inputs with channels last or second; all other sizes differ from the number of channels."""
     a, b, c, d = [size for size in (3, 4, 2, 5, 7) if size != channels][:4]
     if last:
         return [(c, a, channels), (c, a, b, channels), (a, channels), (c, d, a, b, channels)]
@@ -80,7 +84,7 @@ def shapes(channels: int, *, last: bool) -> list[tuple[int, ...]]:
 
 
 def draw(shape: tuple[int, ...], scale: float, like: nn.Module) -> Tensor:
-    """Values of this scale, with a mean and a spread of their own along each dimension but the first."""
+    """Random values of this scale, whose mean and spread vary along each dimension but the first."""
     return scale * _drawn(shape, next((p.dtype for p in like.parameters()), torch.float32))
 
 
@@ -96,7 +100,7 @@ def _drawn(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def output(layer: nn.Module, x: Tensor) -> Tensor | Exception:
-    """What `layer` gives for `x`, or the exception; two calls draw the same random numbers."""
+    """The output of `layer` for `x`, or the exception; two calls draw the same random numbers."""
     torch.default_generator.manual_seed(0)
     try:
         y: Any = layer(x.clone())
@@ -110,7 +114,7 @@ def output(layer: nn.Module, x: Tensor) -> Tensor | Exception:
 def agree(
     layer: nn.Module, other: nn.Module, channels: int, *, last: bool, modes: tuple[bool, ...] = (True, False)
 ) -> bool:
-    """Whether two layers compute the same, in train mode and then in eval mode, on all inputs that both take."""
+    """Whether two layers compute the same on all inputs that both take, in train mode and then in eval mode."""
     first, second = copies(layer, other)
     _set_mode(False, first, second)
     taken = [
@@ -133,7 +137,7 @@ def takes_both(layer: nn.Module, channels: int) -> bool:
     """Whether a layer takes its channels last in inputs of some rank, and second in those of another."""
     (copied,) = copies(layer)
     copied.eval()
-    ways = [
+    taken = [
         any(
             isinstance(output(copied, draw(shape, 1.0, copied)), Tensor)
             for shape in shapes(channels, last=last)
@@ -141,11 +145,11 @@ def takes_both(layer: nn.Module, channels: int) -> bool:
         )
         for last in (True, False)
     ]
-    return all(ways)
+    return all(taken)
 
 
 def _set_mode(training: bool, *layers: nn.Module) -> bool:
-    """Whether the layers go into that mode; a frozen BatchNorm may stay in eval mode."""
+    """Set the mode; returns whether all layers took it, since a frozen BatchNorm may stay in eval mode."""
     for layer in layers:
         layer.train(training)
     return all(layer.training == training for layer in layers)

@@ -1,7 +1,8 @@
-"""What a foreign layer computes: a twin made of layers of ours that holds its parameters and gives what it gives.
+"""Recognize the normalizer that a foreign layer computes, as a twin of torch or normscope layers.
 
-A class of torch or of ours is known. A subclass with a forward of its own (LayerNorm2d, BatchNormAct2d), and a module
-that is none of ours at all (RMSNorm, by hand), are asked on a probe; where no twin agrees there is a reason instead.
+Normalizers of torch and normscope are known by their class. A subclass with a forward of its own (LayerNorm2d,
+BatchNormAct2d), or a module of another class (an RMSNorm written by hand), is run on probe inputs. If a twin gives the
+same outputs, the layer counts as that twin; otherwise there is a reason why not.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ _NAMED_NONE = re.compile(r"No([A-Z][a-z]+)?Norm")
 
 @dataclass(frozen=True)
 class Recognized:
-    """A layer taken for its `twin`, or left for a `reason`; `formula`: what it was found to compute, in words."""
+    """The `twin` of a layer with its `formula` in words, or the `reason` why there is none."""
 
     twin: nn.Module | None
     formula: str = ""
@@ -33,7 +34,7 @@ class Recognized:
 
 
 def known(layer: nn.Module) -> bool:
-    """Whether `layer` is a normalizer whose class says what it computes."""
+    """Whether `layer` is a normalizer of torch or normscope with an unchanged forward."""
     if isinstance(layer, Wrapper):
         return True
     if not isinstance(layer, NORM_LAYERS) or parametrize.is_parametrized(layer):
@@ -44,14 +45,14 @@ def known(layer: nn.Module) -> bool:
 
 
 def named_like_a_norm(layer: nn.Module) -> bool:
-    """Whether the class is called one; what normalizes weights (torch's weight_norm) is none."""
+    """Whether the name of the class is that of a normalizer; weight normalization does not count."""
     name = type(layer).__name__
     called = bool(_NAMED_NORM.search(name)) and not _NAMED_NONE.search(name)
     return called and not type(layer).__module__.startswith("torch.nn.utils.")
 
 
 def could_be_one(layer: nn.Module) -> bool:
-    """Whether a layer of another class holds what a normalizer holds: vectors of one size, no layers with weights."""
+    """Whether a layer of another class holds parameters as a normalizer does: vectors of one size, no weight layers."""
     if type(layer).__module__.startswith(("torch.nn.", "normscope.")):
         return False
     sizes = {p.numel() for p in layer.parameters(recurse=False) if p is not None}
@@ -62,9 +63,11 @@ def could_be_one(layer: nn.Module) -> bool:
 
 
 def recognize(layer: nn.Module, modes: tuple[bool, ...] = (True, False)) -> Recognized | None:
-    """The twin of a foreign layer or why there is none; None where nothing says that it is a normalizer.
+    """The twin of a foreign layer, or the reason why there is none; None if nothing suggests a normalizer.
 
-    modes: in which it has to agree with a subclass, train (True) and eval (False).
+    Args:
+        layer: a layer of another class than torch's and normscope's normalizers.
+        modes: the modes in which a twin must agree with a subclass: train (True) and eval (False).
     """
     subclass = isinstance(layer, NORM_LAYERS)
     suspected = subclass or named_like_a_norm(layer)
@@ -73,32 +76,32 @@ def recognize(layer: nn.Module, modes: tuple[bool, ...] = (True, False)) -> Reco
         return Recognized(None, reason=closed)
     try:
         with probing.quiet():
-            found = _of_subclass(layer, modes) if subclass else None
+            recognized = _of_subclass(layer, modes) if subclass else None
             if not isinstance(layer, nn.modules.batchnorm._NormBase):
-                found = found or _by_fit(layer, suspected)
-            if found is not None and found.twin is not None and _takes_both(layer):
+                recognized = recognized or _by_fit(layer, suspected)
+            if recognized is not None and recognized.twin is not None and _takes_both(layer):
                 both = "it takes channels last in inputs of some rank and second in others, and no layer here does both"
                 return Recognized(None, reason=both)
     except probing.NoCopy as error:
         holds = any(True for _ in layer.parameters())
         return Recognized(None, reason=str(error)) if suspected or holds else None
-    if found is not None and closed:
+    if recognized is not None and closed:
         return Recognized(None, reason=closed)
-    if found is None and suspected:
+    if recognized is None and suspected:
         said = f"is not what {base_of(type(layer)).__name__} computes" if subclass else "is no normalization known here"
         return Recognized(None, reason=f"what its class {type(layer).__name__} computes {said}")
-    return found
+    return recognized
 
 
 def has_frozen_statistics(layer: nn.Module) -> bool:
-    """Whether a layer that is no BatchNorm holds the buffers of one, as a frozen BatchNorm does."""
+    """Whether a layer of another class holds BatchNorm's buffers, as a frozen BatchNorm does."""
     if isinstance(layer, NORM_LAYERS):
         return False
     return all(isinstance(layer._buffers.get(name), Tensor) for name in ("running_mean", "running_var"))
 
 
 def recognize_in_eval(layer: nn.Module) -> Recognized | None:
-    """The BatchNorm that a frozen one is, alone or followed by its children, whatever mode it is in."""
+    """The eval-mode BatchNorm that a frozen BatchNorm computes in every mode, alone or followed by its children."""
     mean = layer.running_mean
     assert isinstance(mean, Tensor)
     eps, affine = getattr(layer, "eps", 1e-5), [getattr(layer, name, None) for name in ("weight", "bias")]
@@ -106,7 +109,7 @@ def recognize_in_eval(layer: nn.Module) -> Recognized | None:
     plain.running_mean, plain.running_var = mean.flatten(), layer.running_var.flatten()  # type: ignore[operator]
     for name, tensor in zip(("weight", "bias"), affine, strict=True):
         if isinstance(tensor, Tensor) and tensor.numel() == mean.numel():
-            # As buffers: a probe gives parameters other values, and the frozen layer's are buffers.
+            # Registered as buffers: a probe changes the values of parameters, and the frozen layer's are buffers.
             del plain._parameters[name]
             plain.register_buffer(name, tensor.detach().flatten())
     after = dict(layer.named_children())
@@ -118,14 +121,17 @@ def recognize_in_eval(layer: nn.Module) -> Recognized | None:
 
 
 def _takes_both(layer: nn.Module) -> bool:
-    """Asked of a layer over channels alone, by its vectors; one without takes inputs of any size."""
+    """Whether a layer over channels alone takes them last in some inputs and second in others.
+
+    The number of channels is that of the layer's vectors; a layer without vectors takes any number, and is not tested.
+    """
     over_channels = not isinstance(layer, (nn.modules.batchnorm._NormBase, nn.GroupNorm))
     vectors = {tensor.numel() for tensor in (*layer.parameters(), *layer.buffers())} - {1}
     return over_channels and any(probing.takes_both(layer, channels) for channels in vectors)
 
 
 def _of_subclass(layer: nn.Module, modes: tuple[bool, ...]) -> Recognized | None:
-    """What its base computes, over the last dimension or at each position, alone or followed by its children."""
+    """The twin of a subclass: its base class over the last dimension or at each position, with or without children."""
     after = dict(layer.named_children())
     for plain, channels, last in of_bases(layer):
         for twin in alone_or_followed(plain, after):
@@ -139,7 +145,7 @@ def _of_subclass(layer: nn.Module, modes: tuple[bool, ...]) -> Recognized | None
 
 
 def _closed(layer: nn.Module) -> str:
-    """Why a layer cannot be asked by giving it one tensor."""
+    """The reason why a layer cannot be probed with one tensor; "" if it can."""
     if "Lazy" in type(layer).__name__ and not any(True for _ in layer.parameters()):
         return "it does not know its channels yet; run one batch first"
     if any(parametrize.is_parametrized(module) for module in layer.modules()):
@@ -154,7 +160,7 @@ def _closed(layer: nn.Module) -> str:
 
 
 def _by_fit(layer: nn.Module, suspected: bool) -> Recognized | None:
-    """The twin by the formula that fits, for each number of channels that the layer could have."""
+    """The twin by the formula that fits the layer's outputs, for each number of channels the layer may have."""
     for channels in _channels(layer):
         for last in (False, True):
             (copied,) = probing.copies(layer)
@@ -177,7 +183,7 @@ def _by_fit(layer: nn.Module, suspected: bool) -> Recognized | None:
 
 
 def _channels(layer: nn.Module) -> list[int]:
-    """Numbers of channels that the parameters have, or those that attributes without parameters may stand for."""
+    """Possible numbers of channels: sizes of the parameters or, without parameters, numbers among the attributes."""
     sizes = {tensor.numel() for tensor in (*layer.parameters(), *layer.buffers())} - {1}
     if sizes:
         return [*sizes]
@@ -188,7 +194,7 @@ def _channels(layer: nn.Module) -> list[int]:
         if isinstance(value, (tuple, list)) and len(value) == 1:
             (value,) = value
         if isinstance(value, float) and math.isfinite(value) and value > 0:
-            # The square root of their number, or one over it.
+            # The attribute may be the square root of the number of channels, or one over it.
             square = value**2 if value > 1 else value**-2
             value = round(square) if math.isclose(square, round(square), rel_tol=1e-6) else 0
         if isinstance(value, int) and 1 < value <= 2**16:
@@ -197,7 +203,7 @@ def _channels(layer: nn.Module) -> list[int]:
 
 
 def _tied_to(layer: nn.Module, channels: int, last: bool) -> bool:
-    """Whether the layer is for this number of channels only; one with vectors is."""
+    """Whether the layer works for this number of channels only, as a layer with vectors does."""
     if any(p.numel() == channels for p in layer.parameters()):
         return True
     (copied,) = probing.copies(layer)

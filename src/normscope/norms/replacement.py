@@ -1,4 +1,4 @@
-"""A layer of another kind for a normalizer, with the tensors of the old one that mean the same in both."""
+"""Build the layer that replaces a normalizer, with the old tensors that mean the same in both."""
 
 from typing import Any
 
@@ -10,14 +10,23 @@ from normscope.norms.lp import _LpLayer
 from normscope.norms.noisy import CovariateNoise
 from normscope.norms.wrappers import EachPosition, Followed, LastDim, OwnScale, core
 
-# What guards a norm against division by zero only: no eps for statistics over a batch, where it would amplify rounding.
+# An eps up to this size only guards against division by zero. It is not carried over to batch statistics, where so
+# small an eps would amplify rounding errors.
 _GUARD = 1e-20
 
 
 def replacement(
     model: nn.Module, name: str, old: nn.Module, to: str, options: dict[str, Any]
 ) -> tuple[nn.Module, tuple[str, ...]]:
-    """The new layer for `old`, a layer of torch's or ours, maybe in wrappers; and the names of the tensors it keeps."""
+    """The new layer for `old`, and the names of the old tensors it keeps.
+
+    Args:
+        model: the network.
+        name: the layer's name, for messages.
+        old: a layer of torch or normscope, possibly in wrappers.
+        to: the kind of the new layer.
+        options: arguments of the new layer's constructor.
+    """
     if isinstance(old, Followed):
         new, kept = replacement(model, name, old.norm, to, options)
         return _like(old, Followed(new, old.children_after)), kept
@@ -68,7 +77,7 @@ def _scaled(
         new.register_parameter("bias", None)
     if own is not None and to not in ("none", "noise"):
         weight, bias = own.named_affine
-        # "rms" has no bias, but one that had one is still the same kind.
+        # "rms" has no bias, but an RMSNorm layer that had one keeps it.
         new = OwnScale(new, weight, bias if to != "rms" or isinstance(source, RMSNorm) else None, own.offset)
         kept = tuple(new._parameters)
     return new, kept
@@ -104,7 +113,7 @@ def _dim(old: nn.Module) -> int | None:
 
 
 def _arguments(old: nn.Module, to: str, fallback: Tensor) -> dict[str, Any]:
-    """Constructor arguments that mean the same in the old layer and the new one."""
+    """The constructor arguments of the old layer that mean the same in the new one."""
     tensors = [*old.parameters(), *(b for b in old.buffers() if b.is_floating_point())]
     like = tensors[0] if tensors else fallback
     arguments: dict[str, Any] = {"device": like.device}

@@ -1,4 +1,4 @@
-"""Another normalizer in the same network: the controlled comparison, on any module."""
+"""Replace all normalizers of a network by another kind, for a controlled comparison."""
 
 import warnings
 from collections.abc import Iterable, Mapping
@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from normscope.choices import check_choice
-from normscope.norms._places import also_held_by, replace
+from normscope.norms._layer_places import also_held_by, replace
+from normscope.norms.find_norms import find_norms
 from normscope.norms.kinds import NORM_NAMES
-from normscope.norms.normalizers_of import find_norms
 from normscope.norms.recognition import known
 from normscope.norms.replacement import replacement
 from normscope.norms.wrappers import Wrapper
@@ -19,9 +19,10 @@ from normscope.norms.wrappers import Wrapper
 
 @dataclass(frozen=True)
 class Swap:
-    """One layer exchanged: where it was, what it was and is, which of its tensors are still in use.
+    """One exchanged layer.
 
-    taken_for: what a layer that is none of torch's or ours was found to compute, or "".
+    name: where the layer is. old, new: class before and after. kept: names of the old tensors that are still in use.
+    taken_for: the formula found for a layer of another class than torch's and normscope's, or "".
     """
 
     name: str
@@ -37,7 +38,7 @@ class Swap:
 
 
 class Swaps(list[Swap]):
-    """The layers exchanged; `left` names those that stay as they were, with the reason. `print` says both in words."""
+    """The exchanged layers; `left` maps the names of unchanged layers to the reason. `print` shows both in words."""
 
     def __init__(self, swaps: Iterable[Swap], left: Mapping[str, str]) -> None:
         super().__init__(swaps)
@@ -51,26 +52,36 @@ class Swaps(list[Swap]):
 
 
 def swap_norms(model: nn.Module, to: str, **options: Any) -> Swaps:
-    """Replaces every normalizer of `model`, in place, and says what was swapped and what was left.
+    """Replace every normalizer of `model` in place by the kind `to`.
 
-    Sources: BatchNorm, InstanceNorm, GroupNorm, LayerNorm and RMSNorm of torch, and the layers here; besides, layers of
-    other classes that compute one of these on a probe, such as the RMSNorm of a language model, ConvNeXt's LayerNorm2d
-    or a BatchNorm with an activation inside. A layer that looks like a normalizer and computes none of these stays as
-    it is: the result's `left` and a warning name it with the reason. A normalization that a forward computes without
-    a module for it is not seen.
+    Replaced are BatchNorm, InstanceNorm, GroupNorm, LayerNorm and RMSNorm of torch and the layers of normscope. Layers
+    of other classes are replaced if they compute one of these on probe inputs: the RMSNorm of a language model,
+    ConvNeXt's LayerNorm2d, a BatchNorm with an activation inside. A layer that looks like a normalizer and computes
+    none of these stays as it is; the result's `left` and a warning name it with the reason. A normalization that a
+    forward computes without a module is not found.
 
-    The affine parameters stay the very same objects (an optimizer that holds them goes on) where the new layer has them
-    per channel, as the old had; running statistics stay between "batch" and "noisy". "none" and "noise" have no
-    affine part: a layer before them that was built without a bias then has none. A layer over the last
-    dimension (LayerNorm(C)) takes batch statistics over all positions. One that took each position of (N, C, *space)
-    for itself (LayerNorm2d) goes on so with "layer", "group" and "rms". Hooks stay with the old layers. If a layer of
-    torch or of ours cannot be swapped, none is.
+    Parameters: if old and new layer both have an affine part per channel, the parameters stay the same objects, so an
+    optimizer that holds them keeps working. Running statistics are kept between "batch" and "noisy". "none" and "noise"
+    have no affine part: if the layer before was built without a bias, the network then has no bias there.
+
+    Statistics: for a layer over the last dimension (LayerNorm(C)), batch statistics run over all positions. A layer
+    that normalizes each position of (N, C, *space) by itself (LayerNorm2d) still does so with "layer", "group" and
+    "rms".
+
+    Hooks stay with the old layers. If a layer of torch or normscope cannot be replaced, no layer is.
 
     Args:
         model: any module; a normalizer used in two places stays one layer in two places.
         to: none, batch, layer, group, instance, rms, l1, l2, linf, noisy or noise.
-        options: for the new layers, e.g. eps=, momentum=, groups=, centered=, sync=. seed= is one for the model;
-            every noise draws its own from it.
+        options: for the new layers, e.g. eps=, momentum=, groups=, centered=, sync=. seed= is one seed for the model;
+            every noise layer draws its own seed from it.
+
+    Returns:
+        The exchanged layers, and the unchanged ones with the reason.
+
+    Raises:
+        ValueError: the model has no normalizer, is one itself, or holds one where it cannot be replaced.
+        TypeError: an option that the new layer does not take.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))
@@ -117,7 +128,7 @@ def swap_norms(model: nn.Module, to: str, **options: Any) -> Swaps:
 def _nothing_to_swap(model: nn.Module, left: dict[str, str]) -> str:
     said = f"{type(model).__name__} has no normalizer to swap"
     if left:
-        return f"{said}. Looked at and left: {_listed(left)}."
+        return f"{said}. Examined and left: {_listed(left)}."
     return (
         f"{said}: no module in it is a normalization layer, by its class or by what it computes. A normalization that "
         "a forward computes without a module is not seen; make it a module."
@@ -125,14 +136,14 @@ def _nothing_to_swap(model: nn.Module, left: dict[str, str]) -> str:
 
 
 def _listed(left: dict[str, str]) -> str:
-    """Each reason once, with the first layer that it holds for."""
-    names = {why: [name for name, other in left.items() if other == why] for why in left.values()}
-    more = {why: f" and {len(found) - 1} more" * (len(found) > 1) for why, found in names.items()}
-    return "; ".join(f"{found[0]}{more[why]} ({why})" for why, found in names.items())
+    """Each reason once, with the name of the first layer it applies to and the number of others."""
+    by_reason = {why: [name for name, other in left.items() if other == why] for why in left.values()}
+    more = {why: f" and {len(names) - 1} more" * (len(names) > 1) for why, names in by_reason.items()}
+    return "; ".join(f"{names[0]}{more[why]} ({why})" for why, names in by_reason.items())
 
 
 def _seeds(seed: int, n: int) -> list[int]:
-    """One per layer: with a common seed all layers would shift together."""
+    """One seed for each layer: with a common seed all layers would shift together."""
     generator = torch.Generator().manual_seed(seed)
     seeds: list[int] = torch.randint(2**62, (n,), generator=generator).tolist()
     return seeds
@@ -145,7 +156,7 @@ def _describe(layer: nn.Module) -> str:
 def _check_place(model: nn.Module, name: str, old: nn.Module) -> None:
     if holder := also_held_by(model, old):
         raise ValueError(
-            f"{name} is also held in the plain container {holder}, which would go on using it. Make that an "
+            f"{name} is also held in the plain container {holder}, which would keep the old layer. Make that an "
             "nn.ModuleList or nn.ModuleDict, or take the layer out of it."
         )
     if known(old) and "Lazy" in type(old).__name__:

@@ -1,4 +1,4 @@
-"""Twins of foreign layers: the layers of ours that would compute the same, with the very same parameters."""
+"""Twins: layers of torch or normscope that compute the same as a foreign layer, with the same parameter objects."""
 
 from collections.abc import Iterator
 
@@ -11,18 +11,18 @@ from normscope.norms.wrappers import EachPosition, Followed, LastDim, OwnScale, 
 
 
 def base_of(kind: type[nn.Module]) -> type[nn.Module]:
-    """The class of torch or of ours that a normalizer's class is or comes from."""
+    """The class of torch or normscope that a normalizer's class is or derives from."""
     return next(cls for cls in kind.__mro__ if cls.__module__.startswith(("torch.nn.", "normscope.")))
 
 
 def alone_or_followed(plain: nn.Module, after: dict[str, nn.Module]) -> list[nn.Module]:
-    """`plain`, and with the children of the layer after it."""
+    """Two candidates: `plain` alone, and `plain` followed by the layer's children (dropout, activation)."""
     fits = after and after.keys().isdisjoint(("norm", "after"))
     return [plain, Followed(plain, after)] if fits else [plain]
 
 
 def of_bases(layer: nn.Module) -> Iterator[tuple[nn.Module, int, bool]]:
-    """What the base of a subclass computes: the twin, its channels, and whether they are last."""
+    """Candidates for a subclass of a known normalizer: twin, number of channels, whether channels are last."""
     plain = _as(base_of(type(layer)), layer)
     if not isinstance(layer, (nn.LayerNorm, nn.RMSNorm)):
         channels = layer.num_channels if isinstance(layer, nn.GroupNorm) else layer.num_features
@@ -53,7 +53,7 @@ def _at_each_position(layer: nn.LayerNorm | nn.RMSNorm) -> nn.Module:
         norm = nn.GroupNorm(1, channels, layer.eps, layer.weight is not None)
         norm.register_parameter("bias", layer.bias)
     else:
-        # torch's default is that of the dtype it meets.
+        # torch's RMSNorm without eps takes that of the input's dtype.
         like = torch.float32 if layer.weight is None else layer.weight.dtype
         eps = torch.finfo(like).eps if layer.eps is None else layer.eps
         norm = RMSNorm(channels, eps, layer.weight is not None)
@@ -88,7 +88,7 @@ def of_formula(layer: nn.Module, channels: int, formula: Formula) -> nn.Module:
 
 
 def set_mode(twin: nn.Module, training: bool) -> nn.Module:
-    """Train or eval mode for what is new in a twin; children that it took over keep theirs."""
+    """Set train or eval mode for the new parts of a twin; children taken over from the layer keep their mode."""
     part = twin
     while isinstance(part, Wrapper):
         part.training = training

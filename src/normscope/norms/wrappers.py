@@ -1,4 +1,4 @@
-"""Layers of ours in places made for other layers: channels elsewhere, a scale of another form, an activation inside."""
+"""Wrappers that fit a normalizer to another layer's inputs: channels last, a scale of another form, an activation."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from normscope.norms.kinds import Identity
 
 
 class Wrapper(nn.Module):
-    """A normalizer `norm` for (N, C, *space), and what its place asks for besides."""
+    """A normalizer `norm` for (N, C, *space), with an adaptation to the layer it replaces."""
 
     norm: nn.Module
 
@@ -20,14 +20,14 @@ class Wrapper(nn.Module):
 
 
 class Placed(Wrapper):
-    """A wrapper whose weight and bias are those of its normalizer, for forwards that ask a layer for its dtype."""
+    """A wrapper with the weight and bias of its normalizer, for forwards that read a layer's dtype from its weight."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.norm, name) if name in ("weight", "bias") else super().__getattr__(name)
 
 
 class LastDim(Placed):
-    """A channel-second normalizer for inputs (..., C) with channels last, every position a sample."""
+    """A normalizer for inputs (..., C) with channels last; every position counts as a sample."""
 
     eps = Identity.eps
 
@@ -37,7 +37,7 @@ class LastDim(Placed):
 
 
 class EachPosition(Placed):
-    """A normalizer for inputs (N, C, *space), every position of space a sample: LayerNorm as ConvNeXt applies it."""
+    """A normalizer for inputs (N, C, *space) in which every position counts as a sample, as in ConvNeXt's LayerNorm."""
 
     def forward(self, x: Tensor) -> Tensor:
         last = x.movedim(1, -1)
@@ -46,10 +46,11 @@ class EachPosition(Placed):
 
 
 class OwnScale(Wrapper):
-    """A normalizer without affine part, then y (offset + weight) + bias, of C values in any shape or of one.
+    """A normalizer without affine part, followed by y (offset + weight) + bias.
 
-    Gemma's weight acts as 1 + weight; others have the shape (C, 1, 1). The parameters stay the same objects under their
-    own names, so that an optimizer and a checkpoint go on. The noise of "noisy" comes after the scale.
+    weight and bias have C values in any shape, or one value: Gemma's weight acts as 1 + weight, others have the shape
+    (C, 1, 1). The parameters stay the same objects under their own names, so optimizers and checkpoints keep working.
+    The noise of "noisy" is applied after the scale.
     """
 
     def __init__(
@@ -88,9 +89,9 @@ class OwnScale(Wrapper):
 
 
 class Followed(Placed):
-    """A normalizer, then the children of the layer it replaces: dropout and activation of BatchNormAct2d.
+    """A normalizer, then the children of the layer it replaces, such as dropout and activation of BatchNormAct2d.
 
-    They may work in place: what takes the place of `norm` gives a new tensor.
+    The children may work in place, so `norm` must return a new tensor.
     """
 
     def __init__(self, norm: nn.Module, after: Mapping[str, nn.Module]) -> None:
@@ -101,6 +102,7 @@ class Followed(Placed):
 
     @property
     def children_after(self) -> dict[str, nn.Module]:
+        """The children by name, in the order they are applied."""
         return {name: self.get_submodule(name) for name in self.after}
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Phase diagrams: hundreds of networks trained at once, resumable, here or on a Ray cluster."""
+"""Sweeps: train hundreds of networks at once, resumable, on this machine or on a Ray cluster; phase diagrams."""
 
 from normscope.sweeping.boundary import Distance, Edge
 from normscope.sweeping.checks import PlanError

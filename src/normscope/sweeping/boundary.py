@@ -6,11 +6,11 @@ For each value of the axis, over the learning rates trained there:
     diverges      the next rate: the first at which some seed diverged
     eta           sqrt(survives diverges), known to +- half of log10(diverges / survives) decades
     any_survives  the largest rate at which at least one seed survived
-    rises         the rate from which on some seed's loss rose above its start after the first steps (`settling`); a
-                  rate that is so small that batches differ by more than training gains is none
-    best          the rate of least test loss, averaged over seeds that all survived
+    rises         the smallest rate from which on, at every rate, the loss of some seed rose above its start after the
+                  first steps (`settling`); rises at smaller rates come from differences between batches
+    best          the rate with the smallest test loss, averaged over the seeds, if all of them survived
 
-The distance of a rung is log10(eta / eta*), positive where training survives beyond what the rung says.
+The distance of a prediction or measurement is log10(eta / eta*), positive if training survives beyond its eta*.
 """
 
 import math
@@ -25,11 +25,11 @@ from normscope.sweeping.plan import Cell, Plan
 
 @dataclass(frozen=True)
 class Edge:
-    """The boundary at one value of the axis; nan where the grid does not reach it.
+    """The boundary at one value of the axis; nan if the grid does not reach it.
 
-    resolution: half the distance, in decades, of the two rates that enclose it; any_resolution, rises_resolution and
-    best_resolution: half the distance of those rates to the next one above, below, and on either side (the mean).
-    gaps: rates above `survives` at which all seeds survived again.
+    resolution: half the distance, in decades, between the two rates that enclose the boundary. any_resolution,
+    rises_resolution, best_resolution: half the distance from those rates to the next one above, to the next one below,
+    and the mean of both. gaps: number of rates above `survives` at which all seeds survived again.
     """
 
     value: float
@@ -46,18 +46,21 @@ class Edge:
 
     @property
     def eta(self) -> float:
+        """The geometric mean of the two rates that enclose the boundary."""
         return math.sqrt(self.survives * self.diverges)
 
     @property
     def resolution(self) -> float:
+        """Half the distance, in decades, between the two rates that enclose the boundary."""
         return 0.5 * math.log10(self.diverges / self.survives)
 
 
 @dataclass(frozen=True)
 class Distance:
-    """How far a line lies from the boundary, in decades: log10(eta / eta*), by value; median and worst by size.
+    """The distance of a line from the boundary, in decades: log10(eta / eta*).
 
-    best: log10(best rate / eta*), by value. n: values at which both are known.
+    by_value: the distance at each value. median: of all values. worst: the one of largest size. best: log10(best rate /
+    eta*) at each value. n: number of values at which both the line and the boundary are known.
     """
 
     name: str
@@ -71,19 +74,19 @@ class Distance:
 def edges(outcomes: Iterable[Outcome]) -> list[Edge]:
     """The boundary at every value, by rising value."""
     by_value: dict[float, dict[float, list[Outcome]]] = {}
-    for found in outcomes:
-        by_value.setdefault(found.cell.value, {}).setdefault(found.cell.lr, []).append(found)
+    for outcome in outcomes:
+        by_value.setdefault(outcome.cell.value, {}).setdefault(outcome.cell.lr, []).append(outcome)
     return [_edge(value, dict(sorted(by_value[value].items()))) for value in sorted(by_value)]
 
 
 def _edge(value: float, by_rate: dict[float, list[Outcome]]) -> Edge:
     rates = list(by_rate)
-    whole = [rate for rate in rates if all(found.survived for found in by_rate[rate])]
+    whole = [rate for rate in rates if all(outcome.survived for outcome in by_rate[rate])]
     unbroken = [rate for rate, _ in takewhile(lambda pair: pair[0] == pair[1], zip(rates, whole, strict=False))]
-    some = [rate for rate in rates if any(found.survived for found in by_rate[rate])]
-    calm = [i for i, rate in enumerate(rates) if all(found.rose_at is None for found in by_rate[rate])]
+    some = [rate for rate in rates if any(outcome.survived for outcome in by_rate[rate])]
+    calm = [i for i, rate in enumerate(rates) if all(outcome.rose_at is None for outcome in by_rate[rate])]
     risen = rates[calm[-1] + 1 :] if calm else rates
-    tests = {rate: _mean(found.test_loss[-1] for found in by_rate[rate]) for rate in whole}
+    tests = {rate: _mean(outcome.test_loss[-1] for outcome in by_rate[rate]) for rate in whole}
     tests = {rate: loss for rate, loss in tests.items() if math.isfinite(loss)}
     best = min(tests, key=lambda rate: tests[rate]) if tests else math.nan
     return Edge(
@@ -107,16 +110,19 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def _spacing(rates: list[float], rate: list[float], *, above: bool = False, below: bool = False) -> float:
-    """Half the distance in decades of a rate from its neighbours, the mean of both; nan where it or they are not."""
-    places = [rates.index(found) for found in rate]
+    """Half the distance, in decades, from a rate to its neighbours above and below (the mean of both).
+
+    `rate` holds one rate or none; nan if there is no rate or no neighbour.
+    """
+    places = [rates.index(only) for only in rate]
     near = [0.5 * math.log10(rates[i] / rates[i - 1]) for i in places if below and i > 0]
     near += [0.5 * math.log10(rates[i + 1] / rates[i]) for i in places if above and i + 1 < len(rates)]
     return sum(near) / len(near) if near else math.nan
 
 
-def distance(name: str, found: Iterable[Edge], line: Mapping[float, float]) -> Distance:
-    """Of the boundary from a line given as value -> eta*; where that is no positive number, there is no distance."""
-    listed = [edge for edge in found if 0 < line.get(edge.value, 0) < math.inf]
+def distance(name: str, boundary: Iterable[Edge], line: Mapping[float, float]) -> Distance:
+    """The distance of the boundary from a line given as value -> eta*; values without a positive eta* are left out."""
+    listed = [edge for edge in boundary if 0 < line.get(edge.value, 0) < math.inf]
     apart = {e.value: math.log10(e.eta / line[e.value]) for e in listed if math.isfinite(e.eta)}
     best = {e.value: math.log10(e.best / line[e.value]) for e in listed if math.isfinite(e.best)}
     return Distance(
@@ -130,12 +136,12 @@ def distance(name: str, found: Iterable[Edge], line: Mapping[float, float]) -> D
 
 
 def refinement(plan: Plan, outcomes: Iterable[Outcome]) -> list[Cell]:
-    """The first round of bisection that is not trained whole: half way, in decades, between the enclosing rates.
+    """The cells of the first round of bisection that is not complete: half way, in decades, between enclosing rates.
 
-    Rounds are gone through from the grid on, so that a sweep that was interrupted in one goes on with that round, and
-    not with one that would follow from those of its cells that happen to be done.
+    The rounds are repeated from the grid on. So an interrupted sweep continues the round in which it stopped, and does
+    not start a round that depends on which cells happen to be done.
     """
-    done = {found.cell: found for found in outcomes}
+    done = {outcome.cell: outcome for outcome in outcomes}
     known = {cell: done[cell] for cell in plan.cells()}
     while True:
         middles = [cell for cell in _middles(plan, known.values()) if cell not in known]
@@ -145,7 +151,7 @@ def refinement(plan: Plan, outcomes: Iterable[Outcome]) -> list[Cell]:
 
 
 def _middles(plan: Plan, outcomes: Iterable[Outcome]) -> list[Cell]:
-    """Where the rates that enclose the boundary are too far apart; rates are told apart by twelve digits."""
+    """New cells between enclosing rates that are more than `bisect` decades apart; rates have twelve digits."""
     halfway = []
     for edge in edges(outcomes):
         if math.log10(edge.diverges / edge.survives) > plan.bisect * (1 + 1e-9):

@@ -1,4 +1,4 @@
-"""What can be wrong with a plan: all of it is named at once, before anything trains."""
+"""Check a plan and report all its mistakes at once, before anything trains."""
 
 import json
 import math
@@ -16,13 +16,13 @@ from normscope.messages import brief, quoted
 LOSS_NAMES = ("half_mse", "half_sse", "cross_entropy")
 DTYPES = ("float32", "float64")
 MODEL_NAMES = tuple(name for name in models.__all__ if name[0].isupper())
-# More is no sweep but a slip, and would fill the memory before it trains. Powers up to the square stay finite.
+# Larger grids are taken for a mistake: they would fill the memory. Numbers up to LARGEST have finite squares.
 MOST_CELLS, MOST_THREADS, LARGEST = 1_000_000, 1024, 1e100
 DATA_NAMES = ("digits", "gaussian", "mnist", "cifar10")
 
 
 class PlanError(ValueError):
-    """Every mistake of a plan, in one message."""
+    """A plan has mistakes; the message lists all of them."""
 
     def __init__(self, mistakes: Sequence[str]) -> None:
         super().__init__("\n- ".join(["The plan cannot be trained:", *mistakes]))
@@ -30,7 +30,7 @@ class PlanError(ValueError):
 
 
 def mistakes(plan: Any) -> Iterator[str]:
-    """What is wrong with the numbers and names of a `Plan`, one sentence each."""
+    """The mistakes in the numbers and names of a `Plan`, one sentence each."""
     yield from _numbers("learning_rates", plan.learning_rates, lambda x: 0 < x < math.inf, "positive and finite")
     allowed, words = _axis_range(plan.axis)
     yield from _numbers(f"values (of {plan.axis})", plan.values, allowed, words)
@@ -41,17 +41,17 @@ def mistakes(plan: Any) -> Iterator[str]:
     grids = [len(part) for part in (plan.learning_rates, plan.values, plan.seeds) if isinstance(part, tuple)]
     if math.prod(grids) > MOST_CELLS:
         yield f"the grid has {math.prod(grids):,} trainings, and a plan at most {MOST_CELLS:,}. Split it into several."
-    ways = {"compile": ("auto", "always", "never"), "mode": ("auto", "stacked", "looped")}
-    for name, options in ({"loss": LOSS_NAMES, "dtype": DTYPES} | ways).items():
-        yield from said(partial(check_choice, name, getattr(plan, name), options))
+    choices = {"compile": ("auto", "always", "never"), "mode": ("auto", "stacked", "looped")}
+    for name, options in ({"loss": LOSS_NAMES, "dtype": DTYPES} | choices).items():
+        yield from error_of(partial(check_choice, name, getattr(plan, name), options))
     for name, known in (("model", MODEL_NAMES), ("data", DATA_NAMES)):
         value = getattr(plan, name)
         if isinstance(value, str) and value and ":" not in value:
-            yield from said(partial(check_choice, name, value, (*known, "path.py:name")))
+            yield from error_of(partial(check_choice, name, value, (*known, "path.py:name")))
     for name, low, high in (("momentum", 0, 1), ("weight_decay", 0, math.inf), ("bisect", 0, math.inf)):
         number = getattr(plan, name)
         if not is_number(number) or not low <= number < high:
-            yield f"{name} lies in [{low}, {high}); got {quoted(number)}."
+            yield f"{name} must lie in [{low}, {high}); got {quoted(number)}."
     if not is_number(plan.explode) or not 1 < plan.explode < math.inf:
         yield f"explode is a finite multiple of the first loss, above 1; got {quoted(plan.explode)}."
     most = {"threads": MOST_THREADS}
@@ -75,8 +75,8 @@ def mistakes(plan: Any) -> Iterator[str]:
             yield f"arguments must not hold {name}: it comes from {set_elsewhere[name]}."
 
 
-def said(check: Callable[[], Any]) -> Iterator[str]:
-    """The message of a check that raises."""
+def error_of(check: Callable[[], Any]) -> Iterator[str]:
+    """The message of a check that raises a ValueError; nothing if it passes."""
     try:
         check()
     except ValueError as error:
@@ -110,7 +110,7 @@ def _numbers(
 
 
 def is_number(x: Any, integer: bool = False) -> bool:
-    """Whether a Python or numpy number, small enough for a float."""
+    """Whether `x` is a Python or NumPy number (not nan) that fits into a float."""
     try:
         return isinstance(x, Integral if integer else Real) and not isinstance(x, bool) and float(x) == float(x)
     except OverflowError:

@@ -1,8 +1,8 @@
-"""Groups of cells as tasks of a Ray cluster; comes with the extra `ray`.
+"""An engine that trains groups of cells as tasks of a Ray cluster; needs the extra `ray`.
 
-A task declares the plan's threads as CPUs, and one GPU where it trains on one; Ray runs as many at once as it has room
-for and runs a task again whose worker has died. Workers build the plan themselves, once each, and send outcomes back;
-they need normscope, and data sets that have files under the same root. The caller alone writes the journal.
+A task declares the plan's threads as CPUs, and one GPU if it trains on a GPU. Ray runs as many tasks at once as have
+room, and repeats a task whose worker has died. Each worker builds the plan itself, once, and sends outcomes back. A
+worker needs normscope, and data sets with files need them under the same root. Only the caller writes the journal.
 """
 
 import json
@@ -25,13 +25,17 @@ from normscope.sweeping.trainer import Advance, Trainer, even_groups, most_membe
 
 
 class Ray:
-    """Joins the Ray this process is connected to, else the cluster at `address`, else starts one here until the end."""
+    """The Ray engine.
+
+    It uses the cluster this process is connected to, or the cluster at `address`; without both, it starts Ray on this
+    machine and stops it at the end.
+    """
 
     def __init__(
         self, plan: Plan, *, device: str, root: str | os.PathLike[str] | None = None, address: str | None = None
     ) -> None:
         self._ray = need("ray", "ray")
-        # Mistakes are said here, before a cluster is asked for anything; it need not have this machine's device.
+        # Mistakes in the plan are reported here, before Ray starts; on the CPU, since this machine may lack the device.
         prepare(plan, root, torch.device("cpu"))
         self._plan, self._device, self._root = plan, device, None if root is None else str(root)
         self._needs = {"CPU": plan.threads, "GPU": int(device.startswith("cuda"))}
@@ -43,11 +47,11 @@ class Ray:
         self._check_room(here=self._started and address is None)
 
     def _check_room(self, *, here: bool) -> None:
-        """A task that fits nowhere waits for ever: refused on a Ray of this machine, said where a cluster may grow."""
+        """Raise if a task has no room on this machine; warn if it lacks room on a cluster, which may grow."""
         has = self._ray.cluster_resources()
         if all(has.get(what, 0) >= count for what, count in self._needs.items()):
             return
-        words = ", ".join(f"{count} {what} ({has.get(what, 0):g} there)" for what, count in self._needs.items())
+        words = ", ".join(f"{count} {what} ({has.get(what, 0):g} available)" for what, count in self._needs.items())
         if here:
             self.close()
             raise ValueError(
@@ -56,18 +60,20 @@ class Ray:
         warnings.warn(f"A group needs {words}; it waits until the cluster has grown.", stacklevel=4)
 
     def close(self) -> None:
+        """Cancel running tasks, and stop Ray if it was started here."""
         for task in self._running:
             self._ray.cancel(task)
         if self._started:
             self._ray.shutdown()
 
     def group_size(self, cells: int) -> int:
-        """The groups of `local`, so that both give the same bits; a worker out of memory halves its own."""
+        """The group size of `local`, so that both engines give the same bits; a worker halves it if out of memory."""
         return even_groups(cells, most_members(self._device))
 
     def run(
         self, groups: Sequence[Sequence[Cell]], size: int, began: Began, advance: Advance
     ) -> Iterator[list[Outcome]]:
+        """Train the groups as tasks; yields the outcomes of each group as it finishes."""
         needs = {"num_cpus": self._needs["CPU"], "num_gpus": self._needs["GPU"]}
         task = self._ray.remote(**needs, max_retries=3)(train_group)
         described = json.dumps(asdict(self._plan))
@@ -82,17 +88,17 @@ class Ray:
             yield self._ray.get(done)
 
     def _slots(self) -> int:
-        """Tasks that fit at once."""
+        """The number of tasks that can run at the same time."""
         has = self._ray.cluster_resources()
         return max(1, int(min(has.get(what, 0) / count for what, count in self._needs.items() if count)))
 
 
 def train_group(described: str, device: str, root: str | None, cells: Sequence[Cell], size: int) -> list[Outcome]:
-    """What a worker does."""
-    return [found for group in _trainer(described, device, root).train(cells, size=size) for found in group]
+    """The task of a worker: train one group of cells."""
+    return [outcome for group in _trainer(described, device, root).train(cells, size=size) for outcome in group]
 
 
 @lru_cache(maxsize=1)
 def _trainer(described: str, device: str, root: str | None) -> Trainer:
-    """Kept by the worker for its next group: data are read and steps compiled once."""
+    """The worker's trainer, cached for its next group, so that data are read and steps compiled once."""
     return Trainer(Plan.from_dict(json.loads(described)), device=device, root=root)

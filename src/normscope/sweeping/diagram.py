@@ -25,60 +25,63 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class PhaseDiagram(Reportable):
-    """What a plan's trainings did; `outcomes` by rising learning rate, value and seed."""
+    """The outcomes of a plan's trainings, sorted by learning rate, value and seed."""
 
     plan: Plan
     outcomes: tuple[Outcome, ...]
 
     def frame(self) -> "pd.DataFrame":
-        """One row a cell: lr, the axis, seed, initial_loss, diverged_at, rose_at, and the last epoch's numbers."""
+        """A table with one row a cell: lr, the axis, seed, initial_loss, diverged_at, rose_at, last epoch's numbers."""
         import pandas as pd
 
         rows = [
             {
-                "lr": found.cell.lr,
-                self.plan.axis: found.cell.value,
-                "seed": found.cell.seed,
-                "initial_loss": found.initial_loss,
-                "diverged_at": found.diverged_at,
-                "rose_at": found.rose_at,
-                "train_loss": found.train_loss[-1],
-                "train_accuracy": found.train_accuracy[-1],
-                "test_loss": found.test_loss[-1],
-                "test_accuracy": found.test_accuracy[-1],
-                "mode": found.mode,
+                "lr": outcome.cell.lr,
+                self.plan.axis: outcome.cell.value,
+                "seed": outcome.cell.seed,
+                "initial_loss": outcome.initial_loss,
+                "diverged_at": outcome.diverged_at,
+                "rose_at": outcome.rose_at,
+                "train_loss": outcome.train_loss[-1],
+                "train_accuracy": outcome.train_accuracy[-1],
+                "test_loss": outcome.test_loss[-1],
+                "test_accuracy": outcome.test_accuracy[-1],
+                "mode": outcome.mode,
             }
-            for found in self.outcomes
+            for outcome in self.outcomes
         ]
         return pd.DataFrame(rows).astype({"diverged_at": "Int64", "rose_at": "Int64"})
 
     def boundary(self) -> list[Edge]:
-        """Where training stops to converge, at every value of the axis."""
+        """The boundary between training that survives and training that diverges, at every value of the axis."""
         return edges(self.outcomes)
 
     def agreement(self, lines: Mapping[str, Mapping[float, float]]) -> dict[str, Distance]:
-        """Distances, in decades, of the boundary from lines given as name -> (value -> eta*)."""
-        found = self.boundary()
-        return {name: distance(name, found, line) for name, line in lines.items()}
+        """The distances, in decades, of the boundary from lines given as name -> (value -> eta*)."""
+        boundary = self.boundary()
+        return {name: distance(name, boundary, line) for name, line in lines.items()}
 
     def save(self, path: str | Path, *, lines: Mapping[str, Mapping[float, float]] | None = None) -> None:
-        """Compact JSON from which the figure can be drawn again: per cell lr, value, seed, divergence and curves."""
+        """Write compact JSON from which the figure can be drawn again; numbers have six digits.
+
+        Each cell has its learning rate, value, seed, step of divergence and curves. `lines` are stored with them.
+        """
         cells = [
             {
-                "lr": found.cell.lr,
-                "value": found.cell.value,
-                "seed": found.cell.seed,
-                "initial_loss": _short(found.initial_loss),
-                "diverged_at": found.diverged_at,
-                "rose_at": found.rose_at,
-                "train_loss": [_short(x) for x in found.train_loss],
-                "train_accuracy": [_short(x) for x in found.train_accuracy],
-                "test_loss": [_short(x) for x in found.test_loss],
-                "test_accuracy": [_short(x) for x in found.test_accuracy],
+                "lr": outcome.cell.lr,
+                "value": outcome.cell.value,
+                "seed": outcome.cell.seed,
+                "initial_loss": _short(outcome.initial_loss),
+                "diverged_at": outcome.diverged_at,
+                "rose_at": outcome.rose_at,
+                "train_loss": [_short(x) for x in outcome.train_loss],
+                "train_accuracy": [_short(x) for x in outcome.train_accuracy],
+                "test_loss": [_short(x) for x in outcome.test_loss],
+                "test_accuracy": [_short(x) for x in outcome.test_accuracy],
             }
-            for found in self.outcomes
+            for outcome in self.outcomes
         ]
-        modes = sorted({(found.mode, found.note, json.dumps(found.environment)) for found in self.outcomes})
+        modes = sorted({(outcome.mode, outcome.note, json.dumps(outcome.environment)) for outcome in self.outcomes})
         result = {
             "schema": SCHEMA,
             "plan": asdict(self.plan),
@@ -86,7 +89,7 @@ class PhaseDiagram(Reportable):
             "made": [{"mode": m, "note": n, "environment": json.loads(e)} for m, n, e in modes],
             "boundary": [asdict(edge) for edge in self.boundary()],
             "lines": {name: list(line.items()) for name, line in (lines or {}).items()},
-            "agreement": [asdict(found) for found in self.agreement(lines or {}).values()],
+            "agreement": [asdict(apart) for apart in self.agreement(lines or {}).values()],
             "command": command(),
         }
         head = json.dumps(plain(result), indent=1, allow_nan=False)
@@ -99,29 +102,35 @@ class PhaseDiagram(Reportable):
         return [phase_section("Phase diagram", self, lines or {})]
 
     def report(self, path: str | Path, *, lines: Mapping[str, Mapping[float, float]] | None = None) -> Path:
-        """Writes one HTML file that needs no network, with `lines` given as name -> (value -> eta*)."""
+        """Write one HTML file that needs no network, with `lines` given as name -> (value -> eta*)."""
         from normscope.report.page_file import write_report
 
         return write_report(self._sections(lines), path)
 
     @classmethod
     def load(cls, path: str | Path) -> "PhaseDiagram":
-        """From what `save` wrote; numbers there have six digits. The model and data that it names are not imported."""
+        """Read the file that `save` wrote; the model and the data it names are not imported.
+
+        Raises:
+            ValueError: the file is not a phase diagram of this version.
+        """
         try:
-            found = decode(StoredDiagram, read_json(path))
-            if found["schema"] != SCHEMA:
-                raise Misfit(f"it holds schema {found['schema']}; this normscope reads {SCHEMA}")
-            plan = Plan.as_it_ran(found["plan"], found["hash"])
-            made = found["made"][0] if found["made"] else {}
-            cells = [read_outcome(plan, cell | made, f"cells[{i}]") for i, cell in enumerate(found["cells"])]
+            stored = decode(StoredDiagram, read_json(path))
+            if stored["schema"] != SCHEMA:
+                raise Misfit(f"it holds schema {stored['schema']}; this normscope reads {SCHEMA}")
+            plan = Plan.as_it_ran(stored["plan"], stored["hash"])
+            made = stored["made"][0] if stored["made"] else {}
+            cells = [read_outcome(plan, cell | made, f"cells[{i}]") for i, cell in enumerate(stored["cells"])]
         except ValueError as error:
-            said = brief(" ".join(str(error).split()))
-            raise ValueError(f"{path} is no phase diagram of normscope's: {said}. Make it anew.") from error
+            reason = brief(" ".join(str(error).split()))
+            raise ValueError(
+                f"{path} is not a phase diagram of normscope: {reason}. Run the sweep again to write a new file."
+            ) from error
         return cls(plan, tuple(cells))
 
 
 class StoredDiagram(TypedDict):
-    """What `PhaseDiagram.save` writes, as far as it is read."""
+    """The parts of a file of `PhaseDiagram.save` that are read."""
 
     schema: int
     plan: dict[str, Any]
@@ -131,44 +140,47 @@ class StoredDiagram(TypedDict):
 
 
 class StoredLines(TypedDict):
-    """Lines with the command that made them, in a phase JSON or alone."""
+    """Lines with the command that made them, in a phase JSON or in a file of their own."""
 
     lines: dict[str, list[tuple[float, float]]]
     command: NotRequired[str]
 
 
 def stored_lines(path: str | Path) -> dict[str, dict[float, float]]:
-    """The lines that `PhaseDiagram.save` or `save_lines` was given."""
+    """The lines in a file of `PhaseDiagram.save` or `save_lines`, as name -> (value -> eta*)."""
     return {name: dict(line) for name, line in _lines(path)["lines"].items()}
 
 
 def _lines(path: str | Path) -> StoredLines:
     try:
-        found: StoredLines = decode(StoredLines, read_json(path))
+        stored: StoredLines = decode(StoredLines, read_json(path))
     except ValueError as error:
-        raise ValueError(f"{path} holds no lines that can be read: {brief(str(error))}. Make it anew.") from error
-    return found
+        raise ValueError(
+            f"{path} holds no lines that can be read: {brief(str(error))}. Write the file again."
+        ) from error
+    return stored
 
 
 def lines_file(folder: str | Path, plan: str) -> Path:
-    """Where the lines of the plan with this hash lie while its sweep goes on."""
+    """The path of the file that holds the lines of the plan with this hash while its sweep runs."""
     return Path(folder) / f"lines-{plan[:8]}.json"
 
 
 def save_lines(lines: Mapping[str, Mapping[float, float]], path: str | Path) -> None:
-    """`lines` alone, for `stored_lines`; a folder that is missing is made."""
+    """Write `lines` to a file of their own, for `stored_lines`; a missing folder is made."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    held = {name: list(line.items()) for name, line in lines.items()}
-    write_json(path, plain({"kind": "lines", "schema": SCHEMA, "lines": held, "command": command()}))
+    pairs = {name: list(line.items()) for name, line in lines.items()}
+    write_json(path, plain({"kind": "lines", "schema": SCHEMA, "lines": pairs, "command": command()}))
 
 
 def stored_command(path: str | Path) -> str:
-    """What made a file of `PhaseDiagram.save` or `save_lines`, as it was typed; empty where the file does not say."""
+    """The command that made a file of `PhaseDiagram.save` or `save_lines`; "" if the file does not hold it."""
     return _lines(path).get("command", "")
 
 
 def diagram(plan: Plan, outcomes: Iterable[Outcome]) -> PhaseDiagram:
-    return PhaseDiagram(plan, tuple(sorted(outcomes, key=lambda found: found.cell)))
+    """The phase diagram of a plan, with sorted outcomes."""
+    return PhaseDiagram(plan, tuple(sorted(outcomes, key=lambda outcome: outcome.cell)))
 
 
 def _short(number: float) -> float:

@@ -1,7 +1,7 @@
-"""Where groups of cells train. An engine takes groups and gives their outcomes, in any order, as they are done.
+"""Engines train groups of cells and yield the outcomes of each group, in any order, as it finishes.
 
-`began` is called with a group's cells just before they train, `advance` with trainings done since. One process, the
-one that calls `run`, writes the journal.
+`began` is called with a group's cells just before they train, `advance` with the number of trainings done since the
+last call. The process that calls `run` is the only one that writes the journal.
 """
 
 import os
@@ -16,19 +16,22 @@ Began = Callable[[Sequence[Cell]], None]
 
 
 class Engine(Protocol):
-    """What a sweep asks of an engine."""
+    """The interface of an engine."""
 
-    def group_size(self, cells: int) -> int: ...
+    def group_size(self, cells: int) -> int:
+        """The number of cells to train as one group, for so many cells in all."""
 
     def run(
         self, groups: Sequence[Sequence[Cell]], size: int, began: Began, advance: Advance
-    ) -> Iterator[list[Outcome]]: ...
+    ) -> Iterator[list[Outcome]]:
+        """Train the groups; yields the outcomes of each group. A compiled group is filled up to `size`."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release what the engine holds."""
 
 
 class Local:
-    """Groups one after another on one device of this machine."""
+    """An engine that trains groups one after another on one device of this machine."""
 
     def __init__(self, plan: Plan, *, device: str, root: str | os.PathLike[str] | None = None) -> None:
         self._trainer = Trainer(plan, device=device, root=root)
@@ -44,4 +47,4 @@ class Local:
             yield from self._trainer.train(cells, size=size, advance=advance)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: the engine holds nothing outside this process."""

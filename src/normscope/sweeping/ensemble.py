@@ -1,8 +1,8 @@
-"""A group of cells trained as one stack.
+"""Train a group of cells as one stack of networks.
 
-All members see one stream of batches. Members that have diverged are found every few steps; their step is exact. They
-are taken out of an eager stack once a quarter of it is dead, of a compiled one by halves and only where the rest of the
-work repays compiling anew; a stack without survivors ends.
+All members see one stream of batches. The losses are checked for divergence every few steps; the recorded step of
+divergence is exact. Diverged members are removed from an eager stack once they are a quarter of it. A compiled stack is
+halved, and only if the remaining work repays compiling again. A stack without survivors ends.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from normscope.data import batches
-from normscope.sweeping.outcome import Outcome, outcome
+from normscope.sweeping.outcome import CHECK_EVERY, Outcome, outcome
 from normscope.sweeping.plan import Cell
 from normscope.sweeping.stackable import check_alike
 from normscope.sweeping.stacked_step import Members, stack
@@ -20,13 +20,11 @@ from normscope.sweeping.stacked_step import Members, stack
 if TYPE_CHECKING:
     from normscope.sweeping.trainer import Trainer
 
-_LOOK_EVERY = 8
-
 
 def train_stacked(
     trainer: "Trainer", cells: Sequence[Cell], size: int, advance: Callable[[float], None]
 ) -> list[Outcome]:
-    """Outcomes of the cells. A compiled stack is filled up to `size` with members that count as dead."""
+    """The outcomes of the cells; a compiled stack is filled up to `size` with copies that count as diverged."""
     plan, program, device = trainer.plan, trainer.program, trainer.device
     rows = [*cells, *[cells[-1]] * (size - len(cells))] if program.compiled else list(cells)
     models = [trainer.networks.initial(cell.value, cell.seed) for cell in rows]
@@ -41,8 +39,8 @@ def train_stacked(
     for step, (x, y) in enumerate(stream):
         record.add(step, *program.step(members, x, y, step))
         ends = (step + 1) % per_epoch == 0
-        if ends or (step + 1) % _LOOK_EVERY == 0:
-            alive = record.look(step)
+        if ends or (step + 1) % CHECK_EVERY == 0:
+            alive = record.survivors(step)
             if not len(alive):
                 break
             smaller = _smaller(trainer, len(members), len(alive), trainer.steps - step - 1)
@@ -76,7 +74,7 @@ def train_stacked(
 
 
 class _Record:
-    """Losses and right answers of every step on the device, and who is alive."""
+    """Losses and right answers of every step, on the device, and which members have not diverged."""
 
     def __init__(self, steps: int, rows: int, cells: int, explode: float, members: Members) -> None:
         like = members.lr
@@ -84,37 +82,37 @@ class _Record:
         self.right = torch.full((steps, rows), torch.nan, device=like.device)
         self.row_of = torch.arange(rows, device=like.device)
         self._dead = self.row_of >= cells
-        self._explode, self._looked = explode, 0
+        self._explode, self._checked = explode, 0
 
     def add(self, step: int, losses: Tensor, right: Tensor) -> None:
         self.losses[step, self.row_of] = losses.to(self.losses.dtype)
         self.right[step, self.row_of] = right
 
-    def look(self, step: int) -> Tensor:
-        """Places in the present stack of members that have not diverged up to `step`."""
+    def survivors(self, step: int) -> Tensor:
+        """Positions, in the present stack, of the members that have not diverged up to `step`."""
         limit = self._explode * self.losses[0]
-        new = self.losses[self._looked : step + 1]
+        new = self.losses[self._checked : step + 1]
         bad = ~new.isfinite() | ((new > limit) & (limit > 0))
         self._dead |= bad.any(0)
-        self._looked = step + 1
+        self._checked = step + 1
         return (~self._dead[self.row_of]).nonzero().flatten()
 
     def keep(self, members: Members, alive: Tensor, size: int) -> Members:
-        """A stack of `size` with all that are alive; others fill it up."""
-        others = self._dead[self.row_of].nonzero().flatten()
-        places = torch.cat([alive, others])[:size].sort().values
-        self.row_of = self.row_of[places]
-        return members.at(places)
+        """A stack of `size` members: all survivors, filled up with diverged ones."""
+        diverged = self._dead[self.row_of].nonzero().flatten()
+        positions = torch.cat([alive, diverged])[:size].sort().values
+        self.row_of = self.row_of[positions]
+        return members.at(positions)
 
     def spread(self, values: Tensor) -> Tensor:
-        """From the present stack's order to one value a row, nan elsewhere."""
+        """Values of the present stack as one value for each original row; nan for removed members."""
         whole = torch.full((self.losses.shape[1],), torch.nan, device=values.device, dtype=values.dtype)
         whole[self.row_of] = values
         return whole
 
 
 def _smaller(trainer: "Trainer", size: int, alive: int, steps_left: int) -> int:
-    """The size to go on with."""
+    """The size of the stack for the next steps."""
     if not trainer.program.compiled:
         return alive if alive <= 0.75 * size else size
     smaller = size

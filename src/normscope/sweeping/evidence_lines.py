@@ -1,4 +1,4 @@
-"""Theory and measured curvature as lines on the phase diagram: eta* of every value's initial network, first batch."""
+"""Lines on the phase diagram: predicted and measured eta* of the initial network on the first batch, for each value."""
 
 import os
 from copy import deepcopy
@@ -19,22 +19,28 @@ from normscope.training import seeded_on
 
 
 def predicted_line(plan: Plan, *, root: str | os.PathLike[str] | None = None) -> dict[float, float]:
-    """value -> eta* by `normscope.predict` as trained, with the overlaps of the plan's first batch."""
+    """eta* by `normscope.predict`, as trained, for each value of the axis, with the overlaps of the plan's first batch.
+
+    eta* is that of the plan's momentum and weight decay.
+    """
     networks, data = prepare(plan, root, torch.device("cpu"))
     ((x, _),) = batches(data.x_train, data.y_train, batch_size=plan.batch_size, seed=plan.stream_seed, steps=1)
     line = {}
     for value in plan.values:
         _, momentum, decay = plan.optimizer(Cell(1.0, value, plan.seeds[0]))
         model = networks.initial(value, plan.seeds[0])
-        found = predict(model, tuple(x.shape[1:]), plan.loss, len(x), momentum=momentum, batch=x)
-        line[value] = momentum_limit(momentum).factor / (found.lambda_max + decay)
+        prediction = predict(model, tuple(x.shape[1:]), plan.loss, len(x), momentum=momentum, batch=x)
+        line[value] = momentum_limit(momentum).factor / (prediction.lambda_max + decay)
     return line
 
 
 def measured_line(
     plan: Plan, *, device: str | None = None, root: str | os.PathLike[str] | None = None
 ) -> dict[float, float]:
-    """value -> eta* by `normscope.measure` as trained, at initialisation, for the plan's optimizer and first seed."""
+    """eta* by `normscope.measure`, as trained, at initialization, for each value of the axis.
+
+    eta* is that of the plan's optimizer; the network is that of the plan's first seed.
+    """
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     networks, data = prepare(plan, root, where)
     stream = batches(data.x_train, data.y_train, batch_size=plan.batch_size, seed=plan.stream_seed, steps=1)
@@ -44,8 +50,8 @@ def measured_line(
         model = deepcopy(networks.initial(value, plan.seeds[0])).to(where)
         lr, momentum, decay = plan.optimizer(Cell(1.0, value, plan.seeds[0]))
         optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=decay)
-        # In full float32: an eigenvector to 1e-3 is more than TensorFloat-32 products carry.
-        # What layers draw is what they draw in the first step.
+        # In full float32: TensorFloat-32 products are too coarse for a residual of 1e-3.
+        # The generator is seeded as in the first training step, so layers draw the same numbers.
         with numerics(replace(plan, tf32=False), where), seeded_on(seed_of_step(plan.stream_seed, 0), where):
             line[value] = measure(model, LOSSES[plan.loss], batch, optimizer=optimizer, tol=1e-3).eta_star
     return line

@@ -1,9 +1,9 @@
-"""What is done: one SQLite file, readable while a sweep writes it.
+"""The journal of finished trainings: one SQLite file, which can be read while a sweep writes it.
 
-A row a finished cell; the rows of a group appear in one transaction. WAL, synchronous=FULL: a kill at any instant loses
-nothing that was acknowledged, nor does a power cut. Not for network file systems. After a clean end the file stands
-alone; while a sweep runs, its `-wal` file belongs to it. A writer locks the journal's folder until its end: a second
-one, which would train the same cells, is refused at once.
+Each finished cell is a row; the rows of a group are written in one transaction. With write-ahead logging (WAL) and
+synchronous=FULL, neither a kill at any instant nor a power cut loses an acknowledged row. Do not use it on a network
+file system. While a sweep runs, the `-wal` file beside the journal is part of it; after a clean end there is none. A
+writer locks the journal's folder, so a second writer, which would train the same cells, is refused at once.
 """
 
 import json
@@ -18,7 +18,7 @@ from typing import Any
 from normscope.decoding import decode, parsed
 from normscope.messages import brief
 from normscope.results import plain
-from normscope.sweeping.journal_file import JournalError, check, create, locked, still
+from normscope.sweeping.journal_file import JournalError, check, create, locked, read_only_option
 from normscope.sweeping.outcome import CURVES, Outcome, StoredOutcome, read_outcome
 from normscope.sweeping.plan import Cell, Plan
 
@@ -27,14 +27,25 @@ _COLUMNS = tuple(StoredOutcome.__annotations__)
 
 @dataclass(frozen=True)
 class Started:
-    """A finished cell's counters: trainings begun when its row landed, and begun by now. Equal: none was repeated."""
+    """How often the training of a finished cell was begun: when its row was written, and by now.
+
+    Equal numbers mean that no training was repeated after the row was written.
+    """
 
     at_landing: int
     by_now: int
 
 
 class Journal:
-    """The journal in `path`; made if there is none. One writer, any number of readers (`readonly=True`)."""
+    """The journal in the file `path`, created if missing; one writer, and any number of readers.
+
+    Args:
+        path: the SQLite file.
+        readonly: open for reading only; the file must exist.
+
+    Raises:
+        JournalError: the file is no journal of this version, is damaged, or another sweep writes it.
+    """
 
     def __init__(self, path: str | os.PathLike[str], *, readonly: bool = False) -> None:
         self.path, self._readonly = Path(path), readonly
@@ -45,7 +56,7 @@ class Journal:
                 check(self.path)
             elif readonly:
                 raise JournalError(f"There is no journal {self.path}. Run the sweep that writes it first.")
-            with self._said():
+            with self._explained():
                 self._db = self._opened(exists)
         except BaseException:
             self._unlock()
@@ -53,17 +64,17 @@ class Journal:
 
     def _opened(self, exists: bool) -> sqlite3.Connection:
         if self._readonly:
-            # Where no log can be laid beside it, and nobody writes, it can be read as it stands.
-            alone = "" if os.access(self.path.parent, os.W_OK) else still(self.path)
-            found = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro{alone}", uri=True, timeout=30)
+            # SQLite creates a log to read; in a folder without write access the file is read without one.
+            option = "" if os.access(self.path.parent, os.W_OK) else read_only_option(self.path)
+            database = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro{option}", uri=True, timeout=30)
         else:
             if not exists:
                 create(self.path)
-            found = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=rw", uri=True, timeout=30)
-            found.execute("pragma journal_mode = wal")
-            found.execute("pragma synchronous = full")
-        found.isolation_level = None
-        return found
+            database = sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=rw", uri=True, timeout=30)
+            database.execute("pragma journal_mode = wal")
+            database.execute("pragma synchronous = full")
+        database.isolation_level = None
+        return database
 
     def _unlock(self) -> None:
         if self._lock is not None:
@@ -71,7 +82,7 @@ class Journal:
             self._lock = None
 
     def begin(self, plan: Plan, cells: Sequence[Cell]) -> None:
-        """Says that these cells start training now."""
+        """Record that the training of these cells starts now."""
         keys = [(plan.hash, cell.lr, cell.value, cell.seed) for cell in cells]
         with self._transaction() as db:
             db.execute("insert or ignore into plans values (?, ?)", (plan.hash, plan.canonical()))
@@ -80,41 +91,42 @@ class Journal:
             )
 
     def add(self, plan: Plan, outcomes: Iterable[Outcome]) -> None:
-        """The rows of a finished group, all or none."""
+        """Write the rows of a finished group, all or none."""
         with self._transaction() as db:
-            for found in outcomes:
-                key = (plan.hash, found.cell.lr, found.cell.value, found.cell.seed)
+            for outcome in outcomes:
+                key = (plan.hash, outcome.cell.lr, outcome.cell.value, outcome.cell.seed)
                 (started,) = db.execute(
                     "select started from starts where (plan, lr, value, seed) = (?, ?, ?, ?)", key
                 ).fetchone()
-                curves = [json.dumps(plain(getattr(found, name))) for name in CURVES]
+                curves = [json.dumps(plain(getattr(outcome, name))) for name in CURVES]
                 db.execute(
                     "insert into rows values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (
                         *key,
                         started,
-                        found.initial_loss,
-                        found.diverged_at,
-                        found.rose_at,
+                        outcome.initial_loss,
+                        outcome.diverged_at,
+                        outcome.rose_at,
                         *curves,
-                        found.mode,
-                        found.note,
-                        json.dumps(found.environment, sort_keys=True),
+                        outcome.mode,
+                        outcome.note,
+                        json.dumps(outcome.environment, sort_keys=True),
                     ),
                 )
 
     def outcomes(self, plan: Plan) -> dict[Cell, Outcome]:
-        """What is done of this plan."""
-        with self._said():
+        """The outcomes of this plan that the journal holds, by cell."""
+        with self._explained():
             rows = self._db.execute(
                 f"select {', '.join(_COLUMNS)} from rows where plan = ? order by lr, value, seed",
                 (plan.hash,),
             ).fetchall()
-        found = (self._outcome(plan, number, dict(zip(_COLUMNS, row, strict=True))) for number, row in enumerate(rows))
-        return {outcome.cell: outcome for outcome in found}
+        named = (dict(zip(_COLUMNS, row, strict=True)) for row in rows)
+        outcomes = (self._outcome(plan, number, row) for number, row in enumerate(named))
+        return {outcome.cell: outcome for outcome in outcomes}
 
     def _outcome(self, plan: Plan, number: int, row: dict[str, Any]) -> Outcome:
-        """A row as it is stored: curves and the environment are JSON, and SQLite keeps nan as null."""
+        """The outcome in a stored row: curves and the environment are JSON, and SQLite stores nan as null."""
         try:
             row |= {name: parsed(row[name] or "") for name in (*CURVES, "environment")}
             if row["initial_loss"] is None:
@@ -127,17 +139,17 @@ class Journal:
 
     def plans(self) -> dict[str, Plan]:
         """The plans in this journal as they ran, by their hashes."""
-        with self._said():
-            held = self._db.execute("select hash, description from plans").fetchall()
+        with self._explained():
+            rows = self._db.execute("select hash, description from plans").fetchall()
         try:
-            return {key: Plan.as_it_ran(decode(dict[str, Any], parsed(text)), decode(str, key)) for key, text in held}
+            return {key: Plan.as_it_ran(decode(dict[str, Any], parsed(text)), decode(str, key)) for key, text in rows}
         except (ValueError, TypeError) as error:
-            said = brief(" ".join(str(error).split()))
-            raise JournalError(f"{self.path} is damaged, one of its plans cannot be read: {said}") from error
+            reason = brief(" ".join(str(error).split()))
+            raise JournalError(f"{self.path} is damaged, one of its plans cannot be read: {reason}") from error
 
     def counters(self, plan: Plan) -> dict[Cell, Started]:
         """How often the training of each finished cell was begun."""
-        with self._said():
+        with self._explained():
             rows = self._db.execute(
                 "select lr, value, seed, rows.started, starts.started from rows join starts "
                 "using (plan, lr, value, seed) where plan = ?",
@@ -146,9 +158,9 @@ class Journal:
         return {Cell(lr, value, seed): Started(then, now) for lr, value, seed, then, now in rows}
 
     def close(self) -> None:
-        """At a clean end the file stands alone and can be copied."""
+        """Close the journal; afterwards it is a single file that can be copied."""
         try:
-            with self._said():
+            with self._explained():
                 if not self._readonly:
                     self._db.execute("pragma wal_checkpoint(truncate)")
         finally:
@@ -166,7 +178,7 @@ class Journal:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._said():
+        with self._explained():
             self._db.execute("begin immediate")
             try:
                 yield self._db
@@ -177,7 +189,8 @@ class Journal:
                 raise
 
     @contextmanager
-    def _said(self) -> Iterator[None]:
+    def _explained(self) -> Iterator[None]:
+        """Turn an error of SQLite into a JournalError with advice."""
         try:
             yield
         except sqlite3.Error as error:
@@ -187,9 +200,9 @@ class Journal:
 def _advice(text: str) -> str:
     kept = "Rows written so far are kept"
     if "full" in text or "I/O" in text:
-        return f"{kept}: make room and run the same command again."
+        return f"{kept}: free some disk space and run the same command again."
     if "locked" in text:
-        return "Another program holds this journal: wait for it, or give another --out."
+        return "Another program holds this journal: wait until it ends, or give another --out."
     if "unable to open" in text or "readonly" in text:
-        return f"{kept}: let its folder be written, or give another --out."
+        return f"{kept}: make its folder writable, or give another --out."
     return f"{kept}."

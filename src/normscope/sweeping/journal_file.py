@@ -1,4 +1,4 @@
-"""The journal's file: locked, made, and checked for what it is, before anything of it is read or written."""
+"""Lock, create and check the journal's file, before anything is read from it or written to it."""
 
 import os
 import sqlite3
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 SCHEMA = 1
-# "nrms", so that another program's database is known for what it is.
+# SQLite's application id, "nrms": it tells a journal from another program's database.
 _APPLICATION = 0x6E726D73
 _TABLES = """
 create table plans (hash text primary key, description text not null) strict;
@@ -19,13 +19,20 @@ create table rows (plan text, lr real, value real, seed integer, started integer
 
 
 class JournalError(ValueError):
-    """A journal that cannot be read or written: what is wrong, and the next step."""
+    """A journal cannot be read or written; the message gives the reason and the next step."""
 
 
 def locked(path: Path) -> int | None:
-    """A lock on the journal's folder, which ends with the process that holds it; no file is left by it."""
+    """Lock the journal's folder; the lock ends with the process and leaves no file.
+
+    Returns:
+        The file descriptor of the lock; None on Windows.
+
+    Raises:
+        JournalError: another process holds the lock.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    if sys.platform == "win32":  # Folders cannot be locked there; SQLite's own lock keeps rows whole.
+    if sys.platform == "win32":  # Windows cannot lock folders; SQLite's own lock keeps rows whole.
         return None
     import fcntl
 
@@ -35,45 +42,50 @@ def locked(path: Path) -> int | None:
     except BlockingIOError as error:
         os.close(lock)
         raise JournalError(
-            f"Another sweep writes {path}. Wait for its end and run the same command again, or give another --out."
+            f"Another sweep writes {path}. Wait until it ends and run the same command again, or give another --out."
         ) from error
     return lock
 
 
 def create(path: Path) -> None:
-    """Made beside its place and moved there whole: a kill leaves no half of one."""
-    beside = path.with_name(f".{path.name}.new")
-    # What a kill has left; nobody else makes one, the folder is locked.
-    beside.unlink(missing_ok=True)
-    made = sqlite3.connect(beside)
-    made.executescript(f"pragma application_id = {_APPLICATION}; pragma user_version = {SCHEMA}; {_TABLES}")
-    made.close()
-    os.replace(beside, path)
+    """Create an empty journal under a temporary name and rename it, so that a kill never leaves half a file."""
+    temporary = path.with_name(f".{path.name}.new")
+    # A killed process may have left the temporary file; the folder is locked, so no other process is using it.
+    temporary.unlink(missing_ok=True)
+    database = sqlite3.connect(temporary)
+    database.executescript(f"pragma application_id = {_APPLICATION}; pragma user_version = {SCHEMA}; {_TABLES}")
+    database.close()
+    os.replace(temporary, path)
 
 
-def still(path: Path) -> str:
-    """Without a log beside it nobody writes, and it can be read without leaving one."""
+def read_only_option(path: Path) -> str:
+    """The option for SQLite's URI that reads a journal without creating a log beside it.
+
+    "" if there is a write-ahead log, since a process may then be writing.
+    """
     return "" if path.with_name(f"{path.name}-wal").exists() else "&immutable=1"
 
 
 def check(path: Path) -> None:
-    """Refuses what is no journal of this version, and leaves it untouched."""
+    """Raise a JournalError, and leave the file untouched, if it is not a sound journal of this version."""
     if not path.is_file():
-        raise JournalError(f"{path} must be a file, and is none. Give another folder.")
-    kept = f"It was left untouched. Give another folder, or move {path.name} away."
+        raise JournalError(f"{path} must be a file, and is not. Give another folder.")
+    advice = f"It was left untouched. Give another folder, or move {path.name} away."
     try:
-        found = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro{still(path)}", uri=True)
+        database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro{read_only_option(path)}", uri=True)
         try:
-            (application,) = found.execute("pragma application_id").fetchone()
-            (version,) = found.execute("pragma user_version").fetchone()
-            healthy = found.execute("pragma quick_check").fetchone()[0]
+            (application,) = database.execute("pragma application_id").fetchone()
+            (version,) = database.execute("pragma user_version").fetchone()
+            health = database.execute("pragma quick_check").fetchone()[0]
         finally:
-            found.close()
+            database.close()
     except sqlite3.DatabaseError as error:
-        raise JournalError(f"{path} is no readable journal ({error}). {kept}") from error
+        raise JournalError(f"{path} is not a readable journal ({error}). {advice}") from error
     if application != _APPLICATION:
-        raise JournalError(f"{path} is a database of another program. {kept}")
+        raise JournalError(f"{path} is a database of another program. {advice}")
     if version != SCHEMA:
-        raise JournalError(f"{path} is a journal of version {version}; this normscope writes version {SCHEMA}. {kept}")
-    if healthy != "ok":
-        raise JournalError(f"{path} is damaged ({healthy}). {kept}")
+        raise JournalError(
+            f"{path} is a journal of version {version}; this normscope writes version {SCHEMA}. {advice}"
+        )
+    if health != "ok":
+        raise JournalError(f"{path} is damaged ({health}). {advice}")

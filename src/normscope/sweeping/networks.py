@@ -1,4 +1,4 @@
-"""A plan's networks and data, built and tried before anything trains."""
+"""Build a plan's networks and data, and try them before anything trains."""
 
 import os
 from collections.abc import Callable
@@ -16,21 +16,21 @@ from normscope.losses import LOSSES
 from normscope.sweeping.checks import PlanError
 from normscope.sweeping.plan import Plan
 
-# Bytes of initial states kept: cells that differ in the learning rate alone start from the same network.
-_KEPT = 2 * 2**30
+# Bytes of initial networks kept in memory: cells that differ only in the learning rate start from the same network.
+_CACHE = 2 * 2**30
 
 
 class Networks:
-    """Builds the network of a value and a seed, and keeps what fits into 2 GiB."""
+    """Builds the initial network for a value and a seed, and caches networks up to 2 GiB."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan, self._factory = plan, plan.factory()
         self._dtype = getattr(torch, plan.dtype)
         self._kept: dict[tuple[float, int], nn.Module] = {}
-        self._room = _KEPT
+        self._room = _CACHE
 
     def initial(self, value: float, seed: int) -> nn.Module:
-        """As built, on the CPU; shared by whoever asks, so not to be trained."""
+        """The initial network, on the CPU, maybe from the cache: do not train it, train a copy."""
         key = (value, seed)
         if key in self._kept:
             return self._kept[key]
@@ -42,7 +42,7 @@ class Networks:
         return model
 
     def build(self, value: float, seed: int) -> nn.Module:
-        """A new one, in the plan's dtype; no generator of torch's moves."""
+        """A new network, in the plan's dtype; torch's generators do not move."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             model = self._factory(**self._plan.member_arguments(value, seed))
@@ -52,18 +52,21 @@ class Networks:
 
 
 def prepare(plan: Plan, root: str | os.PathLike[str] | None, device: torch.device) -> tuple[Networks, Dataset]:
-    """The plan's networks and data; what is wrong with either is said at once.
+    """The plan's networks and data; all mistakes in either are reported in one error.
 
-    Tried: the networks at both ends of the axis, on the first batch, and the loss.
+    The networks at both ends of the axis and the loss are tried on the first batch.
+
+    Raises:
+        PlanError: with one sentence for each mistake.
     """
     wrong: list[str] = []
     dataset = _tried(wrong, "data", partial(_dataset, plan, root))
     networks = _tried(wrong, "model", partial(Networks, plan))
     for value in dict.fromkeys((min(plan.values), max(plan.values))) if networks else ():
-        what = f"model at {plan.axis} = {value:g}"
-        model = _tried(wrong, what, partial(networks.initial, value, plan.seeds[0]))
+        label = f"model at {plan.axis} = {value:g}"
+        model = _tried(wrong, label, partial(networks.initial, value, plan.seeds[0]))
         if model is not None and dataset is not None:
-            _tried(wrong, what, partial(_check_batch, plan, model, dataset))
+            _tried(wrong, label, partial(_check_batch, plan, model, dataset))
     try:
         torch.zeros(1, device=device)
     except (AssertionError, RuntimeError) as error:
@@ -73,11 +76,11 @@ def prepare(plan: Plan, root: str | os.PathLike[str] | None, device: torch.devic
     return networks, dataset.to(device, getattr(torch, plan.dtype))
 
 
-def _tried(wrong: list[str], what: str, make: Callable[[], Any]) -> Any:
+def _tried(wrong: list[str], label: str, make: Callable[[], Any]) -> Any:
     try:
         return make()
     except Exception as error:
-        wrong.append(f"{what}: {error}")
+        wrong.append(f"{label}: {error}")
         return None
 
 
@@ -85,12 +88,12 @@ def _dataset(plan: Plan, root: str | os.PathLike[str] | None) -> Dataset:
     try:
         if ":" not in plan.data:
             return load_data(plan.data, root, **plan.data_options)
-        found = load(plan.data)(**plan.data_options)
+        dataset = load(plan.data)(**plan.data_options)
     except TypeError as error:
-        raise TypeError(f"{error}; what data take goes into [data_options], as seed = 0") from error
-    if not isinstance(found, Dataset):
-        raise TypeError(f"{plan.data} must return a normscope.data.Dataset; got {type(found).__name__}")
-    return found
+        raise TypeError(f"{error}; arguments of the data belong into [data_options], such as seed = 0") from error
+    if not isinstance(dataset, Dataset):
+        raise TypeError(f"{plan.data} must return a normscope.data.Dataset; got {type(dataset).__name__}")
+    return dataset
 
 
 def _check_batch(plan: Plan, model: nn.Module, dataset: Dataset) -> None:
@@ -105,7 +108,7 @@ def _check_batch(plan: Plan, model: nn.Module, dataset: Dataset) -> None:
 
 
 def first_batch(plan: Plan, dataset: Dataset) -> tuple[Tensor, Tensor]:
-    """The first samples, as many as a batch has."""
+    """The first samples of the training set, as many as a batch has."""
     return dataset.x_train[: plan.batch_size], dataset.y_train[: plan.batch_size]
 
 
@@ -114,14 +117,14 @@ def state_bytes(model: nn.Module) -> int:
 
 
 def saved_bytes(run: Callable[[], Any]) -> int:
-    """What the backward pass of `run` keeps, in bytes."""
-    seen: dict[int, int] = {}
+    """The bytes that `run` saves for its backward pass; each storage counts once."""
+    bytes_of: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        seen[storage.data_ptr()] = storage.nbytes()
+        bytes_of[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         run()
-    return sum(seen.values())
+    return sum(bytes_of.values())

@@ -1,4 +1,4 @@
-"""The plan's threads and precision, while something of it is computed."""
+"""Set a plan's number of threads and precision while it is computed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from normscope.sweeping.plan import Plan
 
 @contextmanager
 def numerics(plan: Plan, device: torch.device) -> Iterator[None]:
-    """The plan's threads and precision, and those of before at the end."""
+    """Set the plan's number of threads and precision; the former ones are put back at the end."""
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     try:
         if device.type == "cpu":

@@ -1,4 +1,4 @@
-"""What one training did: a row of the journal."""
+"""The outcome of one training: a row of the journal."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,19 +11,21 @@ from normscope.decoding import Count, Misfit, Positive, Range, decode
 from normscope.sweeping.plan import Cell, Plan
 
 CURVES = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
+# Steps between two checks for divergence while a group trains: each check makes the device wait.
+CHECK_EVERY = 8
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One cell, trained.
+    """The result of training one cell.
 
-    initial_loss: of the first batch. diverged_at: the first step whose batch loss was not finite or above `explode`
-        times the first; None if it survived.
+    initial_loss: loss of the first batch.
+    diverged_at: the first step whose batch loss was not finite or above `explode` times the first; None if it survived.
     rose_at: the first step, after those in which momentum settles, whose batch loss was above the first; None if none.
     train_loss, train_accuracy: means over each epoch's batches, as trained, before each step.
-    test_loss, test_accuracy: after each epoch, in eval mode with the member's own running statistics. All four are nan
-        from the epoch of divergence on; accuracies are nan where targets are no labels.
-    mode: "stacked" or "looped", with the reason in `note` where it is not what was asked for.
+    test_loss, test_accuracy: after each epoch, in eval mode with the member's own running statistics.
+    All four curves are nan from the epoch of divergence on; accuracies are nan if targets are not labels.
+    mode: "stacked" or "looped"; `note` gives the reason if that is not the mode asked for.
     """
 
     cell: Cell
@@ -44,7 +46,7 @@ class Outcome:
 
 
 class StoredOutcome(TypedDict):
-    """A training as a journal or a phase JSON holds it."""
+    """The stored form of an outcome, in a journal or a phase JSON."""
 
     lr: Positive
     value: Annotated[float, Range(-1e100, 1e100)]
@@ -62,7 +64,11 @@ class StoredOutcome(TypedDict):
 
 
 def read_outcome(plan: Plan, stored: Mapping[str, Any], where: str) -> Outcome:
-    """An outcome of this plan from what was stored; a `Misfit` where its types, ranges or lengths are others."""
+    """An outcome of this plan, decoded from its stored form.
+
+    Raises:
+        Misfit: a value of the wrong type, range or length; `where` names it in the message.
+    """
     row = decode(StoredOutcome, stored, where)
     cell = Cell(row.pop("lr"), row.pop("value"), row.pop("seed"))
     for name in CURVES:
@@ -72,16 +78,20 @@ def read_outcome(plan: Plan, stored: Mapping[str, Any], where: str) -> Outcome:
 
 
 def settling(momentum: float) -> int:
-    """Steps not looked at for a rise: at least 3, and 1/(1 - mu), the memory of momentum.
+    """The number of first steps in which a rise of the loss does not count: max(3, 1/(1 - mu)).
 
-    With momentum even a stable run rises at first: its velocity starts from 0, so the first step is one of plain
-    gradient descent.
+    1/(1 - mu) is the memory of momentum. With momentum even a stable run rises at first: its velocity starts from 0,
+    so the first step is a plain gradient step.
+
+    Example:
+        >>> settling(0.0), settling(0.9)
+        (3, 10)
     """
     return max(3, math.ceil(1 / (1 - momentum) - 1e-9))
 
 
 def divergence(losses: np.ndarray, explode: float) -> int | None:
-    """The first step whose loss is not finite or above `explode` times a positive first; None if none is."""
+    """The first step whose loss is not finite or above `explode` times a positive first loss; None if there is none."""
     with np.errstate(invalid="ignore"):
         bad = ~np.isfinite(losses) | ((losses > explode * losses[0]) & (explode * losses[0] > 0))
     return int(bad.argmax()) if bad.any() else None
@@ -99,7 +109,15 @@ def outcome(
     note: str,
     environment: dict[str, Any],
 ) -> Outcome:
-    """From the losses and right answers of every step (nan after divergence) and (loss, accuracy) after every epoch."""
+    """The outcome from the losses and right answers of every step, and the test results of every epoch.
+
+    Args:
+        plan, cell: the plan, and the cell that was trained.
+        losses, right: batch loss and number of right answers of every step; nan after divergence.
+        tests: (loss, accuracy) on the test set after every epoch.
+        batch: samples in a batch.
+        mode, note, environment: stored with the outcome.
+    """
     stopped = divergence(losses, plan.explode)
     steps = len(losses) // plan.epochs
     whole = plan.epochs if stopped is None else stopped // steps

@@ -1,8 +1,8 @@
-"""What to train: a frozen description whose hash names its results.
+"""The plan of a sweep: a frozen description whose hash names its results.
 
 The grid is learning rate x value of one argument x seed. The same description finds the same results in a journal; a
-changed one has another hash and never mixes with them. Where data lie, the device, the group size and the engine are
-no part of it: they change no result beyond rounding.
+changed one has another hash, so its results never mix with the others. The data folder, the device, the group size and
+the engine are not part of the plan: they change results by rounding only.
 """
 
 import hashlib
@@ -23,14 +23,14 @@ from normscope.choices import check_choice
 from normscope.decoding import check_depth, check_file
 from normscope.loading import load
 from normscope.messages import brief, quoted
-from normscope.sweeping.checks import MOST_CELLS, PlanError, is_number, mistakes, said
+from normscope.sweeping.checks import MOST_CELLS, PlanError, error_of, is_number, mistakes
 
 OPTIMIZER_AXES = ("momentum", "weight_decay")
 
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """One training: its learning rate, the value on the other axis, its seed."""
+    """One training: its learning rate, its value on the other axis, and its seed."""
 
     lr: float
     value: float
@@ -39,21 +39,35 @@ class Cell:
 
 @dataclass(frozen=True)
 class Plan:
-    """A grid of trainings; grids are kept sorted.
+    """A grid of trainings; learning rates, values and seeds are kept sorted.
 
-    model: a factory, as `package.module:name` or `path/to/file.py:name`; a bare name is one of `normscope.models`.
-        From Python the function itself will do.
-        It is called with arguments, seed= and the axis, and returns the network in the mode it trains in.
-    data: digits, gaussian, mnist, cifar10, or a function of yours that returns a `normscope.data.Dataset`.
-    axis: the argument that `values` go to: gamma; sigma_w (squared, to sigma_w2); momentum or weight_decay, which
-        go to the optimizer; or any other argument of the factory.
-    explode: a batch loss that is not finite, or above this multiple of a positive first one, is divergence.
-    stream_seed: of the one stream of batches that all members see, and of what their layers draw.
-    threads: of the CPU; sums are ordered by it, so it is part of the description.
-    tf32: whether float32 products on a GPU may use TensorFloat-32.
-    compile: "auto" where the estimated work repays it, "always" or "never".
-    mode: "auto", "stacked" (many at once) or "looped" (one at a time).
-    bisect: decades to which the boundary is refined between two learning rates of the grid; 0 trains the grid alone.
+    Args:
+        model: a factory of networks: `package.module:name`, `path/to/file.py:name`, a bare name of `normscope.models`,
+            or in Python the function itself. It is called with `arguments`, seed= and the axis, and returns the
+            network in the mode it trains in.
+        data: digits, gaussian, mnist, cifar10, or a user function that returns a `normscope.data.Dataset`.
+        learning_rates: positive and finite.
+        values: values of the axis.
+        axis: the argument that takes the values: gamma; sigma_w (squared, as sigma_w2); momentum or weight_decay of
+            the optimizer; or any other argument of the factory.
+        seeds: seeds of the initial networks.
+        arguments: further arguments of the factory.
+        data_options: arguments of the data.
+        loss: half_mse, half_sse or cross_entropy.
+        momentum, weight_decay: of SGD.
+        batch_size: samples in a batch.
+        epochs: passes over the data.
+        explode: training has diverged if a batch loss is not finite, or above this multiple of a positive first one.
+        stream_seed: seed of the stream of batches that all members see, and of the random numbers of their layers.
+        threads: CPU threads; the order of sums depends on their number, so it is part of the plan.
+        dtype: float32 or float64.
+        tf32: whether float32 products on a GPU may use TensorFloat-32.
+        compile: "auto" (if the estimated work repays compiling), "always" or "never".
+        mode: "auto", "stacked" (many at once) or "looped" (one at a time).
+        bisect: decades to which the boundary is refined between two learning rates of the grid; 0 trains only the grid.
+
+    Raises:
+        PlanError: with all mistakes in one message.
 
     Example:
         >>> plan = Plan("MLP", "digits", learning_rates=(0.1, 0.01), values=(0.5, 1.0), data_options={"seed": 0})
@@ -90,10 +104,10 @@ class Plan:
         for name in ("learning_rates", "values", "seeds"):
             if isinstance(getattr(self, name), (Sequence, np.ndarray)) and not isinstance(getattr(self, name), str):
                 object.__setattr__(self, name, tuple(getattr(self, name)))
-        found = list(mistakes(self))
-        if found:
-            raise PlanError(found)
-        # One form of one description: 0 is 0.0, and the order in which a grid is written trains nothing else.
+        wrong = list(mistakes(self))
+        if wrong:
+            raise PlanError(wrong)
+        # The same plan must have one form: 0 becomes 0.0, and grids are sorted.
         for name, kind in (("learning_rates", float), ("values", float), ("seeds", int)):
             object.__setattr__(self, name, tuple(sorted(kind(number) for number in getattr(self, name))))
         for name in ("momentum", "weight_decay", "explode", "bisect"):
@@ -101,46 +115,47 @@ class Plan:
         for name in ("batch_size", "epochs", "threads", "stream_seed"):
             object.__setattr__(self, name, int(getattr(self, name)))
         for name in ("arguments", "data_options"):
-            # A copy: what the caller does to a dict afterwards does not change the description.
+            # A copy: the caller may change the dict afterwards.
             object.__setattr__(self, name, json.loads(json.dumps(getattr(self, name))))
 
     @classmethod
     def from_dict(cls, description: Mapping[str, Any]) -> "Plan":
-        """From plain keys, as a TOML file has them; grids may be tables (see `grid`). Unknown keys are mistakes."""
-        given, found = dict(description), list[str]()
+        """The plan with these keys, as in a TOML file; grids may be tables (see `grid`). Unknown keys are mistakes."""
+        given, wrong = dict(description), list[str]()
         known = [f.name for f in fields(cls)]
         for key in [key for key in given if key not in known]:
             del given[key]
-            found += said(partial(check_choice, "a plan's key", key, known))
-        for key, any_other in (("model", "MLP"), ("data", "digits"), ("learning_rates", (1.0,))):
+            wrong += error_of(partial(check_choice, "a plan's key", key, known))
+        # Stand-ins for missing keys, so that the other mistakes are found, too.
+        for key, stand_in in (("model", "MLP"), ("data", "digits"), ("learning_rates", (1.0,))):
             if key not in given:
-                found.append(f"{key} is missing: every plan names its model, data and learning_rates.")
-                given[key] = any_other
+                wrong.append(f"{key} is missing: every plan names its model, data and learning_rates.")
+                given[key] = stand_in
         for key in ("learning_rates", "values"):
             if isinstance(given.get(key), Mapping):
                 try:
                     given[key] = grid(**given[key])
                 except (TypeError, ValueError) as error:
-                    found.append(f"{key}: {brief(str(error))}")
+                    wrong.append(f"{key}: {brief(str(error))}")
                     given[key] = (1.0,)
         try:
             plan = cls(**given)
         except PlanError as error:
-            raise PlanError([*found, *error.mistakes]) from None
-        if found:
-            raise PlanError(found)
+            raise PlanError([*wrong, *error.mistakes]) from None
+        if wrong:
+            raise PlanError(wrong)
         return plan
 
     @classmethod
     def as_it_ran(cls, description: Mapping[str, Any], hash: str) -> "Plan":
-        """A stored plan under the hash it ran with: nothing that it names is imported, read or run."""
+        """A stored plan with the hash it ran with; the model and the data it names are not imported, read or run."""
         plan = cls.from_dict({key: value for key, value in description.items() if key != "sources"})
         plan.__dict__["hash"] = hash
         return plan
 
     @classmethod
     def from_toml(cls, path: str | Path) -> "Plan":
-        """From a TOML file with the same keys."""
+        """The plan in a TOML file with the same keys."""
         if not Path(path).exists():
             raise PlanError([f"there is no file {path}; name a TOML file such as examples/sweep_digits.toml."])
         try:
@@ -154,20 +169,21 @@ class Plan:
         return cls.from_dict(description)
 
     def canonical(self) -> str:
-        """One text for one description: JSON with sorted keys, and the source of a factory of the user's."""
+        """The text that is hashed: JSON with sorted keys, and digests of the files of the user's own factories."""
         sources = {name: _source(getattr(self, name)) for name in ("model", "data")}
         described = asdict(self) | {"sources": {name: text for name, text in sources.items() if text}}
         return json.dumps(described, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @cached_property
     def hash(self) -> str:
+        """The SHA-256 of `canonical()`, which names the plan's results."""
         return hashlib.sha256(self.canonical().encode()).hexdigest()
 
     def cells(self) -> list[Cell]:
-        """The grid; cells that are likely to share a fate stand together, the most unstable first.
+        """The cells of the grid, sorted by lr value^2, the most unstable first.
 
-        The curvature grows with the square of a scale like gamma or sigma_w, so lr value^2 orders them. A group whose
-        members have all diverged ends at once.
+        Cells that are likely to diverge together are then in one group, and a group ends once all members have
+        diverged. Curvature grows with the square of a scale such as gamma or sigma_w, hence lr value^2.
         """
         cells = [Cell(*point) for point in product(self.learning_rates, self.values, self.seeds)]
         return sorted(cells, key=lambda cell: (-cell.lr * cell.value**2, -cell.lr, cell.value, cell.seed))
@@ -177,14 +193,14 @@ class Plan:
         return load(self.model if ":" in self.model else f"normscope.models:{self.model}")
 
     def member_arguments(self, value: float, seed: int) -> dict[str, Any]:
-        """What the factory is called with for this value and seed."""
+        """The arguments of the factory for this value and seed."""
         given = self.arguments | {"seed": seed}
         if self.axis == "sigma_w":
             return given | {"sigma_w2": value**2}
         return given if self.axis in OPTIMIZER_AXES else given | {self.axis: value}
 
     def optimizer(self, cell: Cell) -> tuple[float, float, float]:
-        """Learning rate, momentum and weight decay of a cell."""
+        """The learning rate, momentum and weight decay of a cell."""
         momentum = cell.value if self.axis == "momentum" else self.momentum
         decay = cell.value if self.axis == "weight_decay" else self.weight_decay
         return cell.lr, momentum, decay
@@ -197,7 +213,15 @@ def grid(
     log10_to: float | None = None,
     **ends: float,
 ) -> tuple[float, ...]:
-    """`count` numbers, evenly spaced in their logarithms, from `from` to `to` (or from 10^log10_from to 10^log10_to).
+    """A grid of `count` numbers, evenly spaced in their logarithms.
+
+    Args:
+        count: how many numbers.
+        log10_from, log10_to: logarithms of the first and the last number.
+        ends: `from` and `to`, the first and the last number, instead of their logarithms.
+
+    Raises:
+        ValueError: ends that are not positive numbers, or a count out of range.
 
     Example:
         >>> grid(count=3, log10_from=-2, log10_to=0)
@@ -219,12 +243,16 @@ def grid(
     if not max(abs(log10_from), abs(log10_to)) < 300:
         raise ValueError(f"a grid lies between 1e-300 and 1e300; got 1e{log10_from:g} to 1e{log10_to:g}.")
     step = (log10_to - log10_from) / max(count - 1, 1)
-    # Twelve digits: the same number whichever way its logarithm was rounded.
+    # Rounded to twelve digits, so that rounding of the logarithm does not change the number.
     return tuple(float(f"{10 ** (log10_from + i * step):.12g}") for i in range(count))
 
 
 def reference(factory: Callable[..., Any]) -> str:
-    """A factory's name, from itself: one that can be imported again, here and on another machine."""
+    """The name `module:function` of a factory, by which it can be imported again, also on another machine.
+
+    Raises:
+        PlanError: the function is not at the top level of an importable module.
+    """
     name = getattr(factory, "__qualname__", "")
     if factory.__module__ == "__main__" or not name.isidentifier():
         raise PlanError(
@@ -237,7 +265,7 @@ def reference(factory: Callable[..., Any]) -> str:
 
 
 def _source(name: str) -> str:
-    """Digest of the file a reference of the user's points to; empty for what is normscope's own, or not found."""
+    """The digest of the file of a user's factory; "" for normscope's own names, or if there is no file."""
     if ":" not in name or name.startswith("normscope."):
         return ""
     where = name.rpartition(":")[0]
@@ -248,11 +276,11 @@ def _source(name: str) -> str:
 
 @cache
 def _imported_source(name: str) -> str:
-    """As first seen: a module is imported once, and what is written into its file later is not what trains."""
+    """The digest of the factory's file when it was first imported: later changes of the file do not take effect."""
     try:
         return _digest(Path(inspect.getsourcefile(load(name)) or ""))
     except Exception:
-        # Whatever its import raises is said when the factory is asked for.
+        # The error of the import is reported later, when the factory is called.
         return ""
 
 

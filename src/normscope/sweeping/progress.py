@@ -1,4 +1,4 @@
-"""How far a sweep is: one bar, or one plain line a group for logs."""
+"""The progress of a sweep, as a bar or as one plain line a group."""
 
 import sys
 import time
@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 class Bar:
-    """Cells done, trainings per second, time left; quiet, a line whenever a group is done."""
+    """A progress bar: cells done, trainings per second, time left; with quiet=True one line a finished group."""
 
     def __init__(self, total: int, done: int, *, quiet: bool) -> None:
         self._total, self._before, self._trained, self._landed = total, done, 0.0, done
@@ -20,18 +20,18 @@ class Bar:
         self._task = self._bar.add_task("cells", total=total, completed=done, rate="")
 
     def more(self, cells: int) -> None:
-        """So many cells have come to the total."""
+        """Add cells to the total."""
         self._total += cells
         self._bar.update(self._task, total=self._total)
 
     def advance(self, trained: float) -> None:
-        """So many trainings, parts of them counted, were made."""
+        """Count trainings as done; `trained` may be a fraction of one."""
         self._trained += trained
         done = min(self._before + self._trained, self._total)
         self._bar.update(self._task, completed=round(done), rate=f"{self._rate():.2g} trainings/s")
 
     def landed(self, cells: int) -> None:
-        """So many cells are in the journal."""
+        """Count cells as written to the journal."""
         self._landed += cells
         if self._quiet:
             left = (self._total - self._landed) / max(self._rate(), 1e-9)

@@ -1,4 +1,4 @@
-"""`sweep`: train what is not done yet, and give the phase diagram of all that is."""
+"""`sweep` trains the cells of a plan that the journal does not hold yet, and returns the phase diagram of all."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -33,26 +33,31 @@ def sweep(
     group: int | None = None,
     quiet: bool = False,
 ) -> PhaseDiagram:
-    """Trains the plan's grid to completion; what the journal in `out` already holds is not trained again.
+    """Train the plan's grid, except the cells that the journal in `out` already holds; returns the phase diagram.
 
-    Stop it at any moment and call it again. A plan that differs in anything has results of its own in the same journal.
+    The sweep can be stopped at any moment and called again. Plans that differ in anything have separate results in the
+    same journal.
 
     Args:
         plan: a `Plan`, its keys, or the path of a TOML file.
-        out: the folder of the journal; made if there is none.
-        device: cpu or cuda; the GPU where there is one.
-        engine: "local", or "ray" for the groups to become tasks of a Ray cluster.
-        address: of a Ray cluster to join; without one, Ray starts here.
-        root: the data folder, for data sets that have files.
-        group: members trained at once; found from free memory by default.
-        quiet: a plain line a group instead of the bar.
+        out: the folder of the journal; created if missing.
+        device: "cpu" or "cuda"; by default the GPU if there is one.
+        engine: "local", or "ray" to train groups as tasks of a Ray cluster.
+        address: address of a Ray cluster to join; without it, Ray starts on this machine.
+        root: the data folder, for data sets with files.
+        group: number of members trained at once; by default as many as free memory allows.
+        quiet: print one plain line for each group instead of the progress bar.
+
+    Raises:
+        PlanError: with all mistakes of the plan.
+        JournalError: the journal cannot be read or written.
 
     Example:
         >>> import tempfile
         >>> plan = Plan("MLP", "digits", learning_rates=(0.01, 30.0), momentum=0.9, epochs=1, data_options={"seed": 0},
         ...             arguments={"d_in": 64, "width": 16, "norm": "batch"})
-        >>> found = sweep(plan, tempfile.mkdtemp(), device="cpu", quiet=True)
-        >>> found.boundary()[0].survives, found.boundary()[0].diverges
+        >>> diagram = sweep(plan, tempfile.mkdtemp(), device="cpu", quiet=True)
+        >>> diagram.boundary()[0].survives, diagram.boundary()[0].diverges
         (0.01, 30.0)
     """
     plan = _plan(plan)
@@ -85,7 +90,7 @@ def check_call(
     address: str | None = None,
     group: int | None = None,
 ) -> str:
-    """Says what is wrong with the arguments of `sweep` before anything is computed or written; returns the device."""
+    """Check the arguments of `sweep` before anything is computed or written; returns the device."""
     check_choice("engine", engine, ("local", "ray"))
     if address is not None and engine != "ray":
         raise ValueError(f"address= names a Ray cluster; got engine={engine!r}. Add engine='ray'.")
@@ -94,7 +99,7 @@ def check_call(
     if engine == "ray":
         need("ray", "ray")
     check_folder(out, "out")
-    # A cluster's workers may have a device that this machine has not.
+    # The workers of a cluster may have a device that this machine lacks.
     return known_device(device) if engine == "local" or device is None else device
 
 
@@ -107,7 +112,7 @@ def _done(path: Path, plan: Plan) -> dict[Cell, Outcome]:
 
 def _plan(plan: Plan | Mapping[str, Any] | str | os.PathLike[str]) -> Plan:
     if isinstance(plan, Plan):
-        # A copy, whose hash is made now: of the factory's file as it is when the sweep starts.
+        # A copy, so that the hash is made now, from the factory's file as it is when the sweep starts.
         return replace(plan)
     return Plan.from_dict(plan) if isinstance(plan, Mapping) else Plan.from_toml(Path(plan))
 
@@ -121,13 +126,12 @@ def _engine(name: str, plan: Plan, device: str, root: str | os.PathLike[str] | N
 
 
 def _train(plan: Plan, journal: Journal, engine: Engine, cells: Sequence[Cell], group: int | None, bar: Bar) -> None:
-    """The cells that are not done; groups are cut from all of them, so that a resumed sweep has the same ones."""
+    """Train the cells that are not done. Groups are cut from all cells, so that a resumed sweep has the same groups."""
     done = set(journal.outcomes(plan))
     size = group or engine.group_size(len(cells))
     whole = [cells[start : start + size] for start in range(0, len(cells), size)]
-    groups = [[cell for cell in some if cell not in done] for some in whole]
-    for outcomes in engine.run(
-        [some for some in groups if some], size, lambda some: journal.begin(plan, some), bar.advance
-    ):
+    left = [[cell for cell in members if cell not in done] for members in whole]
+    groups = [members for members in left if members]
+    for outcomes in engine.run(groups, size, lambda members: journal.begin(plan, members), bar.advance):
         journal.add(plan, outcomes)
         bar.landed(len(outcomes))

@@ -1,4 +1,4 @@
-"""Whether copies of a network can be trained as one stack, and if not, which module stands in the way and why."""
+"""Check whether copies of a network can be trained as one stack; if not, name the module that prevents it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,11 +12,14 @@ _PLAIN = (bool, int, float, str, tuple, type(None))
 
 
 class NotStackable(ValueError):
-    """One sentence: the module, and why."""
+    """Networks cannot be stacked; the message names the module and the reason."""
 
 
 def check_alike(models: Sequence[nn.Module]) -> None:
-    """Members may differ in the values of parameters and buffers alone; one skeleton computes for all of them."""
+    """Raise NotStackable if members differ in anything but the values of parameters and buffers.
+
+    One network computes the forward of all members, so their modules and attributes must be the same.
+    """
     first = models[0]
     for other in models[1:]:
         if other is first:
@@ -28,18 +31,18 @@ def check_alike(models: Sequence[nn.Module]) -> None:
 
 
 def _check_module(name: str, module: nn.Module, twin: nn.Module) -> None:
-    what = f"{name} ({type(module).__name__})"
+    label = f"{name} ({type(module).__name__})"
     if type(module) is not type(twin):
         raise NotStackable(f"{name} is a {type(module).__name__} in one cell and a {type(twin).__name__} in another")
     for kind in ("_parameters", "_buffers"):
         for key, tensor in getattr(module, kind).items():
             shapes = [None if t is None else tuple(t.shape) for t in (tensor, getattr(twin, kind).get(key))]
             if shapes[0] != shapes[1]:
-                raise NotStackable(f"{what}: its {key} has shape {shapes[0]} in one cell and {shapes[1]} in another")
-    # The noise's draws come from its buffer; its attribute only resets that.
-    passed_over = {"seed"} if isinstance(module, CovariateNoise) else set()
+                raise NotStackable(f"{label}: its {key} has shape {shapes[0]} in one cell and {shapes[1]} in another")
+    # The noise draws from its buffer; the attribute `seed` only resets that buffer.
+    ignored = {"seed"} if isinstance(module, CovariateNoise) else set()
     for key, value in vars(module).items():
-        if key in passed_over:
+        if key in ignored:
             continue
         other = vars(twin).get(key)
         if isinstance(value, Tensor) and isinstance(other, Tensor):
@@ -47,19 +50,19 @@ def _check_module(name: str, module: nn.Module, twin: nn.Module) -> None:
         else:
             same = not isinstance(value, _PLAIN) or value == other or value != value
         if not same:
-            raise NotStackable(f"{what}: {key} is {value!r} in one cell and {other!r} in another")
+            raise NotStackable(f"{label}: {key} is {value!r} in one cell and {other!r} in another")
 
 
 def check_runs(model: nn.Module, run: Callable[[], Any]) -> None:
-    """`run` steps a stack through `model`; raises NotStackable with the innermost module that was at work."""
-    at_work: list[str] = []
+    """Call `run`, which steps a stack through `model`; if it fails, NotStackable names the innermost running module."""
+    running: list[str] = []
     names = {module: name or "the network" for name, module in model.named_modules()}
 
     def enter(module: nn.Module, *_: Any) -> None:
-        at_work.append(f"{names[module]} ({type(module).__name__})")
+        running.append(f"{names[module]} ({type(module).__name__})")
 
     def leave(module: nn.Module, *_: Any) -> None:
-        at_work.pop()
+        running.pop()
 
     hooks = [m.register_forward_pre_hook(enter) for m in names] + [m.register_forward_hook(leave) for m in names]
     try:
@@ -67,7 +70,7 @@ def check_runs(model: nn.Module, run: Callable[[], Any]) -> None:
     except torch.cuda.OutOfMemoryError:
         raise
     except Exception as error:
-        where = at_work[-1] if at_work else "the backward pass or the loss"
+        where = running[-1] if running else "the backward pass or the loss"
         raise NotStackable(f"{where}: {type(error).__name__}: {str(error).splitlines()[0][:200]}") from error
     finally:
         for hook in hooks:

@@ -1,16 +1,16 @@
-r"""The step that many copies of one network make at once.
+r"""One training step of many copies of a network at once.
 
     g_k = grad_k loss(f(theta_k, x), y) + wd_k theta_k     v_k <- mu_k v_k + g_k     theta_k <- theta_k - lr_k v_k
 
-for all members k together: `torch.func.vmap` of the gradient over stacked parameters and buffers (running statistics
-move in place, each member's own), then SGD with momentum as torch.optim has it, with a rate, momentum and weight decay
-of each member's own. The batch is one and the same for all.
+for all members k together. The gradient is `torch.func.vmap` of that of one member, over stacked parameters and
+buffers; each member moves its own running statistics in place. The update is SGD with momentum as in torch.optim; each
+member has its own learning rate, momentum and weight decay. All members see the same batch.
 
-Parameters and velocities are made new, not moved in place, which is faster where it is compiled for a GPU (measured by
-benchmarks/sweep.py: 0.80 against 0.73 of what memory traffic allows).
+A step makes new tensors for parameters and velocities instead of writing in place. Compiled for a GPU this is faster:
+0.80 of the speed that memory traffic allows, in place 0.73 (benchmarks/sweep.py).
 
-Dropout in an ensemble: all members draw the same masks, those that each would draw alone from the plan's stream. On a
-GPU that holds for `torch.nn.Dropout`; a network that calls torch.nn.functional.dropout itself draws others there.
+Dropout in an ensemble: all members draw the same masks, which are those that each would draw alone from the plan's
+stream. On a GPU that holds for `torch.nn.Dropout`; a network that calls torch.nn.functional.dropout draws other masks.
 """
 
 import warnings
@@ -35,7 +35,11 @@ Moved = tuple[Tensor, Tensor, Tensors, Tensors]
 
 @dataclass
 class Members:
-    """Stacked state, first axis the member; a step puts new parameters and velocities into it."""
+    """The stacked state of all members; the first axis is the member.
+
+    fixed: parameters that are not trained. decays: whether any member has weight decay. A step replaces `parameters`
+    and `velocity`.
+    """
 
     parameters: Tensors
     fixed: Tensors
@@ -50,7 +54,7 @@ class Members:
         return len(self.lr)
 
     def at(self, rows: Tensor) -> "Members":
-        """The members in these rows, as copies."""
+        """Copies of the members in these rows."""
         parts = (self.parameters, self.fixed, self.buffers, self.velocity)
         parameters, fixed, buffers, velocity = ({name: t[rows] for name, t in part.items()} for part in parts)
         lr, momentum, decay = self.lr[rows], self.momentum[rows], self.decay[rows]
@@ -58,14 +62,15 @@ class Members:
 
 
 class Program:
-    """One network's step and evaluation for stacks of its copies, on one device.
+    """The training step and the evaluation of stacked copies of one network, on one device.
 
     Args:
-        model: the network, on its device, in the mode it trains in; copied.
-        loss_fn: loss_fn(output, target) is the scalar loss.
-        lowered: convolutions as matrix products.
-        compiled: torch.compile, or eager with a warning where it fails.
-        draws, stream_seed: whether layers draw random numbers, and from which seed.
+        model: the network, on its device, in the mode it trains in; it is copied.
+        loss_fn: loss_fn(output, target) returns the scalar loss.
+        lowered: whether convolutions run as matrix products.
+        compiled: whether to use torch.compile; if compiling fails, the step runs eager with a warning.
+        draws: whether layers draw random numbers.
+        stream_seed: the seed from which they draw.
     """
 
     def __init__(
@@ -91,26 +96,26 @@ class Program:
         self.evaluating = deepcopy(self.training).eval()
         self._moved: Callable[..., Moved] = self.moved
         if self.compiled:
-            # The generators' own order of draws, so that masks are those of the eager step.
+            # Draw in the order of torch's generators, so that masks are those of the eager step.
             options: dict[str, Any] = {"fallback_random": True}
             self._moved = torch.compile(self.moved, dynamic=False, fullgraph=True, options=options)
 
     def step(self, members: Members, x: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor]:
-        """One step of every member; their losses before it and their right answers (of labels), (K,)."""
+        """Make one step of every member; returns their losses before it and numbers of right answers, each (K,)."""
         with seeded_on(seed_of_step(self.stream_seed, number), self.device) if self.draws else nullcontext():
             try:
-                found = self._moved(members, x, y)
+                moved = self._moved(members, x, y)
             except torch._dynamo.exc.TorchDynamoException as error:
-                # Raised while compiling, before anything has moved.
+                # The compiler raises before any buffer has moved, so the step can be repeated.
                 reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
                 warnings.warn(f"The step does not compile and runs eager instead ({reason}).", stacklevel=2)
                 self.compiled, self._moved = False, self.moved
-                found = self._moved(members, x, y)
-        losses, right, members.parameters, members.velocity = found
+                moved = self._moved(members, x, y)
+        losses, right, members.parameters, members.velocity = moved
         return losses, right
 
     def moved(self, members: Members, x: Tensor, y: Tensor) -> Moved:
-        """Losses, right answers, and the parameters and velocities after a step; buffers move in place."""
+        """The losses, right answers, and the parameters and velocities after a step; buffers move in place."""
 
         def loss_of(parameters: Tensors, fixed: Tensors, buffers: Tensors) -> tuple[Tensor, Tensor]:
             output = functional_call(self.training, (parameters, fixed, buffers), (x,))
@@ -132,32 +137,38 @@ class Program:
 
     @torch.no_grad()
     def evaluate(self, members: Members, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses and right answers of every member in eval mode, with its own running statistics."""
+        """The losses and right answers of every member in eval mode, with its own running statistics."""
 
         def outputs_of(parameters: Tensors, fixed: Tensors, buffers: Tensors) -> Tensor:
-            found: Tensor = functional_call(self.evaluating, (parameters, fixed, buffers), (x,))
-            return found
+            output: Tensor = functional_call(self.evaluating, (parameters, fixed, buffers), (x,))
+            return output
 
         outputs = vmap(outputs_of, randomness="same")(members.parameters, members.fixed, members.buffers)
         return vmap(self.loss_fn, (0, None))(outputs, y), right_answers(outputs, y)
 
 
 def right_answers(outputs: Tensor, y: Tensor) -> Tensor:
-    """How many samples' largest output is their label; nan where targets are no labels."""
+    """The number of samples whose largest output is their label; nan if targets are not labels."""
     if y.is_floating_point() or y.ndim != 1:
         return torch.full(outputs.shape[:-2], torch.nan, device=outputs.device)
     return (outputs.argmax(-1) == y).sum(-1, dtype=torch.float32)
 
 
 def seed_of_step(stream_seed: int, step: int) -> int:
-    """What layers draw in a step follows from the stream's seed and the step alone."""
+    """The seed of the random numbers that layers draw in a step; it depends on the stream's seed and the step only."""
     return (stream_seed * 1_000_003 + step) % 2**63
 
 
 def stack(
     models: Sequence[nn.Module], optimizers: Sequence[tuple[float, float, float]], device: torch.device
 ) -> Members:
-    """Members from networks (one object may stand for several rows) and (lr, momentum, weight decay) of each."""
+    """Stack networks into members.
+
+    Args:
+        models: one network a row; the same object may stand for several rows.
+        optimizers: (lr, momentum, weight decay) of each row.
+        device: device of the stack.
+    """
     first = models[0]
     trained = {name for name, parameter in first.named_parameters() if parameter.requires_grad}
     dtype = next(first.parameters()).dtype
@@ -174,5 +185,5 @@ def stack(
     rates = torch.tensor(optimizers, dtype=torch.float64).to(device, dtype)
     velocity = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
     lr, momentum, decay = rates.T.contiguous()
-    decays = any(its for _, _, its in optimizers)
+    decays = any(weight_decay for _, _, weight_decay in optimizers)
     return Members(parameters, fixed, buffers, velocity, lr, momentum, decay, decays)

@@ -1,4 +1,4 @@
-"""Trains groups of a plan's cells on one device: stacked where that can be and pays, else one at a time."""
+"""Train groups of a plan's cells on one device: as a stack if that works and is faster, else one at a time."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -28,12 +28,12 @@ Advance = Callable[[float], None]
 
 
 def most_members(device: str) -> int:
-    """More bring nothing: measured by benchmarks/sweep.py."""
+    """The largest useful group: more members bring no more speed (measured by benchmarks/sweep.py)."""
     return 256 if device.startswith("cuda") else 64
 
 
 def even_groups(cells: int, most: int) -> int:
-    """The size of groups of at most `most` that differ little.
+    """The size of nearly equal groups of at most `most` cells.
 
     Example:
         >>> even_groups(2100, 256)
@@ -44,13 +44,17 @@ def even_groups(cells: int, most: int) -> int:
 
 
 class Trainer:
-    """A plan made ready on a device: data there, networks tried, the way of training chosen.
+    """A plan ready to train on a device: data moved there, networks tried, and `mode` chosen ("stacked" or "looped").
 
-    The choice follows from the plan and the device alone, not from a clock, so that the same groups give the same bits
-    on a CPU: on a CPU networks with convolutions train one at a time (measured: benchmarks/sweep.py), everything else
-    as a stack, unless a module does not take part in one. `note` says why, where it is not the plain case.
+    The choice depends on the plan and the device only, not on a clock, so the same groups give the same bits on a CPU.
+    On a CPU, networks with convolutions train one at a time, which is faster there (benchmarks/sweep.py). All others
+    train as a stack, unless a module cannot be stacked. `note` gives the reason for training one at a time.
 
-    every_epoch: test after each; else after the last alone, and outcomes hold nan for the others.
+    Args:
+        plan: the plan to train.
+        device: "cpu" or "cuda".
+        root: the data folder, for data sets with files.
+        every_epoch: test after every epoch; otherwise after the last one only, and outcomes hold nan for the others.
     """
 
     def __init__(
@@ -81,31 +85,32 @@ class Trainer:
             self._try_stack(model)
 
     def group_size(self, cells: int) -> int:
-        """Members of a group: as many as memory holds, at most `most_members`, in groups of nearly equal size."""
+        """The size of nearly equal groups: as many members as fit in memory, at most `most_members`."""
         room = max(1, int(0.7 * _free_bytes(self.device) / self._model_bytes))
         return even_groups(cells, min(room, most_members(self.device.type)))
 
     def train(
         self, cells: Sequence[Cell], *, size: int | None = None, advance: Advance | None = None
     ) -> Iterator[list[Outcome]]:
-        """Outcomes of the cells, group after group as they are done; out of memory, a group is halved.
+        """Train the cells; yields the outcomes of each group. If memory runs out, the group is halved.
 
         Args:
-            size: what a compiled group is filled up to, so that all have one shape.
-            advance: told how many trainings have been done since it was last told.
+            cells: the cells to train.
+            size: number of members up to which a compiled group is filled, so that all groups have one shape.
+            advance: called with the number of trainings done since its last call.
         """
         size = len(cells) if size is None else size
         try:
             with numerics(self.plan, self.device):
-                found = self._group(cells, max(size, len(cells)), advance or (lambda done: None))
+                outcomes = self._group(cells, max(size, len(cells)), advance or (lambda done: None))
         except (RuntimeError, MemoryError) as error:
             if not _out_of_memory(error) or len(cells) == 1:
                 raise
-            found = None
-        if found is not None:
-            yield found
+            outcomes = None
+        if outcomes is not None:
+            yield outcomes
             return
-        # Out of the except block: the exception holds the frames, and with them the tensors.
+        # Outside the except block: the exception holds the frames, and so the tensors, in memory.
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         half = -(-len(cells) // 2)
@@ -122,7 +127,7 @@ class Trainer:
         return [train_alone(self, cell, note, advance) for cell in cells]
 
     def repays_compiling(self, model_steps: int) -> bool:
-        """Whether so many steps take longer, by a rough count, than a compiler."""
+        """Whether so many steps of one member take longer, by a rough estimate, than compiling."""
         if self.device.type == "cuda":
             each = 2e-5 + 32 * self._parameters / 4e12
         else:
@@ -130,23 +135,23 @@ class Trainer:
         return model_steps * each > _COMPILE_SECONDS
 
     def environment(self, **more: Any) -> dict[str, Any]:
+        """Versions, device and precision, stored with every outcome."""
         precise = self.device.type == "cpu" or self.plan.dtype != "float32" or not self.plan.tf32
-        found: dict[str, Any] = {**environment(self.device), "precision": self.plan.dtype if precise else "tf32"}
-        return found | more
+        return {**environment(self.device), "precision": self.plan.dtype if precise else "tf32"} | more
 
     def tests_after(self, step: int) -> bool:
         """Whether the epoch that ends with this step is tested."""
         return self._every_epoch or step + 1 == self.steps
 
     def tested(self, evaluate: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        """Loss and accuracy on the whole test set, in parts of a batch's size."""
+        """The loss and accuracy on the whole test set, evaluated in batches."""
         x, y = self.data.x_test, self.data.y_test
         loss, right = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
         summed = self.plan.loss == "half_sse"
         for part, targets in zip(x.split(self.batch), y.split(self.batch), strict=True):
-            its_loss, its_right = evaluate(part, targets)
-            loss = loss + its_loss * (1 if summed else len(part) / len(x))
-            right = right + its_right
+            part_loss, part_right = evaluate(part, targets)
+            loss = loss + part_loss * (1 if summed else len(part) / len(x))
+            right = right + part_right
         return loss, right / len(x)
 
     def _program(self, model: nn.Module, lowered: bool) -> Program:
@@ -162,9 +167,9 @@ class Trainer:
         )
 
     def _try_stack(self, model: nn.Module) -> None:
-        """Two members make a step, eagerly, on a GPU with convolutions lowered, or else as they are.
+        """Try one eager step of two members; on a GPU first with lowered convolutions, then without.
 
-        A model that cannot is looped, and the note says which module stands in the way and why.
+        If no step works, the mode becomes "looped", and the note names the module that failed.
         """
         x, y = first_batch(self.plan, self.data)
         for lowered in (True, False) if self.device.type == "cuda" else (False,):
@@ -178,7 +183,10 @@ class Trainer:
         self.mode, self.note = "looped", note
 
     def _member_bytes(self, model: nn.Module) -> int:
-        """Parameters and velocity before and after a step, the gradient, and thrice what the backward pass keeps."""
+        """The memory of one member, estimated as five states and three times the tensors saved for the backward pass.
+
+        The five states are parameters and velocity, each before and after a step, and the gradient.
+        """
         trial = deepcopy(model)
         if self.device.type == "cuda":
             lower(trial)
@@ -197,12 +205,12 @@ def _draws(model: nn.Module, x: Tensor) -> bool:
 
 
 def _free_bytes(device: torch.device) -> int:
-    """Of the GPU; of the machine what can be had without swapping, or half of all where the system does not say."""
+    """The free memory of the GPU, or of the machine without swapping; half of all memory if the system does not say."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    told = Path("/proc/meminfo")
-    if told.exists():
-        available = [line.split()[1] for line in told.read_text().splitlines() if line.startswith("MemAvailable:")]
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        available = [line.split()[1] for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable:")]
         if available:
             return int(available[0]) * 1024
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2

@@ -1,4 +1,4 @@
-"""One cell trained by itself, with ordinary eager PyTorch: what cannot be stacked, and the measure of what is."""
+"""Train one cell by itself with ordinary eager PyTorch: for networks that cannot be stacked, and to check stacks."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from normscope.data import batches
 from normscope.sweeping.lowering import draw_alike
-from normscope.sweeping.outcome import Outcome, divergence, outcome
+from normscope.sweeping.outcome import CHECK_EVERY, Outcome, divergence, outcome
 from normscope.sweeping.plan import Cell
 from normscope.sweeping.stacked_step import right_answers, seed_of_step
 from normscope.training import seeded_on
@@ -18,11 +18,9 @@ from normscope.training import seeded_on
 if TYPE_CHECKING:
     from normscope.sweeping.trainer import Trainer
 
-_LOOK_EVERY = 8
-
 
 def train_alone(trainer: "Trainer", cell: Cell, note: str, advance: Callable[[float], None]) -> Outcome:
-    """The outcome of one cell; the same batches and the same draws as in a stack."""
+    """The outcome of one cell, with the same batches and the same random draws as in a stack."""
     plan, device, data = trainer.plan, trainer.device, trainer.data
     model = trainer.networks.build(cell.value, cell.seed).to(device)
     draw_alike(model)
@@ -49,7 +47,7 @@ def train_alone(trainer: "Trainer", cell: Cell, note: str, advance: Callable[[fl
         optimizer.step()
         losses[step], right[step] = loss.detach(), right_answers(output.detach(), y)
         ends = (step + 1) % per_epoch == 0
-        if (ends or (step + 1) % _LOOK_EVERY == 0) and divergence(
+        if (ends or (step + 1) % CHECK_EVERY == 0) and divergence(
             losses[: step + 1].double().cpu().numpy(), plan.explode
         ) is not None:
             break

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from normscope.curvature.autograd.patching import differentiable_kernels
 from normscope.curvature.autograd.user_functions import refuse_delayed, refuse_without_second_derivative
 from normscope.curvature.operators.fisher import LOG_LABELS, distribution
-from normscope.isolation.batch_copies import Copies, lending
+from normscope.isolation.batch_copies import Copies, lent_loss
 from normscope.isolation.flat_vectors import flat, split
 from normscope.loss_mismatch import check_outputs, explaining
 from normscope.objective import main_output, own_loss
@@ -45,7 +45,7 @@ class LossOfOutputs:
         dtype: torch.dtype | None,
     ) -> None:
         self.loss_fn, self._originals, self._device = loss_fn, originals, device
-        self._lending, self._copies = lending(loss_fn, dtype), Copies(targets)
+        self._lending, self._copies = lent_loss(loss_fn, dtype), Copies(targets)
         self.direct = self.linear = False
 
     @property

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from normscope.choices import check_choice
 from normscope.curvature.autograd.patching import batch_norm_held
 from normscope.isolation.module_calls import answering
-from normscope.norms._held import statistics_held
+from normscope.norms._constant_statistics import statistics_held
 from normscope.norms._processes import several_processes
 from normscope.norms.batch import batch_norm
 from normscope.norms.lp import _LpLayer

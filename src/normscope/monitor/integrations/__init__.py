@@ -1,1 +1,1 @@
-"""The Monitor where people already train: import `homes.lightning` or `homes.transformers`."""
+"""Integrations: the Monitor as a callback of other trainers. Import `integrations.lightning` or `.transformers`."""

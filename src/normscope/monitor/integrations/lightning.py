@@ -1,4 +1,4 @@
-"""Lightning: the Monitor as a callback of its Trainer. Needs `pip install normscope[lightning]`."""
+"""The Monitor as a callback of Lightning's Trainer. Needs `pip install normscope[lightning]`."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -15,19 +15,23 @@ from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402
 
 
 class LightningMonitor(Callback):
-    """Looks on once gradients are accumulated, unscaled and clipped, right before the optimizer's step.
+    """A Lightning callback that calls `Monitor.step` right before each optimizer step, after clipping.
 
         watch = LightningMonitor(every=100, sinks=[JSONL("monitor.jsonl")])
         Trainer(callbacks=[watch]).fit(module, loader)
         watch.monitor.frame()
 
-    The loss is that of `training_step` on the batch at hand (the last one, where gradients are accumulated over
-    several), in the Trainer's precision; its calls of `log` are silent while the Monitor makes them. With manual
-    optimization `training_step` would train, so hand in `forward(module, batch) -> loss`.
+    At that moment gradients are accumulated, unscaled and clipped. The loss is the one `training_step` returns for the
+    present batch (the last one, if gradients are accumulated over several), in the Trainer's precision. While the
+    Monitor calls `training_step`, its calls of `log` do nothing. With manual optimization `training_step` would train,
+    so hand in `forward(module, batch) -> loss`.
 
     Args:
-        forward: the loss of a batch, in place of `training_step`.
-        options: those of `Monitor`: every, measure, budget, sinks, on_error.
+        forward: forward(module, batch) returns the loss, instead of `training_step`.
+        options: keyword arguments of `Monitor`: every, measure, budget, sinks, on_error.
+
+    Raises:
+        ValueError: when training starts with manual optimization and without `forward`.
     """
 
     def __init__(self, *, forward: Callable[[nn.Module, Any], Tensor] | None = None, **options: Any) -> None:
@@ -49,21 +53,21 @@ class LightningMonitor(Callback):
             first_step=trainer.global_step,
             **self._options,
         )
-        # Lightning clips after its last hook; what it calls to clip is the last thing before the step.
+        # Lightning clips after its last hook, so the method that clips is the last call before the optimizer's step.
         clip = pl_module.configure_gradient_clipping
 
-        def clip_and_look(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        def clip_and_measure(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             clip(optimizer, *args, **kwargs)
-            self._look(optimizer)
+            self._step(optimizer)
 
-        vars(pl_module)["configure_gradient_clipping"] = clip_and_look
+        vars(pl_module)["configure_gradient_clipping"] = clip_and_measure
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self._batch = (batch, batch_idx)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
         if not pl_module.automatic_optimization:
-            self._look(optimizer)
+            self._step(optimizer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._end(pl_module)
@@ -71,7 +75,7 @@ class LightningMonitor(Callback):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._end(pl_module)
 
-    def _look(self, optimizer: Any) -> None:
+    def _step(self, optimizer: Any) -> None:
         if self.monitor is not None:
             self.monitor.step(self._batch, optimizer=optimizer)
 
@@ -86,11 +90,11 @@ class LightningMonitor(Callback):
             with trainer.precision_plugin.train_step_context():
                 if self._forward is not None:
                     return self._forward(module, batch[0])
-                # On the copy that the look works with, which ends with it.
+                # `module` is the snapshot's copy, so `log` needs no restoring.
                 vars(module)["log"] = vars(module)["log_dict"] = _silent
                 takes = len(inspect.signature(module.training_step).parameters)
-                found = module.training_step(*batch[:takes])
-                return found["loss"] if isinstance(found, Mapping) else found
+                output = module.training_step(*batch[:takes])
+                return output["loss"] if isinstance(output, Mapping) else output
 
         return forward
 
@@ -100,6 +104,6 @@ def _silent(*args: Any, **kwargs: Any) -> None:
 
 
 def _autocast(trainer: Trainer, device: torch.device) -> torch.dtype | None:
-    """The dtype of the Trainer's mixed precision."""
+    """The dtype of the Trainer's mixed precision; None without it."""
     with trainer.precision_plugin.forward_context():
         return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None

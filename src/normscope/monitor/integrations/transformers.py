@@ -1,4 +1,4 @@
-"""Hugging Face: the Monitor as a callback of its Trainer. Needs `pip install normscope[transformers]`."""
+"""The Monitor as a callback of the Hugging Face Trainer. Needs `pip install normscope[transformers]`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,20 +15,23 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 
 class TransformersMonitor(TrainerCallback):
-    """Looks on once gradients are accumulated and clipped, before the optimizer's step.
+    """A Hugging Face callback that calls `Monitor.step` before each optimizer step, after accumulation and clipping.
 
         watch = TransformersMonitor(every=100, sinks=[JSONL("monitor.jsonl")])
         Trainer(model, arguments, train_dataset=data, callbacks=[watch]).train()
         watch.monitor.frame()
 
-    The loss is `model(**inputs).loss` on the batch at hand (the last of those accumulated).
-    The Trainer does not hand its inputs to callbacks: a hook on the model remembers them while it trains. One process
-    with one device; several are refused, since a callback cannot see how the Trainer joins them.
+    The loss is `model(**inputs).loss` on the present batch (the last one, if gradients are accumulated over several).
+    The Trainer does not hand its inputs to callbacks, so a hook on the model stores them at every training forward
+    pass. Only one process with one device is supported: a callback cannot see how the Trainer joins several.
 
     Args:
-        forward: forward(model, inputs) gives the loss, where the Trainer computes another (label smoothing, your own
-            compute_loss).
-        options: those of `Monitor`: every, measure, budget, sinks, on_error.
+        forward: forward(model, inputs) returns the loss, if the Trainer's loss is not `model(**inputs).loss` (label
+            smoothing, your own compute_loss).
+        options: keyword arguments of `Monitor`: every, measure, budget, sinks, on_error.
+
+    Raises:
+        ValueError: when training starts with several processes or several devices.
     """
 
     def __init__(self, *, forward: Callable[[nn.Module, Any], Tensor] | None = None, **options: Any) -> None:
@@ -43,7 +46,7 @@ class TransformersMonitor(TrainerCallback):
     ) -> None:
         if args.world_size > 1 or args.n_gpu > 1:
             raise ValueError(
-                f"TransformersMonitor watches one process with one device; this run has {args.world_size} processes, "
+                f"TransformersMonitor measures one process with one device; this run has {args.world_size} processes, "
                 f"with {args.n_gpu} devices each. Under DDP use normscope.Monitor in a loop of your own."
             )
         self._end()
@@ -61,7 +64,8 @@ class TransformersMonitor(TrainerCallback):
     ) -> None:
         if self.monitor is None:
             return
-        # The count is that of all accumulated batches, and the loss its sum over this one divided by it.
+        # `num_items_in_batch` counts the items of all accumulated batches, and the model divides the sum of its losses
+        # by it; here the loss is of one batch, so the count is divided by the number of accumulated batches.
         count = self._inputs.get("num_items_in_batch")
         share = {} if count is None else {"num_items_in_batch": count / args.gradient_accumulation_steps}
         self.monitor.step(self._inputs | share, optimizer=kwargs["optimizer"])
@@ -87,7 +91,7 @@ def _loss(model: nn.Module, inputs: dict[str, Any]) -> Tensor:
     loss = getattr(model(**inputs), "loss", None)
     if loss is None:
         raise ValueError(
-            "The model's output has no loss: the Trainer computes it by itself (label smoothing, compute_loss). "
-            "Hand in TransformersMonitor(forward=lambda model, inputs: ...) that gives it."
+            "The model's output has no loss: the Trainer computes the loss itself (label smoothing, compute_loss). "
+            "Hand in TransformersMonitor(forward=lambda model, inputs: ...) that returns the loss."
         )
     return loss

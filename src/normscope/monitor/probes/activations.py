@@ -1,12 +1,12 @@
-r"""Distributions inside the network: their moments, how these move from step to step, and one unit's histogram.
+r"""Activations: moments of each layer's output, their change from step to step, and the histogram of one channel.
 
     mu_j, var_j         mean and (biased) variance of channel j over the batch, and over space
     change of mu        mean_j |mu_j(t) - mu_j(t-1)|, likewise var; t-1 and t are successive training steps
-    drift of mu         mean_j |mu_j(t) - mu_j(t_0)|, likewise var; t_0 is the first look at that layer
+    drift of mu         mean_j |mu_j(t) - mu_j(t_0)|, likewise var; t_0 is the first snapshot of that layer
 
-Taken at the output of every weight layer and every normalizer, on the batch of the step, in train mode; of a layer
-called more than once, at its first call. One channel of each is drawn once from a seed, and its histogram taken at
-every look. Source: seed 000, Figures 7 and 8.
+The moments are those of the output of every weight layer and every normalizer, on the batch of the step, in train mode;
+a layer called more than once is measured at its first call. One channel of each layer is drawn once from a seed; its
+histogram is taken in every snapshot. Source: Santurkar et al. 2018, Figures 7 and 8.
 """
 
 import math
@@ -23,17 +23,20 @@ from normscope.stability.verdict import Verdict
 
 BINS = 40
 _SOURCE = "Santurkar et al. 2018, Algorithm 1 and Figure 7"
-# Algorithm 1 of seed 000 moves the mean of a normalized unit by 1/3 of its standard deviation a step, on average, and
-# the network trains all the same.
+# Santurkar et al. 2018, Algorithm 1, moves the mean of a normalized unit by 1/3 of its standard deviation a step, on
+# average, and the network trains all the same.
 NOISY_JUMP = 1 / 3
 _CHANNELS_LAST = (nn.Bilinear, nn.RNNBase, nn.MultiheadAttention)
 
 
 @dataclass(frozen=True)
 class Activations:
-    """One entry for each layer, averaged over its channels; nan where there is no other step to compare with.
+    """Moments of each layer's output, averaged over its channels; every tuple has one entry a layer.
 
-    channels: the one drawn for the histogram. counts: in equal bins between the two `edges`.
+    mean_changes, variance_changes: change since the training step before; nan if that step was not measured.
+    mean_drifts, variance_drifts: change since the layer's first snapshot.
+    channels: the channel drawn for the histogram. edges: its smallest and largest value. counts: values in 40 equal
+    bins between the edges.
     """
 
     layers: tuple[str, ...]
@@ -48,6 +51,7 @@ class Activations:
     counts: tuple[tuple[int, ...], ...]
 
     def summary(self) -> dict[str, float]:
+        """Changes and drifts, averaged over the layers."""
         return {
             "mean_change": _mean(self.mean_changes),
             "variance_change": _mean(self.variance_changes),
@@ -56,6 +60,7 @@ class Activations:
         }
 
     def by_layer(self) -> dict[str, dict[str, float]]:
+        """Moments, changes and drifts of each layer."""
         names = ("mean", "variance", "mean_change", "variance_change", "mean_drift", "variance_drift")
         columns = (
             self.means,
@@ -71,6 +76,7 @@ class Activations:
         }
 
     def verdicts(self, kind: str) -> list[Verdict]:
+        """One verdict: the largest change of a mean in one step, in standard deviations."""
         jumps = {
             layer: change / math.sqrt(variance)
             for layer, change, variance in zip(self.layers, self.mean_changes, self.variances, strict=True)
@@ -81,21 +87,25 @@ class Activations:
         layer = max(jumps, key=jumps.__getitem__)
         calm = jumps[layer] <= NOISY_JUMP
         text = (
-            f"From one step to the next the means move by at most {jumps[layer]:.2g} standard deviations ({layer}), "
-            f"{'less' if calm else 'more'} than the noise of {NOISY_JUMP:.2f} the paper's network trains under."
+            f"In one step the channel means move by at most {jumps[layer]:.2g} standard deviations ({layer}), "
+            f"{'less' if calm else 'more'} than the noise of {NOISY_JUMP:.2f} that the paper's network trains under."
         )
         formula = "mean_j |mu_j(t) - mu_j(t-1)| / sqrt(mean_j var_j) <= 1/3"
         return [Verdict("activations", True if calm else None, text, formula, _SOURCE)]
 
 
 def _mean(values: tuple[float, ...]) -> float:
-    """Over the layers that have a step to compare with."""
+    """The mean over the layers that have an earlier step to compare with."""
     known = [value for value in values if not math.isnan(value)]
     return sum(known) / len(known) if known else math.nan
 
 
 class ActivationProbe:
-    """Measures `Activations`; looks into the pass at theta, and once more, forward only, at the step after."""
+    """Measures `Activations` in the pass at theta, and once more, with one forward pass, at the training step after.
+
+    Args:
+        seed: seed of the generator that draws one channel of each layer for the histogram.
+    """
 
     name = "activations"
     result = Activations
@@ -105,17 +115,19 @@ class ActivationProbe:
     def __init__(self, seed: int = 0) -> None:
         self._generator = torch.Generator().manual_seed(seed)
         self._channels: dict[str, int] = {}
-        self._seen: dict[str, tuple[Tensor, Tensor, Tensor, Tensor]] = {}
+        self._outputs: dict[str, tuple[Tensor, Tensor, Tensor, Tensor]] = {}
         self._first: dict[str, tuple[Tensor, Tensor]] = {}
         self._last: dict[str, tuple[Tensor, Tensor]] = {}
         self._last_step = -2
 
     def start(self) -> None:
-        self._seen = {}
+        """Forget the outputs of the snapshot before."""
+        self._outputs = {}
 
     @torch.no_grad()
     def watch(self, name: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if name in self._seen:
+        """Take the moments and the histogram of a module's output."""
+        if name in self._outputs:
             return
         weighs = any(p.ndim > 1 for p in module.parameters())
         if not weighs and not isinstance(module, (*NORM_LAYERS, Identity)):
@@ -128,21 +140,22 @@ class ActivationProbe:
             if name not in self._channels:
                 self._channels[name] = int(torch.randint(len(x), (), generator=self._generator))
             variance, mean = torch.var_mean(x, dim=list(range(1, x.ndim)), correction=0)
-            self._seen[name] = (mean, variance, *_histogram(x[self._channels[name]].flatten()))
+            self._outputs[name] = (mean, variance, *_histogram(x[self._channels[name]].flatten()))
 
     def measure(self, snapshot: Snapshot) -> Activations:
+        """The moments watched in the pass at theta, compared with the step before and the first snapshot."""
         _ = snapshot.loss
-        seen, layers = self._seen, tuple(self._seen)
+        outputs, layers = self._outputs, tuple(self._outputs)
         if not layers:
             raise ValueError("The network has no weight layer or normalizer whose output is a batch of channels.")
-        now = {name: (mean, variance) for name, (mean, variance, _, _) in seen.items()}
+        now = {name: (mean, variance) for name, (mean, variance, _, _) in outputs.items()}
         self._first = now | self._first
         before = self._last if snapshot.step == self._last_step + 1 else {}
         rows = torch.stack([_row(now[name], before.get(name), self._first[name]) for name in layers])
         rows_mean = snapshot.at.mean_over_processes(rows).tolist()
         mean, variance, d_mean, d_variance, drift_mean, drift_variance = zip(*rows_mean, strict=True)
-        edges = torch.stack([seen[name][2].double() for name in layers]).tolist()
-        counts = torch.stack([seen[name][3] for name in layers]).long().tolist()
+        edges = torch.stack([outputs[name][2].double() for name in layers]).tolist()
+        counts = torch.stack([outputs[name][3] for name in layers]).long().tolist()
         self._last, self._last_step = now, snapshot.step
         return Activations(
             layers=layers,
@@ -171,7 +184,7 @@ def _row(now: Moments, before: Moments | None, first: Moments) -> Tensor:
 
 
 def _channel_axis(module: nn.Module, output: Tensor) -> int:
-    """A matrix multiplies the last axis, torch's or your own; a kernel slides over what comes after the second."""
+    """The axis of channels: the last one for layers that multiply by a matrix, the second one for convolutions."""
     if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
         return -1 if tuple(module.normalized_shape) == output.shape[-1:] else 1
     matrices = max((p.ndim for p in module.parameters()), default=0) == 2
@@ -179,7 +192,7 @@ def _channel_axis(module: nn.Module, output: Tensor) -> int:
 
 
 def _histogram(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Both ends and the counts, without waiting for the device."""
+    """The smallest and largest value, and counts in equal bins between them, without waiting for the device."""
     edges = torch.stack(torch.aminmax(x))
     width = (edges[1] - edges[0]).clamp(min=torch.finfo(x.dtype).tiny)
     bins = ((x - edges[0]) / width * BINS).nan_to_num().long().clamp(0, BINS - 1)

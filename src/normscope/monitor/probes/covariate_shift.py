@@ -3,15 +3,17 @@ r"""Internal covariate shift: how much a layer's gradient changes because the la
     G_i  = grad_{W_i} L(W_1, ..., W_k)          G'_i = grad_{W_i} L(W'_1, ..., W'_{i-1}, W_i, ..., W_k)
     shift_i = ||G_i - G'_i||                     cosine_i = <G_i, G'_i> / (||G_i|| ||G'_i||)
 
-on the same batch, with W' the parameters after the step that the optimizer is about to make (or after the paper's plain
-gradient step). W_i is the layer's weight; what runs before it is updated whole, biases, gamma and beta included. Layers
-are taken in the order they run; parameters that a container holds count as running where the container begins, and so
-do those of modules in it that are never called. A weight that other code uses before its own module is called, which no
-module call shows, counts from that module on.
-Source: arXiv 1805.11604, Definition 2.1; seed 000, Section A.2.1 (Figure 6).
+on the same batch. W' are the parameters after the optimizer's coming step (or after the paper's plain gradient step).
+W_i is the weight of layer i; all parameters that run before layer i are updated: weights, biases, gamma and beta.
 
-Only the units from layer i on are run for G'_i: the results of the updated ones before it are remembered (`Replay`).
-Where nothing runs before a layer, G' is G, and no pass is made.
+Layers are numbered in the order they run. Parameters held by a container itself, or by modules inside a container that
+are never called, count as running when the container begins. If other code uses a weight before the weight's own
+module is called, no module call shows that use, and the weight counts from its module on.
+
+To compute G'_i, only the units from layer i on are run: the outputs of the updated units before it are stored
+(`Replay`). If nothing runs before a layer, G' equals G, and no pass is made.
+
+Source: Santurkar et al. 2018 (arXiv 1805.11604), Definition 2.1; Section A.2.1 and Figure 6.
 """
 
 import math
@@ -29,7 +31,11 @@ from normscope.stability.verdict import Verdict
 
 @dataclass(frozen=True)
 class CovariateShift:
-    """One entry for each layer. rerun: layers that could not be answered from memory, being called more than once."""
+    """The covariate shift of each layer; the tuples have one entry a layer, in the order the layers run.
+
+    update: "optimizer" or "gradient". shifts: ||G - G'||. cosines: between G and G', nan if one of them is zero.
+    grad_norms: ||G||. rerun: layers that were computed again, since a layer called more than once is not stored.
+    """
 
     update: str
     layers: tuple[str, ...]
@@ -39,6 +45,7 @@ class CovariateShift:
     rerun: tuple[str, ...]
 
     def summary(self) -> dict[str, float]:
+        """Largest shift, smallest and mean cosine over the layers."""
         cosines = self._defined()
         return {
             "shift_max": max(self.shifts) if all(map(math.isfinite, self.shifts)) else math.nan,
@@ -47,10 +54,11 @@ class CovariateShift:
         }
 
     def _defined(self) -> list[float]:
-        """Cosines of the layers that have a gradient before and after."""
+        """The cosines of layers whose gradient is nonzero before and after the update."""
         return [c for c in self.cosines if math.isfinite(c)]
 
     def by_layer(self) -> dict[str, dict[str, float]]:
+        """Shift, cosine and gradient norm of each layer."""
         rows = zip(self.layers, self.shifts, self.cosines, self.grad_norms, strict=True)
         return {
             layer: {"shift": shift, "shift_cosine": cosine, "layer_grad_norm": size}
@@ -58,23 +66,29 @@ class CovariateShift:
         }
 
     def verdicts(self, kind: str) -> list[Verdict]:
+        """One verdict: whether the update of earlier layers reverses the gradient of a later one."""
         cosines = self._defined()
         turned = [layer for layer, c in zip(self.layers, self.cosines, strict=True) if c < 0]
         if turned:
             named = ", ".join(turned[:3]) + (" ..." if len(turned) > 3 else "")
-            text = f"The gradient of {len(turned)} of {len(self.layers)} layers is turned round by the update of those "
-            text += f"before them ({named})."
+            text = f"The update of earlier layers reverses the gradient of {len(turned)} of {len(self.layers)} layers "
+            text += f"({named})."
         else:
-            text = "No layer's gradient is turned round by the update of those before it; the smallest cosine is "
+            text = "The update of earlier layers reverses the gradient of no layer; the smallest cosine is "
             text += f"{min(cosines, default=math.nan):.2f}."
-        text += " BatchNorm does not lower this number in general; it matters with a falling accuracy only."
+        text += " BatchNorm does not lower this number in general; it matters only if accuracy falls, too."
         formula = "cos(G_i, G'_i) < 0"
         good = True if cosines and not turned else None
         return [Verdict("covariate shift", good, text, formula, "Santurkar et al. 2018, Definition 2.1")]
 
 
 class ShiftProbe:
-    """Measures `CovariateShift` of `layers` (names; all that have a weight matrix or a kernel by default)."""
+    """Measures `CovariateShift`; costs about one pass a layer, from that layer on.
+
+    Args:
+        update: "optimizer" for the optimizer's coming update, "gradient" for the paper's plain gradient step.
+        layers: names of layers; by default all layers with a weight matrix or a convolution kernel.
+    """
 
     name = "shift"
     result = CovariateShift
@@ -87,6 +101,11 @@ class ShiftProbe:
         self.layers = None if layers is None else tuple(layers)
 
     def measure(self, snapshot: Snapshot) -> CovariateShift:
+        """The covariate shift of every chosen layer.
+
+        Raises:
+            ValueError: the network has no such layer, or the optimizer's update is asked for without an optimizer.
+        """
         before, after = snapshot.gradient, snapshot.after(self.update)
         chosen = self._chosen(snapshot)
         starts = _first_uses(snapshot)
@@ -103,52 +122,52 @@ class ShiftProbe:
             if not any(moved):
                 grads.append(before[index])
                 continue
-            # A weight that is shared with a layer before this one has part of its gradient there.
+            # Part of the gradient of a shared weight comes from the first layer that uses the weight.
             grads += snapshot.at.gradient([index], replay.before(min(start, starts[index])))[1]
-        rows = [_compare(before[index], there) for index, there in zip(chosen.values(), grads, strict=True)]
+        rows = [_compare(before[index], grad) for index, grad in zip(chosen.values(), grads, strict=True)]
         shifts, cosines, sizes = zip(*torch.stack(rows).tolist(), strict=True)
         rerun = tuple(sorted(snapshot.trace.repeated, key=snapshot.trace.starts.__getitem__))
         return CovariateShift(self.update, tuple(chosen), shifts, cosines, sizes, rerun)
 
     def _chosen(self, snapshot: Snapshot) -> dict[str, int]:
-        """Layers in the order they run, with the number of the leaf that is their weight."""
+        """The chosen layers in the order they run, each with the index of its weight among the leaves."""
         index = {id(leaf): i for i, leaf in enumerate(snapshot.at.lent.leaves)}
-        found: dict[str, int] = {}
+        weight_of: dict[str, int] = {}
         _ = snapshot.loss
         for name, module in units(snapshot.at.task.model).items():
             weights = [p for p in module.parameters() if id(p) in index and p.ndim > 1]
             if weights and name in snapshot.trace.starts:
-                # Weight normalization's lengths are a column beside the matrix of directions.
-                found[name] = index[id(max(weights, key=lambda p: p.numel() > max(p.shape)))]
+                # Weight normalization has two such parameters: the matrix of directions, and a column of lengths.
+                weight_of[name] = index[id(max(weights, key=lambda p: p.numel() > max(p.shape)))]
         for name in self.layers or ():
-            check_choice("layer", name, found)
-        if not found:
+            check_choice("layer", name, weight_of)
+        if not weight_of:
             raise ValueError(
-                "The network has no layer with a trainable weight matrix or kernel to look at: covariate shift is that "
-                "of layers. Leave 'shift' out of measure=."
+                "The network has no layer with a trainable weight matrix or kernel, so it has no covariate shift. "
+                "Leave 'shift' out of measure=."
             )
-        order = sorted(self.layers or found, key=snapshot.trace.starts.__getitem__)
-        return {name: found[name] for name in order}
+        order = sorted(self.layers or weight_of, key=snapshot.trace.starts.__getitem__)
+        return {name: weight_of[name] for name in order}
 
 
 def _first_uses(snapshot: Snapshot) -> list[int]:
-    """For each leaf, the number of the first call that it takes part in."""
+    """The number of the first module call that uses each leaf."""
     index = {id(leaf): i for i, leaf in enumerate(snapshot.at.lent.leaves)}
     starts = snapshot.trace.starts
     uses = [len(starts)] * len(index)
     for name, module in snapshot.at.task.model.named_modules(remove_duplicate=False):
-        around = name
-        while around and around not in starts:
-            around = around.rpartition(".")[0]
+        called = name
+        while called and called not in starts:
+            called = called.rpartition(".")[0]
         for parameter in module.parameters(recurse=False):
-            if id(parameter) in index and around in starts:
+            if id(parameter) in index and called in starts:
                 i = index[id(parameter)]
-                uses[i] = min(uses[i], starts[around])
+                uses[i] = min(uses[i], starts[called])
     return uses
 
 
 def _compare(before: Tensor, after: Tensor) -> Tensor:
-    """||a - b||, their cosine, ||a||, in float64."""
+    """||a - b||, the cosine between a and b, and ||a||, in float64."""
     a, b = (real(tensor).flatten().double() for tensor in (before, after))
-    apart, size = a - b, a.dot(a).sqrt()
-    return torch.stack([apart.dot(apart).sqrt(), a.dot(b) / (size * b.dot(b).sqrt()), size])
+    difference, size = a - b, a.dot(a).sqrt()
+    return torch.stack([difference.dot(difference).sqrt(), a.dot(b) / (size * b.dot(b).sqrt()), size])

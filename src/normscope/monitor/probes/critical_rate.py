@@ -1,14 +1,18 @@
-r"""Critical step: how much of the coming update the loss takes before it is no better than here.
+r"""Critical step: the multiple of the coming update at which the loss is back at its present value.
 
     s_c = min { s > 0 : L(theta + s d) > L(theta) }        d: the coming update, or -lr g
 
-The cheapest word on stability: fewer than ten forward passes, no gradient. s_c < 1 says that the step about to be
-made raises this batch's loss. On a quadratic and along the gradient s_c lr = 2 g'g / g'Hg, by the curvature along
-*this* direction ("critical sharpness" is 2/(s_c lr)); it is not 2/lambda_max, which it exceeds unless g is the top
-eigenvector. (L(theta + s d) - L(theta)) / s is linear in s on a quadratic, so its root is sought by the secant, and by
-halving a bracket where that does not shrink it; the bracket is found by growing factors from the last known step. A
-rise and fall between two points of that search is missed: the step found is a crossing, the first one on any loss that
-is convex along d.
+s_c lr is the critical rate. s_c < 1 means that the coming update raises this batch's loss. The critical step is the
+cheapest measure of stability: fewer than ten forward passes, no gradient.
+
+On a quadratic, along the gradient, s_c lr = 2 g'g / g'Hg: the limit set by the curvature along g. The critical rate is
+at least 2/lambda_max, and equal to it only if g is the top eigenvector. Critical sharpness is 2/(s_c lr).
+
+Search: on a quadratic, (L(theta + s d) - L(theta)) / s is linear in s. Its root is sought by the secant method, and by
+halving the bracket where the secant does not shrink it. The bracket is found by growing factors, starting from the
+last known step. A rise and fall between two points of the search is missed: the result is a crossing, and the first
+one on any loss that is convex along d.
+
 Source: arXiv 2601.16979, critical sharpness 2/eta_c (there by bisection).
 """
 
@@ -28,10 +32,11 @@ _SOURCE = "arXiv 2601.16979"
 
 @dataclass(frozen=True)
 class CriticalStep:
-    """step: s_c as a multiple of the update; inf if no rise was found, 0 if the loss rises from the start; nan where
-    the loss is not finite.
+    """The critical step of one update, and the bracket that holds it.
 
-    low, high: the loss is at most L(theta) at low and above it at high. eta: s_c times the learning rate.
+    update: "optimizer" or "gradient". step: s_c, a multiple of the update; inf if no rise was found, 0 if the loss
+    rises from the start, nan if the loss is not finite. low, high: multiples of the update; the loss is at most
+    L(theta) at low and above it at high. eta: s_c times the learning rate. passes: forward passes of the search.
     """
 
     update: str
@@ -42,12 +47,15 @@ class CriticalStep:
     passes: int
 
     def summary(self) -> dict[str, float]:
+        """The critical step and the critical rate."""
         return {"critical_step": self.step, "critical_eta": self.eta}
 
     def by_layer(self) -> dict[str, dict[str, float]]:
+        """Empty: the critical step is one number of the whole network."""
         return {}
 
     def verdicts(self, kind: str) -> list[Verdict]:
+        """One verdict: whether the coming update raises this batch's loss."""
         formula = "s_c = min{s: L(theta + s d) > L(theta)}; on a quadratic s_c lr = 2 g'g/g'Hg, not 2/lambda"
         if math.isnan(self.step):
             text = "The loss is not finite here, so there is no step to judge."
@@ -59,25 +67,29 @@ class CriticalStep:
             f"{'does not raise' if lowers else 'raises'} this batch's loss; "
         )
         if self.step == 0:
-            text += f"no step along this update lowers the loss, tried down to {self.high:.2g} times it."
+            text += f"no step along this update lowers the loss (tried down to {self.high:.2g} times the update)."
         elif math.isinf(self.step):
-            text += f"no rise was found up to {self.low:.3g} times it."
+            text += f"no multiple up to {self.low:.3g} times it raises the loss."
         else:
-            text += f"up to {self.step:.3g} times it{rate} the loss would be no worse than here."
+            text += f"the loss is back at its present value at {self.step:.3g} times this update{rate}."
         good: bool | None = lowers
         if not lowers:
             text += {
                 SQUARED: " The learning rate is beyond what the curvature along the update allows."
                 if self.step
-                else " It points uphill on this batch, or is far beyond what the curvature along it allows.",
+                else " The update points uphill on this batch, or is far beyond what the curvature along it allows.",
                 CROSS_ENTROPY: " " + NOT_A_LIMIT,
-            }.get(kind, " One such step says little; whether training survives many of them depends on the loss.")
+            }.get(kind, " A single such step means little; whether training survives many depends on the loss.")
             good = False if kind == SQUARED else None
         return [Verdict("critical step", good, text, formula, _SOURCE)]
 
 
 class CriticalProbe:
-    """Measures `CriticalStep` in at most eight forward passes beside the one at theta; starts from the last result."""
+    """Measures `CriticalStep` in at most eight forward passes; the search starts from the last result.
+
+    Args:
+        update: "optimizer" for the optimizer's coming update, "gradient" for a plain gradient step (needs a gradient).
+    """
 
     name = "critical"
     result = CriticalStep
@@ -90,6 +102,7 @@ class CriticalProbe:
         self._last = 1.0
 
     def measure(self, snapshot: Snapshot) -> CriticalStep:
+        """The critical step along the update."""
         direction = list(torch._foreach_sub(snapshot.after(self.update), snapshot.theta))
         if not math.isfinite(snapshot.loss):
             return CriticalStep(self.update, math.nan, math.nan, math.nan, math.nan, 0)

@@ -1,12 +1,13 @@
-r"""Normalizers at work: whether eval mode will see the network that was trained, dead scales, gradients along depth.
+r"""Health of the normalizers: running statistics against the batch's, dead scales, gradients along depth.
 
     mean gap        median_j |running_mean_j - mu_j| / sigma_j        of this batch, for layers with running statistics
     variance ratio  median_j running_var_j / var_j                    (l_p layers: of their norms, squared)
     dead            share of gamma_j with |gamma_j| <= 1e-3 max |gamma|
     growth          (||dL/dh_1|| / ||dL/dh_k||)^(1/(k-1))             h_i: output of the i-th weight layer
 
-growth > 1 means that gradients grow towards the input. A BatchNorm ReLU network at initialization has
-sqrt(pi/(pi-1)) = 1.21 a layer (seed 003, "Gradient explosion"; the norm, its square grows by 1.467).
+growth > 1 means that gradients grow towards the input. In a BatchNorm ReLU network at initialization the gradient's
+norm grows by sqrt(pi/(pi-1)) = 1.21 a layer, and its square by 1.467 (the encyclopedia article "Batch normalization",
+section "Gradient explosion").
 """
 
 import math
@@ -23,7 +24,7 @@ from normscope.norms.lp import _LpLayer, lp_statistics
 from normscope.stability.verdict import Verdict
 
 DEAD = 1e-3
-# A channel or two of a wide layer are no finding.
+# Share of dead scales from which a verdict reports them: one or two dead channels of a wide layer are normal.
 DEAD_SHARE = 0.01
 MEAN_GAP, VARIANCE_RATIO = 1.0, 4.0
 EXPLODED = 1e3
@@ -32,10 +33,12 @@ _SOURCE = 'the encyclopedia article "Batch normalization"'
 
 @dataclass(frozen=True)
 class NormHealth:
-    """One entry of gaps, ratios (nan without running statistics) and dead shares (nan without gamma) a normalizer.
+    """State of each normalizer, and gradient norms along depth.
 
-    grad_norms: ||dL/dh|| at each weight layer of `depth`, in the order they run. settled: batches that running
-    statistics have taken in, times momentum; the least of all normalizers, nan where none counts them.
+    layers: names of the normalizers; mean_gaps, variance_ratios (nan without running statistics) and dead (nan without
+    gamma) have one entry for each. depth: names of the weight layers in the order they run; grad_norms: ||dL/dh|| at
+    the output h of each. settled: batches that the running statistics have averaged over, times momentum; the smallest
+    number of all normalizers, nan if none counts its batches.
     """
 
     layers: tuple[str, ...]
@@ -48,11 +51,13 @@ class NormHealth:
 
     @property
     def growth(self) -> float:
+        """Factor by which the gradient norm grows towards the input, a layer; nan with fewer than two layers."""
         if len(self.grad_norms) < 2 or not self.grad_norms[-1]:
             return math.nan
         return (self.grad_norms[0] / self.grad_norms[-1]) ** (1 / (len(self.grad_norms) - 1))
 
     def summary(self) -> dict[str, float]:
+        """Largest mean gap, variance ratio and dead share of all normalizers; growth of the gradient a layer."""
         return {
             "mean_gap_max": _largest(self.mean_gaps),
             "variance_ratio_max": _largest(self.variance_ratios),
@@ -61,6 +66,7 @@ class NormHealth:
         }
 
     def by_layer(self) -> dict[str, dict[str, float]]:
+        """Gap, ratio and dead share of each normalizer; gradient norm of each weight layer."""
         rows: dict[str, dict[str, float]] = {}
         for layer, gap, ratio, dead in zip(self.layers, self.mean_gaps, self.variance_ratios, self.dead, strict=True):
             rows[layer] = {"mean_gap": gap, "variance_ratio": ratio, "dead_gamma": dead}
@@ -69,6 +75,7 @@ class NormHealth:
         return rows
 
     def verdicts(self, kind: str) -> list[Verdict]:
+        """Verdicts on running statistics, dead scales and gradients along depth, as far as each applies."""
         return [*self._statistics(), *self._dead(), *self._depth()]
 
     def _statistics(self) -> list[Verdict]:
@@ -81,16 +88,16 @@ class NormHealth:
         ]
         if off and self.settled < 1:
             text = (
-                "Too early to compare eval mode with the network that is trained: running statistics have seen few "
-                "batches. Look again after some 1/momentum steps."
+                "Too early to compare eval mode with the trained network: the running statistics average over too few "
+                "batches. Measure again after about 1/momentum steps."
             )
             return [Verdict("statistics", None, text, "batches seen < 1/momentum", _SOURCE + ", inference")]
         others = f" and {len(off) - 1} more" if len(off) > 1 else ""
         text = (
-            f"Running statistics of {off[0]}{others} are far from this batch's: eval mode is another network than the "
-            "one trained. It takes some 1/momentum steps, or `use_population_statistics`."
+            f"Running statistics of {off[0]}{others} are far from this batch's: eval mode computes another function "
+            "than train mode. Train about 1/momentum more steps, or call `use_population_statistics`."
             if off
-            else "Running statistics are close to this batch's: eval mode sees the network that is trained."
+            else "Running statistics are close to this batch's: eval mode computes the function that is trained."
         )
         formula = f"median |running mean - mu|/sigma <= {MEAN_GAP:g}, variance ratio within {VARIANCE_RATIO:g}"
         return [Verdict("statistics", not off, text, formula, _SOURCE + ", inference")]
@@ -102,11 +109,11 @@ class NormHealth:
         layer = max(shares, key=shares.__getitem__)
         dead = shares[layer] >= DEAD_SHARE
         if dead:
-            text = f"{shares[layer]:.0%} of the scales of {layer} are dead: those channels carry nothing on."
+            text = f"{shares[layer]:.0%} of the scales of {layer} are dead: those channels pass no signal on."
         elif shares[layer]:
             text = f"Less than {DEAD_SHARE:.0%} of the scales of any normalizer are dead."
         else:
-            text = "No scale of a normalizer is dead."
+            text = "No scale (gamma) of a normalizer is dead."
         return [Verdict("gamma", not dead, text, f"|gamma| <= {DEAD:g} max |gamma|", _SOURCE + ", gamma")]
 
     def _depth(self) -> list[Verdict]:
@@ -115,9 +122,9 @@ class NormHealth:
         total = self.grad_norms[0] / self.grad_norms[-1]
         state = "explode" if total > EXPLODED else "vanish" if total < 1 / EXPLODED else ""
         text = (
-            f"Gradients {state} towards the input: {total:.2g} times over {len(self.depth)} layers."
+            f"Gradients {state} towards the input: by a factor of {total:.2g} over {len(self.depth)} layers."
             if state
-            else f"Gradients keep their size along depth: {self.growth:.2f} times a layer towards the input."
+            else f"Gradients keep their size along depth: a factor of {self.growth:.2f} a layer towards the input."
         )
         formula = f"||dL/dh_1|| / ||dL/dh_k|| within {EXPLODED:g}; BatchNorm with ReLU at the start: 1.21 a layer"
         return [Verdict("depth", not state, text, formula, _SOURCE + ", gradient explosion")]
@@ -128,7 +135,7 @@ def _largest(values: tuple[float, ...]) -> float:
 
 
 class HealthProbe:
-    """Measures `NormHealth`; looks into the pass at theta and costs none of its own."""
+    """Measures `NormHealth` in the pass at theta; costs no pass of its own."""
 
     name = "health"
     result = NormHealth
@@ -138,11 +145,13 @@ class HealthProbe:
         self.start()
 
     def start(self) -> None:
+        """Forget the moments and gradients of the snapshot before."""
         self._moments: dict[str, Moments] = {}
         self._grads: dict[str, Tensor] = {}
         self._depth: list[str] = []
 
     def watch(self, name: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """Take the moments of a normalizer's input, or hook the gradient at a weight layer's output."""
         if isinstance(module, NORM_LAYERS):
             with torch.no_grad(), torch.autocast(args[0].device.type, enabled=False):
                 self._moments.setdefault(name, _moments(module, args[0].detach()))
@@ -154,8 +163,9 @@ class HealthProbe:
 
     @torch.no_grad()
     def measure(self, snapshot: Snapshot) -> NormHealth:
+        """The health of all normalizers that the pass at theta called."""
         _ = snapshot.loss
-        # The watched pass moved the running statistics it saw; those of the user are looked at.
+        # The watched pass updated the running statistics; put the user's values back to compare with them.
         snapshot.at.lent.reset()
         snapshot.at.move_to(snapshot.theta)
         modules = {name: snapshot.at.task.model.get_submodule(name) for name in self._moments}
@@ -173,7 +183,7 @@ Moments = tuple[Tensor, Tensor, Tensor] | None
 
 
 def _moments(module: nn.Module, x: Tensor) -> Moments:
-    """Mean, variance and what the layer divides by, squared, of this batch; None without running statistics."""
+    """Mean, variance and squared divisor of this batch; None for a layer without running statistics."""
     running = getattr(module, "running_mean", None)
     if running is None or not x.numel():
         return None
@@ -185,15 +195,18 @@ def _moments(module: nn.Module, x: Tensor) -> Moments:
 
 
 def _settled(module: nn.Module) -> float:
-    """Batches taken in, times momentum; inf for a layer that counts none, keeps their plain mean, or takes none in."""
-    seen, momentum = getattr(module, "num_batches_tracked", None), getattr(module, "momentum", None)
-    return float(seen) * float(momentum) if seen is not None and momentum and module.training else math.inf
+    """Batches in the running statistics, times momentum.
+
+    inf for a layer that counts no batches, keeps their plain mean, or does not update its statistics (eval mode).
+    """
+    batches, momentum = getattr(module, "num_batches_tracked", None), getattr(module, "momentum", None)
+    return float(batches) * float(momentum) if batches is not None and momentum and module.training else math.inf
 
 
 def _row(module: nn.Module, moments: Moments) -> Tensor:
-    """Mean gap, variance ratio, dead share; nan for what the layer does not have.
+    """Mean gap, variance ratio and dead share of a normalizer; nan for each that the layer does not have.
 
-    On the host: a handful of small vectors, of which a GPU would load sorting kernels to take medians.
+    Computed on the host: the vectors are small, and a GPU would load sorting kernels to take their medians.
     """
     gap = ratio = dead = torch.tensor(math.nan, dtype=torch.float64)
     gamma = getattr(module, "weight", None)
@@ -206,7 +219,7 @@ def _row(module: nn.Module, moments: Moments) -> Tensor:
         mean, variance, divisor, running_mean, running = torch.stack(
             [m.double() for m in (*moments, buffers["running_mean"], spread)]
         ).cpu()
-        # A channel that is constant and was so always has 0/0, and is no reason to be silent on the others.
+        # A channel that was always constant gives 0/0 = nan; `nanquantile` takes the median of the others.
         gap = ((running_mean - mean).abs() / variance.sqrt()).nanquantile(0.5)
         ratio = (running / divisor).nanquantile(0.5)
     return torch.stack([gap, ratio, dead])

@@ -1,14 +1,15 @@
-r"""The loss and its gradient along the step: how smooth it is here, and how far the gradient can be trusted.
+r"""Landscape: the loss and its gradient along the gradient step; how smooth the loss is here.
 
     theta_c = theta + c d,  d = -lr g,  g = grad L(theta)        one batch, train mode, the same random draws
     band            [min_c L(theta_c), max_c L(theta_c)]
     change_c        ||grad L(theta_c) - g||                      "gradient predictiveness"
     beta            max_c change_c / (c ||d||)                    "effective beta-smoothness"
 
-Source: seed 000, Appendix A.2.2, with the points of its figures: c = 1/2, 1, 2, 4 for VGG at lr 0.1 and c = 1/100,
-1/10, 1, 10, 30 for the deep linear network at lr 1e-6. beta at c = 1 is 2/lr wherever the step just turns the gradient
-round (grad L(theta_1) = -g), which training at the edge of stability does all the time: the mean of beta says how large
-lr is, and only what rises above 2/lr says something about the network.
+At c = 1, beta is 2/lr if the step exactly reverses the gradient: grad L(theta_1) = -g. Training at the edge of
+stability does this all the time. So the mean of beta reflects lr, and only values above 2/lr describe the network.
+
+Source: Santurkar et al. 2018, Appendix A.2.2. The factors are those of its figures: c = 1/2, 1, 2, 4 for VGG at lr 0.1,
+and c = 1/100, 1/10, 1, 10, 30 for the deep linear network at lr 1e-6.
 """
 
 import math
@@ -28,10 +29,10 @@ DLN_FACTORS = (0.01, 0.1, 1.0, 10.0, 30.0)
 
 @dataclass(frozen=True)
 class Landscape:
-    """One entry of losses, changes and cosines for each factor c.
+    """Losses and gradients along one gradient step; losses, changes and cosines have one entry for each factor c.
 
-    lr: the rate that all parameters share, else ||d|| / ||g||. changes: l2 distance between the gradient there and
-    here. cosines: between them; nan where one is zero.
+    lr: the learning rate if all parameters share one, else ||d|| / ||g||. loss, grad_norm: L(theta) and ||g||.
+    losses: L(theta_c). changes: ||grad L(theta_c) - g||. cosines: between grad L(theta_c) and g; nan if one is zero.
     """
 
     lr: float
@@ -44,18 +45,19 @@ class Landscape:
 
     @property
     def band(self) -> tuple[float, float]:
-        """Smallest and largest loss; nan where one is not finite."""
+        """Smallest and largest loss along the step; nan if one of the losses is not finite."""
         return _range(self.losses)
 
     @property
     def betas(self) -> tuple[float, ...]:
-        """Change of the gradient per distance moved, at each factor."""
+        """Change of the gradient divided by the distance moved, at each factor."""
         moved = self.lr * self.grad_norm
         pairs = zip(self.factors, self.changes, strict=True)
         return tuple(change / (c * moved) if moved else math.nan for c, change in pairs)
 
     @property
     def beta(self) -> float:
+        """The largest of `betas`; nan if one of them is not finite."""
         return _range(self.betas)[1]
 
     @property
@@ -64,6 +66,7 @@ class Landscape:
         return 2 / self.lr if self.lr else math.inf
 
     def summary(self) -> dict[str, float]:
+        """Band of the loss, gradient norm, range of the gradient's change, smallest cosine, beta and 2/lr."""
         low, high = self.band
         least, most = _range(self.changes)
         return {
@@ -78,42 +81,41 @@ class Landscape:
         }
 
     def by_layer(self) -> dict[str, dict[str, float]]:
+        """Empty: the landscape is one of the whole network."""
         return {}
 
     def verdicts(self, kind: str) -> list[Verdict]:
-        """Does one step lower the loss; does the gradient still point that way; is there a spike of beta."""
+        """Three verdicts: whether the step lowers the loss, keeps the gradient's direction, and has a spike of beta."""
         nearest = min(range(len(self.factors)), key=lambda i: abs(math.log(self.factors[i])))
-        c, there, cosine = self.factors[nearest], self.losses[nearest], self.cosines[nearest]
+        c, loss, cosine = self.factors[nearest], self.losses[nearest], self.cosines[nearest]
         if not math.isfinite(self.loss):
             text = f"The loss is {self.loss} here, so there is no step to judge."
             return [Verdict("step", None, text, _STEP, _SOURCE)]
-        falls = there <= self.loss
-        text = (
-            f"A plain gradient step of {c * self.lr:.3g} takes this batch's loss from {self.loss:.4g} to {there:.4g}."
-        )
+        falls = loss <= self.loss
+        text = f"A plain gradient step of {c * self.lr:.3g} takes this batch's loss from {self.loss:.4g} to {loss:.4g}."
         if not falls:
             text += {
                 SQUARED: " It overshoots: the learning rate is beyond what the curvature along the gradient allows.",
                 CROSS_ENTROPY: " " + NOT_A_LIMIT,
-            }.get(kind, " Whether training survives that depends on the loss; watch if it keeps rising.")
+            }.get(kind, " Whether training survives that depends on the loss; check whether the loss keeps rising.")
         good = True if falls else (False if kind == SQUARED else None)
         return [Verdict("step", good, text, _STEP, _SOURCE), _turned(cosine), self._spike()]
 
     def _spike(self) -> Verdict:
         formula = "beta = max_c ||grad L(theta_c) - g|| / (c ||lr g||)"
         if math.isnan(self.beta):
-            text = "The gradient is zero here or not finite at one of the steps: its change has no size."
+            text = "beta is undefined: the gradient is zero here, or not finite at one of the steps."
             return Verdict("beta", None, text, formula, _SOURCE)
         spike = self.beta > self.beta_limit
         text = (
-            f"For a step of this size the loss is {'rough' if spike else 'smooth'} here: the gradient changes by "
+            f"The loss is {'rough' if spike else 'smooth'} here for a step of this size: the gradient changes by "
             f"{self.beta:.3g} times the distance moved, {'above' if spike else 'at most'} 2/lr = {self.beta_limit:.3g}."
         )
         return Verdict("beta", not spike, text, formula, _SOURCE)
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
-    """Smallest and largest; nan where one is not finite, which `min` and `max` hide or show by its place."""
+    """Smallest and largest value, or nan if one is not finite: the answer of `min` and `max` depends on nan's place."""
     finite = all(map(math.isfinite, values))
     return (min(values), max(values)) if finite else (math.nan, math.nan)
 
@@ -122,8 +124,8 @@ def _turned(cosine: float) -> Verdict:
     formula = "cos(grad L(theta_c), g) > 0"
     if math.isnan(cosine):
         return Verdict("gradient", None, "The gradient is zero or not finite: it has no direction.", formula, _SOURCE)
-    way = "still points the same way" if cosine > 0 else "points back"
-    text = f"After that step the gradient {way} (cosine {cosine:.2f})."
+    direction = "still points the same way" if cosine > 0 else "points back"
+    text = f"After that step the gradient {direction} (cosine {cosine:.2f})."
     return Verdict("gradient", cosine > 0, text, formula, _SOURCE)
 
 
@@ -132,7 +134,14 @@ _SOURCE = "Santurkar et al. 2018, Appendix A.2.2"
 
 
 class LandscapeProbe:
-    """Measures `Landscape`; costs one pass for each factor and one for the gradient here."""
+    """Measures `Landscape`; costs one forward and backward pass for each factor, and one for the present gradient.
+
+    Args:
+        factors: multiples c > 0 of the step -lr g; by default those of the paper's VGG figures.
+
+    Raises:
+        ValueError: no factor, or one that is not positive.
+    """
 
     name = "landscape"
     result = Landscape
@@ -141,25 +150,31 @@ class LandscapeProbe:
     def __init__(self, factors: Sequence[float] = VGG_FACTORS) -> None:
         if not factors or any(c <= 0 for c in factors):
             raise ValueError(
-                f"factors are positive multiples of the step; got {tuple(factors)}. The paper: 1/2, 1, 2, 4."
+                f"factors are positive multiples of the step; got {tuple(factors)}. Santurkar et al. use 1/2, 1, 2, 4."
             )
         self.factors = tuple(map(float, factors))
 
     def measure(self, snapshot: Snapshot) -> Landscape:
+        """The landscape along the gradient step.
+
+        Raises:
+            ValueError: a step is so small that half-precision weights round it away.
+        """
         g, d = flat(snapshot.gradient), snapshot.descent
-        there = torch.empty_like(g)
+        buffer = torch.empty_like(g)  # first d, then the gradient at theta_c
         half = any(weight.dtype.itemsize < 4 for weight in snapshot.theta)
-        found = [inner(g, g), inner(flat(d, there), there)]
+        # Numbers stay on the device until the end: each transfer to the host would wait for the device.
+        scalars = [inner(g, g), inner(flat(d, buffer), buffer)]
         for c in self.factors:
             snapshot.at.move_to(snapshot.theta, d, c)
             if half:
                 _check_moved(snapshot, c, d)
             loss, grads = snapshot.at.gradient()
-            flat(grads, there)
-            found += [loss, inner(there, g), inner(there, there)]
-            there -= g
-            found.append(inner(there, there))
-        numbers = torch.stack(found).double().tolist()
+            flat(grads, buffer)
+            scalars += [loss, inner(buffer, g), inner(buffer, buffer)]
+            buffer -= g
+            scalars.append(inner(buffer, buffer))
+        numbers = torch.stack(scalars).double().tolist()
         g_norm, d_norm = map(math.sqrt, numbers[:2])
         losses, along, squares, changes = (tuple(numbers[i::4]) for i in range(2, 6))
         products = (g_norm * math.sqrt(square) for square in squares)
@@ -172,12 +187,12 @@ class LandscapeProbe:
 
 
 def _check_moved(snapshot: Snapshot, c: float, d: list[Tensor]) -> None:
-    """Half-precision weights may not take so small a step; then there is nothing to look at."""
+    """Raise if half-precision weights round so small a step away."""
     asked = c * length(flat(d))
     moved = length(flat([leaf.detach() for leaf in snapshot.at.lent.leaves]) - flat(snapshot.theta))
     if abs(moved - asked) > 0.1 * asked:
         raise ValueError(
             f"A step of {c:g} lr rounds away in weights of {snapshot.theta[0].dtype}: it moves them by "
-            f"{float(moved):.2g} instead of {float(asked):.2g}. Keep float32 weights "
-            "(autocast casts them) to look along it."
+            f"{float(moved):.2g} instead of {float(asked):.2g}. Keep the weights in float32 (autocast casts them) to "
+            "measure along it."
         )

@@ -12,7 +12,7 @@ from normscope.monitor.probes.landscape import LandscapeProbe
 
 
 def _curvature() -> Any:
-    # The import of curvature takes longest, and most runs do without it.
+    # Imported on use: the curvature package takes longest to import, and most runs do without it.
     from normscope.monitor.probes.curvature import CurvatureProbe
 
     return CurvatureProbe()
@@ -34,7 +34,15 @@ PRESETS = {
 
 
 def probes(measure: str | Sequence[Any]) -> list[Any]:
-    """The objects that a preset or a list of names and objects stands for."""
+    """The probe objects for a preset, or for a list of names and probe objects.
+
+    Raises:
+        ValueError: an unknown name, an object that is not a probe, an empty list, or two probes of one name.
+
+    Example:
+        >>> [probe.name for probe in probes("light")]
+        ['critical']
+    """
     if isinstance(measure, str):
         check_choice("measure", measure, PRESETS)
         measure = PRESETS[measure]
@@ -47,11 +55,11 @@ def probes(measure: str | Sequence[Any]) -> list[Any]:
             raise ValueError(
                 f"A probe is a name or an object with name, forward_only and measure(snapshot); got {item!r}."
             )
-    found = [PROBES[item]() if isinstance(item, str) else item for item in measure]
-    names = [item.name for item in found]
+    chosen = [PROBES[item]() if isinstance(item, str) else item for item in measure]
+    names = [probe.name for probe in chosen]
     if len(set(names)) < len(names):
         raise ValueError(
-            f"Two probes have one name, and the second would replace the first: {', '.join(names)}. Give one of "
-            "the objects another .name."
+            f"Two probes have the same name, so the second result would replace the first: {', '.join(names)}. Give "
+            "one of the objects another .name."
         )
-    return found
+    return chosen

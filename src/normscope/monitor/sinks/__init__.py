@@ -1,1 +1,1 @@
-"""Sinks: where the records of a Monitor go while training runs."""
+"""Sinks store the records of a Monitor while training runs."""

@@ -1,4 +1,4 @@
-"""Where records go while the run goes on: TensorBoard, Weights & Biases; a file of lines is `jsonl.JSONL`."""
+"""Sinks for experiment trackers: TensorBoard and Weights & Biases."""
 
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,17 +10,24 @@ PREFIX = "normscope"
 
 
 class Sink(Protocol):
-    """Takes every record as soon as it is made; opened with the Monitor's settings, in the first process alone."""
+    """An object that stores every record as soon as it is made; used in the first process only."""
 
-    def open(self, settings: dict[str, Any]) -> None: ...
+    def open(self, settings: dict[str, Any]) -> None:
+        """Called once, with `Monitor.settings()`."""
 
-    def write(self, record: Record) -> None: ...
+    def write(self, record: Record) -> None:
+        """Called after every snapshot."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Called at the end of training."""
 
 
 class TensorBoard:
-    """Scalars, scalars by layer and histograms as TensorBoard events; needs `pip install normscope[tensorboard]`."""
+    """Scalars, scalars by layer and histograms as TensorBoard events; needs `pip install normscope[tensorboard]`.
+
+    Args:
+        folder: the folder of the event files (TensorBoard's `--logdir`).
+    """
 
     def __init__(self, folder: str | Path) -> None:
         need("tensorboard", "tensorboard")
@@ -58,16 +65,22 @@ class TensorBoard:
 
 
 class WandB:
-    """Scalars into a Weights & Biases run, the one in force unless given; needs `pip install normscope[wandb]`.
+    """Scalars in a Weights & Biases run; needs `pip install normscope[wandb]`.
 
-    They have their own axis, normscope/step, and do not move the run's step counter: they join your next `log` call, so
-    of several looks between two of your calls the last one is kept.
+    The scalars have an axis of their own, normscope/step, and do not move the run's step counter: they are sent with
+    your next `log` call. Of several snapshots between two of your calls, the last one is kept.
+
+    Args:
+        run: the Weights & Biases run; the active one by default.
+
+    Raises:
+        ValueError: no run was handed in and none is active.
     """
 
     def __init__(self, run: Any = None) -> None:
         self._run = run or need("wandb", "wandb").run
         if self._run is None:
-            raise ValueError("There is no Weights & Biases run to write to. Call wandb.init() first, or hand one in.")
+            raise ValueError("There is no active Weights & Biases run. Call wandb.init() first, or hand in a run.")
 
     def open(self, settings: dict[str, Any]) -> None:
         self._run.config.update({PREFIX: settings}, allow_val_change=True)
@@ -81,7 +94,7 @@ class WandB:
 
 
 def _scalars(record: Record) -> dict[str, float]:
-    found = {f"{PREFIX}/{name}": value for name, value in record.summary().items() if name != "step"}
+    scalars = {f"{PREFIX}/{name}": value for name, value in record.summary().items() if name != "step"}
     for layer, row in record.by_layer().items():
-        found |= {f"{PREFIX}/{layer}/{name}": value for name, value in row.items()}
-    return found
+        scalars |= {f"{PREFIX}/{layer}/{name}": value for name, value in row.items()}
+    return scalars

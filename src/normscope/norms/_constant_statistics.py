@@ -1,7 +1,7 @@
-"""Statistics of the batch as constants: no derivative goes through them while this is asked for.
+"""Hold batch statistics constant ("frozen"): inside `statistics_held`, no derivative goes through them.
 
-The values of a forward stay what they were: a measurement asks what a theory sees that takes statistics as given. It
-asks for itself: other threads, which may train meanwhile, differentiate through theirs.
+The values of a forward do not change. The setting belongs to one thread: other threads, which may train meanwhile,
+still differentiate through their statistics.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Torch's own storage of a thread goes with a backward pass into the threads it runs in; Python's does not.
+# torch passes its own thread-local storage on to the threads of a backward pass; Python's `threading.local` is not.
 _bindings: Any = torch._C
 _KEY = "normscope.statistics_held"
 
@@ -22,7 +22,7 @@ def _depth() -> int:
 
 @contextmanager
 def statistics_held() -> Iterator[None]:
-    """Inside, every normalizer of ours that takes statistics over the batch holds them constant."""
+    """While this context lasts, every normscope normalizer with batch statistics holds them constant."""
     before = _depth()
     _bindings._stash_obj_in_tls(_KEY, before + 1)
     try:
@@ -32,10 +32,10 @@ def statistics_held() -> Iterator[None]:
 
 
 def held() -> bool:
-    """Never in a compiled graph, which would keep the answer."""
+    """Whether statistics are held; always False in a compiled graph, which would store the answer."""
     return not torch.compiler.is_compiling() and _depth() > 0
 
 
 def constant(*statistics: Tensor) -> tuple[Tensor, ...]:
-    """Without their derivatives where they are held."""
+    """The statistics, detached if they are held constant."""
     return tuple(s.detach() for s in statistics) if held() else statistics

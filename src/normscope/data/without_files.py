@@ -1,4 +1,4 @@
-"""The two sets that need no files: a linear regression drawn on the spot, and scikit-learn's digits."""
+"""The two data sets that need no files: a random linear regression, and scikit-learn's digits."""
 
 import numpy as np
 import torch
@@ -9,13 +9,13 @@ from normscope.data.dataset import Dataset, Standardize, check_standardize, stan
 def gaussian(
     n: int = 1000, d_in: int = 10, d_out: int = 10, *, seed: int, dtype: torch.dtype = torch.float64
 ) -> Dataset:
-    """Linear regression on Gaussian inputs, the task of the deep linear network.
+    """A linear regression on Gaussian inputs: the task of the deep linear network.
 
         A ~ N(0, 1)^(d_out x d_in),   X ~ N(0, 1)^(n x d_in),   Y = X A^T
 
-    No noise: a linear network can reach loss 0. The test part has n fresh inputs and the same A.
-    One seed fixes all; A is drawn first, so that it does not depend on n. Draws are made in float64
-    and then rounded, so that every dtype holds the same data.
+    There is no noise, so a linear network can reach loss 0. The test part has n further inputs and the same A. One seed
+    determines all numbers. A is drawn first, so that it does not depend on n. Draws are made in float64 and then
+    rounded, so that every dtype holds the same data.
 
     Source: Santurkar et al. 2018, "How Does Batch Normalization Help Optimization?", appendix A.1
     (n = 1000, d_in = d_out = 10).
@@ -35,8 +35,8 @@ def digits(*, test_fraction: float = 0.2, seed: int, standardize: Standardize = 
     """The 1797 handwritten digits that ship with scikit-learn, as (n, 1, 8, 8) float32 in 10 classes.
 
     Args:
-        test_fraction: share of the images held out, in (0, 1).
-        seed: fixes the split; the training statistics follow from it.
+        test_fraction: share of the images in the test set, in (0, 1).
+        seed: seed of the split, and so of the training statistics.
         standardize: "channel", "pixel", "global" or None (pixels in [0, 1]).
 
     Example:

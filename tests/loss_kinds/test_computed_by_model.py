@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from normscope.loss_kinds import CROSS_ENTROPY, OTHER, SQUARED
-from normscope.loss_kinds.inside import kind_inside
+from normscope.loss_kinds.computed_by_model import kind_inside
 
 GENERATOR = torch.Generator().manual_seed(0)
 ROWS, SEQUENCE, IMAGE = (torch.randn(*s, generator=GENERATOR) for s in ((6, 5), (3, 4, 5), (2, 5, 3, 3)))

@@ -1,10 +1,9 @@
 r"""Initial weights, drawn from one seeded generator in the order of the layers.
 
-    glorot        W ~ N(0, 2 / (fan_in + fan_out))        b = 0              seeds 000/001
-    mean_field    W ~ N(0, sigma_w2 / fan_in)             b ~ N(0, sigma_b2) seed 002
+    glorot        W ~ N(0, 2 / (fan_in + fan_out))        b = 0                   Santurkar et al. 2018
+    mean_field    W ~ N(0, sigma_w2 / fan_in)             b ~ N(0, sigma_b2)      Wei et al. 2019
 
-Normalizers are passed over and draw nothing, so variants of a network that differ in them alone start from
-the same W_0.
+Normalizers draw nothing, so variants of a network that differ in the normalizer only start from the same W_0.
 """
 
 from collections.abc import Iterator
@@ -20,9 +19,13 @@ INITS = ("glorot", "mean_field")
 
 @torch.no_grad()
 def initialize(model: nn.Module, init: str, *, seed: int, sigma_w2: float = 2.0, sigma_b2: float = 0.5) -> None:
-    """Redraws every Linear and convolution of `model`, in place; the draws do not depend on the device.
+    """Redraw the weights of every Linear and convolution of `model`, in place; the draws do not depend on the device.
 
-    sigma_w2 = 2 and sigma_b2 = 0.5 are the values of seed 002, Section 4; glorot has no use for them.
+    Args:
+        model: the network.
+        init: "glorot" or "mean_field".
+        seed: seed of the draws.
+        sigma_w2, sigma_b2: variances for mean_field; 2 and 0.5 are those of Wei et al. 2019, Section 4.
     """
     check_choice("init", init, INITS)
     generator = torch.Generator().manual_seed(seed)
@@ -38,9 +41,9 @@ def initialize(model: nn.Module, init: str, *, seed: int, sigma_w2: float = 2.0,
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """What layers draw as they are built (torch's own initial weights, the seeds of noise) comes from `seed`.
+    """While this context lasts, torch's CPU generator starts from `seed`; it is put back at the end.
 
-    torch's global generator is as before at the end.
+    Layers draw from it as they are built: torch's own initial weights, the seeds of noise layers.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

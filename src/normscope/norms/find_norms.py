@@ -1,4 +1,4 @@
-"""All normalizers of a model by name: those of known classes, those recognized by a probe, and those that must stay."""
+"""Find all normalizers of a model: layers of known classes, layers recognized by a probe, and unrecognized ones."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,7 +11,11 @@ from normscope.norms.recognition import Recognized, could_be_one, known, named_l
 
 @dataclass
 class Found:
-    """Layers by name; twins and formulas of those that are none of torch's or ours; `left`: names with the reason."""
+    """The normalizers of a model.
+
+    layers: by name. twins, formulas: for layers of other classes than torch's and normscope's, the equivalent layer and
+    its formula in words. left: names of layers that look like a normalizer and were not recognized, with the reason.
+    """
 
     layers: dict[str, nn.Module] = field(default_factory=dict)
     twins: dict[nn.Module, nn.Module] = field(default_factory=dict)
@@ -20,7 +24,7 @@ class Found:
 
 
 def find_norms(model: nn.Module) -> Found:
-    """The outermost normalizers: the noise inside a noisy BatchNorm is a part of it, and what a wrapper holds of it."""
+    """The outermost normalizers of a model; layers inside a normalizer (noise, a wrapped layer) belong to it."""
     found = Found()
     asked: dict[nn.Module, Recognized | None] = {}
     named: dict[str, nn.Module] = {}
@@ -42,7 +46,7 @@ def find_norms(model: nn.Module) -> Found:
     for name, module in named.items():
         if not any(other.startswith(f"{name}." if name else "") for other in known_names):
             found.left[name] = (
-                f"its class {type(module).__name__} is called a normalizer, and it is none that is known here"
+                f"its class {type(module).__name__} has the name of a normalizer, and it is not one that is known here"
             )
     return found
 

@@ -1,11 +1,12 @@
-r"""The kind of a loss that a model computes itself, by its second derivative M at the predictions z of one batch.
+r"""Find the kind of a loss that a model computes itself, from its second derivative M at the predictions z.
 
     cross-entropy over classes       M v = w (p v - p <p, v>),  p = softmax(z),  one w >= 0 for each softmax
     cross-entropy of single logits   M v = w p (1 - p) v,       p = sigmoid(z),  one w for all
     squared error                    M v = w v,                                  one w for all
 
-Entries of single logits and of a squared error that the loss leaves out have neither a slope nor a second derivative.
-Such a loss cannot be called at other outputs, so one point has to do, with two vectors v.
+A single logit or an entry of a squared error that the loss leaves out has neither a slope nor a second derivative.
+
+A loss inside the model cannot be called at other outputs. So there is one point, the batch's, and two vectors v.
 """
 
 import torch
@@ -19,7 +20,7 @@ _UNLIKE = "its second derivative by the predictions is neither that of cross-ent
 
 
 def kind_inside(loss: Tensor, z: Tensor | None) -> Kind:
-    """The kind of `loss`, a part of whose graph begins at the predictions z.
+    """The kind of `loss`, computed from the predictions z in the same graph; costs two products with M.
 
     Example:
         >>> z = torch.tensor([[1.0, 0.0, -1.0]], requires_grad=True)
@@ -60,7 +61,7 @@ def _is_softmax(pairs: list[tuple[Tensor, Tensor]], z: Tensor, axis: int) -> boo
 
 
 def _is_diagonal(pairs: list[tuple[Tensor, Tensor]], diagonal: Tensor) -> bool:
-    """Whether both images are w diagonal v, w one positive number or 0."""
+    """Whether both images are w diagonal v with one positive w, or 0 for entries that the loss leaves out."""
     (v, image), (other_v, other) = pairs
     used = image != 0
     weight = float((image / (diagonal * v))[used].median())
@@ -68,5 +69,5 @@ def _is_diagonal(pairs: list[tuple[Tensor, Tensor]], diagonal: Tensor) -> bool:
     return weight > 0 and _near(expected * v, image) and _near(expected * other_v, other)
 
 
-def _near(expected: Tensor, found: Tensor) -> bool:
-    return bool((expected - found).norm() <= _TOLERANCE * found.norm())
+def _near(expected: Tensor, image: Tensor) -> bool:
+    return bool((expected - image).norm() <= _TOLERANCE * image.norm())

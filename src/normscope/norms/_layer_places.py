@@ -1,10 +1,10 @@
-"""Where a layer sits in a model, and putting another in its place."""
+"""Replace a layer of a model under all its names, and find containers where it cannot be replaced."""
 
 from torch import nn
 
 
 def replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    """Puts `new` wherever `old` is registered, under every name it has."""
+    """Register `new` instead of `old`, under every name that `old` has."""
     for name in [name for name, layer in model.named_modules(remove_duplicate=False) if layer is old]:
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, new)
