@@ -43,7 +43,7 @@ from normscope.curvature.autograd.convolutions import convolution, into_weights
 from normscope.curvature.autograd.relu import Rectifier
 from normscope.curvature.eigensolvers.tf32_refinement import is_rounded
 from normscope.norms._batch_grad import BatchNormFunction, gradients_last
-from normscope.norms._held import held
+from normscope.norms._constant_statistics import held
 from normscope.norms._inputs import standardize
 from normscope.norms.batch import batch_norm, transformed
 
