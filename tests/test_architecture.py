@@ -29,7 +29,6 @@ EXCEPTIONS = {
     ("norms", "isolation"): "`norms/probing.py` restores generators, isolation asks `norms/_processes.py`.",
     ("isolation", "objective"): "`objective.py` reads batches by isolation, which calls models by `objective.py`.",
     ("report", "torch"): "The section of a whole spectrum widens its nodes into a curve by torch.",
-    ("curvature/eigensolvers", "curvature/autograd"): "`tf32_refinement.py` rounds products by a flag of torch.",
 }
 # What a package that only reads results has no use for.
 COMPUTES = {"torch", "scipy", "sklearn", "theory", "prediction", "isolation", "norms", "stability", "models", "data"}

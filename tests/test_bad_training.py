@@ -129,4 +129,4 @@ def test_a_pipe_in_a_folder_is_refused(tmp_path):
     command = [sys.executable, "-m", "normscope", "report", str(tmp_path), "--out", str(tmp_path / "page.html")]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 2
-    assert "is no plain file" in ran.stderr
+    assert "is not a plain file" in ran.stderr

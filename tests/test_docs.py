@@ -96,7 +96,7 @@ def test_the_site_builds_strictly(tmp_path):
     ran = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     page = (tmp_path / "site/reference/predict/index.html").read_text(encoding="utf-8")
-    assert "lambda_max and eta* of a network that was never run" in page
+    assert "lambda_max and eta* of a network, predicted before any training" in page
     assert (tmp_path / "site/files/results/theory-lambda.json").exists()
 
 

@@ -93,7 +93,7 @@ def load(reference: str) -> Callable[..., Any]:
 
 def _file(path: Path) -> ModuleType:
     if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is no plain file. Name a file of Python code.")
+        raise ValueError(f"{path} is not a plain file. Name a file of Python code.")
     if not path.is_file():
         names = [file.name for file in sorted(path.parent.glob("*.py"))] if path.parent.is_dir() else []
         near = get_close_matches(path.name, names, n=1)
