@@ -39,7 +39,7 @@ def read_xy(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
-# What reading a damaged header raises.
+# Errors of reading a damaged header.
 _UNREADABLE = (TypeError, ValueError, SyntaxError, OverflowError, MemoryError, RecursionError, TokenError)
 
 

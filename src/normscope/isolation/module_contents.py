@@ -250,7 +250,7 @@ class Contents:
             self._inside(part, place.where)
 
     def _inside(self, held: Any, where: tuple[str, Any]) -> None:
-        """What an object or a function holds; nothing is lent in its place."""
+        """List the content of an object or a function; no copies are lent for it."""
         kind = type(held)
         if kind in _INERT or held is _NOTHING or id(held) in self._seen:
             return

@@ -7,7 +7,7 @@ A convolution with independent weights of variance sigma_w^2 / (C |F|) sees the 
 Average pooling sees every pair of taps, K'[a, b] = |F|^-2 sum_{f, g} K[s a + f, s b + g]. Cotangents go through the
 transposes. By offsets (torus) a convolution keeps K[s (b - a)], times the share of taps that are padding at neither
 end, in the mean over the pairs with this offset: what all sites share varies over them after padding.
-Sources: seed 002, Eq. (34)-(43); stride, padding and the linear map's base case as in erratum E-MF-10.
+Sources: Wei et al. 2019, Eq. (34)-(43); stride, padding and the linear map's base case as in erratum E-MF-10.
 """
 
 import torch
