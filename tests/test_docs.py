@@ -13,7 +13,7 @@ import pytest
 from docs_pages import PAGES, ROOT, agrees, code_of, commands_of, files_of, output_of
 
 # Pages whose code takes more than a few seconds, or an extra.
-SLOW = {"three-rungs.md", "learning-rate.md", "lightning.md"}
+SLOW = {"levels-of-evidence.md", "learning-rate.md", "lightning.md"}
 
 
 def _parameters(chosen, slow=lambda page: True):
