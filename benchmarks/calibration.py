@@ -1,4 +1,4 @@
-"""Random networks: is the measured lambda_max inside the range that `predict` states (`Prediction.seen`)?
+"""Random networks: is the measured lambda_max inside the range that `predict` states (`Prediction.calibrated_range`)?
 
     OMP_NUM_THREADS=1 python benchmarks/calibration.py --draw 1 --count 150 [--out benchmarks/results/calibration.json]
 
@@ -110,7 +110,7 @@ def judged(case: dict[str, Any]) -> dict[str, Any]:
         measured.append(seen.lambda_max)
         predicted.append(found.lambda_max)
     assert found is not None
-    low, high = found.seen
+    low, high = found.calibrated_range
     ratio = statistics.mean(measured) / statistics.mean(predicted)
     return case | {
         "measured": measured,

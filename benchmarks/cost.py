@@ -147,5 +147,5 @@ def _with_hessian(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> dic
 
 def _counts(model: nn.Module, unit: float, call: Callable[[], Any]) -> dict[str, Any]:
     operations, forwards, measurement = counted(model, call)
-    names = ("products", "lambda_max", "residual", "converged", "critical", "start_rate")
+    names = ("products", "lambda_max", "residual", "converged", "critical_rate", "first_guess")
     return {"passes": operations / unit, "forwards": forwards} | {name: getattr(measurement, name) for name in names}

@@ -46,7 +46,7 @@ def predicted(entry: Entry, package: str) -> Found:
         found = ns.predict(model, tuple(first.shape[1:]), loss, len(first))
         return {
             "lambda_max": found.lambda_max,
-            "range": list(getattr(found, "calibrated_range", getattr(found, "seen", ()))),
+            "range": list(getattr(found, "calibrated_range", ())),
             "loss": loss,
         }
 
@@ -64,7 +64,16 @@ def measured(entry: Entry, package: str) -> Found:
         # A tensor alone could be an iterable of batches.
         found = ns.measure(model, entry.loss_fn, [batch] if isinstance(batch, Tensor) else batch, forward=entry.forward)
         vectors.append(found.vector)
-        names = ("lambda_max", "residual", "converged", "eta_star", "critical", "start_rate", "products", "matrix")
+        names = (
+            "lambda_max",
+            "residual",
+            "converged",
+            "eta_star",
+            "critical_rate",
+            "first_guess",
+            "products",
+            "matrix",
+        )
         told = {"notes": list(found.notes), "loss": found.loss, "loss_kind": found.loss_kind}
         return {name: getattr(found, name) for name in names} | told
 

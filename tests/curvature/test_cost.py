@@ -71,10 +71,10 @@ def test_it_names_all_but_the_hessians_ends():
     found = measure(model, losses.cross_entropy, digits(1)[0])
     assert found.lambda_max > 0
     assert found.eta_star > 0
-    assert found.critical > 0
-    assert found.start_rate > 0
+    assert found.critical_rate > 0
+    assert found.first_guess > 0
     assert found.hessian_max != found.hessian_max
-    assert found.critical_by_batch == (found.critical,)
+    assert found.critical_rates == (found.critical_rate,)
     assert found.lambda_by_batch == (found.lambda_max,)
 
 
@@ -96,12 +96,12 @@ def test_further_batches_give_lower_bounds_and_their_own_critical_rates():
     found = measure(model, losses.cross_entropy, pairs)
     alone = [measure(model, losses.cross_entropy, pair, tol=1e-4) for pair in pairs]
     assert found.lambda_max == pytest.approx(alone[0].lambda_max, rel=1e-3)
-    for least, critical, own in zip(found.lambda_by_batch, found.critical_by_batch, alone, strict=True):
+    for least, critical, own in zip(found.lambda_by_batch, found.critical_rates, alone, strict=True):
         assert 0.2 * own.lambda_max < least <= own.lambda_max * (1 + 1e-3)
-        assert critical == pytest.approx(own.critical, rel=0.25)
+        assert critical == pytest.approx(own.critical_rate, rel=0.25)
     assert found.settings["over"] == "first"
     mean = measure(model, losses.cross_entropy, pairs, over="batches", tol=1e-3)
-    assert len(mean.critical_by_batch) == 1
+    assert len(mean.critical_rates) == 1
 
 
 @pytest.mark.parametrize("kind", ["hessian", "ggn"])

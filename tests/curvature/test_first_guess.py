@@ -18,11 +18,11 @@ from normscope.stability.first_guess import (
     COST,
     MOMENTUM,
     PLAIN,
+    guessed_rate,
     in_digits,
     kind_of_descent,
     measured_advice,
     start,
-    start_rate,
 )
 
 
@@ -40,8 +40,8 @@ def test_on_a_quadratic_it_is_twice_the_gradient_over_the_curvature_along_it():
     found = measure(model, losses.half_mse, (x, y), momentum=0.9)
     hessian = x.T @ x / 20
     g = (model.weight.detach() @ hessian).flatten() - (x.T @ y / 20).flatten()
-    assert found.critical == pytest.approx(float(2 * g @ g / (g @ hessian @ g)), rel=1e-6)
-    assert found.critical >= 2 / found.lambda_max
+    assert found.critical_rate == pytest.approx(float(2 * g @ g / (g @ hessian @ g)), rel=1e-6)
+    assert found.critical_rate >= 2 / found.lambda_max
 
 
 @pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
@@ -61,25 +61,25 @@ def test_it_is_that_of_the_monitor_and_leaves_the_model_alone(task, kind):
     optimizer.param_groups[0]["lr"] = found.eta_star
     monitor = Monitor(model, losses.half_mse, every=1, measure=["critical"], budget=None)
     monitor.step(x, y, optimizer)
-    assert found.critical == pytest.approx(monitor.records[-1].results["critical"].eta, rel=0.05)
-    expected = 0.8 * found.critical
-    assert found.start_rate == pytest.approx(min(expected, found.eta_star / 2) if kind == "momentum" else expected)
+    assert found.critical_rate == pytest.approx(monitor.records[-1].results["critical"].eta, rel=0.05)
+    expected = 0.8 * found.critical_rate
+    assert found.first_guess == pytest.approx(min(expected, found.eta_star / 2) if kind == "momentum" else expected)
 
 
 def test_over_several_batches_it_is_that_of_their_mean_loss(task):
     model, (x, y) = task
     twice = measure(model, losses.half_mse, [(x, y), (x, y)], over="batches")
-    assert twice.critical == pytest.approx(measure(model, losses.half_mse, (x, y)).critical, rel=1e-3)
+    assert twice.critical_rate == pytest.approx(measure(model, losses.half_mse, (x, y)).critical_rate, rel=1e-3)
 
 
 def test_the_rate_depends_on_loss_and_optimizer():
-    assert start_rate(0.5, 0.1, SQUARED, PLAIN) == pytest.approx(0.4)
-    assert start_rate(0.5, 0.1, SQUARED, MOMENTUM) == pytest.approx(0.05)
-    assert start_rate(0.5, 9.0, SQUARED, MOMENTUM) == pytest.approx(0.4)
-    assert start_rate(0.5, 0.1, SQUARED, ADAM) == pytest.approx(0.4)
-    assert start_rate(0.5, 0.1, CROSS_ENTROPY, MOMENTUM) == pytest.approx(0.05)
+    assert guessed_rate(0.5, 0.1, SQUARED, PLAIN) == pytest.approx(0.4)
+    assert guessed_rate(0.5, 0.1, SQUARED, MOMENTUM) == pytest.approx(0.05)
+    assert guessed_rate(0.5, 9.0, SQUARED, MOMENTUM) == pytest.approx(0.4)
+    assert guessed_rate(0.5, 0.1, SQUARED, ADAM) == pytest.approx(0.4)
+    assert guessed_rate(0.5, 0.1, CROSS_ENTROPY, MOMENTUM) == pytest.approx(0.05)
     for critical in (0.0, math.inf, math.nan):
-        assert math.isnan(start_rate(critical, 0.1, SQUARED, MOMENTUM))
+        assert math.isnan(guessed_rate(critical, 0.1, SQUARED, MOMENTUM))
         assert not measured_advice(critical, 0.1, SQUARED, MOMENTUM)
 
 
@@ -88,20 +88,20 @@ def test_a_verdict_on_the_rate_to_start_with_says_what_being_beyond_eta_star_mea
     model = nn.Linear(2, 1, bias=False, dtype=torch.float64)
     nn.init.zeros_(model.weight)
     flat = measure(model, losses.half_mse, (x, torch.tensor([[0.0], [1.0]], dtype=torch.float64)))
-    assert flat.start_rate > flat.eta_star
-    said = flat.verdict(flat.start_rate).text
+    assert flat.first_guess > flat.eta_star
+    said = flat.verdict(flat.first_guess).text
     assert "unstable" in said
     assert said.endswith("without a normalizer may diverge there; start it below eta*.")
     steep = measure(model, losses.half_mse, (x, torch.tensor([[1.0], [0.0]], dtype=torch.float64)))
-    assert steep.verdict(0.1).text.endswith(f"To start training with: {in_digits(*steep.start_range)}.")
+    assert steep.verdict(0.1).text.endswith(f"To start training with: {in_digits(*steep.first_guess_range)}.")
 
 
 def test_what_was_not_tried_gets_no_rate(task):
     model, (x, y) = task
     target = F.one_hot(y, 10).float()
     other = measure(model, F.l1_loss, (x, target), matrix="hessian")
-    assert other.critical > 0
-    assert math.isnan(other.start_rate)
+    assert other.critical_rate > 0
+    assert math.isnan(other.first_guess)
     assert not other.advice
     assert silent(other).endswith("known for cross-entropy and squared error, and this loss is neither.")
     assert any("The loss counts as neither" in note and "it is linear in outputs" in note for note in other.notes)
@@ -118,7 +118,7 @@ def test_what_was_not_tried_gets_no_rate(task):
         ({"optimizer": rmsprop}, "shares of the critical rate are known for SGD, Adam and AdamW, and not for RMSprop."),
     ):
         found = measure(model, losses.half_mse, (x, y), **options)
-        assert math.isnan(found.start_rate)
+        assert math.isnan(found.first_guess)
         assert silent(found) == why
 
 
@@ -162,7 +162,7 @@ def test_a_rate_far_beyond_eta_star_is_noted():
     model = nn.Linear(2, 1, bias=False)
     nn.init.zeros_(model.weight)
     found = measure(model, losses.half_mse, (x, y))
-    assert found.start_rate > 10 * found.eta_star
+    assert found.first_guess > 10 * found.eta_star
     assert any("times eta*" in note for note in found.notes)
 
 
@@ -189,14 +189,14 @@ def test_results_say_it_with_what_it_has_cost(task):
     assert f"{median:.1f} points" in found.advice
     assert f"{worst:.1f} at worst: try rates around it too." in found.advice
     assert found.advice in str(found)
-    assert found.verdict(0.1).text.endswith(f"To start training with: {in_digits(*found.start_range)}.")
+    assert found.verdict(0.1).text.endswith(f"To start training with: {in_digits(*found.first_guess_range)}.")
     assert found.plain()["advice"] == found.advice
     # Of enough channels for the theory to name a rate.
     wide = models.MLP(64, 10, width=200, norm="batch", seed=0)
     predicted = predict(wide, (64,), "half_mse", 64)
-    assert predicted.start_rate == predicted.eta_star / 2
+    assert predicted.first_guess == predicted.eta_star / 2
     assert predicted.advice in str(predicted)
-    assert f"To start training with: {in_digits(*[predicted.start_rate] * 2)}." in predicted.verdict(0.1).text
+    assert f"To start training with: {in_digits(*[predicted.first_guess] * 2)}." in predicted.verdict(0.1).text
     printed = predict(wide, (64,), "half_mse", 64, theory="paper")
     assert "To start" not in str(printed) + printed.verdict(0.1).text
 
@@ -212,8 +212,8 @@ def test_of_some_parameters_it_is_that_of_their_own_group(task):
         measure(model, losses.half_mse, (x, y), optimizer=optimizer, parameters=lambda name, _: name == mine)
         for optimizer in (both, alone)
     )
-    assert found.critical == pytest.approx(expected.critical, rel=1e-3)
-    assert found.start_rate == pytest.approx(expected.start_rate, rel=1e-3)
+    assert found.critical_rate == pytest.approx(expected.critical_rate, rel=1e-3)
+    assert found.first_guess == pytest.approx(expected.first_guess, rel=1e-3)
     assert "(squared error, momentum)" in found.advice
     assert found.optimizer == "SGD (momentum=0.9), 2 groups"
 
@@ -230,7 +230,7 @@ def test_where_it_cannot_be_measured_the_rest_is_and_a_note_says_why(task):
     refusing.most = float((model(x) - target).square().mean().detach()) * 1.001
     found = measure(model, refusing, (x, target), matrix="hessian")
     assert found.lambda_max > 0
-    assert math.isnan(found.critical)
+    assert math.isnan(found.critical_rate)
     assert "The critical rate was not measured: The outputs are too far off." in found.notes
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     optimizer.lock = threading.Lock()
@@ -246,7 +246,7 @@ def test_beyond_eta_star_the_advice_says_what_happens_without_a_normalizer():
     nn.init.zeros_(model.weight)
     found = measure(model, losses.half_mse, (x, y))
     assert "without a normalizer may diverge there" in found.advice
-    optimizer = torch.optim.SGD(model.parameters(), lr=found.start_rate)
+    optimizer = torch.optim.SGD(model.parameters(), lr=found.first_guess)
     for _ in range(20):
         optimizer.zero_grad()
         losses.half_mse(model(x), y).backward()

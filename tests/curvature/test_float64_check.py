@@ -50,7 +50,7 @@ def test_far_inputs_are_searched_in_float64_and_said(name, n):
     said = next(note for note in found.notes if "In float32 lambda_max came out as" in note)
     assert "standardize them" in said
     assert "standard deviations" in said or "constant features" in said
-    assert found.critical > 0
+    assert found.critical_rate > 0
 
 
 def test_a_value_a_little_off_is_corrected_without_a_new_search():

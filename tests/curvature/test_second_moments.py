@@ -113,7 +113,7 @@ def test_with_adapters_on_a_frozen_base():
     for parameters in (model.parameters(), [p for p in model.parameters() if p.requires_grad]):
         found = measure(model, losses.half_mse, (X, Y), optimizer=torch.optim.AdamW(parameters))
         assert found.converged
-        assert found.start_rate > 0
+        assert found.first_guess > 0
         # The adapter that starts at zero gives the other no gradient.
         assert any("does not move down.weight" in note for note in found.notes)
 

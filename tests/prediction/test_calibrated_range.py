@@ -37,13 +37,13 @@ def test_sparse_activations():
 def test_a_warning_says_by_how_much():
     """As multiples of the answer, in the result and in its words."""
     plain, sparse = ns.predict(mlp(), (50,), "half_mse"), ns.predict(mlp(beta=-1.0), (50,), "half_mse")
-    assert plain.seen == (0.9, 1.2)
-    assert sparse.seen == (0.9, 4.0)
+    assert plain.calibrated_range == (0.9, 1.2)
+    assert sparse.calibrated_range == (0.9, 4.0)
     assert "Measured on similar networks: 0.9 to 1.2 times this lambda_max (means over seeds)" in str(plain)
     assert "measured at 0.9 to 4 times this lambda_max" in str(sparse)
-    assert ns.predict(mlp(act=nn.Tanh), (50,), "half_mse", batch_size=16).seen[0] < 0.7
-    assert ns.predict(mlp(), (50,), "cross_entropy").seen[1] > 1.25
-    assert json.loads(sparse.to_json())["seen"] == [0.9, 4.0]
+    assert ns.predict(mlp(act=nn.Tanh), (50,), "half_mse", batch_size=16).calibrated_range[0] < 0.7
+    assert ns.predict(mlp(), (50,), "cross_entropy").calibrated_range[1] > 1.25
+    assert json.loads(sparse.to_json())["calibrated_range"] == [0.9, 4.0]
 
 
 def test_data_modes_of_large_batches():
@@ -91,7 +91,7 @@ def test_batch_norm_after_an_activation_with_samples_of_unequal_length():
 @pytest.mark.parametrize(("m", "high"), [(3, 2e5), (4, 30.0)])
 def test_three_samples(m, high):
     """Five layers of width 300 were measured at 1,300 and 3 times the answer."""
-    assert ns.predict(mlp(), (50,), "half_mse", batch_size=m).seen[1] == high
+    assert ns.predict(mlp(), (50,), "half_mse", batch_size=m).calibrated_range[1] == high
 
 
 def test_samples_that_are_alike_and_no_eps():
@@ -128,7 +128,7 @@ def test_as_many_outputs_as_channels():
 def test_many_more_outputs_than_channels(outputs, most):
     """Width 64, 1000 outputs, two seeds: 2.1 to 2.4 times the answer with and without BatchNorm."""
     net = nn.Sequential(*[layer for _ in range(2) for layer in (nn.Linear(64, 64), nn.ReLU())], nn.Linear(64, outputs))
-    assert ns.predict(net, (64,), "half_mse", batch_size=64).seen == (0.8, most)
+    assert ns.predict(net, (64,), "half_mse", batch_size=64).calibrated_range == (0.8, most)
 
 
 @pytest.mark.parametrize("outputs", [10, 100, 101, 300])
@@ -232,7 +232,7 @@ def test_groups_of_few_channels(shape, channels, warned):
     assert any(f"groups of {channels} channels" in warning for warning in found.warnings) == warned
     # Three inputs are few, whatever the groups.
     usual = (0.69, 1.5) if len(shape) == 1 else (0.9, 1.2)
-    assert (found.seen != usual) == warned
+    assert (found.calibrated_range != usual) == warned
 
 
 def test_two_values_that_normalize_each_other():
@@ -251,7 +251,7 @@ def test_gammas_that_leave_few_channels(large, most):
     with torch.no_grad():
         net[2].weight[large:] = 0
     found = ns.predict(net, (20,), "half_mse")
-    assert found.seen[1] == most
+    assert found.calibrated_range[1] == most
     assert any(f"80 of them count as {large}.0" in warning for warning in found.warnings) == (large < 30)
 
 
@@ -262,7 +262,7 @@ def test_cross_entropy_of_large_outputs(times, most):
     with torch.no_grad():
         net[-1].weight *= times
     found = ns.predict(net, (50,), "cross_entropy", 96)
-    assert found.seen[1] == most
+    assert found.calibrated_range[1] == most
     assert any("Outputs differ between samples" in warning for warning in found.warnings) == (times > 1)
 
 
@@ -274,7 +274,7 @@ def test_depth_beside_width(layers, reach):
         (80,),
         "half_mse",
     )
-    assert (found.seen[1] > reach) == (layers == 30)
+    assert (found.calibrated_range[1] > reach) == (layers == 30)
     assert any("whose inverses have a sum of 0.38" in warning for warning in found.warnings) == (layers == 30)
 
 
@@ -303,7 +303,7 @@ def random_net(depth: int, width: int, inputs: int, act: type[nn.Module], norm=N
 )
 def test_ranges_hold_networks_that_were_measured(net, inputs, measured):
     """Bounded activations, RMSNorm, few inputs; over seeds."""
-    low, high = ns.predict(net, (inputs,), "half_mse").seen
+    low, high = ns.predict(net, (inputs,), "half_mse").calibrated_range
     assert low <= measured <= high
     assert high / low <= 3
 
@@ -311,16 +311,16 @@ def test_ranges_hold_networks_that_were_measured(net, inputs, measured):
 def test_a_range_of_more_than_a_factor_of_three_names_no_rate():
     net = mlp()
     known, refused = ns.predict(net, (50,), "half_mse"), ns.predict(net, (50,), "half_mse", 4)
-    assert (known.refusal, known.start_rate) == ("", pytest.approx(known.eta_star / 2))
-    assert math.isnan(refused.start_rate)
+    assert (known.refusal, known.first_guess) == ("", pytest.approx(known.eta_star / 2))
+    assert math.isnan(refused.first_guess)
     assert "0.69 to 30 times" in refused.refusal or "0.9 to 30 times" in refused.refusal
     assert "ns.measure" in refused.refusal
     assert str(refused).splitlines()[0] == refused.refusal == refused.advice
     stored = json.loads(refused.to_json())
-    assert (stored["refusal"], stored["start_rate"]) == (refused.refusal, "nan")
+    assert (stored["refusal"], stored["first_guess"]) == (refused.refusal, "nan")
     assert "To start training with" not in refused.verdict(refused.eta_star).text
     printed = ns.predict(net, (50,), "half_mse", 4, theory="paper")
-    assert math.isnan(printed.start_rate)
+    assert math.isnan(printed.first_guess)
     assert any("name no learning rate" in note for note in printed.notes)
 
 

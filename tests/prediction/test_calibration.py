@@ -45,5 +45,5 @@ def test_the_rows_are_what_is_predicted_now(calibration, row):
         for seed in range(calibration.SEEDS)
     ]
     assert [each.lambda_max for each in found] == pytest.approx(row["predicted"], rel=1e-4)
-    assert list(found[-1].seen) == row["range"]
+    assert list(found[-1].calibrated_range) == row["range"]
     assert bool(found[-1].refusal) == row["refused"]

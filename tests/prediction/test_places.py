@@ -84,7 +84,7 @@ def test_one_weight_a_channel_is_doubted():
         *(nn.ReLU(), nn.Flatten(), nn.Linear(64 * 36, 4)),
     )
     found = ns.predict(net, (3, 8, 8), batch_size=32)
-    assert found.seen[1] == 30
+    assert found.calibrated_range[1] == 30
     assert any("more inputs for each channel" in warning for warning in found.warnings)
 
 

@@ -87,7 +87,7 @@ def test_verdicts_are_worded_for_the_loss():
 def test_within_what_theory_was_seen_to_be_off_by_no_verdict_is_given():
     net = ns.models.MLP(20, 5, width=60, norm="batch", seed=0)
     found = ns.predict(net, (20,), "half_mse", batch_size=4)
-    assert found.seen[1] == 30
+    assert found.calibrated_range[1] == 30
     for times, good in ((0.02, True), (0.5, None), (1.05, None), (2, False)):
         verdict = found.verdict(times * found.eta_star)
         assert verdict.good is good

@@ -198,12 +198,12 @@ def test_advice_is_given_where_the_grid_shows_it(tmp_path):
 
 def test_a_prediction_out_of_reach_says_how_far(folder):
     stored = json.loads((folder / "prediction.json").read_text())
-    eta, (low, high) = stored["eta_star"], stored["seen"]
+    eta, (low, high) = stored["eta_star"], stored["calibrated_range"]
     assert stored["warnings"]
     assert f"between {eta / high:.2g} and {eta / low:.2g}" in prediction_section("", stored).verdicts[0].text
     entropy = stored | {"loss": "cross_entropy", "loss_kind": "cross_entropy"}
     assert prediction_section("", entropy).verdicts[0].text.startswith("Look for a learning rate around eta* = ")
-    earlier = {name: value for name, value in stored.items() if name != "seen"}
+    earlier = {name: value for name, value in stored.items() if name != "calibrated_range"}
     assert prediction_section("", earlier).verdicts[0].text.endswith("as said below: measure to be sure.")
 
 

@@ -19,7 +19,7 @@ from normscope.stability.wording import stability_verdict
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA = 1
+SCHEMA = 2
 _NAMES = {"ggn": "generalized Gauss-Newton matrix", "hessian": "Hessian", "fisher": "Fisher matrix"}
 
 
@@ -37,11 +37,11 @@ class Measurement(Reportable):
     memory: Ritz pairs that measure(start=...) starts from, up to 12 vectors of the parameters' size. To free them, use
         dataclasses.replace(result, memory=None).
     preconditioned: whether the numbers are those of P^-1/2 (A + weight decay) P^-1/2, P the optimizer's diagonal.
-    critical: the critical rate, at which the loss along the coming update is back at its value here.
-    critical_by_batch, lambda_by_batch: critical rate and lambda_max of each batch in turn, over="first". The first
+    critical_rate: the critical rate, at which the loss along the coming update is back at its value here.
+    critical_rates, lambda_by_batch: critical rate and lambda_max of each batch in turn, over="first". The first
         lambda_max is the searched one, the others are lower bounds. One entry where the batches were put together.
-    start_rate, start_range, advice: the learning rate to start training with, its range over the batches, and both in
-        words. nan or empty for losses and optimizers that were not tried.
+    first_guess, first_guess_range, advice: the learning rate to start training with, its range over the batches, and
+        both in words. nan or empty for losses and optimizers that were not tried.
 
     The critical rate, and all that follows from it, is nan unless stats="batch" and the products are in the model's own
     precision, and where the search failed; a note then gives the reason.
@@ -72,11 +72,11 @@ class Measurement(Reportable):
     settings: dict[str, Any]
     environment: dict[str, str | int]
     preconditioned: bool = False
-    critical: float = math.nan
-    critical_by_batch: tuple[float, ...] = ()
+    critical_rate: float = math.nan
+    critical_rates: tuple[float, ...] = ()
     lambda_by_batch: tuple[float, ...] = ()
-    start_rate: float = math.nan
-    start_range: tuple[float, float] = (math.nan, math.nan)
+    first_guess: float = math.nan
+    first_guess_range: tuple[float, float] = (math.nan, math.nan)
     advice: str = ""
     memory: Memory | None = field(repr=False, compare=False, default=None)
 
@@ -101,7 +101,7 @@ class Measurement(Reportable):
             converged=self.converged,
             ends=(self.hessian_min, self.hessian_max),
         )
-        advice = starting_rate(*self.start_range) + beyond(self.start_rate, self.eta_star, self.loss_kind)
+        advice = starting_rate(*self.first_guess_range) + beyond(self.first_guess, self.eta_star, self.loss_kind)
         return replace(stability, text=stability.text + advice)
 
     def frame(self) -> "pd.DataFrame":

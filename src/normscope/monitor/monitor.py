@@ -83,7 +83,7 @@ class Monitor(Reportable):
         >>> loss_fn(model(x), y).backward()
         >>> record = monitor.step(x, y, optimizer)
         >>> sorted(record.summary())
-        ['critical_eta', 'critical_step', 'loss', 'seconds', 'step']
+        ['critical_rate', 'critical_step', 'loss', 'seconds', 'step']
     """
 
     def __init__(

@@ -159,7 +159,7 @@ def predict(
         eta_star=limit.factor / top if top > 0 else math.inf,
         mode="mean" if found.mean >= found.data else "data",
         lambda_infinite=scale * max(found.mean_infinite, found.data_infinite),
-        seen=walk.remarks.calibrated_range,
+        calibrated_range=walk.remarks.calibrated_range,
         mean_mode=scale * found.mean,
         data_mode=scale * found.data,
         rule=limit.rule,

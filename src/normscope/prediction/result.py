@@ -18,7 +18,7 @@ from normscope.stability.wording import stability_verdict
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA = 1
+SCHEMA = 2
 _MODES = {"mean": "move alike", "data": "move apart"}
 
 
@@ -28,7 +28,7 @@ class Prediction(Reportable):
 
     lambda_max: largest eigenvalue with the correction for finite width. lambda_infinite: without that correction.
     eta_star: the learning rate at which the local quadratic turns unstable, for `optimizer` and `loss`.
-    seen: the calibrated range: between which multiples of lambda_max similar networks were measured, on average over
+    calibrated_range: between which multiples of lambda_max similar networks were measured, on average over
         seeds. A warning says why where it is wider than usual. Single networks lie further apart (docs/theory.md).
         Where it spans more than a factor of 3, `refusal` says so and no learning rate is named.
     mode: the mode of lambda_max: "mean" where the eigenvector is constant over samples, "data" where it is not.
@@ -44,7 +44,7 @@ class Prediction(Reportable):
     lambda_max: float
     eta_star: float
     mode: str
-    seen: tuple[float, float]
+    calibrated_range: tuple[float, float]
     lambda_infinite: float
     mean_mode: float
     data_mode: float
@@ -78,8 +78,8 @@ class Prediction(Reportable):
         found = stability_verdict(
             lr, self.eta_star, kind=self.loss_kind, rule=self.rule, source=source, residual=0.0, converged=True
         )
-        low, high = (self.eta_star / times for times in reversed(self.seen))
-        advice = starting_rate(self.start_rate)
+        low, high = (self.eta_star / times for times in reversed(self.calibrated_range))
+        advice = starting_rate(self.first_guess)
         if self.theory != "corrected" or not low <= lr <= high:
             return replace(found, text=found.text + advice)
         doubt = f"Networks like this one were measured to have theirs between {low:.3g} and {high:.3g}, so that theory "
@@ -91,7 +91,7 @@ class Prediction(Reportable):
 
         The other numbers stay, for what they tell about the layers.
         """
-        low, high = self.seen
+        low, high = self.calibrated_range
         if self.theory != "corrected" or high <= USABLE * low:
             return ""
         return (
@@ -101,13 +101,13 @@ class Prediction(Reportable):
         )
 
     @property
-    def start_rate(self) -> float:
+    def first_guess(self) -> float:
         """The learning rate to start training with; nan where none is named, and for the theory as printed."""
         return math.nan if self.theory != "corrected" or self.refusal else by_theory(self.eta_star)
 
     @property
     def advice(self) -> str:
-        """`start_rate` in words with its doubt, or the reason why none is named."""
+        """`first_guess` in words with its doubt, or the reason why none is named."""
         if self.theory != "corrected":
             return ""
         return self.refusal or theory_advice(self.eta_star, self.loss_kind)
@@ -115,7 +115,7 @@ class Prediction(Reportable):
     def plain(self) -> dict[str, Any]:
         """The prediction as plain data, for JSON."""
         return {"kind": "prediction", "schema": SCHEMA} | plain(
-            asdict(self) | {"start_rate": self.start_rate, "advice": self.advice, "refusal": self.refusal}
+            asdict(self) | {"first_guess": self.first_guess, "advice": self.advice, "refusal": self.refusal}
         )
 
     def to_json(self) -> str:
@@ -141,7 +141,7 @@ class Prediction(Reportable):
             f"eta*       = {self.eta_star:.4g} for {self.optimizer} on {self.loss} ({self.rule})",
         ]
         if self.theory == "corrected":
-            low, high = self.seen
+            low, high = self.calibrated_range
             lines += [self.advice] if self.advice and not self.refusal else []
             if not self.refusal:
                 lines.append(

@@ -33,6 +33,15 @@ _KINDS: dict[str, tuple[Any, str, str]] = {
     "training": (schemas.Training, "losses", "losses_section"),
     "comparison": (schemas.Comparison, "solve", "solve_section"),
 }
+# Kinds whose files have a schema above 1, and the keys of schema 1 that have other names since.
+_NEWEST = {"prediction": 2, "measurement": 2}
+_RENAMED = {
+    "seen": "calibrated_range",
+    "start_rate": "first_guess",
+    "start_range": "first_guess_range",
+    "critical": "critical_rate",
+    "critical_by_batch": "critical_rates",
+}
 # Errors that a section raises for values that have the right types and do not belong together.
 _CONTRADICTIONS = (LookupError, TypeError, AttributeError, StopIteration, ValueError, ArithmeticError, RuntimeError)
 _TITLES = {"comparison": "Solve", "mean_mode": "Mean mode"}
@@ -248,7 +257,8 @@ def _known(file: Path, label: str, held: Any) -> list[Course | Section]:
         return [demo_section("What BatchNorm changed", decode(Demo, held)["runs"])]
     kind = held.get("kind")
     if isinstance(kind, str) and kind in _KINDS:
-        _check_schema(file, held)
+        _check_schema(file, held, _NEWEST.get(kind, 1))
+        held = {_RENAMED.get(name, name): value for name, value in held.items()}
         title = _TITLES.get(kind, kind.capitalize())
         wanted, module, name = _KINDS[kind]
         section = getattr(import_module(f"normscope.report.sections.{module}"), name)
@@ -262,6 +272,7 @@ def _known(file: Path, label: str, held: Any) -> list[Course | Section]:
     return []
 
 
-def _check_schema(file: Path, held: Mapping[str, Any]) -> None:
-    if held.get("schema") != 1:
-        raise ValueError(f"{file} has schema {quoted(held.get('schema'))}; this version of normscope reads 1.")
+def _check_schema(file: Path, held: Mapping[str, Any], newest: int = 1) -> None:
+    if held.get("schema") not in range(1, newest + 1):
+        read = "1" if newest == 1 else f"1 to {newest}"
+        raise ValueError(f"{file} has schema {quoted(held.get('schema'))}; this version of normscope reads {read}.")

@@ -25,7 +25,7 @@ class Prediction(TypedDict):
     layers: list[dict[str, Cell]]
     settings: dict[str, Any]
     environment: dict[str, Any]
-    seen: NotRequired[tuple[Positive, Positive] | None]
+    calibrated_range: NotRequired[tuple[Positive, Positive] | None]
     advice: NotRequired[str | None]
 
 

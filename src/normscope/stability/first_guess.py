@@ -98,11 +98,11 @@ def start(
         >>> start(0.5, (0.5,), 0.6, Kind("other", "it is linear"), PLAIN, optimizer="SGD").notes[0][:47]
         'No learning rate to start with is named: shares'
     """
-    rate = start_rate(critical, eta_star, kind.name, descent)
+    rate = guessed_rate(critical, eta_star, kind.name, descent)
     if math.isnan(rate):
         why = _why_none(critical, kind, descent, optimizer, unmeasured)
         return Start(rate, (rate, rate), "", (f"No learning rate to start with is named: {why}.",))
-    rates = [start_rate(each, eta_star, kind.name, descent) for each in by_batch] or [rate]
+    rates = [guessed_rate(each, eta_star, kind.name, descent) for each in by_batch] or [rate]
     known = [each for each in rates if math.isfinite(each)] or [rate]
     span = min(known), max(known)
     notes = []
@@ -134,11 +134,11 @@ def _why_none(critical: float, kind: Kind, descent: str, optimizer: str, unmeasu
     return unmeasured or "the critical rate was not measured"
 
 
-def start_rate(critical: float, eta_star: float, kind: str, descent: str) -> float:
+def guessed_rate(critical: float, eta_star: float, kind: str, descent: str) -> float:
     """The rate to start with; nan where there is no critical rate, and for losses and optimizers not tried.
 
     Example:
-        >>> start_rate(0.5, 0.6, SQUARED, PLAIN), start_rate(0.5, 0.6, SQUARED, MOMENTUM)
+        >>> guessed_rate(0.5, 0.6, SQUARED, PLAIN), guessed_rate(0.5, 0.6, SQUARED, MOMENTUM)
         (0.4, 0.3)
     """
     if (kind, descent) not in COST:
@@ -165,8 +165,8 @@ def by_theory(eta_star: float) -> float:
 def measured_advice(
     critical: float, eta_star: float, kind: str, descent: str, over_batches: tuple[float, float] | None = None
 ) -> str:
-    """`start_rate` in words, as a range over the batches where it has one; empty where there is none."""
-    rate = start_rate(critical, eta_star, kind, descent)
+    """`first_guess` in words, as a range over the batches where it has one; empty where there is none."""
+    rate = guessed_rate(critical, eta_star, kind, descent)
     if math.isnan(rate):
         return ""
     low, high = over_batches or (rate, rate)

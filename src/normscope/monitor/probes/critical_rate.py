@@ -48,7 +48,7 @@ class CriticalStep:
 
     def summary(self) -> dict[str, float]:
         """The critical step and the critical rate."""
-        return {"critical_step": self.step, "critical_eta": self.eta}
+        return {"critical_step": self.step, "critical_rate": self.eta}
 
     def by_layer(self) -> dict[str, dict[str, float]]:
         """Empty: the critical step is one number of the whole network."""

@@ -142,7 +142,7 @@ def mean_mode_section(title: str, stored: Mapping[str, Any]) -> Section:
 
 def _reach(stored: Mapping[str, Any]) -> str:
     """The range in which eta* was measured for similar networks; an earlier file holds no such range."""
-    eta, seen = _number(stored["eta_star"]), stored.get("seen")
+    eta, seen = _number(stored["eta_star"]), stored.get("calibrated_range")
     if seen is None or math.isinf(eta):
         return ": measure to be sure"
     low, high = (eta / _number(times) for times in reversed(seen))
