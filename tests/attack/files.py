@@ -174,7 +174,11 @@ def json_mutated(content: bytes, draw: random.Random) -> bytes:
         return bytes_mutated(content, draw)
     for _ in range(draw.choice((1, 1, 1, 2, 5))):
         value = value_mutated(value, draw)
-    lines[at] = json.dumps(value).encode()
+    try:
+        lines[at] = json.dumps(value).encode()
+    except ValueError:
+        # A value that was put into itself.
+        return bytes_mutated(content, draw)
     return b"\n".join(lines)
 
 

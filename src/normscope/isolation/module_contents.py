@@ -3,7 +3,8 @@
 Attributes are read from `__dict__` and from slots. Containers are read through their base classes (`containers.py`), at
 any depth. Modules are found wherever they are held: in a plain list, behind a weak reference, in an attribute of an
 object, in the closure of a function. In objects, the attributes, slots and containers are found, so that they can be
-put back. Tensors in objects are not lent; `guarded` names them, for the guard of the first forward.
+put back. What a function closes over is searched for modules alone: the rest belongs to the program around the model.
+Tensors in objects are not lent; `guarded` names them, for the guard of the first forward.
 """
 
 import copy
@@ -79,16 +80,22 @@ class Contents:
         self.slots: list[tuple[Any, Any, tuple[str, Any]]] = []
         self.owned: list[Any] = []
         self.guarded: list[tuple[str, Tensor]] = []
-        self._objects = 0
+        self._functions: list[Place] = []
+        self._objects, self._restores = 0, True
         self._seen: set[int] = set()
         self._modules: list[tuple[str, Any, dict[str, Any]]] = []
         self._handlers: dict[type, Callable[[Contents, Place], None]] = dict.fromkeys(_INERT, _nothing_to_do)
         self._slotted: dict[type, list[Any]] = {}
         self._add("", model)
         registered = len(self._modules)
-        # The loop appends to the list: modules that are not registered are found inside other modules.
-        for number, (name, module, attributes) in enumerate(self._modules):
-            self._module(name, module, attributes, number < registered)
+        read = 0
+        while read < len(self._modules) or self._functions:
+            if read < len(self._modules):
+                # Appends to both lists: modules that are not registered are found inside other modules.
+                self._module(*self._modules[read], read < registered)
+                read += 1
+            else:
+                self._modules_of(self._functions.pop())
 
     @property
     def compiled(self) -> bool:
@@ -212,6 +219,26 @@ class Contents:
         elif issubclass(type(target), Tensor) and type(place.value) is weakref.ref and place.put is not SET.put:
             self.references.append(place._replace(value=target))
 
+    def function(self, place: Place) -> None:
+        """Keep a function, a method or a partial for the search for modules in what it is bound to and closes over."""
+        if id(place.value) not in self._seen:
+            self._seen.add(id(place.value))
+            self._functions.append(place)
+
+    def _modules_of(self, place: Place) -> None:
+        """Find the modules in what a function closes over; the rest is the program's own, and is left as it is."""
+        value = place.value
+        if type(value) is MethodType:
+            parts: list[Any] = [value.__self__, value.__func__]
+        elif type(value) is FunctionType:
+            parts = [cell.cell_contents for cell in value.__closure__ or () if cell != _EMPTY_CELL]
+        else:
+            parts = [value.func, value.args, value.keywords]
+        self._restores = False
+        for part in parts:
+            self._inside(part, place.where)
+        self._restores = True
+
     def thing(self, place: Place) -> None:
         """List the attributes of an object of another class, and the containers among them."""
         value = place.value
@@ -221,8 +248,9 @@ class Contents:
         self._objects += 1
         attributes = _attributes(value)
         if attributes is not None:
-            self.containers.append((DICT, attributes, place.where))
-            wrapped = issubclass(type(value), (UserDict, UserList))
+            if self._restores:
+                self.containers.append((DICT, attributes, place.where))
+            wrapped = self._restores and issubclass(type(value), (UserDict, UserList))
             for key, held in attributes.items():
                 if wrapped and key == "data":
                     self._value(Place(DICT.put, attributes, key, held, place.where))
@@ -230,24 +258,9 @@ class Contents:
                     self._inside(held, place.where)
         for member in self._members(type(value)):
             held = read_slot(value, member)
-            self.slots.append((value, member, place.where))
+            if self._restores:
+                self.slots.append((value, member, place.where))
             self._inside(held, place.where)
-
-    def function(self, place: Place) -> None:
-        """A function, a method or a partial: what it is bound to and closes over."""
-        value = place.value
-        if id(value) in self._seen:
-            return
-        self._seen.add(id(value))
-        if type(value) is MethodType:
-            held: list[Any] = [value.__self__, value.__func__]
-        elif type(value) is FunctionType:
-            held = [cell.cell_contents for cell in value.__closure__ or () if cell != _EMPTY_CELL]
-            held.append(value.__dict__)
-        else:
-            held = [value.func, value.args, value.keywords]
-        for part in held:
-            self._inside(part, place.where)
 
     def _inside(self, held: Any, where: tuple[str, Any]) -> None:
         """List the content of an object or a function; no copies are lent for it."""
@@ -260,7 +273,8 @@ class Contents:
             if base.size(held) > MOST:
                 return
             self._seen.add(id(held))
-            self.containers.append((base, held, where))
+            if self._restores:
+                self.containers.append((base, held, where))
             for key, value in _entries(base, held):
                 self._inside(key, where)
                 self._inside(value, where)
@@ -269,7 +283,8 @@ class Contents:
                 self._inside(value, where)
         elif issubclass(kind, Tensor):
             self._seen.add(id(held))
-            self.guarded.append((called(where), held))
+            if self._restores:
+                self.guarded.append((called(where), held))
         elif (self._handlers.get(kind) or self._handler(kind)) in _WITHIN_OBJECTS:
             self._handlers[kind](self, place)
 
