@@ -12,6 +12,7 @@ of the output (Hugging Face), or the one scalar in a tuple.
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,7 +87,7 @@ class Objective:
             return own_loss(outputs)
         check_outputs(self.loss_fn, outputs, targets)
         try:
-            with explaining(targets):
+            with explaining(targets) if _takes_one_tensor(self.loss_fn) else nullcontext():
                 loss: Tensor = self.loss_fn(outputs, targets)
         except (TypeError, AttributeError) as error:
             if isinstance(outputs, Tensor):

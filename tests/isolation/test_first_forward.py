@@ -95,28 +95,43 @@ class OfTheClass(nn.Module):
         return self.linear(type(self).norm[0](x))
 
 
-def test_a_module_that_nothing_leads_to_is_refused_before_it_moves():
+def test_buffers_of_a_module_that_nothing_leads_to_are_put_back():
     norm = nn.BatchNorm1d(6)
     OfTheClass.norm = (norm,)
     before = state(norm)
-    with pytest.raises(TypeError, match=r"calls a BatchNorm1d that no attribute of the model leads to.*Register it"):
-        ns.measure(OfTheClass(), F.cross_entropy, (X, Y))
+    assert ns.measure(OfTheClass(), F.cross_entropy, (X, Y)).lambda_max > 0
     assert unchanged(before, state(norm))
+
+
+def test_parameters_that_an_object_holds_too_are_measured_all_the_same():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    expected = ns.measure(net, F.cross_entropy, (X, Y)).lambda_max
+    net.average = Holder(list(net[2].parameters()))
+    assert ns.measure(net, F.cross_entropy, (X, Y)).lambda_max == expected
+
+
+def test_a_counter_in_a_closure_belongs_to_the_program():
+    calls = []
+    net = nn.Linear(6, 3)
+    net.register_forward_hook(lambda *_: calls.append(1))
+    ns.measure(net, F.cross_entropy, (X, Y))
+    assert calls
 
 
 class Momentum(nn.Module):
     """A momentum encoder, beside a frozen backbone of `width` x `width`."""
 
-    def __init__(self, width, written):
+    def __init__(self, width, written, way=lambda weight: weight.mul_(0.9)):
         super().__init__()
         self.query, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
         self.key = nn.Linear(6, 6).requires_grad_(False)
         self.backbone = nn.Linear(width, width).requires_grad_(False)
-        self.written = written
+        self.written, self.way = written, way
 
     def forward(self, x):
         with torch.no_grad():
-            getattr(self, self.written).weight.mul_(0.9)
+            self.way(getattr(self, self.written).weight)
         return self.head(self.query(x) + self.key(x))
 
 
@@ -127,10 +142,15 @@ def test_a_momentum_encoder_beside_a_large_frozen_part_is_copied():
     assert torch.equal(net.key.weight, before)
 
 
-def test_a_write_into_a_large_frozen_part_is_refused_before_it_is_made():
-    net = Momentum(1200, "backbone")
+def add(weight):
+    weight += 1.0
+
+
+@pytest.mark.parametrize("way", [lambda weight: weight.mul_(0.9), add], ids=["method", "operator"])
+def test_a_write_into_a_large_frozen_part_is_refused_before_it_is_made(way):
+    net = Momentum(1200, "backbone", way)
     before = net.backbone.weight.clone()
-    with pytest.raises(TypeError, match=r"writes into backbone\._parameters, 1,440,000 values of which no copy"):
+    with pytest.raises(ValueError, match=r"writes into backbone\.weight, a tensor of 1,440,000 values"):
         ns.measure(net, F.cross_entropy, (X, Y))
     monitor = ns.Monitor(net, F.cross_entropy, every=1)
     F.cross_entropy(nn.Module.__call__(nn.Sequential(net.query, net.head), X), Y).backward()
@@ -171,7 +191,7 @@ def test_layers_made_inside_a_forward_are_no_fault():
         def forward(self, x):
             if not hasattr(self, "norm"):
                 self.norm = nn.BatchNorm1d(6)
-            return nn.Tanh()(self.linear(self.norm(x)))
+            return nn.Tanh()(self.linear(nn.BatchNorm1d(6, affine=False)(self.norm(x))))
 
     net = Making()
     assert ns.measure(net, F.cross_entropy, (X, Y)).lambda_max > 0

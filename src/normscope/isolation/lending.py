@@ -15,11 +15,11 @@ measurement, and at the end. This covers attributes and slots of modules, hooks,
 and attributes of other objects with the containers in them. So the user's next forward creates them for the first time.
 
 Refused by name before anything moves: iterators and tensors that cannot be copied; a first forward that writes into a
-large frozen part (a copy would cost too much) or into a tensor in an object, or that calls a module with buffers to
-which no attribute leads (`first_forward.py`).
+large frozen part (a copy would cost too much) or into a tensor in an object (`first_forward.py`).
 
-Not covered: things outside the model's modules that its forward writes (a global flag, a class attribute, a file),
-arrays and bytes in objects, tensors in sets.
+Not covered: things outside the model's modules that its forward writes (a global flag, a class attribute, a file);
+arrays and bytes in objects, tensors in sets, objects within objects; writes into a large frozen part by `p.data = ...`,
+in a backward pass or in another thread.
 """
 
 import itertools
@@ -107,7 +107,8 @@ class Lent:
         return lent[id(own)]
 
     def _instead(self, place: Place, lent: dict[int, Tensor]) -> Place | None:
-        copy = self._copy(place.value, place.where, lent)
+        registered = place.where[1] in ("_parameters", "_buffers")
+        copy = self._copy(place.value, (place.where[0], place.key) if registered else place.where, lent)
         return None if copy is None else Place(place.put, place.holder, place.key, copy, place.where)
 
     def _tuple(self, place: Place, lent: dict[int, Tensor]) -> Place:
@@ -270,5 +271,5 @@ def untouched(
         lent.generators.save()
         stack.callback(lent.close)
         lent.place()
-        stack.enter_context(guarded_first_forward(model, lent.contents, lent.uncopied))
+        stack.enter_context(guarded_first_forward(lent.contents, lent.uncopied))
         yield lent

@@ -2,9 +2,10 @@
 
 Attributes are read from `__dict__` and from slots. Containers are read through their base classes (`containers.py`), at
 any depth. Modules are found wherever they are held: in a plain list, behind a weak reference, in an attribute of an
-object, in the closure of a function. In objects, the attributes, slots and containers are found, so that they can be
-put back. What a function closes over is searched for modules alone: the rest belongs to the program around the model.
-Tensors in objects are not lent; `guarded` names them, for the guard of the first forward.
+object, in the closure of a function. In objects that a module holds, the attributes, slots and containers are found, so
+that they can be put back. Objects further away, and what functions close over, are searched for modules alone: the rest
+belongs to the program around the model. Tensors in objects are not lent; `guarded` names them, for the guard of the
+first forward.
 """
 
 import copy
@@ -13,6 +14,7 @@ import io
 import itertools
 import random
 import sys
+import threading
 import weakref
 from collections import ChainMap, UserDict, UserList
 from collections.abc import Callable, Iterator
@@ -42,7 +44,7 @@ _FRESH: tuple[Any, ...] = (
 _COPYABLE = frozenset(map(type, _FRESH))
 _EMPTY_CELL = CellType()
 _FACTORIES = (UserDict, UserList, SimpleNamespace, ChainMap, weakref.WeakValueDictionary, weakref.WeakSet)
-# Objects that are gone through: a model that leads to its whole program would be read for seconds before each pass.
+# Objects that are searched for modules: a model that leads to its whole program would take seconds to search.
 _MOST_OBJECTS = 2_000
 
 
@@ -80,8 +82,9 @@ class Contents:
         self.slots: list[tuple[Any, Any, tuple[str, Any]]] = []
         self.owned: list[Any] = []
         self.guarded: list[tuple[str, Tensor]] = []
-        self._functions: list[Place] = []
-        self._objects, self._restores = 0, True
+        self._module_ids: set[int] = set()
+        self._others: list[Place] = []
+        self._searched: set[int] = set()
         self._seen: set[int] = set()
         self._modules: list[tuple[str, Any, dict[str, Any]]] = []
         self._handlers: dict[type, Callable[[Contents, Place], None]] = dict.fromkeys(_INERT, _nothing_to_do)
@@ -89,13 +92,13 @@ class Contents:
         self._add("", model)
         registered = len(self._modules)
         read = 0
-        while read < len(self._modules) or self._functions:
+        while read < len(self._modules) or self._others:
             if read < len(self._modules):
                 # Appends to both lists: modules that are not registered are found inside other modules.
                 self._module(*self._modules[read], read < registered)
                 read += 1
             else:
-                self._modules_of(self._functions.pop())
+                self._read_other(self._others.pop(0))
 
     @property
     def compiled(self) -> bool:
@@ -104,7 +107,7 @@ class Contents:
 
     def holds(self, module: nn.Module) -> bool:
         """Whether the module is the model, in it, or was found in what it holds."""
-        return any(module is known for _, known, _ in self._modules)
+        return id(module) in self._module_ids
 
     def _add(self, name: str, module: nn.Module) -> None:
         """Add the module and its registered submodules, in torch's order."""
@@ -113,6 +116,7 @@ class Contents:
         self._seen.add(id(module))
         attributes = object.__getattribute__(module, "__dict__")
         self._modules.append((name, module, attributes))
+        self._module_ids.add(id(module))
         for key, child in dict.items(attributes.get("_modules", {})):
             if isinstance(child, nn.Module):
                 self._add(f"{name}.{key}" if name else key, child)
@@ -219,38 +223,25 @@ class Contents:
         elif issubclass(type(target), Tensor) and type(place.value) is weakref.ref and place.put is not SET.put:
             self.references.append(place._replace(value=target))
 
-    def function(self, place: Place) -> None:
-        """Keep a function, a method or a partial for the search for modules in what it is bound to and closes over."""
+    def outside(self, place: Place) -> None:
+        """Keep an object or a function for later: what modules hold themselves is read first."""
         if id(place.value) not in self._seen:
             self._seen.add(id(place.value))
-            self._functions.append(place)
+            self._others.append(place)
 
-    def _modules_of(self, place: Place) -> None:
-        """Find the modules in what a function closes over; the rest is the program's own, and is left as it is."""
-        value = place.value
-        if type(value) is MethodType:
-            parts: list[Any] = [value.__self__, value.__func__]
-        elif type(value) is FunctionType:
-            parts = [cell.cell_contents for cell in value.__closure__ or () if cell != _EMPTY_CELL]
+    def _read_other(self, place: Place) -> None:
+        """An object that a module holds: its attributes and the containers among them. A function: its modules."""
+        if issubclass(type(place.value), (FunctionType, MethodType, functools.partial)):
+            self._search(self._parts(place.value), place.where)
         else:
-            parts = [value.func, value.args, value.keywords]
-        self._restores = False
-        for part in parts:
-            self._inside(part, place.where)
-        self._restores = True
+            self._read_object(place)
 
-    def thing(self, place: Place) -> None:
-        """List the attributes of an object of another class, and the containers among them."""
+    def _read_object(self, place: Place) -> None:
         value = place.value
-        if id(value) in self._seen or self._objects == _MOST_OBJECTS:
-            return
-        self._seen.add(id(value))
-        self._objects += 1
         attributes = _attributes(value)
         if attributes is not None:
-            if self._restores:
-                self.containers.append((DICT, attributes, place.where))
-            wrapped = self._restores and issubclass(type(value), (UserDict, UserList))
+            self.containers.append((DICT, attributes, place.where))
+            wrapped = issubclass(type(value), (UserDict, UserList))
             for key, held in attributes.items():
                 if wrapped and key == "data":
                     self._value(Place(DICT.put, attributes, key, held, place.where))
@@ -258,35 +249,52 @@ class Contents:
                     self._inside(held, place.where)
         for member in self._members(type(value)):
             held = read_slot(value, member)
-            if self._restores:
-                self.slots.append((value, member, place.where))
+            self.slots.append((value, member, place.where))
             self._inside(held, place.where)
 
     def _inside(self, held: Any, where: tuple[str, Any]) -> None:
-        """List the content of an object or a function; no copies are lent for it."""
-        kind = type(held)
-        if kind in _INERT or held is _NOTHING or id(held) in self._seen:
-            return
-        place = Place(SET.put, None, None, held, where)
-        base = base_of(kind)
-        if base is not None:
-            if base.size(held) > MOST:
-                return
+        """List a container in an object, and the containers in it; no copies are lent for their entries."""
+        base = base_of(type(held))
+        if base is not None and base.size(held) <= MOST and id(held) not in self._seen:
             self._seen.add(id(held))
-            if self._restores:
-                self.containers.append((base, held, where))
+            self.containers.append((base, held, where))
             for key, value in _entries(base, held):
                 self._inside(key, where)
                 self._inside(value, where)
-        elif issubclass(kind, (tuple, frozenset)):
-            for value in (tuple if issubclass(kind, tuple) else frozenset).__iter__(held):
-                self._inside(value, where)
-        elif issubclass(kind, Tensor):
-            self._seen.add(id(held))
-            if self._restores:
-                self.guarded.append((called(where), held))
-        elif (self._handlers.get(kind) or self._handler(kind)) in _WITHIN_OBJECTS:
-            self._handlers[kind](self, place)
+        elif issubclass(type(held), Tensor):
+            self.guarded.append((called(where), held))
+        else:
+            self._search([held], where)
+
+    def _search(self, waiting: list[Any], where: tuple[str, Any]) -> None:
+        """Find modules in what belongs to the program around the model; all else in it is left as it is."""
+        while waiting and len(self._searched) < _MOST_OBJECTS:
+            held = waiting.pop(0)
+            kind = type(held)
+            if kind in _INERT or held is _NOTHING or id(held) in self._searched:
+                continue
+            self._searched.add(id(held))
+            handler, base = self._handlers.get(kind) or self._handler(kind), base_of(kind)
+            if handler in (Contents.module, Contents.reference):
+                handler(self, Place(SET.put, None, None, held, where))
+            elif base is not None:
+                if base.size(held) <= MOST:
+                    waiting += [part for entry in _entries(base, held) for part in entry]
+            elif handler is Contents.in_a_tuple:
+                waiting += (tuple if issubclass(kind, tuple) else frozenset).__iter__(held)
+            elif handler is Contents.outside:
+                waiting += self._parts(held)
+
+    def _parts(self, value: Any) -> list[Any]:
+        """What an object or a function holds, as far as it is read without running its code."""
+        if type(value) is MethodType:
+            return [value.__self__, value.__func__]
+        if type(value) is FunctionType:
+            cells = [cell.cell_contents for cell in value.__closure__ or () if cell != _EMPTY_CELL]
+            return [*cells, value.__defaults__, value.__kwdefaults__]
+        if issubclass(type(value), functools.partial):
+            return [value.func, value.args, value.keywords]
+        return [_attributes(value), *(read_slot(value, member) for member in self._members(type(value)))]
 
 
 def _attributes(value: Any) -> dict[str, Any] | None:
@@ -352,7 +360,7 @@ def _handler_of(kind: type) -> Callable[[Contents, Place], None]:
         return Contents.iterator
     package = str(kind.__module__).partition(".")[0]
     library = package in sys.stdlib_module_names or package in _LIBRARIES
-    return _nothing_to_do if library and not issubclass(kind, _FACTORIES) else Contents.thing
+    return _nothing_to_do if library and not issubclass(kind, _FACTORIES) else Contents.outside
 
 
 _HANDLERS: tuple[tuple[Any, Callable[[Contents, Place], None]], ...] = (
@@ -363,10 +371,9 @@ _HANDLERS: tuple[tuple[Any, Callable[[Contents, Place], None]], ...] = (
     (_GENERATORS, Contents.generator),
     (weakref.ref, Contents.reference),
     ((weakref.ProxyType, weakref.CallableProxyType), _nothing_to_do),
-    ((FunctionType, MethodType, functools.partial), Contents.function),
-    (torch.optim.Optimizer, _nothing_to_do),
+    ((FunctionType, MethodType, functools.partial), Contents.outside),
+    ((torch.optim.Optimizer, threading.Thread), _nothing_to_do),
 )
-_WITHIN_OBJECTS = (Contents.module, Contents.thing, Contents.function, Contents.reference, Contents.generator)
 
 
 def _entries(base: Base, container: Any) -> Iterator[tuple[Any, Any]]:
