@@ -24,6 +24,12 @@ _WAYS_OUT = {
 }
 
 
+def is_of_torch(loss_fn: Callable[..., Any]) -> bool:
+    """Whether the loss is one of torch or normscope, which take one tensor of outputs."""
+    module = (type(loss_fn) if isinstance(loss_fn, nn.Module) else loss_fn).__module__
+    return module in ("torch.nn.functional", "torch.nn.modules.loss", "normscope.losses")
+
+
 def check_outputs(loss_fn: Callable[..., Any], outputs: Any, targets: Any) -> None:
     """Raise where a loss known by name would take these outputs for something else."""
     if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor):
@@ -52,13 +58,13 @@ def check_outputs(loss_fn: Callable[..., Any], outputs: Any, targets: Any) -> No
 
 
 @contextmanager
-def explaining(targets: Any) -> Iterator[None]:
+def explaining(loss_fn: Callable[..., Any], targets: Any) -> Iterator[None]:
     """Add a way out to what torch raises where outputs and targets do not fit each other."""
     try:
         yield
     except (RuntimeError, IndexError) as error:
         ways = [way for said, way in _WAYS_OUT.items() if said in str(error)]
-        if not ways or not isinstance(targets, Tensor):
+        if not ways or not isinstance(targets, Tensor) or not is_of_torch(loss_fn):
             raise
         got = f"targets {tuple(targets.shape)}, {targets.dtype}"
         raise ValueError(f"The loss failed on {got}: {str(error).splitlines()[0]} {ways[0]}") from error

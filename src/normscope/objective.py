@@ -12,7 +12,6 @@ of the output (Hugging Face), or the one scalar in a tuple.
 
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from normscope import losses
 from normscope.isolation.batch_copies import lent_loss
 from normscope.isolation.batches import described
-from normscope.loss_mismatch import check_outputs, explaining
+from normscope.loss_mismatch import check_outputs, explaining, is_of_torch
 
 LABELS = ("labels", "label", "targets", "target", "y")
 LossFn = Callable[..., Any]
@@ -76,7 +74,7 @@ class Objective:
     def outputs(self, model: nn.Module, inputs: Any) -> Any:
         """The outputs as loss_fn takes them: for a loss of torch or normscope the one tensor of predictions."""
         outputs = call_model(model, inputs) if self.forward is None else self.forward(model, inputs)
-        if isinstance(outputs, Tensor) or self.loss_fn is None or not _takes_one_tensor(self.loss_fn):
+        if isinstance(outputs, Tensor) or self.loss_fn is None or not is_of_torch(self.loss_fn):
             return outputs
         main = main_output(outputs)
         return outputs if main is None else main
@@ -87,7 +85,7 @@ class Objective:
             return own_loss(outputs)
         check_outputs(self.loss_fn, outputs, targets)
         try:
-            with explaining(targets) if _takes_one_tensor(self.loss_fn) else nullcontext():
+            with explaining(self.loss_fn, targets):
                 loss: Tensor = self.loss_fn(outputs, targets)
         except (TypeError, AttributeError) as error:
             if isinstance(outputs, Tensor):
@@ -190,9 +188,3 @@ def _split(batch: Any) -> tuple[Any, Any]:
         *inputs, targets = batch
         return (inputs[0] if len(inputs) == 1 else tuple(inputs)), targets
     return batch, getattr(batch, "y", batch)
-
-
-def _takes_one_tensor(loss_fn: LossFn) -> bool:
-    """Whether the loss is one of torch or normscope, which take one tensor of outputs."""
-    module = (type(loss_fn) if isinstance(loss_fn, nn.Module) else loss_fn).__module__
-    return module in ("torch.nn.functional", "torch.nn.modules.loss", losses.__name__)

@@ -99,7 +99,9 @@ class Setup:
             self._check_batches(name)
         if not isinstance(self.accumulate, int) or isinstance(self.accumulate, bool) or self.accumulate < 1:
             raise ValueError(f"accumulate counts the batches of one step, at least 1; got {self.accumulate!r}.")
-        if self.steps is not None and (not isinstance(self.steps, int) or self.steps < 1):
+        if self.steps is not None and (
+            not isinstance(self.steps, int) or isinstance(self.steps, bool) or self.steps < 1
+        ):
             raise ValueError(f"steps counts optimizer steps, at least 1; got {self.steps!r}.")
         number = isinstance(self.clip, (int, float)) and not isinstance(self.clip, bool)
         if not (self.clip is None or callable(self.clip) or (number and self.clip > 0)):

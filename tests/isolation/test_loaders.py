@@ -127,3 +127,21 @@ def test_a_measurement_leaves_a_shuffling_loader_as_it_was():
     loader, untouched = batches(), batches()
     ns.measure(model, torch.nn.functional.cross_entropy, loader, hessian=False)
     assert first(loader).tolist() == first(untouched).tolist()
+
+
+def test_a_generator_of_a_wrapped_dataset_is_put_back():
+    class Drawing(Dataset):
+        def __init__(self):
+            self.rng = np.random.default_rng(0)
+
+        def __len__(self):
+            return 12
+
+        def __getitem__(self, i):
+            return X[i] + self.rng.normal(), Y[i]
+
+    whole = Drawing()
+    loader = DataLoader(torch.utils.data.Subset(whole, range(8)), batch_size=4)
+    before = whole.rng.bit_generator.state
+    first_batches(loader, 2)
+    assert whole.rng.bit_generator.state == before

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from normscope.isolation.generators import Generators
 
@@ -84,6 +84,12 @@ def _owned(batches: Iterable[Any]) -> list[object]:
     """The attributes of a loader, its samplers and its dataset; random generators are among them."""
     holders = [batches, *(getattr(batches, name, None) for name in ("sampler", "batch_sampler", "dataset"))]
     holders += [getattr(holders[2], "sampler", None)]
+    # Subsets and concatenations hold the data sets that draw.
+    wrapped = [holders[3]]
+    for dataset in wrapped:
+        inner = [getattr(dataset, "dataset", None), *(getattr(dataset, "datasets", None) or ())]
+        wrapped += [each for each in inner if isinstance(each, Dataset)]
+    holders += wrapped
     values = [value for holder in holders for value in getattr(holder, "__dict__", {}).values()]
     return list({id(value): value for value in values}.values())
 
