@@ -1,7 +1,9 @@
 """Outputs and targets that a loss would take for something else, refused with a way out."""
 
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -57,14 +59,21 @@ def check_outputs(loss_fn: Callable[..., Any], outputs: Any, targets: Any) -> No
         raise ValueError(f"The squared error takes numbers as targets; {got}. {_NUMBERS}")
 
 
+def _of_the_user(error: Exception, outputs: Any, targets: Tensor) -> bool:
+    """Whether the error may be one of the loss's own code, and none of outputs and targets."""
+    if isinstance(error, IndexError):
+        return Path(traceback.extract_tb(error.__traceback__)[-1].filename).parent.name != "nn"
+    return "must match the size" in str(error) and isinstance(outputs, Tensor) and outputs.shape == targets.shape
+
+
 @contextmanager
-def explaining(loss_fn: Callable[..., Any], targets: Any) -> Iterator[None]:
+def explaining(outputs: Any, targets: Any) -> Iterator[None]:
     """Add a way out to what torch raises where outputs and targets do not fit each other."""
     try:
         yield
     except (RuntimeError, IndexError) as error:
         ways = [way for said, way in _WAYS_OUT.items() if said in str(error)]
-        if not ways or not isinstance(targets, Tensor) or not is_of_torch(loss_fn):
+        if not ways or not isinstance(targets, Tensor) or _of_the_user(error, outputs, targets):
             raise
         got = f"targets {tuple(targets.shape)}, {targets.dtype}"
         raise ValueError(f"The loss failed on {got}: {str(error).splitlines()[0]} {ways[0]}") from error

@@ -36,9 +36,9 @@ class Objective:
     forward: forward(model, batch) returns the outputs; None to call the model.
 
     Example:
-        >>> objective = Objective(losses.half_mse)
+        >>> objective = Objective(nn.MSELoss())
         >>> float(objective(nn.Identity(), (torch.ones(2, 1), torch.zeros(2, 1))))
-        0.5
+        1.0
     """
 
     loss_fn: LossFn | None = None
@@ -85,7 +85,7 @@ class Objective:
             return own_loss(outputs)
         check_outputs(self.loss_fn, outputs, targets)
         try:
-            with explaining(self.loss_fn, targets):
+            with explaining(outputs, targets):
                 loss: Tensor = self.loss_fn(outputs, targets)
         except (TypeError, AttributeError) as error:
             if isinstance(outputs, Tensor):

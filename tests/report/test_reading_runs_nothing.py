@@ -118,8 +118,8 @@ def _swapped(content, old, new):
 @pytest.mark.parametrize(
     ("name", "change", "said"),
     [
-        ("prediction.json", lambda text: _swapped(text, '"schema": 1', '"a": ' + "[" * 100_000), "more than 64 deep"),
-        ("prediction.json", lambda text: _swapped(text, '"schema": 1', '"schema": ' + "9" * 400), "of 400 digits"),
+        ("prediction.json", lambda text: _swapped(text, '"schema": 2', '"a": ' + "[" * 100_000), "more than 64 deep"),
+        ("prediction.json", lambda text: _swapped(text, '"schema": 2', '"schema": ' + "9" * 400), "of 400 digits"),
         ("prediction.json", lambda text: _swapped(text, '"mode": "', '"mode_": "'), "lacks 'mode'"),
         ("training.json", lambda text: _swapped(text, '"losses": [', '"losses": ["x", '), "losses[0] must be a number"),
         ("demo/results.json", lambda text: _swapped(text, '"lr": ', '"lr": "[/red]" , "x":'), "lr must be a number"),

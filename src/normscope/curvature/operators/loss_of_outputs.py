@@ -56,7 +56,7 @@ class LossOfOutputs:
         """The loss, at other targets if they are given."""
         targets = self.targets if targets is None else targets
         check_outputs(self.loss_fn, output, targets)
-        with differentiable_kernels(self._device), explaining(self.loss_fn, targets):
+        with differentiable_kernels(self._device), explaining(output, targets):
             loss = self._lending(output, targets)
         if not isinstance(loss, Tensor) or loss.ndim:
             got = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
