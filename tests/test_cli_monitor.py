@@ -261,7 +261,9 @@ def test_a_run_of_which_nothing_was_measured_is_no_success(folder, here):
 
 
 @pytest.mark.slow
-def test_a_mistake_in_ones_own_code_keeps_its_traceback(folder):
+def test_a_mistake_in_ones_own_setup_is_one_message_with_its_line(folder):
     found = run("monitor", "work/train.py:breaks", cwd=folder)
-    assert found.returncode == 1
+    assert found.returncode == 2
     assert 'KeyError: "a mistake in the user\'s own code"' in found.stderr
+    assert "(train.py, line " in found.stderr
+    assert "Traceback" not in found.stderr

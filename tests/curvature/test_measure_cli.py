@@ -86,7 +86,7 @@ def test_it_says_what_measure_finds(folder):
     x, y = next(data.batches(digits.x_train, digits.y_train, batch_size=128, seed=0))
     model = models.MLP(64, 10, width=12, depth=3, norm="batch")
     expected = measure(model, losses.half_mse, (x, y), momentum=0.9, compare=["frozen", "running"])
-    assert result["schema"] == 1
+    assert result["schema"] == 2
     assert result["lambda_max"] == pytest.approx(expected.lambda_max, rel=1e-5)
     assert result["by_statistics"] == pytest.approx(expected.by_statistics, rel=1e-5)
     assert result["verdict"]["text"] == expected.verdict(0.5).text

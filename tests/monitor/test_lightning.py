@@ -107,7 +107,7 @@ def test_the_run_is_the_same_bit_for_bit(tmp_path, options):
     columns = ["loss", "loss_min", "loss_max", "beta", "critical_step", "shift_max", "mean_drift"]
     assert looks[columns].map(math.isfinite).all(axis=None)
     assert len(records_of(tmp_path / "run.jsonl")) == len(callback.monitor.records)
-    assert callback.monitor.notes[0].startswith("The forward draws random numbers")
+    assert callback.monitor.notes[0].startswith("The forward pass draws random numbers")
 
 
 def test_the_coming_update_is_made_of_clipped_gradients(tmp_path):

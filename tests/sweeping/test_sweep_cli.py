@@ -66,7 +66,7 @@ def test_ctrl_c_says_that_what_is_done_is_kept(tmp_path):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "What was finished is kept" in said
+    assert "Finished trainings are kept" in said
     assert "Traceback" not in said
 
 

@@ -1,6 +1,6 @@
 """Read the `batches` argument of a verb: one batch, or an iterable of which a few batches are read."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,7 +75,8 @@ def _from_iterable(batches: Any, most: int | None) -> tuple[list[Any], str]:
         )
     if few is not None:
         source = batches.source if isinstance(batches, Stream) else batches
-        count = f"{len(read)} batches of the {type(source).__name__} were read; n_batches= sets another number."
+        name = "stream" if isinstance(source, Iterator) else type(source).__name__
+        count = f"{len(read)} batches of the {name} were read; n_batches= sets another number."
         note = f"{count} {note}".rstrip()
     if not read:
         raise ValueError("The iterable gives no batch. Check the loader: is the dataset empty, or drop_last=True?")
