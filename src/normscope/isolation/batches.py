@@ -75,7 +75,8 @@ def _from_iterable(batches: Any, most: int | None) -> tuple[list[Any], str]:
         )
     if few is not None:
         source = batches.source if isinstance(batches, Stream) else batches
-        name = "stream" if isinstance(source, Iterator) else type(source).__name__
+        one_shot = source is not batches and isinstance(source, Iterator)
+        name = "stream" if one_shot else type(source).__name__
         count = f"{len(read)} batches of the {name} were read; n_batches= sets another number."
         note = f"{count} {note}".rstrip()
     if not read:
