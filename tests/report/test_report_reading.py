@@ -258,6 +258,18 @@ def test_what_is_no_result_is_one_message_and_status_2(name, content, said, tmp_
     assert not (tmp_path / "page.html").exists()
 
 
+@pytest.mark.parametrize("column", ["grad_norm", "step"])
+def test_a_column_that_charts_need_and_the_file_lacks_is_one_message(column, tmp_path, monkeypatch, capsys):
+    stored = json.loads((ROOT / "results" / "landscape-dln.json").read_text())
+    del stored["runs"][0]["looks"][column]
+    path = tmp_path / "landscape.json"
+    path.write_text(json.dumps(stored))
+    status, out, err = report(monkeypatch, capsys, path, "--out", tmp_path / "page.html")
+    assert (status, out) == (2, "")
+    assert "lacks some of it" in err
+    assert str(path) in err
+
+
 @pytest.mark.parametrize("column", ["loss_min", "step"])
 def test_columns_of_unequal_length_are_one_message(column, tmp_path, monkeypatch, capsys):
     stored = json.loads((ROOT / "results" / "landscape-dln.json").read_text())

@@ -64,7 +64,9 @@ def sections_of(paths: Sequence[Path], *, live: bool = False) -> list[Section]:
     sections = [part for part in parts if isinstance(part, Section)]
     if courses:
         title = courses[0].label if len(courses) == 1 else f"{len(courses)} training runs"
-        sections.insert(0, training_section(title, courses))
+        # Some columns are read only here, by the charts of all runs together.
+        with _readable(Path(", ".join(map(str, files)))):
+            sections.insert(0, training_section(title, courses))
     return sections + claims
 
 
