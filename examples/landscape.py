@@ -56,7 +56,7 @@ def summary(snapshots: pd.DataFrame, first: int, last: int) -> dict[str, float]:
     return {
         "first": first,
         "last": last,
-        "looks": len(rows),
+        "snapshots": len(rows),
         "band_mean": band.mean(),
         "band_p95": band.quantile(0.95),
         "band_ratio_geometric_mean": float(np.exp(np.log(rows.loss_max / rows.loss_min).mean())),
@@ -119,9 +119,9 @@ def main() -> None:
                     "final_loss": training.final_loss,
                     "diverged_at": training.diverged_at,
                     "seconds": training.seconds,
-                    "seconds_looking": float(monitor.frame().seconds.sum()),
+                    "seconds_measuring": float(monitor.frame().seconds.sum()),
                     "windows": windows,
-                    "looks": {name: [float(f"{x:.6g}") for x in snapshots[name]] for name in snapshots},
+                    "snapshots": {name: [float(f"{x:.6g}") for x in snapshots[name]] for name in snapshots},
                     "layers": [
                         {"layer": layer}
                         | {name: [float(f"{x:.6g}") for x in rows[name]] for name in ("shift", "shift_cosine")}
@@ -131,7 +131,7 @@ def main() -> None:
                     "environment": training.environment,
                 }
             )
-            args.out.write_text(json.dumps(plain({"kind": "landscapes", "schema": 1, "runs": kept})) + "\n")
+            args.out.write_text(json.dumps(plain({"kind": "landscapes", "schema": 2, "runs": kept})) + "\n")
 
 
 if __name__ == "__main__":

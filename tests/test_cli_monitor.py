@@ -127,7 +127,7 @@ def test_it_trains_measures_writes_and_says_what_it_means(folder, here):
     assert status == 0, errors
     written = sorted(path.name for path in (folder / "seen").iterdir())
     figures = ["activations.png", "landscape.png", "shift.png"]
-    assert written == sorted(["looks.csv", "monitor.jsonl", "summary.md", *figures])
+    assert written == sorted(["snapshots.csv", "monitor.jsonl", "summary.md", *figures])
     frame = frame_of(records_of(folder / "seen/monitor.jsonl"))
     assert list(frame.dropna(subset="beta")["step"]) == [0, 10, 20]
     assert said.startswith("- 30 steps, 6 snapshots.\n")

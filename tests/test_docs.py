@@ -75,12 +75,12 @@ def test_every_verb_is_shown_once():
 
 
 def test_the_comparison_of_output_can_fail():
-    printed = ["lambda_max = 2.34 predicted", "- [good] fine", "Written: a"]
+    printed = ["lambda_max = 2.34 predicted", "- [ok] fine", "Written: a"]
     assert agrees(["lambda_max = 9.9 predicted", "...", "Written: a"], printed)
     assert agrees(["..."], printed)
     assert not agrees(["lambda_max = 2.34 measured", "..."], printed)
     assert not agrees(["lambda_max = 2.34 predicted"], printed)
-    assert not agrees(["lambda_max = 2.34 predicted", "- [look] fine", "Written: a"], printed)
+    assert not agrees(["lambda_max = 2.34 predicted", "- [warning] fine", "Written: a"], printed)
 
 
 def test_pages_link_to_files_that_exist():

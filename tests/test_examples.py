@@ -31,7 +31,7 @@ def test_plain_loop(tmp_path):
     assert frame["loss"].iloc[-1] < 0.1 * frame["loss"].iloc[0]
     assert (frame["loss_min"] <= frame["loss_max"]).all()
     assert "critical_step" in said
-    assert "- [good] No scale (gamma) of a normalizer is dead." in said
+    assert "- [ok] No scale (gamma) of a normalizer is dead." in said
 
 
 def test_lightning_into_tensorboard(tmp_path):

@@ -76,13 +76,13 @@ def parsed(text: str | bytes) -> Any:
     return value
 
 
-def decode(kind: Any, value: Any, where: str = "") -> Any:
-    """`value` converted to the type `kind`: lists to tuples, "nan" and "inf" to numbers, tables to dataclasses.
+def decode(wanted: Any, value: Any, where: str = "") -> Any:
+    """`value` converted to the type `wanted`: lists to tuples, "nan" and "inf" to numbers, tables to dataclasses.
 
     Further keys are left out for a dataclass, and kept for a `TypedDict`; keys with a default may be missing.
 
     Args:
-        kind: the type.
+        wanted: the type.
         value: a value from JSON.
         where: name of the value, for the message.
 
@@ -97,20 +97,20 @@ def decode(kind: Any, value: Any, where: str = "") -> Any:
             ...
         normscope.decoding.Misfit: a[1] must be an integer; got 'x'
     """
-    origin = get_origin(kind)
-    if kind is Any:
+    origin = get_origin(wanted)
+    if wanted is Any:
         return value
     if origin is Annotated:
-        return _ranged(kind, value, where)
+        return _ranged(wanted, value, where)
     if origin in (Union, types.UnionType):
-        return _either(get_args(kind), value, where)
+        return _either(get_args(wanted), value, where)
     if origin in (tuple, list):
-        return _listed(origin, get_args(kind), value, where)
-    if origin in (dict, Mapping) or kind is dict:
-        return _table(kind, value, where)
-    if is_dataclass(kind) or is_typeddict(kind):
-        return _record(kind, value, where)
-    return _plain(kind, value, where)
+        return _listed(origin, get_args(wanted), value, where)
+    if origin in (dict, Mapping) or wanted is dict:
+        return _table(wanted, value, where)
+    if is_dataclass(wanted) or is_typeddict(wanted):
+        return _record(wanted, value, where)
+    return _plain(wanted, value, where)
 
 
 def _integer(digits: str) -> int:
@@ -133,22 +133,22 @@ def _misfit(where: str, wanted: str, value: Any) -> Misfit:
     return Misfit(f"{brief(where, 120) or 'it'} must be {wanted}; got {brief(quoted(value), 60)}")
 
 
-def _plain(kind: Any, value: Any, where: str) -> Any:
-    if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+def _plain(wanted: Any, value: Any, where: str) -> Any:
+    if wanted is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
-    if kind is float and isinstance(value, str) and value in _WORDS:
+    if wanted is float and isinstance(value, str) and value in _WORDS:
         return _WORDS[value]
-    if kind is type(None) or kind is None:
+    if wanted is type(None) or wanted is None:
         fits = value is None
     else:
-        fits = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
+        fits = isinstance(value, wanted) and isinstance(value, bool) == (wanted is bool)
     if not fits:
-        raise _misfit(where, _NAMES.get(kind, str(kind)), value)
+        raise _misfit(where, _NAMES.get(wanted, str(wanted)), value)
     return value
 
 
-def _ranged(kind: Any, value: Any, where: str) -> Any:
-    inner, allowed = get_args(kind)
+def _ranged(wanted: Any, value: Any, where: str) -> Any:
+    inner, allowed = get_args(wanted)
     number = decode(inner, value, where)
     if number not in allowed:
         raise _misfit(where, str(allowed), value)
@@ -157,9 +157,9 @@ def _ranged(kind: Any, value: Any, where: str) -> Any:
 
 def _either(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
     misfits: list[Misfit] = []
-    for kind in kinds:
+    for wanted in kinds:
         try:
-            return decode(kind, value, where)
+            return decode(wanted, value, where)
         except Misfit as error:
             misfits.append(error)
     # Most unions are "T or null": the message for T is the useful one.
@@ -173,36 +173,36 @@ def _listed(origin: Any, kinds: tuple[Any, ...], value: Any, where: str) -> Any:
         if len(value) != len(kinds):
             raise _misfit(where, f"a list of {len(kinds)}", value)
         typed = enumerate(zip(kinds, value, strict=True))
-        return tuple(decode(kind, item, f"{where}[{i}]") for i, (kind, item) in typed)
+        return tuple(decode(wanted, item, f"{where}[{i}]") for i, (wanted, item) in typed)
     return origin(decode(kinds[0], item, f"{where}[{i}]") for i, item in enumerate(value))
 
 
-def _table(kind: Any, value: Any, where: str) -> Any:
+def _table(wanted: Any, value: Any, where: str) -> Any:
     if not isinstance(value, Mapping):
         raise _misfit(where, "a table", value)
-    entry_kind = get_args(kind)[1] if get_args(kind) else Any
+    entry_kind = get_args(wanted)[1] if get_args(wanted) else Any
     return {key: decode(entry_kind, entry, f"{where}.{key}" if where else key) for key, entry in value.items()}
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind, include_extras=True)
+def _hints(wanted: Any) -> dict[str, Any]:
+    return get_type_hints(wanted, include_extras=True)
 
 
-def _record(kind: Any, value: Any, where: str) -> Any:
+def _record(wanted: Any, value: Any, where: str) -> Any:
     if not isinstance(value, Mapping):
         raise _misfit(where, "a table", value)
-    if is_dataclass(kind):
-        optional = {f.name for f in fields(kind) if f.default is not MISSING or f.default_factory is not MISSING}
+    if is_dataclass(wanted):
+        optional = {f.name for f in fields(wanted) if f.default is not MISSING or f.default_factory is not MISSING}
     else:
-        optional = set(kind.__optional_keys__)
+        optional = set(wanted.__optional_keys__)
     decoded = {}
-    for name, hint in _hints(kind).items():
+    for name, hint in _hints(wanted).items():
         if name in value:
             decoded[name] = decode(_without_marks(hint), value[name], f"{where}.{name}" if where else name)
         elif name not in optional:
             raise Misfit(f"{brief(where, 120) if where else 'it'} lacks {name!r}")
-    return kind(**decoded) if is_dataclass(kind) else {**value, **decoded}  # type: ignore[operator]
+    return wanted(**decoded) if is_dataclass(wanted) else {**value, **decoded}  # type: ignore[operator]
 
 
 def _without_marks(hint: Any) -> Any:

@@ -1,8 +1,18 @@
-"""Shorten values and errors of other code for messages: brief, and on one line."""
+"""Words of messages: the severity of a verdict; values and errors of other code, brief and on one line."""
 
 from typing import Any
 
 MOST = 200
+
+
+def severity(good: bool | None) -> str:
+    """The severity of a verdict: `ok`, `warning`, or `note` where the number alone does not decide.
+
+    Example:
+        >>> severity(True), severity(False), severity(None)
+        ('ok', 'warning', 'note')
+    """
+    return "note" if good is None else "ok" if good else "warning"
 
 
 def brief(value: Any, most: int = MOST) -> str:

@@ -73,13 +73,13 @@ LINES = (
 def base_files(folder: Path) -> list[Path]:
     """A small real file of every kind; a sweep's folder holds its plan, journal, diagram and lines."""
     import numpy as np
-    from report_results import demo, looks, more, saved, swept
+    from report_results import demo, more, saved, snapshots, swept
 
     from normscope.report.sweep_folder import write_phase
     from normscope.sweeping.diagram import lines_file, save_lines
 
     results = TESTS.parent / "results"
-    looks(folder / "monitor" / "monitor.jsonl", steps=3)
+    snapshots(folder / "monitor" / "monitor.jsonl", steps=3)
     demo(folder / "demo")
     found = swept(folder / "sweep")
     lines = {"measured": {0.5: 1.0, 1.0: 0.5}, "predicted": {0.5: 2.0, 1.0: 1.0}}
@@ -90,7 +90,7 @@ def base_files(folder: Path) -> list[Path]:
     more(folder)
     run = json.loads((results / "landscape-dln.json").read_text())
     for one in run["runs"]:
-        one["looks"] = {name: values[:4] for name, values in one["looks"].items()}
+        one["snapshots"] = {name: values[:4] for name, values in one["snapshots"].items()}
         one["layers"] = [row | {k: row[k][:4] for k in ("shift", "shift_cosine")} for row in one["layers"][:3]]
     (folder / "landscape.json").write_text(json.dumps(run | {"runs": run["runs"][:2]}))
     (folder / "reproduce").mkdir()

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from normscope import data, losses, models
 from normscope.curvature import measure
-from normscope.loss_kinds import CROSS_ENTROPY, SQUARED, Kind
+from normscope.loss_kinds import CROSS_ENTROPY, SQUARED, LossKind
 from normscope.monitor import Monitor
 from normscope.prediction import predict
 from normscope.stability.first_guess import (
@@ -18,11 +18,11 @@ from normscope.stability.first_guess import (
     COST,
     MOMENTUM,
     PLAIN,
+    advice_from_measurement,
+    first_guess_of,
     guessed_rate,
     in_digits,
     kind_of_descent,
-    measured_advice,
-    start,
 )
 
 
@@ -80,7 +80,7 @@ def test_the_rate_depends_on_loss_and_optimizer():
     assert guessed_rate(0.5, 0.1, CROSS_ENTROPY, MOMENTUM) == pytest.approx(0.05)
     for critical in (0.0, math.inf, math.nan):
         assert math.isnan(guessed_rate(critical, 0.1, SQUARED, MOMENTUM))
-        assert not measured_advice(critical, 0.1, SQUARED, MOMENTUM)
+        assert not advice_from_measurement(critical, 0.1, SQUARED, MOMENTUM)
 
 
 def test_a_verdict_on_the_rate_to_start_with_says_what_being_beyond_eta_star_means():
@@ -125,15 +125,15 @@ def test_what_was_not_tried_gets_no_rate(task):
 @pytest.mark.parametrize(
     ("critical", "kind", "descent", "said"),
     [
-        (0.0, Kind(SQUARED), PLAIN, "the loss rises at every step tried"),
-        (math.inf, Kind(SQUARED), PLAIN, "no rise of the loss was found"),
-        (math.nan, Kind(CROSS_ENTROPY), PLAIN, "the critical rate was not measured"),
-        (1.0, Kind("other", "it raised"), PLAIN, "this loss is neither"),
-        (1.0, Kind(CROSS_ENTROPY), "", "and not for LBFGS"),
+        (0.0, LossKind(SQUARED), PLAIN, "the loss rises at every step tried"),
+        (math.inf, LossKind(SQUARED), PLAIN, "no rise of the loss was found"),
+        (math.nan, LossKind(CROSS_ENTROPY), PLAIN, "the critical rate was not measured"),
+        (1.0, LossKind("other", "it raised"), PLAIN, "this loss is neither"),
+        (1.0, LossKind(CROSS_ENTROPY), "", "and not for LBFGS"),
     ],
 )
 def test_where_no_rate_is_named_a_note_says_why(critical, kind, descent, said):
-    found = start(critical, (critical,), 0.1, kind, descent, optimizer="LBFGS")
+    found = first_guess_of(critical, (critical,), 0.1, kind, descent, optimizer="LBFGS")
     assert math.isnan(found.rate)
     (note,) = found.notes
     assert note.startswith("No learning rate to start with is named: ")
@@ -141,22 +141,22 @@ def test_where_no_rate_is_named_a_note_says_why(critical, kind, descent, said):
 
 
 def test_a_rate_is_given_in_one_digit_and_over_batches_as_a_range():
-    one = start(0.543, (0.543,), 0.6, Kind(SQUARED), PLAIN, optimizer="SGD")
+    one = first_guess_of(0.543, (0.543,), 0.6, LossKind(SQUARED), PLAIN, optimizer="SGD")
     assert one.advice.startswith("To start training with: 0.4, 0.8 times the critical rate 0.54.")
     assert not one.notes
-    several = start(0.543, (0.543, 0.11, 1.9), 0.6, Kind(SQUARED), PLAIN, optimizer="SGD")
+    several = first_guess_of(0.543, (0.543, 0.11, 1.9), 0.6, LossKind(SQUARED), PLAIN, optimizer="SGD")
     assert several.rate == one.rate
     assert several.over_batches == pytest.approx((0.088, 1.52))
     assert several.advice.startswith("To start training with: 0.09 to 2, 0.8 times the critical rate of each batch.")
     assert "varies over these 3 batches, from 0.11 to 1.9" in several.notes[0]
-    some = start(0.5, (0.5, math.inf, 0.4), 0.6, Kind(SQUARED), PLAIN, optimizer="SGD")
+    some = first_guess_of(0.5, (0.5, math.inf, 0.4), 0.6, LossKind(SQUARED), PLAIN, optimizer="SGD")
     assert some.over_batches == pytest.approx((0.32, 0.4))
     assert some.notes == ("1 of 3 batches has no critical rate.",)
 
 
 def test_a_rate_far_beyond_eta_star_is_noted():
-    assert not start(12.0, (12.0,), 1.0, Kind(SQUARED), PLAIN, optimizer="SGD").notes
-    (note,) = start(13.0, (13.0,), 1.0, Kind(SQUARED), PLAIN, optimizer="SGD").notes
+    assert not first_guess_of(12.0, (12.0,), 1.0, LossKind(SQUARED), PLAIN, optimizer="SGD").notes
+    (note,) = first_guess_of(13.0, (13.0,), 1.0, LossKind(SQUARED), PLAIN, optimizer="SGD").notes
     assert "is 10 times eta* = 1" in note
     x, y = torch.diag(torch.tensor([1.0, 9.0])), torch.tensor([[1.0], [0.0]])
     model = nn.Linear(2, 1, bias=False)
@@ -252,5 +252,5 @@ def test_beyond_eta_star_the_advice_says_what_happens_without_a_normalizer():
         losses.half_mse(model(x), y).backward()
         optimizer.step()
     assert float(losses.half_mse(model(x), y).detach()) > 100 * found.loss
-    assert "beyond" not in measured_advice(0.5, 0.45, SQUARED, PLAIN)
-    assert "beyond" not in measured_advice(0.5, 0.01, CROSS_ENTROPY, PLAIN)
+    assert "beyond" not in advice_from_measurement(0.5, 0.45, SQUARED, PLAIN)
+    assert "beyond" not in advice_from_measurement(0.5, 0.01, CROSS_ENTROPY, PLAIN)

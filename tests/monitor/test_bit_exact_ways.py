@@ -198,7 +198,7 @@ def test_a_forward_of_the_instance_stays():
     assert "forward" in vars(Run(SHORT, full(SHORT), model=replaced()).model.stem)
 
 
-@pytest.mark.parametrize("where", ["forward", "backward", "start", "watch", "verdicts", "sink"])
+@pytest.mark.parametrize("where", ["forward", "backward", "begin", "watch", "verdicts", "sink"])
 def test_whatever_raises_the_run_goes_on(where):
     """In the middle of a look: the third forward, its backward, a measurement's own preparations, what it gives."""
     model_of = {"calls": 0}
@@ -221,7 +221,7 @@ def test_whatever_raises_the_run_goes_on(where):
                 raise ValueError("planted")
             return []
 
-    if where in ("start", "watch"):
+    if where in ("begin", "watch"):
 
         def raises(self, *args):
             raise ValueError("planted")

@@ -48,9 +48,29 @@ def test_a_file_reads_back_as_the_monitor_was(tmp_path):
 
 def test_the_head_says_what_is_watched(tmp_path):
     monitor = _watched(tmp_path / "run.jsonl", steps=1)
-    head, look = read_jsonl(tmp_path / "run.jsonl")
-    assert head == {"kind": "run", "schema": 1} | monitor.settings()
-    assert look["kind"] == "look"
+    head, snapshot = read_jsonl(tmp_path / "run.jsonl")
+    assert head == {"kind": "run", "schema": 2} | monitor.settings()
+    assert snapshot["kind"] == "snapshot"
+
+
+def test_a_file_of_schema_1_reads_as_its_rewritten_twin(tmp_path):
+    """Schema 1 has `look` for the kind of a snapshot's line and for errors of the whole snapshot."""
+    new, old = tmp_path / "new.jsonl", tmp_path / "old.jsonl"
+    sink = JSONL(new)
+    sink.open({})
+    sink.write(Record(step=3, seconds=0.1, loss=1.5, results={}, errors={"snapshot": "ValueError: why"}))
+    sink.close()
+    text = new.read_text().replace('"kind": "snapshot"', '"kind": "look"').replace('"schema": 2', '"schema": 1')
+    old.write_text(text.replace('"snapshot": "ValueError', '"look": "ValueError'))
+    assert "snapshot" not in old.read_text()
+    assert records_of(old) == records_of(new)
+    assert read_jsonl(old)[1:] == read_jsonl(new)[1:]
+    # A file that an earlier version began is continued with lines of this version.
+    sink = JSONL(old)
+    sink.open({})
+    sink.write(Record(step=4, seconds=0.1, loss=1.0, results={}))
+    sink.close()
+    assert [record.step for record in records_of(old)] == [3, 4]
 
 
 def test_infinities_and_nan_come_back_as_numbers(tmp_path):
@@ -103,7 +123,7 @@ def test_every_probe_has_its_result_class_in_the_registry(name):
 
 
 def test_a_killed_run_keeps_every_finished_look(tmp_path):
-    """kill -9 in the middle of training, as soon as three looks are said to be finished."""
+    """kill -9 in the middle of training, as soon as three snapshots are said to be finished."""
     code = """if True:
         import torch
         from torch import nn
@@ -144,17 +164,17 @@ def test_an_existing_file_is_continued_also_a_torn_one(tmp_path):
     path = tmp_path / "run.jsonl"
     _watched(path, steps=2)
     _watched(path, steps=2, first_step=2)
-    assert [row["kind"] for row in read_jsonl(path)] == ["run", "look", "look"] * 2
+    assert [row["kind"] for row in read_jsonl(path)] == ["run", "snapshot", "snapshot"] * 2
     assert [record.step for record in records_of(path)] == [0, 1, 2, 3]
     path.write_bytes(path.read_bytes()[:-20])
     _watched(path, steps=1, first_step=3)
     with pytest.warns(UserWarning, match="line 6 was cut short"):
         rows = read_jsonl(path)
-    assert [row["kind"] for row in rows] == ["run", "look", "look", "run", "look", "run", "look"]
-    assert [row["step"] for row in rows if row["kind"] == "look"] == [0, 1, 2, 3]
+    assert [row["kind"] for row in rows] == ["run", "snapshot", "snapshot", "run", "snapshot", "run", "snapshot"]
+    assert [row["step"] for row in rows if row["kind"] == "snapshot"] == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("held", [b"step,loss\n0,1.5\n", b"\x89PNG\r\n\x1a\n\x00", b'{"kind": "look"}\n', b"[1]\n"])
+@pytest.mark.parametrize("held", [b"step,loss\n0,1.5\n", b"\x89PNG\r\n\x1a\n\x00", b'{"kind": "snapshot"}\n', b"[1]\n"])
 def test_a_foreign_file_is_one_message_and_not_written_to(tmp_path, held):
     path = tmp_path / "foreign"
     path.write_bytes(held)
@@ -168,8 +188,8 @@ def test_an_empty_file_and_a_later_schema_are_said_to_be_that(tmp_path):
     (tmp_path / "empty").write_bytes(b"")
     with pytest.raises(ValueError, match="it is empty"):
         records_of(tmp_path / "empty")
-    (tmp_path / "later").write_text('{"kind": "run", "schema": 2}\n')
-    with pytest.raises(ValueError, match="has schema 2"):
+    (tmp_path / "later").write_text('{"kind": "run", "schema": 3}\n')
+    with pytest.raises(ValueError, match="has schema 3"):
         records_of(tmp_path / "later")
 
 

@@ -468,7 +468,7 @@ def test_where_warnings_are_errors_the_run_still_goes_on(capsys: pytest.CaptureF
         warnings.simplefilter("error")
         record = monitor.step(x, y, _sgd(model))
     assert record is not None
-    assert "must be a scalar tensor" in record.errors["look"]
+    assert "must be a scalar tensor" in record.errors["snapshot"]
     assert "and the run goes on" in capsys.readouterr().err
 
 

@@ -17,7 +17,7 @@ ABOUT = {
     "step",
     "gradient",
     "beta",
-    "critical step",
+    "critical rate",
     "covariate shift",
     "activations",
     "statistics",
@@ -55,7 +55,7 @@ def _mlp(norm: str = "batch", depth: int = 3, gamma: float = 1.0) -> nn.Module:
     return MLP(6, 3, width=16, depth=depth, norm=norm, gamma=gamma).double()
 
 
-@pytest.mark.parametrize("about", ["step", "critical step"])
+@pytest.mark.parametrize("about", ["step", "critical rate"])
 @pytest.mark.parametrize("loss_fn", [half_mse, nn.CrossEntropyLoss(), nn.MultiMarginLoss()], ids=lambda f: str(f)[:20])
 def test_a_step_too_long(about: str, loss_fn: object) -> None:
     good = _verdict(_looks(_mlp(), loss_fn, 1e-4)[0], about)
@@ -182,7 +182,7 @@ def test_an_update_uphill_is_not_up_to_0_times_it(loss: object) -> None:
     monitor = Monitor(model, loss, every=1, measure=["critical"], budget=None, on_error="raise")
     record = monitor.step(x, y, optimizer)
     assert record is not None
-    found = _verdict(record, "critical step")
+    found = _verdict(record, "critical rate")
     assert found.good is (False if loss is half_mse else None)
     assert "no step along this update lowers the loss" in found.text
     assert "0 times" not in found.text
@@ -217,7 +217,7 @@ def test_cross_entropy_is_never_said_to_break(norm: str, lr: float, loss: object
     for record in _looks(_mlp(norm), loss, lr, "landscape", "critical", "shift", "activations", steps=3):
         for verdict in record.verdicts:
             assert not _BREAKS.search(verdict.text), verdict
-            if verdict.about in ("step", "critical step"):
+            if verdict.about in ("step", "critical rate"):
                 assert verdict.good is not False
                 assert (verdict.good is None) == ("training usually survives rates far above eta*" in verdict.text)
 

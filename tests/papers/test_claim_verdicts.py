@@ -165,7 +165,7 @@ def test_a_changed_landscape_flips_the_verdict(tmp_path):
     stored = json.loads((ROOT / "results/landscape-dln.json").read_text())
     for run in stored["runs"]:
         if run["norm"] == "batch":
-            run["looks"]["beta"][200] = 1e9
+            run["snapshots"]["beta"][200] = 1e9
     (folder / "landscape-dln.json").write_text(json.dumps(stored))
     assert _verdict("fig-9/beta", Store(STORED)) == "reproduced"
     assert _verdict("fig-9/beta", Store(folder / "reproduce")) == "reproduced in part"

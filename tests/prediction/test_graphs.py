@@ -21,7 +21,7 @@ def lam(model: nn.Module, shape: tuple[int, ...] = (20,), **options: object) -> 
 
 def test_a_hand_written_resnet50():
     found = ns.predict(ResNet50(), (3, 224, 224), loss="cross_entropy")
-    assert len([row for row in found.layers if row["kind"] in ("Conv2d", "Linear")]) == 54
+    assert len([row for row in found.layers if row["type"] in ("Conv2d", "Linear")]) == 54
     assert 0 < found.lambda_max < math.inf
     assert 0 < found.lambda_infinite <= found.lambda_max
     assert any("maxima" in note for note in found.notes)

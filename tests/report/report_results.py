@@ -15,8 +15,8 @@ from normscope.sweeping import Plan, sweep
 ALERT = "<script>alert(1)</script>"
 
 
-def looks(path, *, steps=6, first=0):
-    """A Monitor's file with `steps` looks, continued where it exists."""
+def snapshots(path, *, steps=6, first=0):
+    """A Monitor's file with `steps` snapshots, continued where it exists."""
     torch.manual_seed(first)
     model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
     loss_fn, optimizer = nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1)

@@ -38,18 +38,18 @@ def full():
 def test_the_bands_and_the_limit_are_the_records(full):
     chart = monitor_charts(full.records, full.settings())["landscape.png"]
     loss, change, beta, step = chart.panels
-    looks = full.frame().dropna(subset="beta")
+    snapshots = full.frame().dropna(subset="beta")
     shown = {line.name: line for panel in chart.panels for line in panel.lines}
-    assert list(shown["loss of the batch"].y) == list(looks["loss"])
-    assert list(shown["effective beta"].y) == list(looks["beta"])
-    assert list(shown[f"2/lr ({BETA_LIMIT})"].y) == [20.0] * len(looks)
+    assert list(shown["loss of the batch"].y) == list(snapshots["loss"])
+    assert list(shown["effective beta"].y) == list(snapshots["beta"])
+    assert list(shown[f"2/lr ({BETA_LIMIT})"].y) == [20.0] * len(snapshots)
     assert BETA_LIMIT == "saturates at 2/lr: only values above it are spikes"
     assert next(line for line in beta.lines if BETA_LIMIT in line.name).dash == DASHED
-    assert list(shown["the loss is no worse up to"].y) == list(looks["critical_step"])
+    assert list(shown["the loss is no worse up to"].y) == list(snapshots["critical_step"])
     for panel, low, high in ((loss, "loss_min", "loss_max"), (change, "grad_change_min", "grad_change_max")):
         (band,) = panel.bands
-        assert list(band.low) == list(looks[low])
-        assert list(band.high) == list(looks[high])
+        assert list(band.low) == list(snapshots[low])
+        assert list(band.high) == list(snapshots[high])
     assert list(step.lines[0].x) == [0, 2, 4]
     for ax, panel in zip(draw(chart).axes, chart.panels, strict=True):
         assert [list(line.get_ydata()) for line in ax.lines] == [list(line.y) for line in panel.lines]
@@ -97,7 +97,7 @@ def test_the_summary_says_verdicts_first_and_every_number(full, tmp_path):
     written = write_monitor(records, ["a note"], "5 steps.", full.settings(), tmp_path / "new/folder")
     assert [path.name for path in written] == [
         "summary.md",
-        "looks.csv",
+        "snapshots.csv",
         "landscape.png",
         "shift.png",
         "activations.png",
@@ -114,7 +114,7 @@ def test_the_summary_says_verdicts_first_and_every_number(full, tmp_path):
     pd.testing.assert_frame_equal(kept.head(len(full.records)), full.frame(), check_dtype=False)
 
 
-def test_a_run_without_a_look_has_a_summary_too(tmp_path):
+def test_a_run_without_a_snapshot_has_a_summary_too(tmp_path):
     summary, table = write_monitor([], [], "0 steps; interrupted.", _watched("light", steps=0).settings(), tmp_path)
     assert "Nothing was measured." in summary.read_text()
     assert table.exists()

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from report_results import demo, looks, more, saved, swept
+from report_results import demo, more, saved, snapshots, swept
 
 from normscope.cli import main
 from normscope.report.result_files import sections_of
@@ -24,7 +24,7 @@ EVIL = "evilmod:build"
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
     folder = tmp_path_factory.mktemp("base")
-    looks(folder / "monitor" / "monitor.jsonl", steps=2)
+    snapshots(folder / "monitor" / "monitor.jsonl", steps=2)
     demo(folder / "demo")
     found = swept(folder / "sweep")
     save_lines({"mine": {0.5: 1.0}}, lines_file(folder / "sweep", found.plan.hash))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from chromium import browsing, needs_chromium
-from report_results import ALERT, demo, looks, more, saved, swept
+from report_results import ALERT, demo, more, saved, snapshots, swept
 
 from normscope.report.page import page
 from normscope.report.page_file import write_report
@@ -38,8 +38,8 @@ def browser(tmp_path_factory):
 def pages(tmp_path_factory):
     """One page of each kind that must be seen, by name."""
     folder = tmp_path_factory.mktemp("pages")
-    looks(folder / "a" / "monitor.jsonl")
-    looks(folder / "b" / "monitor.jsonl", first=3)
+    snapshots(folder / "a" / "monitor.jsonl")
+    snapshots(folder / "b" / "monitor.jsonl", first=3)
     demo(folder / "demo")
     swept(folder / "sweep")
     runs = {
@@ -154,9 +154,9 @@ def test_light_and_dark_follow_the_system_and_the_button(browser, pages, tmp_pat
 
 def test_a_label_that_is_a_script_stays_text(browser, tmp_path):
     label = f"</script>{ALERT}<img src=x onerror=alert(1)>"
-    looks_ = {"step": [0.0, 1.0], "critical_step": [2.0, 3.0], "loss": [1.0, 1.0]}
+    columns = {"step": [0.0, 1.0], "critical_step": [2.0, 3.0], "loss": [1.0, 1.0]}
     layers = {label: {"shift": [1.0, 2.0], "shift_cosine": [0.5, 1.0], "output_grad_norm": [1.0, 1.0]}, "b": {}}
-    courses = [Course(label, looks_, layers, settings={label: label}), Course("b", looks_, {})]
+    courses = [Course(label, columns, layers, settings={label: label}), Course("b", columns, {})]
     path = tmp_path / f"{ALERT.replace('/', '')}.html"
     path.write_text(page([training_section(label, courses)], title=label, command=label))
     browser.open(path.as_uri())
@@ -185,11 +185,11 @@ def followed(path):
 
 def test_a_row_that_lands_appears_within_five_seconds(browser, tmp_path):
     path = tmp_path / "run.jsonl"
-    looks(path, steps=2)
+    snapshots(path, steps=2)
     with followed(path) as address:
         browser.open(address)
         browser.run("document.querySelector('.legend button').click()")
-        looks(path, steps=1, first=4321)
+        snapshots(path, steps=1, first=4321)
         shown = "JSON.parse(document.getElementById('charts').textContent)[0].panels[0].lines[0].x"
         browser.wait(f"return {shown}.includes(4321)")
         assert "4000" in browser.run(_WORDS)

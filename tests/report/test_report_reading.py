@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from report_results import ALERT, demo, looks, more, saved, swept
+from report_results import ALERT, demo, more, saved, snapshots, swept
 
 from normscope.cli import main
 from normscope.invocation import command
@@ -31,8 +31,8 @@ ROOT = Path(__file__).parent.parent.parent
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
-    looks(folder / "a" / "monitor.jsonl")
-    looks(folder / "b" / "monitor.jsonl")
+    snapshots(folder / "a" / "monitor.jsonl")
+    snapshots(folder / "b" / "monitor.jsonl")
     demo(folder / "demo")
     swept(folder / "sweep")
     saved(folder)
@@ -53,7 +53,7 @@ def test_runs_stand_side_by_side_with_the_records_numbers(folder):
     bands = section.charts[0]
     assert [panel.title for panel in bands.panels] == ["a", "b"]
     rows = [json.loads(line) for line in (folder / "a" / "monitor.jsonl").read_text().splitlines()]
-    held = [row["results"]["landscape"] for row in rows if row["kind"] == "look" and "landscape" in row["results"]]
+    held = [row["results"]["landscape"] for row in rows if row["kind"] == "snapshot" and "landscape" in row["results"]]
     band = bands.panels[0].bands[0]
     assert list(band.low) == [min(found["losses"]) for found in held]
     assert list(band.high) == [max(found["losses"]) for found in held]
@@ -99,8 +99,17 @@ def test_stored_results_fit_the_page(name, tmp_path):
     assert 1e5 < path.stat().st_size < 6e6
 
 
+def test_landscapes_of_schema_1_read_as_those_of_schema_2(tmp_path):
+    new = ROOT / "results" / "landscape-dln.json"
+    text = new.read_text().replace('"snapshots": ', '"looks": ').replace("seconds_measuring", "seconds_looking")
+    old = tmp_path / new.name
+    old.write_text(text.replace('"landscapes", "schema": 2', '"landscapes", "schema": 1'))
+    assert '"schema": 1' in old.read_text()[:60]
+    assert sections_of([old]) == sections_of([new])
+
+
 def test_results_write_and_show_their_own_page(folder, tmp_path):
-    monitor = looks(tmp_path / "c.jsonl", steps=2)
+    monitor = snapshots(tmp_path / "c.jsonl", steps=2)
     assert "What this means for you" in monitor.report(tmp_path / "c.html").read_text()
     framed = monitor._repr_html_()
     assert framed.startswith('<iframe srcdoc="&lt;!doctype html&gt;')
@@ -261,7 +270,7 @@ def test_what_is_no_result_is_one_message_and_status_2(name, content, said, tmp_
 @pytest.mark.parametrize("column", ["grad_norm", "step"])
 def test_a_column_that_charts_need_and_the_file_lacks_is_one_message(column, tmp_path, monkeypatch, capsys):
     stored = json.loads((ROOT / "results" / "landscape-dln.json").read_text())
-    del stored["runs"][0]["looks"][column]
+    del stored["runs"][0]["snapshots"][column]
     path = tmp_path / "landscape.json"
     path.write_text(json.dumps(stored))
     status, out, err = report(monkeypatch, capsys, path, "--out", tmp_path / "page.html")
@@ -273,7 +282,7 @@ def test_a_column_that_charts_need_and_the_file_lacks_is_one_message(column, tmp
 @pytest.mark.parametrize("column", ["loss_min", "step"])
 def test_columns_of_unequal_length_are_one_message(column, tmp_path, monkeypatch, capsys):
     stored = json.loads((ROOT / "results" / "landscape-dln.json").read_text())
-    stored["runs"][0]["looks"][column].pop()
+    stored["runs"][0]["snapshots"][column].pop()
     path = tmp_path / "landscape.json"
     path.write_text(json.dumps(stored))
     status, out, err = report(monkeypatch, capsys, path, "--out", tmp_path / "page.html")
@@ -314,7 +323,7 @@ def test_trainings_bounds_and_mean_modes_have_pages_of_their_own(tmp_path):
     assert run.charts[0].panels[0].y.high == 10.0
 
 
-def test_the_answer_comes_first_then_what_needs_a_look():
+def test_the_answer_comes_first_then_the_warnings():
     good, bad, answer = Said(True, "good"), Said(False, "bad"), Said(None, "answer")
     assert Section("", (good, bad)).in_order() == [bad, good]
     assert Section("", (answer, good, bad)).in_order() == [answer, bad, good]
@@ -327,9 +336,9 @@ def test_what_is_cut_short_empty_or_unfinished_is_said(folder, tmp_path):
     torn.write_bytes(lines[0] + lines[1][:40])
     with pytest.raises(ValueError, match="half-written: its only snapshot was cut short"):
         sections_of([torn])
-    look = json.loads(lines[1]) | {"results": {}, "verdicts": [], "errors": {"look": "ValueError: why"}}
-    torn.write_bytes(lines[0] + json.dumps(look).encode() + b"\n")
-    assert sections_of([torn])[0].verdicts[0].text == "Nothing was measured: look: ValueError: why"
+    snapshot = json.loads(lines[1]) | {"results": {}, "verdicts": [], "errors": {"snapshot": "ValueError: why"}}
+    torn.write_bytes(lines[0] + json.dumps(snapshot).encode() + b"\n")
+    assert sections_of([torn])[0].verdicts[0].text == "Nothing was measured: snapshot: ValueError: why"
     shutil.copytree(folder / "sweep", tmp_path / "sweep")
     with contextlib.closing(sqlite3.connect(tmp_path / "sweep/sweep.sqlite")) as db, db:
         db.execute("delete from rows where rowid not in (select min(rowid) from rows)")
@@ -341,7 +350,7 @@ def test_what_is_cut_short_empty_or_unfinished_is_said(folder, tmp_path):
 def test_the_verb_prints_verdicts_or_json(folder, tmp_path, monkeypatch, capsys):
     status, out, err = report(monkeypatch, capsys, folder / "demo", "--out", tmp_path / "page.html")
     assert (status, err) == (0, "")
-    assert out.startswith("- [good] Digits")
+    assert out.startswith("- [ok] Digits")
     assert out.endswith(f"Written: {tmp_path / 'page.html'}\n")
     status, out, err = report(monkeypatch, capsys, folder / "demo", "--json", "--out", tmp_path / "page.html")
     found = json.loads(out)

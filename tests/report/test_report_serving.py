@@ -6,7 +6,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from report_results import looks
+from report_results import snapshots
 
 from normscope.report.serving import HOST, Live, server
 
@@ -14,7 +14,7 @@ from normscope.report.serving import HOST, Live, server
 @pytest.fixture
 def running(tmp_path):
     path = tmp_path / "run.jsonl"
-    looks(path, steps=1)
+    snapshots(path, steps=1)
     with server(Live([path], "normscope report --serve"), 0) as found:
         thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
@@ -34,7 +34,7 @@ def test_a_row_that_lands_is_the_next_state(running):
     before = json.loads(get(f"{address}/state"))
     assert before == json.loads(get(f"{address}/state"))
     assert f'data-live="{before["version"]}"' in get(f"{address}/")
-    looks(path, steps=1, first=77)
+    snapshots(path, steps=1, first=77)
     assert json.loads(get(f"{address}/state")) != before
     assert '"x":[0,77]' in get(f"{address}/body").replace(".0", "")
 
@@ -66,10 +66,10 @@ def test_a_taken_port_says_so(running):
         server(Live([path], ""), port)
 
 
-def test_a_run_that_has_not_looked_yet_is_waited_for(tmp_path):
+def test_a_run_without_a_snapshot_yet_is_waited_for(tmp_path):
     path = tmp_path / "run.jsonl"
     path.write_text("")
     live = Live([path], "")
     assert "Nothing yet." in live.page()
-    looks(path, steps=1)
+    snapshots(path, steps=1)
     assert "Nothing yet." not in live.body()

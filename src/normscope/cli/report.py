@@ -24,6 +24,7 @@ def report(
 
     Example: normscope report runs/a runs/b --out report.html
     """
+    from normscope.messages import severity
     from normscope.report.page_file import write_report
     from normscope.report.result_files import sections_of
     from normscope.saving import check_folder
@@ -49,8 +50,7 @@ def report(
         return None
     for section in sections:
         for said in section.in_order():
-            mark = {True: "good", False: "look", None: "note"}[said.good]
-            typer.echo(f"- [{mark}] {said.text}")
+            typer.echo(f"- [{severity(said.good)}] {said.text}")
     typer.echo(f"Written: {written}")
     if figures is not None:
         typer.echo(f"Written: {len(drawn)} files of figures in {figures}")

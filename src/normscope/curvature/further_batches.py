@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from normscope.curvature.session import Session
-from normscope.stability.critical_rate import critical_step
+from normscope.stability.critical_rate import find_critical_rate
 
 # Forwards of the search for a further batch's critical rate.
 _PASSES = 4
@@ -52,7 +52,7 @@ def further_batch(
         return FurtherBatch(least, math.nan)
     loss = session.loss_function(stats)
     search: dict[str, Any] = {"guess": guess, "here": first.loss, "most": _PASSES}
-    critical = critical_step(session.lent, session.chosen, loss, first.gradient, optimizer, **search)
+    critical = find_critical_rate(session.lent, session.chosen, loss, first.gradient, optimizer, **search)
     return FurtherBatch(least, critical)
 
 

@@ -15,8 +15,8 @@ from normscope.curvature.result import Measurement
 from normscope.curvature.session import FirstPass
 from normscope.environment import environment
 from normscope.isolation.batches import samples
-from normscope.loss_kinds import Kind
-from normscope.stability.first_guess import Start, kind_of_descent, start
+from normscope.loss_kinds import LossKind
+from normscope.stability.first_guess import FirstGuess, first_guess_of, kind_of_descent
 from normscope.stability.optimizer_limits import Limit, SecondMoments
 
 # Names of two searches in notes; further ones are named by their statistics or their layer.
@@ -80,7 +80,7 @@ class Measured:
     limit: Limit
     moments: SecondMoments | None
     first: FirstPass
-    kind: Kind
+    kind: LossKind
     searches: Searches
     layers: tuple[str, ...]
     critical: float
@@ -113,8 +113,8 @@ def eta_star_of(limit: Limit, top: SpectrumEnds) -> float:
     return limit.factor / lambda_max if lambda_max > 0 else math.inf
 
 
-def first_guess(request: Request, measured: Measured) -> Start:
-    return start(
+def first_guess(request: Request, measured: Measured) -> FirstGuess:
+    return first_guess_of(
         measured.critical,
         _critical_by_batch(measured),
         measured.eta_star,
@@ -130,7 +130,7 @@ def _critical_by_batch(measured: Measured) -> tuple[float, ...]:
 
 
 def result_of(
-    request: Request, measured: Measured, named: Start, inputs: Inputs, loss_name: str, notes: Sequence[str]
+    request: Request, measured: Measured, named: FirstGuess, inputs: Inputs, loss_name: str, notes: Sequence[str]
 ) -> Measurement:
     top, limit = measured.top, measured.limit
     lambda_max, residual = top.ritz.values[0], top.ritz.residuals[0]

@@ -11,7 +11,7 @@ from normscope.curvature.operators.fisher import distribution
 from normscope.curvature.operators.statistics import over_the_batch
 from normscope.curvature.session import Session
 from normscope.isolation.batches import samples
-from normscope.loss_kinds import Kind
+from normscope.loss_kinds import LossKind
 from normscope.stability.optimizer_limits import SecondMoments
 
 
@@ -98,7 +98,7 @@ def on_the_pass(session: Session, unused: Sequence[str], matrix: str, over: str)
     return notes
 
 
-def on_the_kind(kind: Kind) -> list[str]:
+def on_the_kind(kind: LossKind) -> list[str]:
     """Notes on a loss that is neither a cross-entropy nor a squared error."""
     notes = []
     if kind.why:

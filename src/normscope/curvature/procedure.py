@@ -43,7 +43,7 @@ from normscope.isolation.batches import read_batches
 from normscope.isolation.lending import Lent
 from normscope.isolation.processes import Processes
 from normscope.objective import Objective
-from normscope.stability.critical_rate import critical_step
+from normscope.stability.critical_rate import find_critical_rate
 from normscope.stability.optimizer_limits import Limit, SecondMoments, momentum_limit, optimizer_limit
 
 
@@ -193,7 +193,7 @@ def _critical_rate(request: Request, session: Session, first: FirstPass, eta_sta
     # Models and losses may refuse to be evaluated at the places where the search moves the parameters.
     try:
         loss = session.loss_function(request.stats)
-        return critical_step(session.lent, session.chosen, loss, first.gradient, request.optimizer, guess=eta_star)
+        return find_critical_rate(session.lent, session.chosen, loss, first.gradient, request.optimizer, guess=eta_star)
     except Exception as problem:
         notes.append(f"The critical rate was not measured: {(str(problem) or repr(problem)).splitlines()[0]}")
         return math.nan

@@ -12,7 +12,7 @@ from torch import Tensor
 from normscope.curvature.eigensolvers.lanczos import Memory
 from normscope.reporting import Reportable
 from normscope.results import plain, write_json
-from normscope.stability.first_guess import beyond, starting_rate
+from normscope.stability.first_guess import beyond, first_guess_sentence
 from normscope.stability.verdict import Verdict
 from normscope.stability.wording import stability_verdict
 
@@ -94,14 +94,14 @@ class Measurement(Reportable):
         stability = stability_verdict(
             lr,
             self.eta_star,
-            kind=self.loss_kind,
+            loss_kind=self.loss_kind,
             rule=self.rule,
             source=f"curvature of this batch, {self.matrix}, {self.stats}",
             residual=self.residual,
             converged=self.converged,
             ends=(self.hessian_min, self.hessian_max),
         )
-        advice = starting_rate(*self.first_guess_range) + beyond(self.first_guess, self.eta_star, self.loss_kind)
+        advice = first_guess_sentence(*self.first_guess_range) + beyond(self.first_guess, self.eta_star, self.loss_kind)
         return replace(stability, text=stability.text + advice)
 
     def frame(self) -> "pd.DataFrame":

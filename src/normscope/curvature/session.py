@@ -28,7 +28,7 @@ from normscope.isolation.flat_vectors import flat
 from normscope.isolation.lending import Lent
 from normscope.isolation.module_calls import Trace
 from normscope.isolation.processes import Processes
-from normscope.loss_kinds import FLAT, Kind, kind_by_name, kind_of
+from normscope.loss_kinds import FLAT, LossKind, kind_by_name, kind_of
 from normscope.loss_kinds.computed_by_model import kind_inside
 from normscope.objective import call_model, main_output
 from normscope.stability.optimizer_limits import Limit, momentum_limit, preconditioned
@@ -129,12 +129,12 @@ class Session:
         in_order = [name for name in names if name in unused]
         return FirstPass(float(total), slope, in_order, kept[0] if kept else None)
 
-    def loss_kind(self, stats: str) -> Kind:
+    def loss_kind(self, stats: str) -> LossKind:
         """The kind of the loss, by what it computes on the first batch that it reads anything of."""
         if named := kind_by_name(self.loss_fn):
-            return Kind(named)
+            return LossKind(named)
 
-        def local() -> Kind:
+        def local() -> LossKind:
             kind = FLAT
             for network in self._networks(stats):
                 if self.loss_fn is own_loss_of:

@@ -12,14 +12,14 @@ A loss inside the model cannot be called at other outputs. So there is one point
 import torch
 from torch import Tensor
 
-from normscope.loss_kinds.kinds import CROSS_ENTROPY, OTHER, SQUARED, Kind
+from normscope.loss_kinds.kinds import CROSS_ENTROPY, OTHER, SQUARED, LossKind
 
 _TOLERANCE = 1e-3
 _NO_OUTPUTS = "the model or forward= gives the loss, and no predictions to find its kind by"
 _UNLIKE = "its second derivative by the predictions is neither that of cross-entropy nor that of squared error"
 
 
-def kind_inside(loss: Tensor, z: Tensor | None) -> Kind:
+def kind_inside(loss: Tensor, z: Tensor | None) -> LossKind:
     """The kind of `loss`, computed from the predictions z in the same graph; costs two products with M.
 
     Example:
@@ -28,10 +28,10 @@ def kind_inside(loss: Tensor, z: Tensor | None) -> Kind:
         'cross_entropy'
     """
     if z is None or not z.requires_grad or not loss.requires_grad:
-        return Kind(OTHER, _NO_OUTPUTS)
+        return LossKind(OTHER, _NO_OUTPUTS)
     (slope,) = torch.autograd.grad(loss, z, create_graph=True, allow_unused=True)
     if slope is None or not slope.requires_grad:
-        return Kind(OTHER, _NO_OUTPUTS if slope is None else _UNLIKE)
+        return LossKind(OTHER, _NO_OUTPUTS if slope is None else _UNLIKE)
     generator = torch.Generator().manual_seed(0)
     pairs = []
     for _ in range(2):
@@ -40,14 +40,14 @@ def kind_inside(loss: Tensor, z: Tensor | None) -> Kind:
         pairs.append((v.double(), torch.zeros_like(v).double() if image is None else image.detach().double()))
     outputs = z.detach().double()
     if not any(image.any() for _, image in pairs):
-        return Kind(OTHER, _UNLIKE)
+        return LossKind(OTHER, _UNLIKE)
     if any(_is_softmax(pairs, outputs, axis) for axis in dict.fromkeys((-1, 1 if z.ndim > 1 else -1))):
-        return Kind(CROSS_ENTROPY)
+        return LossKind(CROSS_ENTROPY)
     p = outputs.sigmoid()
     for name, diagonal in ((CROSS_ENTROPY, p * (1 - p)), (SQUARED, torch.ones_like(p))):
         if _is_diagonal(pairs, diagonal) and not slope[pairs[0][1] == 0].any():
-            return Kind(name)
-    return Kind(OTHER, _UNLIKE)
+            return LossKind(name)
+    return LossKind(OTHER, _UNLIKE)
 
 
 def _is_softmax(pairs: list[tuple[Tensor, Tensor]], z: Tensor, axis: int) -> bool:

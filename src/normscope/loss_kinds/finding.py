@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from normscope.isolation.generators import Generators
 from normscope.loss_kinds.canonical_fit import Points, fit, itself, softmax
 from normscope.loss_kinds.gradients import Layout, Probed, Undecided, along, layouts
-from normscope.loss_kinds.kinds import CROSS_ENTROPY, FLAT, OTHER, SQUARED, Kind, kind_by_name
+from normscope.loss_kinds.kinds import CROSS_ENTROPY, FLAT, OTHER, SQUARED, LossKind, kind_by_name
 from normscope.loss_kinds.temperature import inverse_temperature
 
 # Tolerance relative to the change of a gradient; the second one if autocast rounds products to half precision.
@@ -52,27 +52,27 @@ def loss_kind(loss: Callable[[Tensor], Tensor], outputs: Tensor) -> str:
     return find_kind(loss, outputs).name
 
 
-def find_kind(loss: Callable[[Tensor], Any], outputs: Any) -> Kind:
+def find_kind(loss: Callable[[Tensor], Any], outputs: Any) -> LossKind:
     """The kind of the loss at these outputs, with a reason if it is "other"; never raises."""
     if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
         got = f"a tensor of {outputs.dtype}" if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
-        return Kind(OTHER, f"the outputs are {got}, not one tensor of real numbers")
+        return LossKind(OTHER, f"the outputs are {got}, not one tensor of real numbers")
     if not outputs.numel() or not outputs.isfinite().all():
-        return Kind(OTHER, "the outputs are " + ("not finite" if outputs.numel() else "empty"))
+        return LossKind(OTHER, "the outputs are " + ("not finite" if outputs.numel() else "empty"))
     generators = Generators()
     generators.save()
     try:
         return _find(loss, outputs.detach())
     except Undecided as reason:
-        return Kind(OTHER, str(reason))
+        return LossKind(OTHER, str(reason))
     except Exception as error:
         first_line = (str(error) or repr(error)).splitlines()[0]
-        return Kind(OTHER, f"at outputs of moderate size it raised {type(error).__name__}: {first_line}")
+        return LossKind(OTHER, f"at outputs of moderate size it raised {type(error).__name__}: {first_line}")
     finally:
         generators.restore()
 
 
-def kind_of(loss_fn: Callable[..., Any], outputs: Any, targets: Any) -> Kind:
+def kind_of(loss_fn: Callable[..., Any], outputs: Any, targets: Any) -> LossKind:
     """The kind of loss_fn(outputs, targets), with respect to the one tensor of the outputs that the loss reads.
 
     Args:
@@ -82,7 +82,7 @@ def kind_of(loss_fn: Callable[..., Any], outputs: Any, targets: Any) -> Kind:
     """
     named = kind_by_name(loss_fn)
     if named:
-        return Kind(named)
+        return LossKind(named)
     leaves, form = tree_flatten(outputs)
 
     def loss(number: int, z: Tensor) -> Any:
@@ -93,17 +93,17 @@ def kind_of(loss_fn: Callable[..., Any], outputs: Any, targets: Any) -> Kind:
         return find_kind(partial(loss, tensors[0]), leaves[tensors[0]])
     kinds = [find_kind(partial(loss, i), leaves[i]) for i in tensors]
     read = [kind for kind in kinds if kind != FLAT]
-    return read[0] if len(read) == 1 else Kind(OTHER, f"it reads {len(read)} tensors of the outputs")
+    return read[0] if len(read) == 1 else LossKind(OTHER, f"it reads {len(read)} tensors of the outputs")
 
 
-def _find(loss: Callable[[Tensor], Any], outputs: Tensor) -> Kind:
+def _find(loss: Callable[[Tensor], Any], outputs: Tensor) -> LossKind:
     narrow = outputs.dtype.itemsize < 4
     half = narrow or torch.is_autocast_enabled(outputs.device.type)
     tolerance = _HALF_TOLERANCE if half else _TOLERANCE
     z = (outputs.float() if narrow else outputs).clone(memory_format=torch.contiguous_format)
     for probed, layout in _of_probabilities(loss, z):
         if _is_entropy(probed, layout, tolerance):
-            return Kind(CROSS_ENTROPY)
+            return LossKind(CROSS_ENTROPY)
     if _between_0_and_1(z):
         # Outside [0, 1] losses of probabilities raise, and on a GPU they make the device unusable, so the points stay
         # inside first. A loss that is quadratic, linear or a softmax cross-entropy inside is not a loss of
@@ -116,7 +116,7 @@ def _find(loss: Callable[[Tensor], Any], outputs: Tensor) -> Kind:
         kind = _at(wide, spread, tolerance)
         if kind is not None:
             return kind
-    return Kind(OTHER, "it is linear in outputs, or in some regions of them, and these are no log-probabilities")
+    return LossKind(OTHER, "it is linear in outputs, or in some regions of them, and these are no log-probabilities")
 
 
 def _of_probabilities(loss: Callable[[Tensor], Any], z: Tensor) -> Iterator[tuple[Probed, Layout]]:
@@ -150,7 +150,7 @@ def _is_scaled_entropy(probed: Probed, layout: Layout, entry: int, tolerance: fl
     return not math.isnan(b) and _is_entropy(scaled, layout, tolerance)
 
 
-def _at(probed: Probed, spread: float, tolerance: float) -> Kind | None:
+def _at(probed: Probed, spread: float, tolerance: float) -> LossKind | None:
     """The kind from points at the distance `spread`; None if the gradient changes by less than its rounding errors."""
     z = probed.place(spread * probed.normal(0))
     slope = probed.gradient(z)
@@ -170,15 +170,15 @@ def _at(probed: Probed, spread: float, tolerance: float) -> Kind | None:
         for name, phi in ((CROSS_ENTROPY, softmax), (SQUARED, itself))[: 1 + (layout.classes == 1)]:
             fitted = fit(points, phi)
             if fitted.chosen and fitted.real and fitted.resolved:
-                return Kind(name)
+                return LossKind(name)
             if fitted.chosen and fitted.resolved:
                 reason = f"its gradient is that of {_NAMES[name]} at outputs of moderate size, and not at this batch's"
             if not fitted.resolved:
                 return None
         if probed.anywhere and _is_scaled_entropy(probed, layout, entry, tolerance):
-            return Kind(CROSS_ENTROPY)
+            return LossKind(CROSS_ENTROPY)
         convex = convex and points.monotone()
-    return Kind(OTHER, reason, convex)
+    return LossKind(OTHER, reason, convex)
 
 
 def _points(probed: Probed, layout: Layout, z: Tensor, slope: Tensor, spread: float, tolerance: float) -> Points:

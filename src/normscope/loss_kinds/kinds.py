@@ -15,7 +15,7 @@ _ENTROPIES = (F.cross_entropy, F.binary_cross_entropy_with_logits)
 
 
 @dataclass(frozen=True)
-class Kind:
+class LossKind:
     """The kind of a loss.
 
     name: "squared", "cross_entropy" or "other". why: the reason for "other". convex: whether the gradients at the
@@ -27,7 +27,7 @@ class Kind:
     convex: bool = True
 
 
-FLAT = Kind(OTHER, "it does not change with the outputs")
+FLAT = LossKind(OTHER, "it does not change with the outputs")
 
 
 def kind_by_name(loss_fn: Callable[..., Any] | None) -> str:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from normscope.monitor.monitor import Monitor
     from normscope.monitor.probes.activations import ActivationProbe, Activations
     from normscope.monitor.probes.covariate_shift import CovariateShift, ShiftProbe
-    from normscope.monitor.probes.critical_rate import CriticalProbe, CriticalStep
+    from normscope.monitor.probes.critical_rate import CriticalProbe, CriticalRate
     from normscope.monitor.probes.curvature import Curvature, CurvatureProbe
     from normscope.monitor.probes.health import HealthProbe, NormHealth
     from normscope.monitor.probes.landscape import DLN_FACTORS, VGG_FACTORS, Landscape, LandscapeProbe
@@ -27,7 +27,7 @@ __all__ = [
     "Activations",
     "CovariateShift",
     "CriticalProbe",
-    "CriticalStep",
+    "CriticalRate",
     "Curvature",
     "CurvatureProbe",
     "HealthProbe",
@@ -57,7 +57,7 @@ __getattr__ = on_first_use(
         "Activations": "probes.activations",
         "CovariateShift": "probes.covariate_shift",
         "CriticalProbe": "probes.critical_rate",
-        "CriticalStep": "probes.critical_rate",
+        "CriticalRate": "probes.critical_rate",
         "Curvature": "probes.curvature",
         "CurvatureProbe": "probes.curvature",
         "HealthProbe": "probes.health",

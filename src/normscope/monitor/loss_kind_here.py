@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from normscope.isolation.batch_loss import BatchLoss
-from normscope.loss_kinds import Kind, kind_of
+from normscope.loss_kinds import LossKind, kind_of
 from normscope.loss_kinds.computed_by_model import kind_inside
 from normscope.objective import main_output
 
-UNKNOWN = Kind("unknown")
+UNKNOWN = LossKind("unknown")
 
 
-def kind_here(batch_loss: BatchLoss) -> Kind:
+def kind_here(batch_loss: BatchLoss) -> LossKind:
     """The kind of the loss on this batch, at the present parameters; costs one forward pass."""
     objective, kind = batch_loss.task.objective.lent(), UNKNOWN
 
@@ -35,6 +35,6 @@ def kind_here(batch_loss: BatchLoss) -> Kind:
     return kind
 
 
-def unknown_kind_note(kind: Kind) -> list[str]:
+def unknown_kind_note(loss_kind: LossKind) -> list[str]:
     """A note if the loss is neither cross-entropy nor squared error, so that verdicts stay cautious."""
-    return [f"The loss counts as neither cross-entropy nor squared error: {kind.why}."] if kind.why else []
+    return [f"The loss counts as neither cross-entropy nor squared error: {loss_kind.why}."] if loss_kind.why else []

@@ -16,7 +16,7 @@ from normscope.invocation import command
 from normscope.isolation.batch_loss import Task
 from normscope.isolation.coming_update import plain_optimizer
 from normscope.isolation.unwrapping import loss_of, unwrapped
-from normscope.loss_kinds import FLAT, Kind, kind_by_name
+from normscope.loss_kinds import FLAT, LossKind, kind_by_name
 from normscope.monitor.loss_kind_here import UNKNOWN, kind_here, unknown_kind_note
 from normscope.monitor.probes.registry import probes
 from normscope.monitor.record import Record, Result, frame_of, latest_verdicts, layers_of
@@ -107,7 +107,7 @@ class Monitor(Reportable):
         inner, processes, convention = unwrapped(setup.model)
         self._task = Task(inner, loss_of(setup.objective), setup.autocast, processes, setup.objective)
         named = kind_by_name(setup.loss_fn)
-        self._kind = Kind(named) if named else UNKNOWN
+        self._loss_kind = LossKind(named) if named else UNKNOWN
         self._is_due = schedule(every)
         self._probes = probes(measure)
         self._budget = Budget(budget)
@@ -202,8 +202,8 @@ class Monitor(Reportable):
 
                 def enter() -> Snapshot:
                     for probe in chosen:
-                        if hasattr(probe, "start"):
-                            probe.start()
+                        if hasattr(probe, "begin"):
+                            probe.begin()
                     return stack.enter_context(
                         snapshot_of(
                             self._task,
@@ -222,11 +222,11 @@ class Monitor(Reportable):
                     snapshot = together(enter)
                     loss = together(lambda: snapshot.loss)
                     notes += [_FIXED_DRAWS] if snapshot.drew else []
-                    if self._kind in (UNKNOWN, FLAT):
-                        self._kind = together(lambda: kind_here(snapshot.at))
-                    notes += unknown_kind_note(self._kind)
+                    if self._loss_kind in (UNKNOWN, FLAT):
+                        self._loss_kind = together(lambda: kind_here(snapshot.at))
+                    notes += unknown_kind_note(self._loss_kind)
                 except Exception as error:
-                    errors["look"] = self._reported("nothing was measured", number, error)
+                    errors["snapshot"] = self._reported("nothing was measured", number, error)
                     chosen = ()
                 for probe in chosen:
                     try:
@@ -234,11 +234,11 @@ class Monitor(Reportable):
                     except Exception as error:
                         errors[probe.name] = self._reported(f"{probe.name} was not measured", number, error)
         except Exception as error:
-            errors["look"] = self._reported("something was not put back", number, error)
+            errors["snapshot"] = self._reported("something was not put back", number, error)
         verdicts: list[Verdict] = []
         for name, result in results.items():
             try:
-                verdicts += result.verdicts(self._kind.name)
+                verdicts += result.verdicts(self._loss_kind.name)
             except Exception as error:
                 errors[name] = self._reported(f"{name} has no verdict", number, error)
         seconds = self._now() - started
@@ -290,7 +290,7 @@ class Monitor(Reportable):
         """
         return {
             "model": type(self._task.model).__name__,
-            "loss": self._kind.name,
+            "loss": self._loss_kind.name,
             "measure": [probe.name for probe in self._probes],
             "budget": self._budget.share,
             "command": command(),

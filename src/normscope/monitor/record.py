@@ -19,7 +19,7 @@ class Result(Protocol):
 
     def by_layer(self) -> dict[str, dict[str, float]]: ...
 
-    def verdicts(self, kind: str) -> list[Verdict]: ...
+    def verdicts(self, loss_kind: str) -> list[Verdict]: ...
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class StoredResult(dict[str, Any]):
         """Nothing: the layers of the values are unknown."""
         return {}
 
-    def verdicts(self, kind: str) -> list[Verdict]:
+    def verdicts(self, loss_kind: str) -> list[Verdict]:
         """Nothing: the verdicts of the run are stored in its records."""
         return []
 

@@ -37,7 +37,7 @@ def widen_range(walk: Walk, found: ModeEigenvalues) -> None:
     if raised > _STRETCHED and walk.met.curved:
         walk.remarks.widen(_STRETCHED_SEEN)
     if found.data > _CLOSE * found.mean:
-        normalized = any(row.kind == "BatchNorm" for row in walk.rows)
+        normalized = any(row.layer_type == "BatchNorm" for row in walk.rows)
         walk.remarks.widen(_BATCH_NORM if normalized else _DATA)
         if normalized and walk.met.curved and raised > _CURVED:
             walk.remarks.widen(_CURVED_SEEN)

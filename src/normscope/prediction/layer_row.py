@@ -26,7 +26,7 @@ class LayerInputs:
 class LayerRow:
     """Order parameters of a layer, its share of lambda in every direction sent back, and its inputs.
 
-    layer: path in the model. kind: class of the layer. numbers: order parameters by symbol.
+    layer: path in the model. layer_type: class of the layer. numbers: order parameters by symbol.
     share: what the layer's parameters add to lambda, one number for each direction over the samples. spread: finite
         width of the cotangents that met the parameters.
     inputs: of linear maps and convolutions. of_data: whether nothing but the data enters, so that no width is behind
@@ -39,7 +39,7 @@ class LayerRow:
     """
 
     layer: str
-    kind: str
+    layer_type: str
     numbers: dict[str, float] = field(default_factory=dict)
     share: Tensor | None = None
     spread: Spread = _NOTHING

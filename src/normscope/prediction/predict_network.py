@@ -266,5 +266,7 @@ def _layers(walk: Walk, found: ModeEigenvalues, scale: float) -> tuple[dict[str,
     rows: list[dict[str, float | str]] = []
     for row in walk.rows:
         mean, data = found.shares.get(row, (0.0, 0.0))
-        rows.append({"layer": row.layer, "kind": row.kind, **row.numbers, "mean": scale * mean, "data": scale * data})
+        rows.append(
+            {"layer": row.layer, "type": row.layer_type, **row.numbers, "mean": scale * mean, "data": scale * data}
+        )
     return tuple(rows)

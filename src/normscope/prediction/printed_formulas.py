@@ -18,8 +18,8 @@ def as_printed(walk: Walk, x: Field) -> ModeEigenvalues:
     others = sorted({called for called in walk.met.called if called.lower() not in _KNOWN})
     layers = [row for row in walk.rows if row.inputs is not None]
     relus = sum(called.lower() == "relu" for called in walk.met.called)
-    convolutions = sum(row.kind == "Conv2d" for row in layers)
-    if others or relus != len(layers) - 1 or any(row.kind == "Conv2d" for row in layers[convolutions:]):
+    convolutions = sum(row.layer_type == "Conv2d" for row in layers)
+    if others or relus != len(layers) - 1 or any(row.layer_type == "Conv2d" for row in layers[convolutions:]):
         raise ValueError(
             'theory="paper" is printed for convolutions followed by linear maps, with ReLU (and BatchNorm before it) '
             f"after all but the last; this network has {', '.join(others) or 'another order of them'}. Use "

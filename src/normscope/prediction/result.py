@@ -11,7 +11,7 @@ from normscope.prediction.calibrated_range import USABLE
 from normscope.reporting import Reportable
 from normscope.results import plain
 from normscope.saving import save_text
-from normscope.stability.first_guess import by_theory, starting_rate, theory_advice
+from normscope.stability.first_guess import advice_from_theory, first_guess_sentence, rate_from_theory
 from normscope.stability.verdict import Verdict
 from normscope.stability.wording import stability_verdict
 
@@ -76,10 +76,10 @@ class Prediction(Reportable):
         """
         source = f"mean-field theory at initialization, {self.theory}, statistics {self.stats!r}"
         found = stability_verdict(
-            lr, self.eta_star, kind=self.loss_kind, rule=self.rule, source=source, residual=0.0, converged=True
+            lr, self.eta_star, loss_kind=self.loss_kind, rule=self.rule, source=source, residual=0.0, converged=True
         )
         low, high = (self.eta_star / times for times in reversed(self.calibrated_range))
-        advice = starting_rate(self.first_guess)
+        advice = first_guess_sentence(self.first_guess)
         if self.theory != "corrected" or not low <= lr <= high:
             return replace(found, text=found.text + advice)
         doubt = f"Networks like this one were measured to have theirs between {low:.3g} and {high:.3g}, so that theory "
@@ -103,14 +103,14 @@ class Prediction(Reportable):
     @property
     def first_guess(self) -> float:
         """The learning rate to start training with; nan where none is named, and for the theory as printed."""
-        return math.nan if self.theory != "corrected" or self.refusal else by_theory(self.eta_star)
+        return math.nan if self.theory != "corrected" or self.refusal else rate_from_theory(self.eta_star)
 
     @property
     def advice(self) -> str:
         """`first_guess` in words with its doubt, or the reason why none is named."""
         if self.theory != "corrected":
             return ""
-        return self.refusal or theory_advice(self.eta_star, self.loss_kind)
+        return self.refusal or advice_from_theory(self.eta_star, self.loss_kind)
 
     def plain(self) -> dict[str, Any]:
         """The prediction as plain data, for JSON."""

@@ -66,9 +66,9 @@ class Walk:
     tape: Tape = field(default_factory=Tape)
     loss_heights: Tensor | None = None
 
-    def row(self, layer: str, kind: str, **numbers: float) -> LayerRow:
+    def row(self, layer: str, layer_type: str, **numbers: float) -> LayerRow:
         """Append a row for a layer with parameters."""
-        self.rows.append(LayerRow(layer, kind, numbers))
+        self.rows.append(LayerRow(layer, layer_type, numbers))
         return self.rows[-1]
 
     def send_back(self, out: Field, seeds: Tensor, x: Field) -> Cotangent | None:

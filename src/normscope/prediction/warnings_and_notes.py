@@ -78,7 +78,7 @@ def _deep(walk: Walk) -> None:
 
 def lengths(walk: Walk, variance: float) -> None:
     """Warn of a batch of images of unequal length; variance: relative variance of their squared lengths."""
-    if variance > _UNEQUAL and any(row.kind == "BatchNorm" for row in walk.rows):
+    if variance > _UNEQUAL and any(row.layer_type == "BatchNorm" for row in walk.rows):
         walk.remarks.warn(
             f"The batch's images differ in length (squared, by a relative variance of {variance:.2g}), and the theory "
             "gives all samples one: under BatchNorm lambda was measured at 1.2, 2.1, 3.1 and 4.4 times the answer with "
@@ -116,7 +116,7 @@ def _large_batch(walk: Walk, found: ModeEigenvalues, hidden: list[int]) -> None:
 
 
 def _batch_norm(walk: Walk, found: ModeEigenvalues, *, means: bool, pairs: bool) -> None:
-    if found.data <= found.mean or not any(row.kind == "BatchNorm" for row in walk.rows):
+    if found.data <= found.mean or not any(row.layer_type == "BatchNorm" for row in walk.rows):
         return
     if walk.batch < _SMALL:
         walk.remarks.warn(

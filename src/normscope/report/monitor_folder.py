@@ -18,10 +18,10 @@ from normscope.saving import save_figure, save_text
 def write_monitor(
     records: Sequence[Record], notes: Sequence[str], outcome: str, settings: dict[str, Any], folder: Path
 ) -> list[Path]:
-    """Writes summary.md, looks.csv and the figures; returns their paths."""
+    """Writes summary.md, snapshots.csv and the figures; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     table = frame_of(records)
-    written = [folder / "summary.md", folder / "looks.csv"]
+    written = [folder / "summary.md", folder / "snapshots.csv"]
     save_text(written[1], table.to_csv(index=False))
     drawn = monitor_charts(records, settings)
     for name, chart in drawn.items():
@@ -38,7 +38,7 @@ def write_monitor(
         "## Numbers",
         _numbers(table),
         *[f"![{name}]({name})" for name in drawn],
-        "The verdicts are those of the last snapshot; all snapshots are in looks.csv and monitor.jsonl. "
+        "The verdicts are those of the last snapshot; all snapshots are in snapshots.csv and monitor.jsonl. "
         f"{_made(settings)}",
     ]
     save_text(written[0], "\n\n".join(parts) + "\n")

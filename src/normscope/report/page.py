@@ -16,10 +16,9 @@ from importlib.resources import files
 from typing import Any
 
 from normscope._version import __version__
+from normscope.messages import severity
 from normscope.report.chart import DARK, LIGHT
 from normscope.report.document import Said, Section, Table
-
-_MARKS = {True: ("good", "good"), False: ("look", "look here"), None: ("note", "note")}
 
 
 def page(sections: Sequence[Section], *, title: str, command: str, live: str = "") -> str:
@@ -96,10 +95,10 @@ def _verdicts(section: Section, heading: str) -> str:
 
 
 def _said(said: Said) -> str:
-    kind, mark = _MARKS[said.good]
+    mark = severity(said.good)
     why = "; ".join(part for part in (said.formula, said.source) if part)
     small = f"<small>{html.escape(why)}</small>" if why else ""
-    return f'<li class="{kind}"><span class="mark">{mark}</span><div>{html.escape(said.text)}{small}</div></li>'
+    return f'<li class="{mark}"><span class="mark">{mark}</span><div>{html.escape(said.text)}{small}</div></li>'
 
 
 def _evidence(section: Section, heading: str, numbers: Iterator[int]) -> str:

@@ -34,13 +34,15 @@ _KINDS: dict[str, tuple[Any, str, str]] = {
     "comparison": (schemas.Comparison, "solve", "solve_section"),
 }
 # Kinds whose files have a schema above 1, and the keys of schema 1 that have other names since.
-_NEWEST = {"prediction": 2, "measurement": 2}
+_NEWEST = {"prediction": 2, "measurement": 2, "landscapes": 2}
 _RENAMED = {
     "seen": "calibrated_range",
     "start_rate": "first_guess",
     "start_range": "first_guess_range",
     "critical": "critical_rate",
     "critical_by_batch": "critical_rates",
+    "looks": "snapshots",
+    "seconds_looking": "seconds_measuring",
 }
 # Errors that a section raises for values that have the right types and do not belong together.
 _CONTRADICTIONS = (LookupError, TypeError, AttributeError, StopIteration, ValueError, ArithmeticError, RuntimeError)
@@ -249,18 +251,19 @@ def _known(file: Path, label: str, held: Any) -> list[Course | Section]:
     if not isinstance(held, dict):
         return []
     if held.get("kind") in ("demo", "landscapes"):
-        _check_schema(file, held)
+        _check_schema(file, held, _NEWEST.get(held["kind"], 1))
         if held["kind"] == "landscapes":
             from normscope.report.sections.landscape import landscape_courses
 
-            return list(landscape_courses(decode(schemas.Landscapes, held)["runs"]))
+            runs = [_renamed(run) for run in decode(list[dict[str, Any]], held.get("runs"), "runs")]
+            return list(landscape_courses(decode(schemas.Landscapes, {"runs": runs})["runs"]))
         from normscope.report.sections.demo import Demo, demo_section
 
         return [demo_section("What BatchNorm changed", decode(Demo, held)["runs"])]
     kind = held.get("kind")
     if isinstance(kind, str) and kind in _KINDS:
         _check_schema(file, held, _NEWEST.get(kind, 1))
-        held = {_RENAMED.get(name, name): value for name, value in held.items()}
+        held = _renamed(held)
         title = _TITLES.get(kind, kind.capitalize())
         wanted, module, name = _KINDS[kind]
         section = getattr(import_module(f"normscope.report.sections.{module}"), name)
@@ -272,6 +275,10 @@ def _known(file: Path, label: str, held: Any) -> list[Course | Section]:
         stored, lines = PhaseDiagram.load(file), stored_lines(file)
         return [phase_section(f"Phase diagram, {label}", stored, lines, command=stored_command(file))]
     return []
+
+
+def _renamed(held: Mapping[str, Any]) -> dict[str, Any]:
+    return {_RENAMED.get(name, name): value for name, value in held.items()}
 
 
 def _check_schema(file: Path, held: Mapping[str, Any], newest: int = 1) -> None:

@@ -134,9 +134,9 @@ class LandscapeRun(TypedDict):
     final_loss: float
     diverged_at: Count | None
     seconds: float
-    seconds_looking: float
+    seconds_measuring: float
     windows: list[Window]
-    looks: dict[str, Numbers]
+    snapshots: dict[str, Numbers]
     layers: list[LandscapeLayer]
     settings: dict[str, Any]
     environment: dict[str, Any]

@@ -77,7 +77,7 @@ class CrossingSearch:
         return self.low - self._at_low * (self.high - self.low) / span
 
 
-def critical_step(
+def find_critical_rate(
     lent: Lent,
     chosen: Sequence[int],
     loss: Callable[[], float],

@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 
-from normscope.loss_kinds import CROSS_ENTROPY, SQUARED, Kind
+from normscope.loss_kinds import CROSS_ENTROPY, SQUARED, LossKind
 
 OF_CRITICAL_RATE = {SQUARED: 0.8, CROSS_ENTROPY: 0.1}
 OF_ETA_STAR = 0.5
@@ -64,7 +64,7 @@ def kind_of_descent(optimizer: torch.optim.Optimizer | None, settings: Mapping[s
 
 
 @dataclass(frozen=True)
-class Start:
+class FirstGuess:
     """The learning rate to start training with, its range over the batches, in words, and what is to be noted.
 
     Where there is no rate, it is nan and a note says why.
@@ -76,16 +76,16 @@ class Start:
     notes: tuple[str, ...]
 
 
-def start(
+def first_guess_of(
     critical: float,
     by_batch: Sequence[float],
     eta_star: float,
-    kind: Kind,
+    loss_kind: LossKind,
     descent: str,
     *,
     optimizer: str,
     unmeasured: str = "",
-) -> Start:
+) -> FirstGuess:
     """The learning rate that `measure` names to start training with.
 
     Args:
@@ -93,16 +93,16 @@ def start(
         optimizer: the name of its class. unmeasured: the reason where the critical rate was not measured.
 
     Example:
-        >>> start(0.5, (0.5,), 0.6, Kind(SQUARED), PLAIN, optimizer="SGD").rate
+        >>> first_guess_of(0.5, (0.5,), 0.6, LossKind(SQUARED), PLAIN, optimizer="SGD").rate
         0.4
-        >>> start(0.5, (0.5,), 0.6, Kind("other", "it is linear"), PLAIN, optimizer="SGD").notes[0][:47]
+        >>> first_guess_of(0.5, (0.5,), 0.6, LossKind("other", "it is linear"), PLAIN, optimizer="SGD").notes[0][:47]
         'No learning rate to start with is named: shares'
     """
-    rate = guessed_rate(critical, eta_star, kind.name, descent)
+    rate = guessed_rate(critical, eta_star, loss_kind.name, descent)
     if math.isnan(rate):
-        why = _why_none(critical, kind, descent, optimizer, unmeasured)
-        return Start(rate, (rate, rate), "", (f"No learning rate to start with is named: {why}.",))
-    rates = [guessed_rate(each, eta_star, kind.name, descent) for each in by_batch] or [rate]
+        why = _why_none(critical, loss_kind, descent, optimizer, unmeasured)
+        return FirstGuess(rate, (rate, rate), "", (f"No learning rate to start with is named: {why}.",))
+    rates = [guessed_rate(each, eta_star, loss_kind.name, descent) for each in by_batch] or [rate]
     known = [each for each in rates if math.isfinite(each)] or [rate]
     span = min(known), max(known)
     notes = []
@@ -119,11 +119,13 @@ def start(
             f"The learning rate to start with is {span[1] / eta_star:.0f} times eta* = {eta_star:.3g}: along the "
             "coming update the loss bends far less than along the top eigenvector. Try rates between the two as well."
         )
-    return Start(rate, span, measured_advice(critical, eta_star, kind.name, descent, span), tuple(notes))
+    return FirstGuess(
+        rate, span, advice_from_measurement(critical, eta_star, loss_kind.name, descent, span), tuple(notes)
+    )
 
 
-def _why_none(critical: float, kind: Kind, descent: str, optimizer: str, unmeasured: str) -> str:
-    if kind.name not in OF_CRITICAL_RATE:
+def _why_none(critical: float, loss_kind: LossKind, descent: str, optimizer: str, unmeasured: str) -> str:
+    if loss_kind.name not in OF_CRITICAL_RATE:
         return "shares of the critical rate are known for cross-entropy and squared error, and this loss is neither"
     if not descent:
         return f"shares of the critical rate are known for SGD, Adam and AdamW, and not for {optimizer}"
@@ -134,48 +136,48 @@ def _why_none(critical: float, kind: Kind, descent: str, optimizer: str, unmeasu
     return unmeasured or "the critical rate was not measured"
 
 
-def guessed_rate(critical: float, eta_star: float, kind: str, descent: str) -> float:
+def guessed_rate(critical: float, eta_star: float, loss_kind: str, descent: str) -> float:
     """The rate to start with; nan where there is no critical rate, and for losses and optimizers not tried.
 
     Example:
         >>> guessed_rate(0.5, 0.6, SQUARED, PLAIN), guessed_rate(0.5, 0.6, SQUARED, MOMENTUM)
         (0.4, 0.3)
     """
-    if (kind, descent) not in COST:
+    if (loss_kind, descent) not in COST:
         return math.nan
-    rate = by_critical_rate(critical, kind)
-    return min(rate, OF_ETA_STAR * eta_star) if (kind, descent) == (SQUARED, MOMENTUM) else rate
+    rate = rate_from_critical_rate(critical, loss_kind)
+    return min(rate, OF_ETA_STAR * eta_star) if (loss_kind, descent) == (SQUARED, MOMENTUM) else rate
 
 
-def by_critical_rate(critical: float, kind: str) -> float:
+def rate_from_critical_rate(critical: float, loss_kind: str) -> float:
     """A share of the critical rate; nan where there is none or the loss is another.
 
     Example:
-        >>> by_critical_rate(0.5, SQUARED), by_critical_rate(math.inf, SQUARED)
+        >>> rate_from_critical_rate(0.5, SQUARED), rate_from_critical_rate(math.inf, SQUARED)
         (0.4, nan)
     """
-    return _share(critical, OF_CRITICAL_RATE.get(kind, math.nan))
+    return _share(critical, OF_CRITICAL_RATE.get(loss_kind, math.nan))
 
 
-def by_theory(eta_star: float) -> float:
+def rate_from_theory(eta_star: float) -> float:
     """The rate for gradient descent where only eta* of the theory is known: half of it."""
     return _share(eta_star, OF_ETA_STAR)
 
 
-def measured_advice(
-    critical: float, eta_star: float, kind: str, descent: str, over_batches: tuple[float, float] | None = None
+def advice_from_measurement(
+    critical: float, eta_star: float, loss_kind: str, descent: str, over_batches: tuple[float, float] | None = None
 ) -> str:
     """`first_guess` in words, as a range over the batches where it has one; empty where there is none."""
-    rate = guessed_rate(critical, eta_star, kind, descent)
+    rate = guessed_rate(critical, eta_star, loss_kind, descent)
     if math.isnan(rate):
         return ""
     low, high = over_batches or (rate, rate)
     of = f"the critical rate {critical:.2g}" if low == high else "the critical rate of each batch"
-    half = rate != by_critical_rate(critical, kind)
-    what = f"half of eta*, below {of}" if half else f"{OF_CRITICAL_RATE[kind]:g} times {of}"
-    tested = _tested(f"{_NAMES[kind]}, {descent}", *COST[kind, descent])
+    half = rate != rate_from_critical_rate(critical, loss_kind)
+    what = f"half of eta*, below {of}" if half else f"{OF_CRITICAL_RATE[loss_kind]:g} times {of}"
+    tested = _tested(f"{_NAMES[loss_kind]}, {descent}", *COST[loss_kind, descent])
     named = in_digits(low, high)
-    return f"To start training with: {named}, {what}. {tested}{beyond(rate, eta_star, kind)}"
+    return f"To start training with: {named}, {what}. {tested}{beyond(rate, eta_star, loss_kind)}"
 
 
 def in_digits(least: float, most: float) -> str:
@@ -189,24 +191,23 @@ def in_digits(least: float, most: float) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def beyond(rate: float, eta_star: float, kind: str) -> str:
+def beyond(rate: float, eta_star: float, loss_kind: str) -> str:
     """A warning about a rate beyond eta*; empty where none is needed.
 
     Example:
         >>> beyond(0.1, 0.2, SQUARED), beyond(0.3, 0.2, SQUARED)[:24], beyond(0.3, 0.2, CROSS_ENTROPY)
         ('', ' This rate is beyond eta', '')
     """
-    return _BEYOND if kind == SQUARED and rate > eta_star else ""
+    return _BEYOND if loss_kind == SQUARED and rate > eta_star else ""
 
 
-def theory_advice(eta_star: float, kind: str) -> str:
-    """`by_theory` in words; empty where there is none."""
-    rate = by_theory(eta_star)
+def advice_from_theory(eta_star: float, loss_kind: str) -> str:
+    """`rate_from_theory` in words; empty where there is none."""
+    rate = rate_from_theory(eta_star)
     if math.isnan(rate):
         return ""
-    return (
-        f"To start training with: {in_digits(rate, rate)}, half of eta*. {_tested(_NAMES[kind], *COST_OF_THEORY[kind])}"
-    )
+    tested = _tested(_NAMES[loss_kind], *COST_OF_THEORY[loss_kind])
+    return f"To start training with: {in_digits(rate, rate)}, half of eta*. {tested}"
 
 
 def _tested(of: str, tasks: int, median: float, worst: float) -> str:
@@ -216,11 +217,11 @@ def _tested(of: str, tasks: int, median: float, worst: float) -> str:
     return told + ("." if worst <= _BEARABLE else ": try rates around it too.")
 
 
-def starting_rate(least: float, most: float | None = None) -> str:
+def first_guess_sentence(least: float, most: float | None = None) -> str:
     """The last sentence of a verdict, which names the rate to start with.
 
     Example:
-        >>> starting_rate(0.0432), starting_rate(0.0432, 0.1), starting_rate(math.nan)
+        >>> first_guess_sentence(0.0432), first_guess_sentence(0.0432, 0.1), first_guess_sentence(math.nan)
         (' To start training with: 0.04.', ' To start training with: 0.04 to 0.1.', '')
     """
     return "" if math.isnan(least) else f" To start training with: {in_digits(least, least if most is None else most)}."

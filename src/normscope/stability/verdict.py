@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from normscope.messages import severity
+
 # Measured, not derived: on BatchNorm networks with cross-entropy plain gradient descent shows no rise of the loss at
 # twice eta*, a first rise between 2 and 10 times eta*, and still trains at 10 times eta*.
 NOT_A_LIMIT = "With cross-entropy, training usually survives rates far above eta*."
@@ -18,5 +20,4 @@ class Verdict:
     source: str
 
     def __str__(self) -> str:
-        mark = {True: "good", False: "look", None: "note"}[self.good]
-        return f"[{mark}] {self.text} ({self.formula}; {self.source})"
+        return f"[{severity(self.good)}] {self.text} ({self.formula}; {self.source})"

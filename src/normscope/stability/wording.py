@@ -10,7 +10,7 @@ def stability_verdict(
     lr: float,
     eta_star: float,
     *,
-    kind: str,
+    loss_kind: str,
     rule: str,
     source: str,
     residual: float,
@@ -25,7 +25,7 @@ def stability_verdict(
 
     Example:
         >>> options = {"rule": "eta* = 2 / lambda", "source": "", "residual": 1e-4, "converged": True}
-        >>> stability_verdict(0.1, 0.2, kind="squared", **options).text
+        >>> stability_verdict(0.1, 0.2, loss_kind="squared", **options).text
         'The local quadratic is stable: lr = 0.1 is 0.5 times eta* = 0.2.'
     """
     if not (math.isfinite(lr) and lr > 0):
@@ -38,10 +38,10 @@ def stability_verdict(
     if math.isinf(eta_star):
         text = "The local quadratic limits no learning rate: its largest eigenvalue is not positive."
         good = None
-    if kind == CROSS_ENTROPY:
+    if loss_kind == CROSS_ENTROPY:
         text += " " + NOT_A_LIMIT
         good = good if below else None
-    elif not below and kind == SQUARED:
+    elif not below and loss_kind == SQUARED:
         text += " Expect the loss to rise along the top eigenvector; the network may adapt later."
     elif not below:
         text += " Training may survive this, depending on the loss; near a minimum it does not."

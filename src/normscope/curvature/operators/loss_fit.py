@@ -1,9 +1,9 @@
 """Refusal of losses that do not fit their outputs or targets, with a next step."""
 
-from normscope.loss_kinds import FLAT, Kind
+from normscope.loss_kinds import FLAT, LossKind
 
 
-def refuse_flat(kind: Kind, matrix: str) -> None:
+def refuse_flat(kind: LossKind, matrix: str) -> None:
     """Raise where the loss is the same whatever the outputs."""
     if kind == FLAT and matrix != "hessian":
         raise ValueError(
@@ -13,7 +13,7 @@ def refuse_flat(kind: Kind, matrix: str) -> None:
         )
 
 
-def refuse_impossible(kind: Kind, matrix: str, lambda_max: float) -> None:
+def refuse_impossible(kind: LossKind, matrix: str, lambda_max: float) -> None:
     """Raise where the largest eigenvalue is no number to take a learning rate from; a Hessian's may be negative."""
     if matrix == "hessian":
         return

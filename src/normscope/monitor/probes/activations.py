@@ -75,7 +75,7 @@ class Activations:
             for layer, row in zip(self.layers, zip(*columns, strict=True), strict=True)
         }
 
-    def verdicts(self, kind: str) -> list[Verdict]:
+    def verdicts(self, loss_kind: str) -> list[Verdict]:
         """One verdict: the largest change of a mean in one step, in standard deviations."""
         jumps = {
             layer: change / math.sqrt(variance)
@@ -120,7 +120,7 @@ class ActivationProbe:
         self._last: dict[str, tuple[Tensor, Tensor]] = {}
         self._last_step = -2
 
-    def start(self) -> None:
+    def begin(self) -> None:
         """Forget the outputs of the snapshot before."""
         self._outputs = {}
 

@@ -65,7 +65,7 @@ class CovariateShift:
             for layer, shift, cosine, size in rows
         }
 
-    def verdicts(self, kind: str) -> list[Verdict]:
+    def verdicts(self, loss_kind: str) -> list[Verdict]:
         """One verdict: whether the update of earlier layers reverses the gradient of a later one."""
         cosines = self._defined()
         turned = [layer for layer, c in zip(self.layers, self.cosines, strict=True) if c < 0]

@@ -31,7 +31,7 @@ _SOURCE = "arXiv 2601.16979"
 
 
 @dataclass(frozen=True)
-class CriticalStep:
+class CriticalRate:
     """The critical step of one update, and the bracket that holds it.
 
     update: "optimizer" or "gradient". step: s_c, a multiple of the update; inf if no rise was found, 0 if the loss
@@ -54,12 +54,12 @@ class CriticalStep:
         """Empty: the critical step is one number of the whole network."""
         return {}
 
-    def verdicts(self, kind: str) -> list[Verdict]:
+    def verdicts(self, loss_kind: str) -> list[Verdict]:
         """One verdict: whether the coming update raises this batch's loss."""
         formula = "s_c = min{s: L(theta + s d) > L(theta)}; on a quadratic s_c lr = 2 g'g/g'Hg, not 2/lambda"
         if math.isnan(self.step):
             text = "The loss is not finite here, so there is no step to judge."
-            return [Verdict("critical step", None, text, formula, _SOURCE)]
+            return [Verdict("critical rate", None, text, formula, _SOURCE)]
         lowers = self.step > 1
         rate = f" (a learning rate of {self.eta:.3g})" if math.isfinite(self.eta) else ""
         text = (
@@ -79,20 +79,20 @@ class CriticalStep:
                 if self.step
                 else " The update points uphill on this batch, or is far beyond what the curvature along it allows.",
                 CROSS_ENTROPY: " " + NOT_A_LIMIT,
-            }.get(kind, " A single such step means little; whether training survives many depends on the loss.")
-            good = False if kind == SQUARED else None
-        return [Verdict("critical step", good, text, formula, _SOURCE)]
+            }.get(loss_kind, " A single such step means little; whether training survives many depends on the loss.")
+            good = False if loss_kind == SQUARED else None
+        return [Verdict("critical rate", good, text, formula, _SOURCE)]
 
 
 class CriticalProbe:
-    """Measures `CriticalStep` in at most eight forward passes; the search starts from the last result.
+    """Measures `CriticalRate` in at most eight forward passes; the search starts from the last result.
 
     Args:
         update: "optimizer" for the optimizer's coming update, "gradient" for a plain gradient step (needs a gradient).
     """
 
     name = "critical"
-    result = CriticalStep
+    result = CriticalRate
     forward_only = True
 
     def __init__(self, update: str = "optimizer") -> None:
@@ -101,11 +101,11 @@ class CriticalProbe:
         self.forward_only = update == "optimizer"
         self._last = 1.0
 
-    def measure(self, snapshot: Snapshot) -> CriticalStep:
+    def measure(self, snapshot: Snapshot) -> CriticalRate:
         """The critical step along the update."""
         direction = list(torch._foreach_sub(snapshot.after(self.update), snapshot.theta))
         if not math.isfinite(snapshot.loss):
-            return CriticalStep(self.update, math.nan, math.nan, math.nan, math.nan, 0)
+            return CriticalRate(self.update, math.nan, math.nan, math.nan, math.nan, 0)
 
         def rise(s: float) -> float:
             snapshot.at.move_to(snapshot.theta, direction, s)
@@ -115,4 +115,4 @@ class CriticalProbe:
         step = search.run()
         if 0 < step < math.inf:
             self._last = step
-        return CriticalStep(self.update, step, search.low, search.high, step * max(snapshot.rates), search.passes)
+        return CriticalRate(self.update, step, search.low, search.high, step * max(snapshot.rates), search.passes)

@@ -53,13 +53,13 @@ class Curvature:
     def by_layer(self) -> dict[str, dict[str, float]]:
         return {}
 
-    def verdicts(self, kind: str) -> list[Verdict]:
+    def verdicts(self, loss_kind: str) -> list[Verdict]:
         if self.reason:
             return [Verdict("learning rate", None, self.reason, self.rule, _SOURCE)]
         if math.isnan(self.lr):
             return []
         doubt: dict[str, Any] = {"residual": self.residual, "converged": self.converged}
-        return [stability_verdict(self.lr, self.eta_star, kind=kind, rule=self.rule, source=_SOURCE, **doubt)]
+        return [stability_verdict(self.lr, self.eta_star, loss_kind=loss_kind, rule=self.rule, source=_SOURCE, **doubt)]
 
 
 class CurvatureProbe:

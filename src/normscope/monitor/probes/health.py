@@ -74,7 +74,7 @@ class NormHealth:
             rows.setdefault(layer, {})["output_grad_norm"] = size
         return rows
 
-    def verdicts(self, kind: str) -> list[Verdict]:
+    def verdicts(self, loss_kind: str) -> list[Verdict]:
         """Verdicts on running statistics, dead scales and gradients along depth, as far as each applies."""
         return [*self._statistics(), *self._dead(), *self._depth()]
 
@@ -142,9 +142,9 @@ class HealthProbe:
     forward_only = False
 
     def __init__(self) -> None:
-        self.start()
+        self.begin()
 
-    def start(self) -> None:
+    def begin(self) -> None:
         """Forget the moments and gradients of the snapshot before."""
         self._moments: dict[str, Moments] = {}
         self._grads: dict[str, Tensor] = {}

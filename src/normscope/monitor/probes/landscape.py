@@ -84,7 +84,7 @@ class Landscape:
         """Empty: the landscape is one of the whole network."""
         return {}
 
-    def verdicts(self, kind: str) -> list[Verdict]:
+    def verdicts(self, loss_kind: str) -> list[Verdict]:
         """Three verdicts: whether the step lowers the loss, keeps the gradient's direction, and has a spike of beta."""
         nearest = min(range(len(self.factors)), key=lambda i: abs(math.log(self.factors[i])))
         c, loss, cosine = self.factors[nearest], self.losses[nearest], self.cosines[nearest]
@@ -97,8 +97,10 @@ class Landscape:
             text += {
                 SQUARED: " It overshoots: the learning rate is beyond what the curvature along the gradient allows.",
                 CROSS_ENTROPY: " " + NOT_A_LIMIT,
-            }.get(kind, " Whether training survives that depends on the loss; check whether the loss keeps rising.")
-        good = True if falls else (False if kind == SQUARED else None)
+            }.get(
+                loss_kind, " Whether training survives that depends on the loss; check whether the loss keeps rising."
+            )
+        good = True if falls else (False if loss_kind == SQUARED else None)
         return [Verdict("step", good, text, _STEP, _SOURCE), _turned(cosine), self._spike()]
 
     def _spike(self) -> Verdict:

@@ -17,12 +17,14 @@ from normscope.monitor.record import Record, StoredResult
 from normscope.results import plain
 from normscope.stability.verdict import Verdict
 
-SCHEMA, MOST_HEAD = 1, 1_000_000
+SCHEMA, MOST_HEAD = 2, 1_000_000
+# Schema 1 has another word for the kind of a snapshot's line, and for errors of the whole snapshot.
+_SNAPSHOT_OF_SCHEMA_1 = "look"
 # The class of the result of each probe, by the name of the probe: module in `monitor.probes`, then class. A module is
 # imported when a file has such a result.
 RESULTS = {
     "activations": ("activations", "Activations"),
-    "critical": ("critical_rate", "CriticalStep"),
+    "critical": ("critical_rate", "CriticalRate"),
     "curvature": ("curvature", "Curvature"),
     "health": ("health", "NormHealth"),
     "landscape": ("landscape", "Landscape"),
@@ -56,7 +58,7 @@ class JSONL:
         self._line({"kind": "run", "schema": SCHEMA} | plain(settings))
 
     def write(self, record: Record) -> None:
-        self._line({"kind": "look"} | record.plain())
+        self._line({"kind": "snapshot"} | record.plain())
 
     def close(self) -> None:
         self._file.close()
@@ -123,9 +125,9 @@ def _rows(path: str | Path) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _records(rows: Sequence[dict[str, Any]], path: str | Path) -> list[Record]:
-    looks = [row for row in rows if row["kind"] == "look"]
+    snapshots = [row for row in rows if row["kind"] == "snapshot"]
     try:
-        return [_record(row, number) for number, row in enumerate(looks, 1)]
+        return [_record(row, number) for number, row in enumerate(snapshots, 1)]
     except ValueError as error:
         raise ValueError(
             f"{path} is damaged: {brief(str(error))}. Remove that line, or write the file again with this version."
@@ -137,7 +139,13 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
         row = parsed(line)
     except ValueError:
         return None
-    return row if isinstance(row, dict) and row.get("kind") in ("run", "look") else None
+    if not isinstance(row, dict):
+        return None
+    if row.get("kind") == _SNAPSHOT_OF_SCHEMA_1:
+        row["kind"] = "snapshot"
+        if _SNAPSHOT_OF_SCHEMA_1 in row.get("errors", {}):
+            row["errors"]["snapshot"] = row["errors"].pop(_SNAPSHOT_OF_SCHEMA_1)
+    return row if row.get("kind") in ("run", "snapshot") else None
 
 
 def _check_head(path: str | Path, line: bytes) -> None:
@@ -145,13 +153,13 @@ def _check_head(path: str | Path, line: bytes) -> None:
     if head is None or head["kind"] != "run":
         state = "does not begin with its header" if line else "is empty"
         raise ValueError(f"{path} is not a file of a Monitor's JSONL sink: it {state}. Choose another path.")
-    if head.get("schema") != SCHEMA:
+    if head.get("schema") not in range(1, SCHEMA + 1):
         raise ValueError(
-            f"{path} has schema {brief(repr(head.get('schema')))}; this version of normscope reads {SCHEMA}."
+            f"{path} has schema {brief(repr(head.get('schema')))}; this version of normscope reads 1 to {SCHEMA}."
         )
 
 
-class _Look(TypedDict):
+class _StoredSnapshot(TypedDict):
     """A record as it is stored; its results are decoded one by one."""
 
     step: Count
@@ -164,11 +172,11 @@ class _Look(TypedDict):
 
 
 def _record(row: dict[str, Any], number: int) -> Record:
-    held = decode(_Look, row, f"snapshot {number}")
+    held = decode(_StoredSnapshot, row, f"snapshot {number}")
     results = {
         name: _result(name, result, f"snapshot {number}.results.{name}") for name, result in held["results"].items()
     }
-    return Record(**{name: held[name] for name in _Look.__annotations__} | {"results": results})
+    return Record(**{name: held[name] for name in _StoredSnapshot.__annotations__} | {"results": results})
 
 
 def _result(name: str, stored: dict[str, Any], where: str) -> Any:

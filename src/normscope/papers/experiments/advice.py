@@ -134,11 +134,11 @@ def named(settings: Mapping[str, Any], curves: Curves, adviser: str) -> float:
     if adviser in ("start", "settled"):
         from normscope.loss_kinds import kind_by_name
         from normscope.losses import LOSSES
-        from normscope.stability.first_guess import ADAM, MOMENTUM, PLAIN, by_critical_rate, guessed_rate
+        from normscope.stability.first_guess import ADAM, MOMENTUM, PLAIN, guessed_rate, rate_from_critical_rate
 
         critical, kind = float(curves["critical"]), kind_by_name(LOSSES[settings["loss"]])
         if adviser == "start":
-            return by_critical_rate(critical, kind)
+            return rate_from_critical_rate(critical, kind)
         descent = {"sgd": PLAIN, "momentum": MOMENTUM, "adam": ADAM}[settings["optimizer"]]
         return guessed_rate(critical, float(curves["measure"]), kind, descent)
     return SHARES[adviser].get(settings["optimizer"], math.nan) * float(curves[adviser])

@@ -91,15 +91,15 @@ def earlier(folder: Path) -> list[Run]:
     """Seeds 0 to 2 of `none` and `batch` at lr 1e-6, with snapshots every 25 steps, stored by examples/landscape.py."""
     path, runs = folder / "landscape-dln.json", []
     for row in read_json(path)["runs"] if path.is_file() else []:
-        looks = row["looks"]
+        snapshots = row["snapshots"]
         layers = {str(n): one for n, one in zip(SHIFT_LAYERS, sorted(row["layers"], key=_number), strict=True)}
         curves = {
             "lr": row["settings"]["lr"],
             "diverged_at": row["diverged_at"],
-            **{name: looks[name] for name in ("step", "loss", "loss_min", "loss_max", "beta")},
-            "step_loss": [*looks["loss"], row["final_loss"]],
-            "keep": looks["step"][1] - looks["step"][0],
-            "change_max": looks["grad_change_max"],
+            **{name: snapshots[name] for name in ("step", "loss", "loss_min", "loss_max", "beta")},
+            "step_loss": [*snapshots["loss"], row["final_loss"]],
+            "keep": snapshots["step"][1] - snapshots["step"][0],
+            "change_max": snapshots["grad_change_max"],
             "shift": {n: one["shift"] for n, one in layers.items()},
             "cosine": {n: one["shift_cosine"] for n, one in layers.items()},
         }

@@ -213,12 +213,12 @@ def earlier(folder: Path) -> list[Run]:
     by_norm_and_seed: dict[tuple[str, int], Curves] = {}
     looked, evaluated = folder / "landscape-vgg16-cifar10.json", folder / "vgg16-cifar10.json"
     for row in read_json(looked)["runs"] if looked.is_file() else []:
-        looks = row["looks"]
+        snapshots = row["snapshots"]
         layers = {str(n): one for n, one in zip(SHIFT_LAYERS, sorted(row["layers"], key=_number), strict=True)}
         by_norm_and_seed[row["norm"], row["seed"]] = {
             "lr": row["settings"]["lr"],
-            **{name: looks[name] for name in ("step", "loss", "loss_min", "loss_max", "grad_norm", "beta")},
-            "change_max": looks["grad_change_max"],
+            **{name: snapshots[name] for name in ("step", "loss", "loss_min", "loss_max", "grad_norm", "beta")},
+            "change_max": snapshots["grad_change_max"],
             "shift": {n: one["shift"] for n, one in layers.items()},
             "cosine": {n: one["shift_cosine"] for n, one in layers.items()},
         }

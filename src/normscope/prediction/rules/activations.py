@@ -88,13 +88,13 @@ def module_of_values(walk: Walk, name: str, x: Field, layer: nn.Module) -> Field
     return activation(walk, name, x, phi)
 
 
-def elementwise_module(kind: type[nn.Module]) -> type[nn.Module]:
+def elementwise_module(module_class: type[nn.Module]) -> type[nn.Module]:
     """Declare that modules of this class act on each value by itself; their moments are found by quadrature.
 
     Use it as a decorator of the class, or call it once with the class.
 
     Args:
-        kind: a class of modules whose forward takes one tensor and gives a tensor of the same shape.
+        module_class: a class of modules whose forward takes one tensor and gives a tensor of the same shape.
 
     Returns:
         The class itself.
@@ -109,8 +109,8 @@ def elementwise_module(kind: type[nn.Module]) -> type[nn.Module]:
         >>> predict(net, (50,), "half_mse").lambda_max > 0
         True
     """
-    rule(modules=[kind], settings=lambda layer, x: {"layer": layer}, subclasses=False)(module_of_values)
-    return kind
+    rule(modules=[module_class], settings=lambda layer, x: {"layer": layer}, subclasses=False)(module_of_values)
+    return module_class
 
 
 def _forward_of(layer: nn.Module) -> Callable[[Tensor], Tensor]:

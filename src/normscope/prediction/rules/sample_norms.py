@@ -28,7 +28,7 @@ def layer_norm(
             "normalizes the last dimensions of images; there is a map for (N, features) and for GroupNorm(1, C)"
         )
     _check_features(x, shape)
-    return sample_norm(walk, name, x, weight, bias, eps, centre=True, kind="LayerNorm")
+    return sample_norm(walk, name, x, weight, bias, eps, centre=True, layer_type="LayerNorm")
 
 
 def _shaped(layer: nn.LayerNorm | nn.RMSNorm) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def group_norm(
             "at 1.7 to 65 times on vectors (groups of 4 and 3). Use fewer groups, or measure instead.",
             (0.9, 65.0) if alone else (0.3, 1.2),
         )
-    return sample_norm(walk, name, x, weight, bias, eps, centre=True, kind="GroupNorm")
+    return sample_norm(walk, name, x, weight, bias, eps, centre=True, layer_type="GroupNorm")
 
 
 @rule(modules=[nn.RMSNorm], settings=lambda layer, x: _shaped(layer))
@@ -82,7 +82,7 @@ def _rms_settings(layer: RMSNorm, x: Field) -> dict[str, Any]:
 def rms_norm_of_channels(walk: Walk, name: str, x: Field, weight: Tensor | None, eps: float | None) -> Field:
     """normscope's RMSNorm over the channels and sites of each sample."""
     eps = eps if eps is not None else 1e-7
-    return sample_norm(walk, name, x, weight, None, eps, centre=False, kind="RMSNorm")
+    return sample_norm(walk, name, x, weight, None, eps, centre=False, layer_type="RMSNorm")
 
 
 def _check_features(x: Field, normalized_shape: Any) -> None:
@@ -93,7 +93,15 @@ def _check_features(x: Field, normalized_shape: Any) -> None:
 
 
 def sample_norm(
-    walk: Walk, name: str, x: Field, gamma: Tensor | None, beta: Tensor | None, eps: float, *, centre: bool, kind: str
+    walk: Walk,
+    name: str,
+    x: Field,
+    gamma: Tensor | None,
+    beta: Tensor | None,
+    eps: float,
+    *,
+    centre: bool,
+    layer_type: str,
 ) -> Field:
     r"""LayerNorm, GroupNorm, RMSNorm: each sample by its own statistics over many channels (and sites).
 
@@ -119,7 +127,7 @@ def sample_norm(
     assert isinstance(square, Tensor)
     square = (square if sites.form == "samples" else square.mean().expand(square.shape)) + eps
     rate = sites.outer(square.rsqrt(), square.rsqrt())
-    row = walk.row(name, kind, variance=average(square))
+    row = walk.row(name, layer_type, variance=average(square))
     hats = [k * rate for k in kernels]
     parts = tuple(
         Part(
@@ -145,4 +153,4 @@ def sample_norm(
         sent = tuple(g * g2 * rate for g, (g2, _) in zip(cotangent.g, affine, strict=True))
         return [Cotangent(sent, tuple(map(torch.zeros_like, sent)), tuple(twos), cotangent.spread)]
 
-    return walk.tape.record(out, [x], back, bends=f"{name!r} ({kind})")
+    return walk.tape.record(out, [x], back, bends=f"{name!r} ({layer_type})")

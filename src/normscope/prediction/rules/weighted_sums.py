@@ -33,7 +33,7 @@ NARROW = 30
 def weighted_sum(
     walk: Walk,
     name: str,
-    kind: str,
+    layer_type: str,
     x: Field,
     weight: Tensor,
     bias: Tensor | None,
@@ -46,7 +46,7 @@ def weighted_sum(
     Args:
         walk: the walk, which gets a row for the layer.
         name: path of the layer.
-        kind: class of the layer, for its row.
+        layer_type: class of the layer, for its row.
         x: the field that enters.
         weight: weights, (units, ...).
         bias: biases, (units,), or None.
@@ -72,7 +72,7 @@ def weighted_sum(
     kernel = sigma_w2 * patch + sigma_b2
     root = _root(walk, name, weight)
     order = moments(x.sites, inputs, "qh") | moments(after, kernel, "q")
-    row = walk.row(name, kind, width=shape[0], sigma_w2=sigma_w2, sigma_b2=sigma_b2, **order)
+    row = walk.row(name, layer_type, width=shape[0], sigma_w2=sigma_w2, sigma_b2=sigma_b2, **order)
     readers = x.parts[0].readers if len(x.parts) == 1 else ReaderFacts()
     row.inputs = LayerInputs(x.sites, inputs, x.channels, readers)
     row.of_data = x.roots == {INPUTS}

@@ -19,11 +19,11 @@ def _course(run: Mapping[str, Any]) -> Course:
     label = f"{run['network']}, {norm}, seed {run['seed']}"
     rows = sorted(run["layers"], key=lambda row: [int(n) for n in re.findall(r"\d+", row["layer"])])
     layers = {row["layer"]: {name: _numbers(row[name]) for name in ("shift", "shift_cosine")} for row in rows}
-    columns = {name: _numbers(values) for name, values in run["looks"].items()}
+    columns = {name: _numbers(values) for name, values in run["snapshots"].items()}
     lengths = {len(values) for values in columns.values()}
     if len(lengths) != 1 or any(len(column) not in lengths for own in layers.values() for column in own.values()):
         raise ValueError(f"the columns of {label} have unequal lengths")
-    settings = run["settings"] | {"seconds": run["seconds"], "seconds looking": run["seconds_looking"]}
+    settings = run["settings"] | {"seconds": run["seconds"], "seconds measuring": run["seconds_measuring"]}
     return Course(
         label,
         columns,
