@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from normscope.loss_kinds.kinds import softmax
+
 # Allowed rounding error of a gradient, in units of the last place of its largest entry: log-sum-exp of 50,000 classes
 # has 40.
 _ROUNDING = 64
@@ -38,18 +40,6 @@ class Points:
         """Whether <g(z) - g(z_0), z - z_0> >= 0 at every chosen point, as for a convex loss."""
         turns = [(g - self.g[0]) * (z - self.z[0]) for z, g in zip(self.z[1:-1], self.g[1:-1], strict=True)]
         return all(bool((t.sum(1) >= -self.tolerance * t.abs().sum(1).amax()).all()) for t in turns)
-
-
-def softmax(z: Tensor, live: Tensor) -> Tensor:
-    """The softmax over the classes that the loss reads; the sigmoid if there is only one class."""
-    if z.shape[1] == 1:
-        return z.sigmoid()
-    return z.masked_fill(~live, -torch.inf).softmax(1).nan_to_num(0.0)
-
-
-def itself(z: Tensor, live: Tensor) -> Tensor:
-    """The outputs themselves: phi of a squared error."""
-    return z
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ A loss inside the model cannot be called at other outputs. So there is one point
 import torch
 from torch import Tensor
 
-from normscope.loss_kinds.kinds import CROSS_ENTROPY, OTHER, SQUARED, LossKind
+from normscope.loss_kinds.kinds import CROSS_ENTROPY, KINDS, OTHER, LossKind
 
 _TOLERANCE = 1e-3
 _NO_OUTPUTS = "the model or forward= gives the loss, and no predictions to find its kind by"
@@ -43,9 +43,8 @@ def kind_inside(loss: Tensor, z: Tensor | None) -> LossKind:
         return LossKind(OTHER, _UNLIKE)
     if any(_is_softmax(pairs, outputs, axis) for axis in dict.fromkeys((-1, 1 if z.ndim > 1 else -1))):
         return LossKind(CROSS_ENTROPY)
-    p = outputs.sigmoid()
-    for name, diagonal in ((CROSS_ENTROPY, p * (1 - p)), (SQUARED, torch.ones_like(p))):
-        if _is_diagonal(pairs, diagonal) and not slope[pairs[0][1] == 0].any():
+    for name, facts in KINDS.items():
+        if _is_diagonal(pairs, facts.slope(outputs)) and not slope[pairs[0][1] == 0].any():
             return LossKind(name)
     return LossKind(OTHER, _UNLIKE)
 

@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from normscope.isolation.generators import Generators
-from normscope.loss_kinds.canonical_fit import Points, fit, itself, softmax
+from normscope.loss_kinds.canonical_fit import Points, fit
 from normscope.loss_kinds.gradients import Layout, Probed, Undecided, along, layouts
-from normscope.loss_kinds.kinds import CROSS_ENTROPY, FLAT, OTHER, SQUARED, LossKind, kind_by_name
+from normscope.loss_kinds.kinds import CROSS_ENTROPY, FLAT, KINDS, OTHER, LossKind, kind_by_name, softmax
 from normscope.loss_kinds.temperature import inverse_temperature
 
 # Tolerance relative to the change of a gradient; the second one if autocast rounds products to half precision.
@@ -167,12 +167,14 @@ def _at(probed: Probed, spread: float, tolerance: float) -> LossKind | None:
     convex, reason = True, _UNLIKE
     for layout in layouts(z.shape, coupled):
         points = _points(probed, layout, z, slope, spread, tolerance)
-        for name, phi in ((CROSS_ENTROPY, softmax), (SQUARED, itself))[: 1 + (layout.classes == 1)]:
-            fitted = fit(points, phi)
+        for name, facts in KINDS.items():
+            if not facts.couples and layout.classes > 1:
+                continue
+            fitted = fit(points, facts.phi)
             if fitted.chosen and fitted.real and fitted.resolved:
                 return LossKind(name)
             if fitted.chosen and fitted.resolved:
-                reason = f"its gradient is that of {_NAMES[name]} at outputs of moderate size, and not at this batch's"
+                reason = f"its gradient is that of {facts.words} at outputs of moderate size, and not at this batch's"
             if not fitted.resolved:
                 return None
         if probed.anywhere and _is_scaled_entropy(probed, layout, entry, tolerance):
@@ -196,6 +198,3 @@ def _points(probed: Probed, layout: Layout, z: Tensor, slope: Tensor, spread: fl
     slopes = [slope, *(probed.gradient(t) for t in outputs[1:])]
     entry = int(slope.abs().argmax())
     return Points([layout.sample(t, entry) for t in outputs], [layout.sample(g, entry) for g in slopes], tolerance)
-
-
-_NAMES = {SQUARED: "squared error", CROSS_ENTROPY: "cross-entropy"}

@@ -1,25 +1,83 @@
-"""The kinds of loss that recommendations and verdicts distinguish, and the losses known by name."""
+"""The kinds of loss: one entry of `KINDS` each, with known functions, gradient, and meaning for training.
+
+A new kind of loss is a new entry here. Its share of the critical rate, once it has been measured, is a row in
+`stability/first_guess.py`; without one, no learning rate to start with is named.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normscope import losses
 
 SQUARED, CROSS_ENTROPY, OTHER = "squared", "cross_entropy", "other"
-_SQUARED = (losses.half_mse, losses.half_sse, losses.mse, F.mse_loss)
-_ENTROPIES = (F.cross_entropy, F.binary_cross_entropy_with_logits)
+# What a learning rate beyond the limit of the local quadratic means for training with a loss of this kind.
+DIVERGES, SURVIVES, UNCERTAIN = "diverges", "survives", "uncertain"
+
+
+class Facts(NamedTuple):
+    """What is known of one kind of loss.
+
+    Args:
+        words: its name in a sentence.
+        known: its modules of torch, and its functions of torch and normscope.
+        phi: its gradient by the outputs z is w (phi(z, live) - q), of shape (rows, classes, columns).
+        couples: whether phi joins the outputs of one row, as a softmax does.
+        slope: the derivative of phi where each output stands alone.
+        beyond: DIVERGES or SURVIVES.
+    """
+
+    words: str
+    known: tuple[Callable[..., Any], ...]
+    phi: Callable[[Tensor, Tensor], Tensor]
+    couples: bool
+    slope: Callable[[Tensor], Tensor]
+    beyond: str
+
+
+def softmax(z: Tensor, live: Tensor) -> Tensor:
+    """The softmax over the classes that the loss reads; the sigmoid if there is only one class."""
+    if z.shape[1] == 1:
+        return z.sigmoid()
+    return z.masked_fill(~live, -torch.inf).softmax(1).nan_to_num(0.0)
+
+
+def _sigmoid_slope(z: Tensor) -> Tensor:
+    p = z.sigmoid()
+    return p * (1 - p)
+
+
+# In the order in which they are tried.
+KINDS = {
+    CROSS_ENTROPY: Facts(
+        "cross-entropy",
+        (nn.CrossEntropyLoss, nn.BCEWithLogitsLoss, F.cross_entropy, F.binary_cross_entropy_with_logits),
+        softmax,
+        True,
+        _sigmoid_slope,
+        SURVIVES,
+    ),
+    SQUARED: Facts(
+        "squared error",
+        (nn.MSELoss, F.mse_loss, losses.half_mse, losses.half_sse, losses.mse),
+        lambda z, live: z,
+        False,
+        torch.ones_like,
+        DIVERGES,
+    ),
+}
 
 
 @dataclass(frozen=True)
 class LossKind:
     """The kind of a loss.
 
-    name: "squared", "cross_entropy" or "other". why: the reason for "other". convex: whether the gradients at the
-    chosen points are those of a function that can be convex in the outputs.
+    name: a key of `KINDS`, or "other". why: the reason for "other". convex: whether the gradients at the chosen points
+    are those of a function that can be convex in the outputs.
     """
 
     name: str
@@ -37,8 +95,15 @@ def kind_by_name(loss_fn: Callable[..., Any] | None) -> str:
         >>> kind_by_name(F.cross_entropy), kind_by_name(nn.MSELoss()), kind_by_name(F.nll_loss)
         ('cross_entropy', 'squared', '')
     """
-    if type(loss_fn) is nn.MSELoss or any(loss_fn is known for known in _SQUARED):
-        return SQUARED
-    if type(loss_fn) in (nn.CrossEntropyLoss, nn.BCEWithLogitsLoss) or any(loss_fn is known for known in _ENTROPIES):
-        return CROSS_ENTROPY
-    return ""
+    given = type(loss_fn) if isinstance(loss_fn, nn.Module) else loss_fn
+    return next((name for name, facts in KINDS.items() if any(given is known for known in facts.known)), "")
+
+
+def beyond_limit(loss_kind: str) -> str:
+    """What a rate beyond the limit of the local quadratic means: DIVERGES, SURVIVES or UNCERTAIN.
+
+    Example:
+        >>> beyond_limit(SQUARED), beyond_limit(OTHER)
+        ('diverges', 'uncertain')
+    """
+    return KINDS[loss_kind].beyond if loss_kind in KINDS else UNCERTAIN

@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 
-from normscope.loss_kinds import CROSS_ENTROPY, SQUARED, LossKind
+from normscope.loss_kinds import CROSS_ENTROPY, DIVERGES, KINDS, SQUARED, LossKind, beyond_limit
 
 OF_CRITICAL_RATE = {SQUARED: 0.8, CROSS_ENTROPY: 0.1}
 OF_ETA_STAR = 0.5
@@ -175,7 +175,7 @@ def advice_from_measurement(
     of = f"the critical rate {critical:.2g}" if low == high else "the critical rate of each batch"
     half = rate != rate_from_critical_rate(critical, loss_kind)
     what = f"half of eta*, below {of}" if half else f"{OF_CRITICAL_RATE[loss_kind]:g} times {of}"
-    tested = _tested(f"{_NAMES[loss_kind]}, {descent}", *COST[loss_kind, descent])
+    tested = _tested(f"{KINDS[loss_kind].words}, {descent}", *COST[loss_kind, descent])
     named = in_digits(low, high)
     return f"To start training with: {named}, {what}. {tested}{beyond(rate, eta_star, loss_kind)}"
 
@@ -198,7 +198,7 @@ def beyond(rate: float, eta_star: float, loss_kind: str) -> str:
         >>> beyond(0.1, 0.2, SQUARED), beyond(0.3, 0.2, SQUARED)[:24], beyond(0.3, 0.2, CROSS_ENTROPY)
         ('', ' This rate is beyond eta', '')
     """
-    return _BEYOND if loss_kind == SQUARED and rate > eta_star else ""
+    return _BEYOND if beyond_limit(loss_kind) == DIVERGES and rate > eta_star else ""
 
 
 def advice_from_theory(eta_star: float, loss_kind: str) -> str:
@@ -206,7 +206,7 @@ def advice_from_theory(eta_star: float, loss_kind: str) -> str:
     rate = rate_from_theory(eta_star)
     if math.isnan(rate):
         return ""
-    tested = _tested(_NAMES[loss_kind], *COST_OF_THEORY[loss_kind])
+    tested = _tested(KINDS[loss_kind].words, *COST_OF_THEORY[loss_kind])
     return f"To start training with: {in_digits(rate, rate)}, half of eta*. {tested}"
 
 
@@ -225,9 +225,6 @@ def first_guess_sentence(least: float, most: float | None = None) -> str:
         (' To start training with: 0.04.', ' To start training with: 0.04 to 0.1.', '')
     """
     return "" if math.isnan(least) else f" To start training with: {in_digits(least, least if most is None else most)}."
-
-
-_NAMES = {SQUARED: "squared error", CROSS_ENTROPY: "cross-entropy"}
 
 
 def _share(rate: float, share: float) -> float:

@@ -2,7 +2,7 @@
 
 import math
 
-from normscope.loss_kinds import CROSS_ENTROPY, SQUARED
+from normscope.loss_kinds import DIVERGES, SURVIVES, beyond_limit
 from normscope.stability.verdict import NOT_A_LIMIT, Verdict
 
 
@@ -38,10 +38,11 @@ def stability_verdict(
     if math.isinf(eta_star):
         text = "The local quadratic limits no learning rate: its largest eigenvalue is not positive."
         good = None
-    if loss_kind == CROSS_ENTROPY:
+    beyond = beyond_limit(loss_kind)
+    if beyond == SURVIVES:
         text += " " + NOT_A_LIMIT
         good = good if below else None
-    elif not below and loss_kind == SQUARED:
+    elif not below and beyond == DIVERGES:
         text += " Expect the loss to rise along the top eigenvector; the network may adapt later."
     elif not below:
         text += " Training may survive this, depending on the loss; near a minimum it does not."

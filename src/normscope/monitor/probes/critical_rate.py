@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 
 from normscope.choices import check_choice
-from normscope.loss_kinds import CROSS_ENTROPY, SQUARED
+from normscope.loss_kinds import DIVERGES, SURVIVES, UNCERTAIN, beyond_limit
 from normscope.monitor.snapshot import UPDATES, Snapshot
 from normscope.stability.critical_rate import CrossingSearch
 from normscope.stability.verdict import NOT_A_LIMIT, Verdict
@@ -75,12 +75,13 @@ class CriticalRate:
         good: bool | None = lowers
         if not lowers:
             text += {
-                SQUARED: " The learning rate is beyond what the curvature along the update allows."
+                DIVERGES: " The learning rate is beyond what the curvature along the update allows."
                 if self.step
                 else " The update points uphill on this batch, or is far beyond what the curvature along it allows.",
-                CROSS_ENTROPY: " " + NOT_A_LIMIT,
-            }.get(loss_kind, " A single such step means little; whether training survives many depends on the loss.")
-            good = False if loss_kind == SQUARED else None
+                SURVIVES: " " + NOT_A_LIMIT,
+                UNCERTAIN: " A single such step means little; whether training survives many depends on the loss.",
+            }[beyond_limit(loss_kind)]
+            good = False if beyond_limit(loss_kind) == DIVERGES else None
         return [Verdict("critical rate", good, text, formula, _SOURCE)]
 
 

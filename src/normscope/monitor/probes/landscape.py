@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normscope.loss_kinds import CROSS_ENTROPY, SQUARED
+from normscope.loss_kinds import DIVERGES, SURVIVES, UNCERTAIN, beyond_limit
 from normscope.monitor.snapshot import Snapshot, flat, inner, length
 from normscope.stability.verdict import NOT_A_LIMIT, Verdict
 
@@ -95,12 +95,11 @@ class Landscape:
         text = f"A plain gradient step of {c * self.lr:.3g} takes this batch's loss from {self.loss:.4g} to {loss:.4g}."
         if not falls:
             text += {
-                SQUARED: " It overshoots: the learning rate is beyond what the curvature along the gradient allows.",
-                CROSS_ENTROPY: " " + NOT_A_LIMIT,
-            }.get(
-                loss_kind, " Whether training survives that depends on the loss; check whether the loss keeps rising."
-            )
-        good = True if falls else (False if loss_kind == SQUARED else None)
+                DIVERGES: " It overshoots: the learning rate is beyond what the curvature along the gradient allows.",
+                SURVIVES: " " + NOT_A_LIMIT,
+                UNCERTAIN: " Whether training survives that depends on the loss; check whether the loss keeps rising.",
+            }[beyond_limit(loss_kind)]
+        good = True if falls else (False if beyond_limit(loss_kind) == DIVERGES else None)
         return [Verdict("step", good, text, _STEP, _SOURCE), _turned(cosine), self._spike()]
 
     def _spike(self) -> Verdict:
