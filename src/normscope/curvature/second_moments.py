@@ -11,7 +11,8 @@ import torch
 
 from normscope.curvature.session import Session
 from normscope.isolation.flat_vectors import split
-from normscope.stability.optimizer_limits import SecondMoments, adds_decay, fresh
+from normscope.stability.optimizer_limits import SecondMoments
+from normscope.stability.optimizer_rules import adds_decay, fresh
 
 # More batches would change v by a few percent, and cost a gradient each.
 MOST = 5

@@ -1,39 +1,12 @@
-r"""The largest stable learning rate of an optimizer on a quadratic, from its largest eigenvalue.
+r"""The largest stable learning rate of an optimizer on a quadratic: eta* = factor / (top eigenvalue).
 
-    gradient descent, momentum mu, dampening tau     eta* = 2 (1 + mu) / ((1 - tau) lambda)
-    Nesterov's momentum                              eta* = 2 (1 + mu) / ((1 + 2 mu) lambda)
-    Adam, AdamW (beta_1)                             eta* = 2 (1 + beta_1) / ((1 - beta_1) lambda_P)
-    NAdam (beta_1, mu and mu' of its schedule)       eta* = 2 (1 + b) / (((1 - mu) (1 + b) + mu' (1 - b)) lambda_P)
-    RMSprop (momentum mu)                            eta* = 2 (1 + mu) / lambda_P
-    Adagrad (after t steps)                          eta* = 2 (1 + t lr_decay) / lambda_P
-
-lambda is the top eigenvalue of H + R, with R the diagonal of the weight decay that the optimizer adds to the gradient.
-lambda_P is that of P^-1/2 (H + R) P^-1/2, with the optimizer's own diagonal P = sqrt(v_hat) + eps held constant.
-
-**Decoupled weight decay** D (AdamW) is not divided by P and skips the average of the gradients. With x_t = (-1)^t x in
-
-    x_{t+1} = (1 - eta D) x_t + b (x_t - (1 - eta D) x_{t-1}) - eta (1 - b) M x_t,     M = P^-1/2 H P^-1/2,  b = beta_1
-
-one finds (1 + b) (2 - eta D) x = eta (1 - b) M x, so lambda_P is that of M + D (1 + b) / (1 - b). M and D need not
-commute: for a root z of this recursion with vector x, z^2 - p z + q = 0 with real p, q (forms of symmetric matrices),
-and |p| < 1 + q is eta < eta*.
-
-**NAdam** steps by (1 - mu) g + mu' m, with m the average of the gradients. x_t = (-1)^t x gives
-m = (1 - b) / (1 + b) g, from which the rule follows. Decoupled decay stands beside M as above, as D / kappa with
-kappa = 2 / factor. NAdam's mu and mu', equal to beta_1 (1 - 0.96^(psi t) / 2) at steps t and t + 1, are held constant
-as P is.
-
-**Adagrad's** sum grows with every step, and its eta* with it: eta* is that of the next step.
+The factor, and what the matrix is divided by, are those of the optimizer's rule (`optimizer_rules.py`).
 
 **Learning rates that differ between groups** are a diagonal too: eta* is that of the largest rate, with the others in
 proportion, and P is divided by their share of it.
 
 Beyond eta* the iteration grows along the top eigenvector. A parameter that the optimizer has never had a gradient of
 does not move, and has no part in the limit.
-
-Sources: Wei et al. 2019, Eq. (7) for momentum. The others follow from the same two-term recursion
-x_{t+1} = (1 + a) x_t - a x_{t-1} - eta (...), whose characteristic root passes -1 at eta* (checked by running it). For
-Adam this is arXiv 2207.14484.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normscope.stability.optimizer_rules import RULES, divides, momentum_rule, second_moment
+
 Product = Callable[[Tensor], Tensor]
-_KNOWN = tuple(getattr(torch.optim, name) for name in ("SGD", "Adam", "AdamW", "NAdam", "RMSprop", "Adagrad"))
 
 
 @dataclass(frozen=True)
@@ -71,6 +45,15 @@ class SecondMoments:
     square: Mapping[int, Tensor]
     batches: int
 
+    def of(self, i: int, state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor | None:
+        """The second moment of parameter number i after a first step; None where the loss has no gradient of it."""
+        second = self.square.get(i)
+        if second is None or not second.any():
+            return None
+        if "sum" in state:
+            second = second + state["sum"]
+        return (second - self.mean[i].square()).clamp_min(0) if group.get("centered") else second
+
 
 def momentum_limit(momentum: float = 0.0, *, nesterov: bool = False, dampening: float = 0.0) -> Limit:
     """The limit of gradient descent with momentum.
@@ -79,16 +62,8 @@ def momentum_limit(momentum: float = 0.0, *, nesterov: bool = False, dampening: 
         >>> momentum_limit(0.9).factor
         3.8
     """
-    if not 0 <= momentum < 1:
-        raise ValueError(f"momentum is at least 0 and less than 1; got {momentum}.")
-    if not dampening < 1:
-        raise ValueError(f"dampening is less than 1, or no gradient gets into the momentum; got {dampening}.")
-    if momentum == 0:
-        dampening = 0.0  # torch's SGD has no use for it without momentum
-    if nesterov:
-        return Limit(2 * (1 + momentum) / (1 + 2 * momentum), "eta* = 2 (1 + mu) / ((1 + 2 mu) lambda)")
-    rule = "eta* = 2 (1 + mu) / lambda" if not dampening else "eta* = 2 (1 + mu) / ((1 - dampening) lambda)"
-    return Limit(2 * (1 + momentum) / (1 - dampening), rule)
+    rule = momentum_rule(momentum, nesterov, dampening)
+    return Limit(rule.factor, rule.formula)
 
 
 def optimizer_limit(
@@ -101,22 +76,22 @@ def optimizer_limit(
 
     moments: second moments for an optimizer that has made no step (`curvature/second_moments.py`).
     """
-    kind = type(optimizer)
     wanted = {id(parameters[i]) for i in (range(len(parameters)) if chosen is None else chosen)}
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"] if id(p) in wanted}
     used = [group for group in optimizer.param_groups if any(id(p) in wanted for p in group["params"])]
-    if kind not in _KNOWN:
-        names = ", ".join(known.__name__ for known in _KNOWN)
+    name = type(optimizer).__name__
+    if type(optimizer) not in RULES:
+        names = ", ".join(known.__name__ for known in RULES)
         raise ValueError(
-            f"No stability bound is known here for {kind.__name__}; there is one for {names}. For another leave "
+            f"No stability bound is known here for {name}; there is one for {names}. For another leave "
             "optimizer= out, and momentum= gives gradient descent's."
         )
     if any(group["maximize"] for group in used):
         raise ValueError(
-            f"This {kind.__name__} maximizes, so the curvature that limits it is that of the negative loss. Measure "
+            f"This {name} maximizes, so the curvature that limits it is that of the negative loss. Measure "
             "-loss with an optimizer that has maximize=False."
         )
-    factor, rule, decoupled = _rule(optimizer, kind, used)
+    factor, formula, decoupled = RULES[type(optimizer)](optimizer, used)
     own = [groups.get(id(p)) for p in parameters]
     rates = [0.0 if group is None else float(group["lr"]) for group in own]
     largest = max(rates)
@@ -124,76 +99,19 @@ def optimizer_limit(
         0.0 if group is None else rate / largest if largest else 1.0 for group, rate in zip(own, rates, strict=True)
     ]
     inverse: list[Tensor] | None = None
-    if kind is not torch.optim.SGD:
+    if divides(optimizer):
         inverse = [s * m for s, m in zip(shares, _inverses(optimizer, parameters, own, moments), strict=True)]
     elif {share for group, share in zip(own, shares, strict=True) if group is not None} != {1.0}:
         inverse = [torch.tensor(share) for share in shares]
     if len(set(rates) - {0.0}) > 1:
-        rule += ", of the largest learning rate with the others in proportion"
+        formula += ", of the largest learning rate with the others in proportion"
     idle = tuple(i for i, m in enumerate(inverse or []) if not m.any())
     decays = [0.0 if group is None else float(group["weight_decay"]) for group in own]
     if decoupled is not None:
         decays = [0.0 if i in idle else decoupled * shares[i] * decay for i, decay in enumerate(decays)]
     added = tuple(torch.tensor(d, dtype=torch.float64) for d in decays) if any(decays) else None
     ridge, decay = (added, None) if decoupled is None else (None, added)
-    return Limit(factor, rule, None if inverse is None else tuple(inverse), ridge, decay, idle)
-
-
-def _rule(
-    optimizer: torch.optim.Optimizer, kind: type, groups: Sequence[dict[str, Any]]
-) -> tuple[float, str, float | None]:
-    """The factor, the formula, and the multiplier of decoupled weight decay (None for coupled decay)."""
-    if kind is torch.optim.SGD:
-        momentum, nesterov, dampening = _one({(g["momentum"], g["nesterov"], g["dampening"]) for g in groups}, kind)
-        limit = momentum_limit(momentum, nesterov=nesterov, dampening=dampening)
-        return limit.factor, limit.rule, None
-    if kind is torch.optim.RMSprop:
-        (momentum,) = _one({(g["momentum"],) for g in groups}, kind)
-        return 2 * (1 + momentum), "eta* = 2 (1 + mu) / lambda_P, P = sqrt(v) + eps held constant", None
-    steps = _steps(optimizer, groups)
-    if kind is torch.optim.Adagrad:
-        (decay,) = _one({(g["lr_decay"],) for g in groups}, kind)
-        rule = "eta* = 2 / lambda_P, P = sqrt(sum) + eps held constant"
-        return 2 * (1 + decay * steps), rule if not decay else rule.replace("2 /", "2 (1 + t lr_decay) /"), None
-    settings = {(g["betas"][0], g.get("decoupled_weight_decay", kind is torch.optim.AdamW)) for g in groups}
-    beta, decoupled = _one(settings, kind)
-    if kind is torch.optim.NAdam:
-        (psi,) = _one({(g["momentum_decay"],) for g in groups}, kind)
-        now, following = (beta * (1 - 0.5 * 0.96 ** (psi * t)) for t in (steps + 1, steps + 2))
-        share = (1 - now) + following * (1 - beta) / (1 + beta)
-        rule = "eta* = 2 (1 + b) / (((1 - mu) (1 + b) + mu' (1 - b)) lambda_P), b = beta_1, "
-        return 2 / share, rule + "P = sqrt(v_hat) + eps held constant", 1 / share if decoupled else None
-    rule = "eta* = 2 (1 + beta_1) / ((1 - beta_1) lambda_P), P = sqrt(v_hat) + eps held constant"
-    beside = (1 + beta) / (1 - beta) if decoupled or kind is torch.optim.AdamW else None
-    return 2 * (1 + beta) / (1 - beta), rule, beside
-
-
-def _steps(optimizer: torch.optim.Optimizer, groups: Sequence[dict[str, Any]]) -> float:
-    """The number of steps made so far: the most of any parameter."""
-    states = [optimizer.state.get(p, {}) for group in groups for p in group["params"]]
-    return max((float(state["step"]) for state in states if "step" in state), default=0.0)
-
-
-def _one(settings: set[Any], kind: type) -> Any:
-    if len(settings) > 1:
-        raise ValueError(f"The parameter groups of this {kind.__name__} differ in their settings; no one bound holds.")
-    return settings.pop()
-
-
-def fresh(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> bool:
-    """Whether the optimizer divides by second moments and has had no gradient of any of these parameters yet."""
-    if type(optimizer) not in _KNOWN or type(optimizer) is torch.optim.SGD:
-        return False
-    states = [optimizer.state.get(p, {}) for p in parameters]
-    # An Adagrad's sum is there from the start.
-    return not any(float(state.get("step", 0.0)) for state in states)
-
-
-def adds_decay(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> float:
-    """The weight decay that the optimizer adds to the gradient of this parameter, and so to its second moment."""
-    group = next(g for g in optimizer.param_groups if any(p is parameter for p in g["params"]))
-    decoupled = group.get("decoupled_weight_decay", type(optimizer) is torch.optim.AdamW)
-    return 0.0 if decoupled else float(group["weight_decay"])
+    return Limit(factor, formula, None if inverse is None else tuple(inverse), ridge, decay, idle)
 
 
 def _inverses(
@@ -205,39 +123,16 @@ def _inverses(
     """The diagonal of P^-1 for each parameter; zero where the optimizer has had no gradient of it, ever."""
     inverses = []
     for i, (parameter, group) in enumerate(zip(parameters, groups, strict=True)):
-        second = None if group is None else _second(optimizer, parameter, i, group, moments)
+        second = None
+        if group is not None:
+            state = optimizer.state.get(parameter, {})
+            second = second_moment(state, group) if moments is None else moments.of(i, state, group)
         inverses.append(torch.zeros(()) if group is None or second is None else 1 / (second.sqrt() + group["eps"]))
     if not any(inverse.any() for inverse in inverses):
         raise ValueError(
             f"{type(optimizer).__name__} has no second moments yet: its preconditioner exists after the first step."
         )
     return inverses
-
-
-def _second(
-    optimizer: torch.optim.Optimizer,
-    parameter: nn.Parameter,
-    i: int,
-    group: dict[str, Any],
-    moments: SecondMoments | None,
-) -> Tensor | None:
-    """The second moment that the optimizer takes the root of; None where it does not move the parameter."""
-    state = optimizer.state.get(parameter, {})
-    if moments is not None:
-        second = moments.square.get(i)
-        if second is None or not second.any():
-            return None
-        if "sum" in state:
-            second = second + state["sum"]
-        return (second - moments.mean[i].square()).clamp_min(0) if group.get("centered") else second
-    if "sum" in state:
-        return None if not float(state["step"]) else state["sum"]
-    second = state.get("max_exp_avg_sq", state.get("exp_avg_sq", state.get("square_avg")))
-    if second is None:
-        return None
-    if "betas" in group:
-        second = second / (1 - group["betas"][1] ** float(state["step"]))
-    return (second - state["grad_avg"].square()).clamp_min(0) if group.get("centered") else second
 
 
 def preconditioned(

@@ -1,0 +1,163 @@
+r"""The stability rule of each optimizer on a quadratic: one function for each, registered by `@rule_for`.
+
+    gradient descent, momentum mu, dampening tau     eta* = 2 (1 + mu) / ((1 - tau) lambda)
+    Nesterov's momentum                              eta* = 2 (1 + mu) / ((1 + 2 mu) lambda)
+    Adam, AdamW (beta_1)                             eta* = 2 (1 + beta_1) / ((1 - beta_1) lambda_P)
+    NAdam (beta_1, mu and mu' of its schedule)       eta* = 2 (1 + b) / (((1 - mu) (1 + b) + mu' (1 - b)) lambda_P)
+    RMSprop (momentum mu)                            eta* = 2 (1 + mu) / lambda_P
+    Adagrad (after t steps)                          eta* = 2 (1 + t lr_decay) / lambda_P
+
+lambda is the top eigenvalue of H + R, with R the diagonal of the weight decay that the optimizer adds to the gradient.
+lambda_P is that of P^-1/2 (H + R) P^-1/2, with the optimizer's own diagonal P = sqrt(v_hat) + eps held constant.
+
+**Decoupled weight decay** D (AdamW) is not divided by P and skips the average of the gradients. With x_t = (-1)^t x in
+
+    x_{t+1} = (1 - eta D) x_t + b (x_t - (1 - eta D) x_{t-1}) - eta (1 - b) M x_t,     M = P^-1/2 H P^-1/2,  b = beta_1
+
+one finds (1 + b) (2 - eta D) x = eta (1 - b) M x, so lambda_P is that of M + D (1 + b) / (1 - b). M and D need not
+commute: for a root z of this recursion with vector x, z^2 - p z + q = 0 with real p, q (forms of symmetric matrices),
+and |p| < 1 + q is eta < eta*.
+
+**NAdam** steps by (1 - mu) g + mu' m, with m the average of the gradients. x_t = (-1)^t x gives
+m = (1 - b) / (1 + b) g, from which the rule follows. Decoupled decay stands beside M as above, as D / kappa with
+kappa = 2 / factor. NAdam's mu and mu', equal to beta_1 (1 - 0.96^(psi t) / 2) at steps t and t + 1, are held constant
+as P is.
+
+**Adagrad's** sum grows with every step, and its eta* with it: eta* is that of the next step.
+
+To add an optimizer, write its function here. `second_moment` finds what its P is made of by the names in its state.
+
+Sources: Wei et al. 2019, Eq. (7) for momentum. The others follow from the same two-term recursion
+x_{t+1} = (1 + a) x_t - a x_{t-1} - eta (...), whose characteristic root passes -1 at eta* (checked by running it). For
+Adam this is arXiv 2207.14484.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+Groups = Sequence[Mapping[str, Any]]
+
+
+class OptimizerRule(NamedTuple):
+    """eta* = factor / lambda, and its formula. decoupled: multiplies decoupled weight decay; None for coupled decay."""
+
+    factor: float
+    formula: str
+    decoupled: float | None = None
+
+
+# By class of optimizer: its rule, as a function of the optimizer and its parameter groups in question.
+RULES: dict[type, Callable[[torch.optim.Optimizer, Groups], OptimizerRule]] = {}
+
+
+def rule_for(*classes: type) -> Callable[[Any], Any]:
+    """Register a function (optimizer, groups) -> OptimizerRule for these classes of optimizers."""
+
+    def register(function: Any) -> Any:
+        RULES.update(dict.fromkeys(classes, function))
+        return function
+
+    return register
+
+
+@rule_for(torch.optim.SGD)
+def _sgd(optimizer: torch.optim.Optimizer, groups: Groups) -> OptimizerRule:
+    return momentum_rule(*_shared(groups, lambda g: (g["momentum"], g["nesterov"], g["dampening"]), optimizer))
+
+
+def momentum_rule(momentum: float, nesterov: bool, dampening: float) -> OptimizerRule:
+    """The rule of gradient descent with momentum."""
+    if not 0 <= momentum < 1:
+        raise ValueError(f"momentum is at least 0 and less than 1; got {momentum}.")
+    if not dampening < 1:
+        raise ValueError(f"dampening is less than 1, or no gradient gets into the momentum; got {dampening}.")
+    if momentum == 0:
+        dampening = 0.0  # torch's SGD has no use for it without momentum
+    if nesterov:
+        return OptimizerRule(2 * (1 + momentum) / (1 + 2 * momentum), "eta* = 2 (1 + mu) / ((1 + 2 mu) lambda)")
+    formula = "eta* = 2 (1 + mu) / lambda" if not dampening else "eta* = 2 (1 + mu) / ((1 - dampening) lambda)"
+    return OptimizerRule(2 * (1 + momentum) / (1 - dampening), formula)
+
+
+@rule_for(torch.optim.RMSprop)
+def _rmsprop(optimizer: torch.optim.Optimizer, groups: Groups) -> OptimizerRule:
+    momentum = _shared(groups, lambda g: g["momentum"], optimizer)
+    return OptimizerRule(2 * (1 + momentum), "eta* = 2 (1 + mu) / lambda_P, P = sqrt(v) + eps held constant")
+
+
+@rule_for(torch.optim.Adagrad)
+def _adagrad(optimizer: torch.optim.Optimizer, groups: Groups) -> OptimizerRule:
+    decay = _shared(groups, lambda g: g["lr_decay"], optimizer)
+    numerator = "2 (1 + t lr_decay)" if decay else "2"
+    formula = f"eta* = {numerator} / lambda_P, P = sqrt(sum) + eps held constant"
+    return OptimizerRule(2 * (1 + decay * _steps(optimizer, groups)), formula)
+
+
+@rule_for(torch.optim.Adam, torch.optim.AdamW)
+def _adam(optimizer: torch.optim.Optimizer, groups: Groups) -> OptimizerRule:
+    beta, decoupled = _shared(groups, lambda g: (g["betas"][0], _decouples(optimizer, g)), optimizer)
+    formula = "eta* = 2 (1 + beta_1) / ((1 - beta_1) lambda_P), P = sqrt(v_hat) + eps held constant"
+    return OptimizerRule(2 * (1 + beta) / (1 - beta), formula, (1 + beta) / (1 - beta) if decoupled else None)
+
+
+@rule_for(torch.optim.NAdam)
+def _nadam(optimizer: torch.optim.Optimizer, groups: Groups) -> OptimizerRule:
+    settings = _shared(groups, lambda g: (g["betas"][0], _decouples(optimizer, g), g["momentum_decay"]), optimizer)
+    (beta, decoupled, psi), steps = settings, _steps(optimizer, groups)
+    now, following = (beta * (1 - 0.5 * 0.96 ** (psi * t)) for t in (steps + 1, steps + 2))
+    share = (1 - now) + following * (1 - beta) / (1 + beta)
+    formula = "eta* = 2 (1 + b) / (((1 - mu) (1 + b) + mu' (1 - b)) lambda_P), b = beta_1, "
+    formula += "P = sqrt(v_hat) + eps held constant"
+    return OptimizerRule(2 / share, formula, 1 / share if decoupled else None)
+
+
+def _shared(groups: Groups, settings: Callable[[Mapping[str, Any]], Any], optimizer: torch.optim.Optimizer) -> Any:
+    """The settings that all groups share."""
+    different = {settings(group) for group in groups}
+    if len(different) > 1:
+        name = type(optimizer).__name__
+        raise ValueError(f"The parameter groups of this {name} differ in their settings; no one bound holds.")
+    return different.pop()
+
+
+def _steps(optimizer: torch.optim.Optimizer, groups: Groups) -> float:
+    """The number of steps made so far: the most of any parameter."""
+    states = [optimizer.state.get(p, {}) for group in groups for p in group["params"]]
+    return max((float(state["step"]) for state in states if "step" in state), default=0.0)
+
+
+def _decouples(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> bool:
+    return type(optimizer) is torch.optim.AdamW or group.get("decoupled_weight_decay", False)
+
+
+def divides(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the optimizer divides the gradient by the root of second moments."""
+    return type(optimizer) in RULES and type(optimizer) is not torch.optim.SGD
+
+
+def fresh(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> bool:
+    """Whether the optimizer divides by second moments and has had no gradient of any of these parameters yet."""
+    # An Adagrad's sum is there from the start.
+    states = [optimizer.state.get(p, {}) for p in parameters]
+    return divides(optimizer) and not any(float(state.get("step", 0.0)) for state in states)
+
+
+def adds_decay(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> float:
+    """The weight decay that the optimizer adds to the gradient of this parameter, and so to its second moment."""
+    group = next(g for g in optimizer.param_groups if any(p is parameter for p in g["params"]))
+    return 0.0 if _decouples(optimizer, group) else float(group["weight_decay"])
+
+
+def second_moment(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor | None:
+    """The second moment that the optimizer takes the root of; None where it has had no gradient of the parameter."""
+    if "sum" in state:
+        return state["sum"] if float(state["step"]) else None
+    second: Tensor | None = state.get("max_exp_avg_sq", state.get("exp_avg_sq", state.get("square_avg")))
+    if second is None:
+        return None
+    if "betas" in group:
+        second = second / (1 - group["betas"][1] ** float(state["step"]))
+    return (second - state["grad_avg"].square()).clamp_min(0) if group.get("centered") else second
