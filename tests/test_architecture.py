@@ -13,7 +13,7 @@ SOURCE = ROOT / "src" / "normscope"
 # A package imports itself and packages to its right; every package may import what is in OPEN, and modules of the root.
 ORDER = """
 cli report papers diagnosis comparison monitor sweeping solve bounds curvature prediction stability
-isolation norms theory
+norms isolation theory
 """.split()  # noqa: SIM905
 OPEN = {"models", "data", "loss_kinds"}
 SECTIONS = "The result's `_sections` names its section itself; `reporting.py` is to be the one file that reaches up."
@@ -26,8 +26,6 @@ EXCEPTIONS = {
     ("prediction", "report"): SECTIONS,
     ("sweeping", "report"): SECTIONS,
     ("training", "report"): SECTIONS,
-    ("norms", "isolation"): "`norms/probing.py` restores generators, isolation asks `norms/_processes.py`.",
-    ("isolation", "objective"): "`objective.py` reads batches by isolation, which calls models by `objective.py`.",
     ("report", "torch"): "The section of a whole spectrum widens its nodes into a curve by torch.",
 }
 # What a package that only reads results has no use for.

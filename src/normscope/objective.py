@@ -15,14 +15,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from normscope.isolation.batch_copies import lent_loss
-from normscope.isolation.batches import described
 from normscope.loss_mismatch import check_outputs, explaining, is_of_torch
 
+# Values that are no tensors of a batch.
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
 LABELS = ("labels", "label", "targets", "target", "y")
 LossFn = Callable[..., Any]
 Forward = Callable[[nn.Module, Any], Any]
@@ -95,10 +94,6 @@ class Objective:
                 "forward=lambda model, batch: ... that returns what loss_fn takes, or without loss_fn the loss."
             ) from error
         return loss
-
-    def lent(self, dtype: torch.dtype | None = None) -> "Objective":
-        """The objective with a loss that works on copies of its buffers and attributes."""
-        return self if self.loss_fn is None else Objective(lent_loss(self.loss_fn, dtype), self.forward)
 
     @property
     def name(self) -> str:
@@ -188,3 +183,19 @@ def _split(batch: Any) -> tuple[Any, Any]:
         *inputs, targets = batch
         return (inputs[0] if len(inputs) == 1 else tuple(inputs)), targets
     return batch, getattr(batch, "y", batch)
+
+
+def described(value: Any) -> str:
+    """A value in a few words for an error message: its type, and the shapes or names of its parts.
+
+    Example:
+        >>> described(torch.ones(2, 3))
+        'a tensor of shape (2, 3), float32'
+    """
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}, {str(value.dtype).removeprefix('torch.')}"
+    if isinstance(value, Mapping):
+        return f"{type(value).__name__} with {', '.join(list(map(str, value))[:6]) or 'nothing'}"
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)}"
+    return repr(value)[:60] if isinstance(value, PLAIN) else type(value).__name__

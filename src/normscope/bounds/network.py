@@ -11,10 +11,10 @@ from torch.utils._pytree import tree_map_only
 from normscope.bounds.layer import check
 from normscope.bounds.normalized_layer import is_batch_norm, is_linear, normalizes
 from normscope.bounds.result import Bounds
-from normscope.isolation.batches import described, read_batches
+from normscope.isolation.batches import read_batches
 from normscope.isolation.lending import untouched
 from normscope.isolation.module_calls import Answer, answering, units
-from normscope.objective import call_model
+from normscope.objective import call_model, described
 from normscope.setup import Setup, gathered
 
 # The loss, with the outputs of some layers replaced.

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from normscope.isolation.lending import untouched
+from normscope.objective import Objective
 
 _INERT = frozenset({bool, int, float, str, type(None)})
 
@@ -66,3 +67,8 @@ def lent_loss(loss_fn: Callable[..., Any], dtype: torch.dtype | None = None) -> 
             return loss_fn(*args, **kwargs)
 
     return loss
+
+
+def lent_objective(objective: Objective) -> Objective:
+    """The objective with a loss that works on copies of its buffers and attributes."""
+    return objective if objective.loss_fn is None else Objective(lent_loss(objective.loss_fn), objective.forward)

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from normscope.isolation.loaders import Stream, first_batches, to_device
+from normscope.objective import PLAIN, described
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
 MOST_BATCHES = 1000
 # Number of batches read from a loader if n_batches= is not given: enough for a range of results, at a low cost.
 FEW = 4
@@ -88,7 +88,7 @@ def _check(batch: Any) -> None:
     leaves = tree_leaves(batch)
     if any(isinstance(leaf, np.ndarray) for leaf in leaves):
         raise ValueError("A batch holds tensors; got NumPy arrays. Convert them: torch.from_numpy(x).")
-    if all(isinstance(leaf, _PLAIN) for leaf in leaves):
+    if all(isinstance(leaf, PLAIN) for leaf in leaves):
         raise ValueError(f"A batch holds tensors, as a pair (x, y) or a mapping; got {described(batch)}.")
     first = batch[0] if isinstance(batch, (tuple, list)) and batch else batch
     if any(isinstance(leaf, Tensor) and leaf.ndim and not len(leaf) for leaf in tree_leaves(first)):
@@ -133,19 +133,3 @@ def _parts(batch: Any, size: int) -> list[tuple[Any, Any]]:
         raise ValueError(f"micro_batch= cuts tensors x and y into parts of at least one sample; got {size}.")
     x, y = batch
     return list(zip(x.split(size), y.split(size), strict=True))
-
-
-def described(value: Any) -> str:
-    """A value in a few words for an error message: its type, and the shapes or names of its parts.
-
-    Example:
-        >>> described(torch.ones(2, 3))
-        'a tensor of shape (2, 3), float32'
-    """
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {tuple(value.shape)}, {str(value.dtype).removeprefix('torch.')}"
-    if isinstance(value, Mapping):
-        return f"{type(value).__name__} with {', '.join(list(map(str, value))[:6]) or 'nothing'}"
-    if isinstance(value, (tuple, list)):
-        return f"a {type(value).__name__} of {len(value)}"
-    return repr(value)[:60] if isinstance(value, _PLAIN) else type(value).__name__

@@ -21,6 +21,11 @@ _EXCHANGES = (
 _TEXT = 512
 
 
+def several_processes() -> bool:
+    """Whether a default process group of more than one process is up."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
 class FailedElsewhere(Exception):
     """Another process could not measure; the message gives its number and its error."""
 

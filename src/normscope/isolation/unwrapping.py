@@ -8,9 +8,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from normscope.isolation.batch_copies import lent_objective
 from normscope.isolation.batch_loss import check_devices
-from normscope.isolation.processes import Processes
-from normscope.norms._processes import several_processes
+from normscope.isolation.processes import Processes, several_processes
 from normscope.objective import Objective
 
 
@@ -64,7 +64,7 @@ def loss_of(objective: Objective) -> Callable[[nn.Module, Any], Tensor]:
     Raises:
         ValueError: from the returned function, if the batch is on another device than the model.
     """
-    lent = objective.lent()
+    lent = lent_objective(objective)
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
         try:

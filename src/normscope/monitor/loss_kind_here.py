@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normscope.isolation.batch_copies import lent_objective
 from normscope.isolation.batch_loss import BatchLoss
 from normscope.loss_kinds import LossKind, kind_of
 from normscope.loss_kinds.computed_by_model import kind_inside
@@ -16,7 +17,7 @@ UNKNOWN = LossKind("unknown")
 
 def kind_here(batch_loss: BatchLoss) -> LossKind:
     """The kind of the loss on this batch, at the present parameters; costs one forward pass."""
-    objective, kind = batch_loss.task.objective.lent(), UNKNOWN
+    objective, kind = lent_objective(batch_loss.task.objective), UNKNOWN
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
         nonlocal kind

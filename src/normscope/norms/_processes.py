@@ -7,11 +7,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 
-def several_processes() -> bool:
-    """Whether a default process group of more than one process is up."""
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
 def sum_over_processes(x: Tensor) -> Tensor:
     """The sum of `x` over all processes; differentiable."""
     total: Tensor = _Sum.apply(x)

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
+from normscope.isolation.processes import several_processes
 from normscope.norms._batch_grad import BatchNormFunction, moments
 from normscope.norms._constant_statistics import constant, held
 from normscope.norms._inputs import check_input, per_channel, standardize, stat_dims, traced, track, wide
-from normscope.norms._processes import several_processes, sum_over_processes
+from normscope.norms._processes import sum_over_processes
 
 
 def batch_norm(

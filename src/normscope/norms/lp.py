@@ -15,9 +15,10 @@ import math
 import torch
 from torch import Tensor, nn
 
+from normscope.isolation.processes import several_processes
 from normscope.norms._constant_statistics import constant
 from normscope.norms._inputs import check_input, per_channel, standardize, stat_dims, traced, track, wide
-from normscope.norms._processes import max_over_processes, several_processes, sum_over_processes
+from normscope.norms._processes import max_over_processes, sum_over_processes
 
 
 def lp_norm(

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from normscope.curvature.operators.gauss_newton import wavy
-from normscope.norms._processes import several_processes
+from normscope.isolation.processes import several_processes
 
 _FEW = 8
 

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from normscope.choices import check_choice
 from normscope.curvature.autograd.patching import batch_norm_held
 from normscope.isolation.module_calls import answering
+from normscope.isolation.processes import several_processes
 from normscope.norms._constant_statistics import statistics_held
-from normscope.norms._processes import several_processes
 from normscope.norms.batch import batch_norm
 from normscope.norms.lp import _LpLayer
 
