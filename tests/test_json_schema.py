@@ -100,13 +100,13 @@ SAVED = {
 
 
 def schema_fits(held):
-    """Predictions and measurements have schema 2, all else has 1."""
-    return held["schema"] == (2 if held.get("kind") in ("prediction", "measurement") else 1)
+    """Predictions, measurements and Monitor files have schema 2, all else has 1."""
+    return held["schema"] == (2 if held.get("kind") in ("prediction", "measurement", "run", "landscapes") else 1)
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
 def test_stored(path):
-    assert json.loads(path.read_text(encoding="utf-8"))["schema"] == 1
+    assert schema_fits(json.loads(path.read_text(encoding="utf-8")))
 
 
 def test_every_verb_has_a_case():
@@ -139,7 +139,7 @@ def test_printed_and_written(verb, monkeypatch, capsys, tmp_path):
     for path in tmp_path.rglob("*.json"):
         assert schema_fits(json.loads(path.read_text())), path.name
     for path in tmp_path.rglob("*.jsonl"):
-        assert json.loads(path.read_text().splitlines()[0])["schema"] == 1, path.name
+        assert schema_fits(json.loads(path.read_text().splitlines()[0])), path.name
 
 
 @pytest.mark.parametrize("kind", SAVED)

@@ -35,6 +35,7 @@ class Objective:
     forward: forward(model, batch) returns the outputs; None to call the model.
 
     Example:
+        >>> import torch
         >>> objective = Objective(nn.MSELoss())
         >>> float(objective(nn.Identity(), (torch.ones(2, 1), torch.zeros(2, 1))))
         1.0
@@ -109,6 +110,7 @@ def own_loss(outputs: Any) -> Tensor:
     """The scalar loss in the output of a model or of forward=.
 
     Example:
+        >>> import torch
         >>> float(own_loss({"loss": torch.tensor(2.0), "logits": torch.zeros(3)}))
         2.0
     """
@@ -131,6 +133,7 @@ def main_output(outputs: Any) -> Tensor | None:
     """The predictions among several outputs: `logits`, else the only other tensor beside a scalar loss, else None.
 
     Example:
+        >>> import torch
         >>> main_output((torch.zeros(2, 3), torch.tensor(1.0))).shape
         torch.Size([2, 3])
     """
@@ -145,6 +148,7 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
     """`model(inputs)`; a mapping or a tuple is spread over the arguments if the forward takes that many.
 
     Example:
+        >>> import torch
         >>> call_model(nn.Bilinear(1, 1, 1), (torch.ones(2, 1), torch.ones(2, 1))).shape
         torch.Size([2, 1])
     """
@@ -189,6 +193,7 @@ def described(value: Any) -> str:
     """A value in a few words for an error message: its type, and the shapes or names of its parts.
 
     Example:
+        >>> import torch
         >>> described(torch.ones(2, 3))
         'a tensor of shape (2, 3), float32'
     """
