@@ -102,6 +102,7 @@ class BatchLoss:
     def _pass(self, inside: Inside) -> Iterator[Tensor]:
         """A forward pass; the backward runs inside this context, where activation checkpointing calls layers again."""
         self.lent.reset()
+        self.lent.forwards += 1
         # No cache: it would keep casts of the lent weights for the user's next forward.
         dtype = self._autocast
         cast = torch.autocast(self.device.type, dtype=dtype, cache_enabled=False) if dtype else nullcontext()
@@ -132,6 +133,7 @@ class BatchLoss:
         half = torch.float16 in (self._autocast, *(leaf.dtype for leaf in leaves))
         for scale in _HALF_SCALES if half else (1.0,):
             last = scale == 1.0
+            self.lent.backwards += 1
             scaled = torch.autograd.grad(
                 loss * scale if half else loss, leaves, retain_graph=not last, allow_unused=True
             )

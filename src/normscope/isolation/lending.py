@@ -51,7 +51,8 @@ class Lent:
 
     names, originals, leaves: the trainable parameters' names, the parameters themselves, and the leaves lent for them.
     generators: the random generators that the forward may draw from. draws: whether they are restored before every
-    pass; set it to False once a forward has shown that it draws nothing.
+    pass; set it to False once a forward has shown that it draws nothing. forwards, backwards: passes made on the copies
+    so far; a backward costs two forwards.
     """
 
     def __init__(self, model: nn.Module, only: Container[int] | None, dtype: torch.dtype | None) -> None:
@@ -73,6 +74,7 @@ class Lent:
         self._kept = self._in_use = _State(contents)
         self.generators = Generators(contents.owned)
         self.draws = True
+        self.forwards = self.backwards = 0
         self._copies.refresh()
 
     def _leaves(self, contents: Contents, only: Container[int] | None, dtype: torch.dtype | None) -> dict[int, Tensor]:
@@ -119,6 +121,11 @@ class Lent:
 
         members = [*map(member, tuple.__iter__(place.value))]
         return place._replace(value=tuple.__new__(type(place.value), members))
+
+    @property
+    def gradient_passes(self) -> float:
+        """The cost of the passes made so far; a gradient pass is one forward and one backward."""
+        return (self.forwards + 2 * self.backwards) / 3
 
     def place(self) -> None:
         """Put the copies into the model."""

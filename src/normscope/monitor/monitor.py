@@ -61,8 +61,10 @@ class Monitor(Reportable):
         measure: a preset or a list of probes. Presets: "light" (critical rate, forward passes only), "standard"
             (critical rate, landscape, health), "full" (also activations and covariate shift). A list holds names of
             probes, "curvature" among them, and probe objects such as LandscapeProbe(DLN_FACTORS).
-        budget: largest time for measuring, as a share of the training's own time, between 0 and 1. Snapshots are
-            postponed to keep it. None: no limit. The default of 5 % is hardly felt in a run.
+        budget: largest cost of measuring, as a share of the training's own, between 0 and 1, counted in gradient
+            passes (one forward and one backward; a forward is a third). A training step counts as one pass, or as many
+            as the Setup has in `accumulate`. Snapshots are postponed to keep it, at the same steps in every repetition
+            of a run. None: no limit. The default of 5 % is hardly felt in a run.
         sinks: objects that store every record, besides memory: JSONL, TensorBoard, WandB or your own. They are opened
             here, with `settings()`.
         on_error: "warn" reports a failed measurement and lets the run go on; "raise" raises it and is for tests.
@@ -110,7 +112,7 @@ class Monitor(Reportable):
         self._loss_kind = LossKind(named) if named else UNKNOWN
         self._is_due = schedule(every)
         self._probes = probes(measure)
-        self._budget = Budget(budget)
+        self._budget = Budget(budget, setup.accumulate)
         self._sinks = list(sinks) if processes.first else []
         self._on_error = on_error
         self._notes = (convention,) if convention else ()
@@ -151,12 +153,12 @@ class Monitor(Reportable):
             return None
         started = self._now()
         batch = x if y is None else (x, y)
-        record = self._snapshot(chosen, number, batch, optimizer, lr, scale, started)
+        record, passes = self._snapshot(chosen, number, batch, optimizer, lr, scale, started)
         if chosen is self._probes:
             self._follow_ups = [p for p in chosen if getattr(p, "follow_up", False) and p.name in record.results]
         self.records.append(record)
         self._write(record)
-        self._budget.pay(self._now() - started, follows=chosen is follow_ups)
+        self._budget.pay(passes, self._now() - started, follows=chosen is follow_ups)
         return record
 
     def _write(self, record: Record) -> None:
@@ -191,11 +193,13 @@ class Monitor(Reportable):
         lr: float | None,
         scale: float,
         started: float,
-    ) -> Record:
+    ) -> tuple[Record, float]:
+        """The record, and the gradient passes that it took."""
         together = self._task.processes.together
         results: dict[str, Result] = {}
         errors: dict[str, str] = {}
         loss, notes = float("nan"), list(self._notes)
+        snapshot: Snapshot | None = None
         watchers = [probe.watch for probe in chosen if hasattr(probe, "watch")]
         try:
             with ExitStack() as stack:
@@ -242,7 +246,8 @@ class Monitor(Reportable):
             except Exception as error:
                 errors[name] = self._reported(f"{name} has no verdict", number, error)
         seconds = self._now() - started
-        return Record(number, seconds, loss, results, tuple(verdicts), tuple(notes), errors)
+        record = Record(number, seconds, loss, results, tuple(verdicts), tuple(notes), errors)
+        return record, 0.0 if snapshot is None else snapshot.at.lent.gradient_passes
 
     def _reported(self, failure: str, number: int, error: Exception) -> str:
         """The error as text, after one warning for each distinct error; raises it if on_error="raise"."""
@@ -279,7 +284,8 @@ class Monitor(Reportable):
         if self._postponed:
             notes[
                 f"budget={self._budget.share:g} postponed {self._postponed} of the snapshots due; measuring took "
-                f"{self._budget.used:.1%} of the training's own time. A larger budget gives more snapshots."
+                f"{self._budget.used:.1%} of the training's gradient passes, and {self._budget.time_used:.1%} of its "
+                "time. A larger budget gives more snapshots."
             ] = None
         return tuple(notes)
 

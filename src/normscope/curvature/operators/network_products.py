@@ -99,6 +99,7 @@ class Network:
         if self._fresh:
             self._lent.draws = True
         self._lent.reset()
+        self._lent.forwards += 1
         with self._reading(), gradients_of_the_user(), around or nullcontext():
             outputs = self._call(self._model, self._x.take() if x is None else x)
         if self._fresh:
@@ -133,6 +134,7 @@ class Network:
         gradients = [None] * len(self.leaves)
         slopes = None
         if matrix and self._folds and loss.requires_grad and isinstance(output, Tensor) and output.requires_grad:
+            self._lent.backwards += 1
             with self._reading():
                 slopes = gradients_by_slope(loss, output, self.leaves)
         if slopes is not None:
@@ -165,6 +167,7 @@ class Network:
         if not loss.requires_grad:
             return loss, [None] * len(self.leaves)
         self._refuse_first_order(loss)
+        self._lent.backwards += 1
         with self._reading():
             gradients = torch.autograd.grad(loss, self.leaves, create_graph=True, allow_unused=True)
         refuse_delayed(gradients)
@@ -173,7 +176,13 @@ class Network:
     def hessian(self) -> Product:
         _, gradients = self._begun.pop("hessian", None) or self._derivable_gradients()
         through = self._through(gradients, self.leaves)
-        return lambda v: flat(through(v), self.leaves)
+
+        def product(v: Tensor) -> Tensor:
+            # The graph holds a forward and a backward: its derivative by the parameters costs up to three backwards.
+            self._lent.backwards += 2
+            return flat(through(v), self.leaves)
+
+        return product
 
     def gauss_newton(self) -> Product:
         return self._around("ggn")
@@ -266,6 +275,7 @@ class Network:
     def _forward(self, v: Tensor, kept: Outputs | None, read: tuple[int, ...]) -> Tensor:
         parts = split(v, self.leaves)
         self._lent.reset()
+        self._lent.forwards += 2
         with torch.no_grad(), forward_ad.dual_level():
             duals = [forward_ad.make_dual(leaf, part) for leaf, part in zip(self.leaves, parts, strict=True)]
             layers = {} if self._stats == "frozen" else fused(self._model)
@@ -279,6 +289,7 @@ class Network:
         self._refuse_first_order(output, slope_alone=True)
         with self._reading():
             u = torch.zeros_like(output, requires_grad=True)
+            self._lent.backwards += 1
             gradients = torch.autograd.grad(output, self.leaves, u, create_graph=True, allow_unused=True)
         refuse_delayed(gradients)
         return self._tangent(gradients, u)
@@ -312,5 +323,6 @@ class Network:
     def _grad(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], along: Sequence[Tensor] | None, keep: bool = True
     ) -> Parts:
+        self._lent.backwards += 1
         with self._reading():
             return list(torch.autograd.grad(outputs, inputs, along, retain_graph=keep, allow_unused=True))

@@ -98,6 +98,8 @@ class CurvatureProbe:
         ):
             gradient = gradient.to(session.lent.leaves[0].dtype)
             ritz, _ = session.search("batch", matrix, memory=remembered, gradient=gradient, keep=KEPT)
+            outer.forwards += session.lent.forwards
+            outer.backwards += session.lent.backwards
         self._last = ritz.memory
         top = ritz.values[0]
         return Curvature(
