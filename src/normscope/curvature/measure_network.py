@@ -26,6 +26,7 @@ from normscope.curvature.operators.several_batches import OVER
 from normscope.curvature.operators.statistics import STATISTICS
 from normscope.curvature.procedure import carry_out
 from normscope.curvature.result import Measurement
+from normscope.isolation.memory_bound import check_max_memory
 from normscope.isolation.unwrapping import unwrapped
 from normscope.setup import Setup, gathered
 
@@ -60,6 +61,7 @@ def measure(
     block: int = 1,
     start: Measurement | None = None,
     seed: int = 0,
+    max_memory: float | None = None,
 ) -> Measurement:
     """Measure lambda_max and eta* of this network on this batch, as it is trained; the model is left untouched.
 
@@ -95,6 +97,8 @@ def measure(
         block: start vectors; as many as outputs where the top eigenvalues nearly coincide.
         start: an earlier result of the same parameters; the search starts from its remembered eigenvectors.
         seed: seed of the start vector and of draws.
+        max_memory: bytes that copies of parameters, buffers and batches may take; refused before any is made where they
+            would take more. Gradients, activations and the search's vectors come beside.
 
     Example:
         >>> layer = nn.Linear(1, 1, bias=False)
@@ -117,6 +121,7 @@ def measure(
     if draws and matrix != "fisher":
         raise ValueError(f"draws= samples the Fisher matrix; with matrix={matrix!r} there is nothing to sample.")
     check_choice("over", over, ("first", *OVER))
+    check_max_memory(max_memory)
     if most is None:
         cheap = tol is None and not hessian and matrix != "hessian" and over == "first"
         most = CHEAP if cheap else MOST
@@ -137,6 +142,7 @@ def measure(
         matrix_by_default=by_default,
         dtype=dtype,
         solver=Solver(TOL if tol is None else tol, most, block, seed),
+        max_memory=max_memory,
         start=start,
     )
     inner, processes, convention = unwrapped(setup.model)

@@ -46,6 +46,7 @@ class Request:
     dtype: torch.dtype | None
     solver: Solver
     start: Measurement | None
+    max_memory: float | None = None
 
     @property
     def compared(self) -> list[str]:

@@ -73,6 +73,7 @@ class Session:
     chosen: numbers of these parameters among the lent ones; a method's `block` is a part of them, all by default.
     call: call(model, x) gives the outputs. dtype: that in which the model is lent, None for its own. over: how several
     batches are put together ("batches" or "data"). draws: labels drawn for a sampled Fisher matrix, 0 for the exact.
+    max_memory: bytes that copies may take, None for no limit.
     """
 
     lent: Lent
@@ -87,6 +88,7 @@ class Session:
     solver: Solver = field(default_factory=Solver)
     over: str = "batches"
     draws: int = 0
+    max_memory: float | None = None
     observed: Observations = field(default_factory=Observations)
 
     def on(self, batches: Sequence[tuple[Any, Any]], **changed: Any) -> Self:
@@ -265,7 +267,7 @@ class Session:
         return observed.weights
 
     def _value_and_gradients(self, network: Network, stats: str, matrix: str) -> tuple[Tensor, list[Tensor | None]]:
-        with enough_values():
+        with enough_values(), self.lent.guard.first_pass():
             loss, gradients = network.value_and_gradients(matrix=matrix)
         self.observed.draws = self.observed.draws or self.lent.draws
         self._observe_mixing(network, stats)

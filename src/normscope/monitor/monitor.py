@@ -15,6 +15,7 @@ from normscope.environment import environment
 from normscope.invocation import command
 from normscope.isolation.batch_loss import Task
 from normscope.isolation.coming_update import plain_optimizer
+from normscope.isolation.memory_bound import check_max_memory
 from normscope.isolation.unwrapping import loss_of, unwrapped
 from normscope.loss_kinds import FLAT, LossKind, kind_by_name
 from normscope.monitor.loss_kind_here import UNKNOWN, kind_here, unknown_kind_note
@@ -70,6 +71,8 @@ class Monitor(Reportable):
         on_error: "warn" reports a failed measurement and lets the run go on; "raise" raises it and is for tests.
         autocast: the dtype of mixed precision, if `step` is called outside the autocast region.
         first_step: number of the next step, for a resumed run.
+        max_memory: bytes that copies of parameters, buffers and the batch may take; a snapshot that would take more is
+            refused before any copy is made. Gradients, activations and the optimizer's coming update come beside.
 
     Raises:
         ValueError: an unknown name in `measure` or `on_error`, a `first_step` below 0, or a model that cannot be
@@ -101,13 +104,15 @@ class Monitor(Reportable):
         on_error: str = "warn",
         autocast: torch.dtype | None = None,
         first_step: int = 0,
+        max_memory: float | None = None,
     ) -> None:
         check_choice("on_error", on_error, ("warn", "raise"))
         if first_step < 0:
             raise ValueError(f"first_step counts steps from 0 on; got {first_step}.")
+        check_max_memory(max_memory)
         setup = gathered(model, loss_fn=loss_fn, forward=forward, autocast=autocast)
         inner, processes, convention = unwrapped(setup.model)
-        self._task = Task(inner, loss_of(setup.objective), setup.autocast, processes, setup.objective)
+        self._task = Task(inner, loss_of(setup.objective), setup.autocast, processes, setup.objective, max_memory)
         named = kind_by_name(setup.loss_fn)
         self._loss_kind = LossKind(named) if named else UNKNOWN
         self._is_due = schedule(every)
@@ -226,6 +231,7 @@ class Monitor(Reportable):
                     snapshot = together(enter)
                     loss = together(lambda: snapshot.loss)
                     notes += [_FIXED_DRAWS] if snapshot.drew else []
+                    notes += snapshot.notes
                     if self._loss_kind in (UNKNOWN, FLAT):
                         self._loss_kind = together(lambda: kind_here(snapshot.at))
                     notes += unknown_kind_note(self._loss_kind)

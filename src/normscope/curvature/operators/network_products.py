@@ -100,7 +100,7 @@ class Network:
             self._lent.draws = True
         self._lent.reset()
         self._lent.forwards += 1
-        with self._reading(), gradients_of_the_user(), around or nullcontext():
+        with self._lent.guard.first_pass(), self._reading(), gradients_of_the_user(), around or nullcontext():
             outputs = self._call(self._model, self._x.take() if x is None else x)
         if self._fresh:
             self._lent.draws = self._lent.generators.moved()
@@ -131,6 +131,7 @@ class Network:
         kept = Outputs(self._model) if matrix and not self._folds else None
         output, along = self.output(around=None if kept is None else kept.keeping()), None
         loss = self.loss(output)
+        self._lent.outside.look(loss, (self._x.tensors, self.loss.targets), self.loss.loss_fn)
         gradients = [None] * len(self.leaves)
         slopes = None
         if matrix and self._folds and loss.requires_grad and isinstance(output, Tensor) and output.requires_grad:
@@ -166,6 +167,7 @@ class Network:
         loss = self.loss(self.output())
         if not loss.requires_grad:
             return loss, [None] * len(self.leaves)
+        self._lent.outside.look(loss, (self._x.tensors, self.loss.targets), self.loss.loss_fn)
         self._refuse_first_order(loss)
         self._lent.backwards += 1
         with self._reading():

@@ -17,6 +17,7 @@ from normscope.curvature.eigensolvers.start_vectors import KEPT
 from normscope.curvature.opening import open_session
 from normscope.curvature.operators.loss_of_outputs import own_loss_of
 from normscope.curvature.session import differentiated
+from normscope.isolation.memory_bound import bytes_of
 from normscope.monitor.snapshot import Snapshot, flat
 from normscope.stability.optimizer_limits import Limit, momentum_limit, optimizer_limit
 from normscope.stability.verdict import Verdict
@@ -91,6 +92,7 @@ class CurvatureProbe:
         remembered = self._last if self._last is not None and self._last.vectors.shape[1] == gradient.numel() else None
         settings: dict[str, Any] = {"limit": limit, "solver": self._solver, "processes": task.processes}
         settings |= {"call": task.objective.outputs, "only": set(map(id, outer.leaves))}
+        settings |= {"max_memory": task.max_memory, "beside": outer.size + bytes_of(snapshot.at.batch)}
         batches = [task.objective.parts(snapshot.at.batch)]
         with (
             differentiated(outer, range(len(outer.leaves))),
