@@ -8,7 +8,7 @@ made.
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -19,6 +19,10 @@ from torch.utils._pytree import tree_leaves
 
 from normscope.isolation.module_contents import Contents
 from normscope.isolation.signals import steady
+
+
+# The contents of all models and losses that are lent at present; only one thread lends at a time.
+_lent: list[Contents] = []
 
 
 class Guard:
@@ -45,9 +49,15 @@ class Guard:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Inside, the first pass is watched; at the end the buffers of unknown modules are put back."""
-        if self._contents.compiled:
-            yield
-            return
+        _lent.append(self._contents)
+        try:
+            with nullcontext() if self._contents.compiled else self._hooked():
+                yield
+        finally:
+            _lent.remove(self._contents)
+
+    @contextmanager
+    def _hooked(self) -> Iterator[None]:
         self._done = False
         hooks = (
             register_module_forward_pre_hook(self.before),
@@ -92,7 +102,7 @@ class Guard:
             if not self._contents.holds(module):
                 return
             self._watch_writes()
-        elif not self._contents.holds(module) and id(module) not in self._unknown:
+        elif id(module) not in self._unknown and not any(contents.holds(module) for contents in _lent):
             own = object.__getattribute__(module, "__dict__")["_buffers"]
             copies = {name: buffer.detach().clone() for name, buffer in dict.items(own) if buffer is not None}
             self._unknown[id(module)] = own, dict(own), copies
