@@ -20,7 +20,6 @@ from torch.utils._pytree import tree_leaves
 from normscope.isolation.module_contents import Contents
 from normscope.isolation.signals import steady
 
-
 # The contents of all models and losses that are lent at present; only one thread lends at a time.
 _lent: list[Contents] = []
 
