@@ -36,14 +36,13 @@ import torch
 from torch import Tensor, nn
 
 from normscope.isolation.checkpointing import without_reentrant_checkpoints
-from normscope.isolation.containers import Kept
 from normscope.isolation.first_forward import Guard
 from normscope.isolation.generators import Generators
 from normscope.isolation.memory_bound import refuse_beyond
-from normscope.isolation.module_contents import Contents, Place, called, lent_iterator, put_slot, read_slot
+from normscope.isolation.module_contents import Contents, Place, called, lent_iterator
 from normscope.isolation.one_at_a_time import turn
 from normscope.isolation.outside_tensors import Outside
-from normscope.isolation.refusals import NotPutBack
+from normscope.isolation.present_entries import PresentEntries, raise_first
 from normscope.isolation.signals import deliver, steady
 from normscope.isolation.tensor_copies import Attached, TensorCopies, as_parameter
 
@@ -93,7 +92,7 @@ class Lent:
         arrays = {id(place.value): place.value.copy() for place in contents.arrays}
         self._arrays = [(arrays[id(place.value)], place.value) for place in contents.arrays]
         self._places += [place._replace(value=arrays[id(place.value)]) for place in contents.arrays]
-        self._kept = self._in_use = _State(contents)
+        self._kept = self._in_use = PresentEntries(contents)
         self.generators = Generators(contents.owned)
         self._attached = Attached(t for place in self._places if isinstance(t := place.value, Tensor))
         self._uncopied = Attached(own for _, own in self.uncopied)
@@ -184,7 +183,7 @@ class Lent:
         """Put the copies into the model."""
         for put, holder, key, lent, _ in self._places:
             put(holder, key, lent)
-        self._in_use = _State(self.contents)
+        self._in_use = PresentEntries(self.contents)
 
     @contextmanager
     def holding(self, leaves: Sequence[Tensor], others: Sequence[Tensor]) -> Iterator[None]:
@@ -221,37 +220,6 @@ class Lent:
         failed = self._kept.put_back() + self.generators.put_back()
         self._uncopied.put_back()
         raise_first(failed)
-
-
-class _State:
-    """The present entries of a model's containers and slots."""
-
-    def __init__(self, contents: Contents) -> None:
-        self._kept = Kept(contents.containers)
-        self._empty = contents.empty
-        self._slots = [(module, member, read_slot(module, member)) for module, member, _ in contents.slots]
-
-    def put_back(self) -> list[tuple[str, BaseException]]:
-        """Restore the entries; returns the names of those that could not be restored, each with the exception."""
-        failed = [] if self._kept.same() else [(called(name), error) for name, error in self._kept.put_back()]
-        # `_empty` lists plain containers only, so `any` runs no `__bool__` of the user's.
-        if any(self._empty):
-            for container in self._empty:
-                container.clear()
-        for module, member, value in self._slots:
-            if read_slot(module, member) is not value:
-                put_slot(module, member, value)
-        return failed
-
-
-def raise_first(failed: Sequence[tuple[str, BaseException]]) -> None:
-    """Raise one error that names everything that could not be put back; everything else is back by then."""
-    for _, error in failed:
-        if not isinstance(error, Exception):
-            raise error
-    if failed:
-        what = "; ".join(f"{name} ({type(error).__name__}: {error})" for name, error in failed)
-        raise NotPutBack(f"Everything but this was put back after a measurement: {what}.") from failed[0][1]
 
 
 @contextmanager
