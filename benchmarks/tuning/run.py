@@ -1,0 +1,144 @@
+"""Run the race: the grid, short rehearsals, and the opponents; resumable, one process a core.
+
+    python benchmarks/tuning/run.py --what grid --jobs 16 --store DIR --seconds 520
+    python benchmarks/tuning/run.py --what grid short --tasks all --jobs 16 --store DIR --seconds 520
+
+Finished runs in the store are skipped. At the time limit the command stops and says what is left.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+from grid import GROWTHS, RATES, SEEDS, Cell, growth, score
+from pool import Pool
+from store import Store
+from task import load, names
+from training import train
+
+SHORT_STEPS = (20, 50, 100)
+LONGEST = 12.0
+
+
+def work(cell: Cell) -> dict[str, Any]:
+    """The record of one cell; called in a worker."""
+    task = load(cell.task)
+    options: dict[str, Any] = {} if cell.steps is None else {"steps": cell.steps, "schedule": "cosine"}
+    began = time.perf_counter()
+    record = train(task, cell.seed, cell.lr, **options)
+    where = {"what": cell.what, "task": cell.task, "seed": cell.seed, "lr": cell.lr, "optimizer": task.optimizer}
+    wall = round(time.perf_counter() - began, 2)
+    return {"key": cell.key, **where, **record, "wall_seconds": wall, "torch": torch.__version__}
+
+
+class Grid:
+    """The cells of the grid that are not yet in the store; grows as grids become complete."""
+
+    def __init__(self, tasks: list[str], store: Store) -> None:
+        self.store = store
+        self.rates = {task: list(RATES[load(task).optimizer]) for task in tasks}
+        self.grown = dict.fromkeys(tasks, 0)
+        for task in tasks:
+            self.grow(task)
+
+    def cells(self) -> list[Cell]:
+        """All cells, complete or not, seed by seed."""
+        return [
+            Cell("grid", task, seed, lr) for seed in SEEDS for task, rates in self.rates.items() for lr in sorted(rates)
+        ]
+
+    def after(self, cell: Cell) -> list[Cell]:
+        """The cells that a finished cell gives rise to."""
+        return self.grow(cell.task)
+
+    def grow(self, task: str) -> list[Cell]:
+        """The cells that the rule adds to a task now; none while its grid is incomplete."""
+        added: list[Cell] = []
+        while self.grown[task] < GROWTHS:
+            cells = [Cell("grid", task, seed, lr) for seed in SEEDS for lr in self.rates[task]]
+            if not all(cell.key in self.store for cell in cells):
+                break
+            rates = growth({(c.seed, c.lr): score(self.store.records[c.key]) for c in cells})
+            if not rates:
+                break
+            self.grown[task] += 1
+            self.rates[task] += rates
+            added += [Cell("grid", task, seed, lr) for seed in SEEDS for lr in rates]
+        return added
+
+
+def short_cells(tasks: list[str]) -> list[Cell]:
+    """Rehearsals of a few steps, each with a whole cosine, at every rate of the first grid."""
+    return [
+        Cell("short", task, seed, lr, steps)
+        for seed in SEEDS
+        for steps in SHORT_STEPS
+        for task in tasks
+        for lr in RATES[load(task).optimizer]
+    ]
+
+
+def run(
+    cells: list[Cell], store: Store, jobs: int, until: float, after: Callable[[Cell], list[Cell]] = lambda cell: []
+) -> int:
+    """Make cells in this order until none is left or the time is over; returns how many are left.
+
+    after: called with each finished cell, returns cells to make next.
+    """
+    waiting = [cell for cell in cells if cell.key not in store]
+    pool, made, errors = Pool(work, jobs), 0, 0
+    began = reported = time.monotonic()
+    try:
+        while (waiting or pool.busy) and time.monotonic() < until:
+            while waiting and pool.room() and time.monotonic() < until - LONGEST:
+                pool.start(waiting.pop(0))
+            if not pool.busy:
+                break
+            for cell, record, error in pool.results(timeout=1.0):
+                if record is None:
+                    errors += 1
+                    print(f"{cell.key}: {error}", flush=True)
+                    continue
+                made += 1
+                store.add(record)
+                waiting[:0] = [new for new in after(cell) if new.key not in store]
+            if time.monotonic() - reported > 20:
+                reported = time.monotonic()
+                print(f"{reported - began:.0f} s: {made} made, {len(waiting)} wait", flush=True)
+    finally:
+        pool.close()
+    left = len(waiting) + len(pool.busy)
+    print(f"{made} runs made in {time.monotonic() - began:.0f} s, {left} left, {errors} errors", flush=True)
+    return left
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--what", nargs="+", choices=["grid", "short"], required=True)
+    parser.add_argument("--tasks", nargs="+", default=["development"], help="development, held-out, all, or names")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--store", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=520.0)
+    args = parser.parse_args()
+    until = time.monotonic() + args.seconds
+    groups = {"development": names("development"), "held-out": names("held-out")}
+    groups["all"] = groups["development"] + groups["held-out"]
+    tasks = [name for given in args.tasks for name in groups.get(given, [given])]
+    store = Store(args.store)
+    print(f"{len(tasks)} tasks, {len(store.records)} runs in the store", flush=True)
+    for what in args.what:
+        if what == "grid":
+            grid = Grid(tasks, store)
+            run(grid.cells(), store, args.jobs, until, grid.after)
+        else:
+            run(short_cells(tasks), store, args.jobs, until)
+
+
+if __name__ == "__main__":
+    main()
