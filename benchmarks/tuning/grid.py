@@ -29,7 +29,9 @@ RATES: dict[str, tuple[float, ...]] = {
 class Cell:
     """One training to make.
 
-    what: "grid", or "short" for a rehearsal of `steps` steps with a cosine schedule. steps: None for all of the task.
+    what: "grid"; "short" for a rehearsal of `steps` steps with a cosine schedule; "free" for an optimizer that needs no
+    learning rate, where `rule` is its name and `lr` its one setting; "named" for a rate that an entrant named after a
+    search, with the steps that are left. steps: None for all of the task.
     """
 
     what: str
@@ -37,11 +39,13 @@ class Cell:
     seed: int
     lr: float
     steps: int | None = None
+    rule: str = ""
 
     @property
     def key(self) -> str:
         """The name of the cell in the store."""
-        return f"{self.what} {self.task} {self.seed} {self.lr:g} {self.steps or 'all'}"
+        words = (self.what, self.rule, self.task, str(self.seed), f"{self.lr:g}", str(self.steps or "all"))
+        return " ".join(word for word in words if word)
 
 
 def score(record: dict[str, Any]) -> float:

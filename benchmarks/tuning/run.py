@@ -1,12 +1,13 @@
-"""Run the race: the grid, short rehearsals, and the opponents; resumable, one process a core.
+"""Run the race: the grid, short rehearsals, and optimizers without a rate; resumable, one process a core.
 
     python benchmarks/tuning/run.py --what grid --jobs 16 --store DIR --seconds 520
-    python benchmarks/tuning/run.py --what grid short --tasks all --jobs 16 --store DIR --seconds 520
+    python benchmarks/tuning/run.py --what grid short free --tasks all --jobs 16 --store DIR --seconds 520
 
 Finished runs in the store are skipped. At the time limit the command stops and says what is left.
 """
 
 import argparse
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -17,6 +18,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 from grid import GROWTHS, RATES, SEEDS, Cell, growth, score
+from opponents import replacing
+from opponents.replacing import SETTINGS
 from pool import Pool
 from store import Store
 from task import load, names
@@ -29,12 +32,16 @@ LONGEST = 12.0
 def work(cell: Cell) -> dict[str, Any]:
     """The record of one cell; called in a worker."""
     task = load(cell.task)
-    options: dict[str, Any] = {} if cell.steps is None else {"steps": cell.steps, "schedule": "cosine"}
+    options: dict[str, Any] = {"steps": cell.steps, "curves": cell.what in ("grid", "short")}
+    if cell.what == "short":
+        options["schedule"] = "cosine"
+    if cell.what == "free":
+        options["make_rule"] = functools.partial(replacing.make_rule, cell.rule, cell.lr)
     began = time.perf_counter()
     record = train(task, cell.seed, cell.lr, **options)
-    where = {"what": cell.what, "task": cell.task, "seed": cell.seed, "lr": cell.lr, "optimizer": task.optimizer}
     wall = round(time.perf_counter() - began, 2)
-    return {"key": cell.key, **where, **record, "wall_seconds": wall, "torch": torch.__version__}
+    where = {"key": cell.key, "what": cell.what, "rule": cell.rule, "task": cell.task, "seed": cell.seed, "lr": cell.lr}
+    return {**where, "optimizer": task.optimizer, **record, "wall_seconds": wall, "torch": torch.__version__}
 
 
 class Grid:
@@ -84,6 +91,19 @@ def short_cells(tasks: list[str]) -> list[Cell]:
     ]
 
 
+def free_cells(tasks: list[str]) -> list[Cell]:
+    """The optimizers without a rate: as shipped with every seed, then the other settings, seed by seed."""
+    shipped = [Cell("free", task, seed, SETTINGS[n][0], rule=n) for seed in SEEDS for n in SETTINGS for task in tasks]
+    others = [
+        Cell("free", task, seed, setting, rule=n)
+        for seed in SEEDS
+        for n in SETTINGS
+        for setting in SETTINGS[n][1:]
+        for task in tasks
+    ]
+    return shipped + others
+
+
 def run(
     cells: list[Cell], store: Store, jobs: int, until: float, after: Callable[[Cell], list[Cell]] = lambda cell: []
 ) -> int:
@@ -120,7 +140,7 @@ def run(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--what", nargs="+", choices=["grid", "short"], required=True)
+    parser.add_argument("--what", nargs="+", choices=["grid", "short", "free"], required=True)
     parser.add_argument("--tasks", nargs="+", default=["development"], help="development, held-out, all, or names")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--store", type=Path, required=True)
@@ -137,7 +157,8 @@ def main() -> None:
             grid = Grid(tasks, store)
             run(grid.cells(), store, args.jobs, until, grid.after)
         else:
-            run(short_cells(tasks), store, args.jobs, until)
+            cells = short_cells(tasks) if what == "short" else free_cells(tasks)
+            run(cells, store, args.jobs, until)
 
 
 if __name__ == "__main__":

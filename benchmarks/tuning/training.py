@@ -21,11 +21,10 @@ from typing import Any
 
 import torch
 from task import Batch, Parts, Task
-from torch import nn
+from torch import Tensor, nn
 
 EVERY_STEP, BLOCK, NORMS, EVAL_BATCHES = 200, 20, 60, 4
 CHECKPOINTS = (5, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 400, 600, 800, 1200)
-MakeOptimizer = Callable[[nn.Module, float], torch.optim.Optimizer]
 
 
 def factor(schedule: str, step: int, steps: int) -> float:
@@ -44,6 +43,30 @@ def rounded(x: float) -> float | None:
     return float(f"{x:.5g}") if math.isfinite(x) else None
 
 
+class Rule:
+    """An optimizer at work. Subclasses serve optimizers that need more than `step()`.
+
+    scheduled: whether the schedule of the task multiplies the learning rate.
+    """
+
+    scheduled = True
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+    def step(self, loss: Tensor, batch: Batch) -> None:
+        """Make one step from the gradients at hand."""
+        self.optimizer.step()
+
+    @contextmanager
+    def trained(self, parts: Parts) -> Iterator[Parts]:
+        """The parts with the network to evaluate, for the time of an evaluation."""
+        yield parts
+
+
+MakeRule = Callable[[Task, Parts], Rule]
+
+
 class Trainer:
     """A network in training: `advance` makes steps, `evaluate` looks on."""
 
@@ -55,16 +78,17 @@ class Trainer:
         *,
         steps: int | None = None,
         schedule: str | None = None,
-        make_optimizer: MakeOptimizer | None = None,
+        make_rule: "MakeRule | None" = None,
         parts: Parts | None = None,
     ) -> None:
         self.parts = parts or task.make(seed)
         torch.manual_seed(1000 + seed)
         self.steps = task.steps if steps is None else steps
         self.schedule = schedule or task.schedule
-        self.optimizer = (make_optimizer or task.optimizer_of)(self.parts.model, lr)
+        self.rule = make_rule(task, self.parts) if make_rule else Rule(task.optimizer_of(self.parts.model, lr))
+        self.optimizer = self.rule.optimizer
         self.parameters = [p for p in self.parts.model.parameters() if p.requires_grad]
-        self.rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.rates = [group.get("lr", 1.0) for group in self.optimizer.param_groups]
         self.stream = endless(self.parts.batches)
         self.step = 0
         self.finite = True
@@ -75,9 +99,10 @@ class Trainer:
         """Train up to step `until`; False as soon as a loss is not finite."""
         self.parts.model.train()
         while self.step < until and self.finite:
-            scale = factor(self.schedule, self.step, self.steps)
-            for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-                group["lr"] = rate * scale
+            if self.rule.scheduled:
+                scale = factor(self.schedule, self.step, self.steps)
+                for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+                    group["lr"] = rate * scale
             loss = self._one_step(next(self.stream))
             self.losses.append(loss)
             self.finite = math.isfinite(loss)
@@ -91,13 +116,13 @@ class Trainer:
         if self.step < NORMS:
             gradients = [p.grad for p in self.parameters if p.grad is not None]
             self.norms.append(float(torch.nn.utils.get_total_norm(gradients)))
-        self.optimizer.step()
+        self.rule.step(loss.detach(), batch)
         return float(loss.detach())
 
     def evaluate(self, batches: list[Batch], *, batch_statistics: bool = False) -> list[tuple[float, float | None]]:
         """Loss and metric of each batch in eval mode."""
-        with evaluating(self.parts.model, batch_statistics=batch_statistics):
-            return [evaluated(self.parts, batch) for batch in batches]
+        with self.rule.trained(self.parts) as parts, evaluating(parts.model, batch_statistics=batch_statistics):
+            return [evaluated(parts, batch) for batch in batches]
 
     def block_losses(self) -> list[float | None]:
         """The losses, thinned as the table above says."""
@@ -154,8 +179,11 @@ def means(results: list[tuple[float, float | None]]) -> dict[str, float | None]:
     }
 
 
-def train(task: Task, seed: int, lr: float, **options: Any) -> dict[str, Any]:
-    """Train a task, and return the record of it as plain JSON. Options as of `Trainer`."""
+def train(task: Task, seed: int, lr: float, *, curves: bool = True, **options: Any) -> dict[str, Any]:
+    """Train a task, and return the record of it as plain JSON.
+
+    curves: without, the losses and the evaluations in between are left out. Other options as of `Trainer`.
+    """
     began = time.process_time()
     trainer = Trainer(task, seed, lr, **options)
     parts = trainer.parts
@@ -165,7 +193,8 @@ def train(task: Task, seed: int, lr: float, **options: Any) -> dict[str, Any]:
     start = {name: means(trainer.evaluate(batches)) for name, batches in both.items()}
     evals: dict[str, Any] = {}
     with_statistics: dict[str, Any] = {}
-    for step in (*(s for s in CHECKPOINTS if s < trainer.steps), trainer.steps):
+    checkpoints = [step for step in CHECKPOINTS if step < trainer.steps] if curves else []
+    for step in (*checkpoints, trainer.steps):
         if not trainer.advance(step):
             break
         evals[str(step)] = [rounded(loss) for loss, _ in trainer.evaluate(few)]
@@ -173,13 +202,16 @@ def train(task: Task, seed: int, lr: float, **options: Any) -> dict[str, Any]:
             results = trainer.evaluate(few, batch_statistics=True)
             with_statistics[str(step)] = [rounded(loss) for loss, _ in results]
     end = {name: means(trainer.evaluate(batches)) for name, batches in both.items()} if trainer.finite else start
-    return {
-        "steps": trainer.steps,
-        "schedule": trainer.schedule,
+    recorded = {
         "losses": trainer.block_losses(),
         "gradient_norms": [rounded(x) for x in trainer.norms],
         "evals": evals,
         **({"evals_batch_statistics": with_statistics} if has_batch_norm else {}),
+    }
+    return {
+        "steps": trainer.steps,
+        "schedule": trainer.schedule,
+        **(recorded if curves else {}),
         "start": start,
         "end": end,
         "finite": trainer.finite,
