@@ -1,6 +1,6 @@
 """Documentation as something to run: the blocks of a page, its files, its commands and what they print.
 
-    python tests/docs_pages.py docs/command-line.md      puts what the commands print now below each of them
+    python tests/docs_pages.py docs/reference/command-line.md      puts what the commands print now below each of them
 
 A block ```python title="net.py"``` (or toml, text) is a file. Other python blocks run in their order in one namespace.
 In a console block a line "$ command" is run; what follows, up to the next one, is what it prints ("..." stands for any
