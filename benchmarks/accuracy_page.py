@@ -124,8 +124,8 @@ def _drawn_words(drawn: Row) -> str:
     return (
         f"**Networks drawn at random.** Of {drawn['networks']} networks of random family, normalizer, activation, "
         f"width and depth, `predict` refused to name a rate for {drawn['refused']}. For the others the measured "
-        f"lambda_max was {min(times):.2f} to {max(times):.2f} times the predicted one; {drawn['outside']} of {drawn['answered']} "
-        "lay outside the range that `Prediction.calibrated_range` states "
+        f"lambda_max was {min(times):.2f} to {max(times):.2f} times the predicted one; "
+        f"{drawn['outside']} of {drawn['answered']} lay outside the range that `Prediction.calibrated_range` states "
         "([numbers](../../benchmarks/results/calibration.json))."
     )
 
