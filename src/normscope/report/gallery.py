@@ -33,8 +33,8 @@ def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _count(one: Judged) -> str:
-    return str(one.n) if one.parts else f"{one.n} of {one.statement.n}"
+def _count(claim: Judged) -> str:
+    return str(claim.n) if claim.parts else f"{claim.n} of {claim.statement.n}"
 
 
 def page(
@@ -48,7 +48,7 @@ def page(
     """
     parts = [_INTRODUCTION.format(summary=summary(judged))]
     for entry in chosen:
-        statements = [one for one in judged if one.entry is entry]
+        statements = [claim for claim in judged if claim.entry is entry]
         parts.append(_section(entry, statements, pictures.get(entry.name), shown.get(entry.name)))
     return "\n".join(parts)
 
@@ -61,12 +61,12 @@ def _section(entry: Entry, judged: Sequence[Judged], picture: str | None, table:
         lines += [table, ""]
     if not judged and not picture:
         lines += ["Not yet run.", ""]
-    for one in judged:
-        lines += [f"**{one.statement.key}**: {one.statement.words}", ""]
-        lines += [f"- Rule: {one.statement.rule}", f"- Came out: {one.came_out or 'nothing yet'}."]
-        lines.append(f"- Verdict: **{one.verdict}** (n = {_count(one)}, {one.scale} scale)")
-        if one.statement.found and one.parts:
-            lines.append(f"- What we think it means: {one.statement.found}")
+    for claim in judged:
+        lines += [f"**{claim.statement.key}**: {claim.statement.words}", ""]
+        lines += [f"- Rule: {claim.statement.rule}", f"- Came out: {claim.came_out or 'nothing yet'}."]
+        lines.append(f"- Verdict: **{claim.verdict}** (n = {_count(claim)}, {claim.scale} scale)")
+        if claim.statement.found and claim.parts:
+            lines.append(f"- What we think it means: {claim.statement.found}")
         lines.append("")
     return "\n".join(lines)
 
@@ -74,20 +74,20 @@ def _section(entry: Entry, judged: Sequence[Judged], picture: str | None, table:
 def differences(judged: Sequence[Judged]) -> str:
     """One page for a sceptical reader: every statement that was not reproduced in full."""
     parts = [_DIFFERENCES.format(summary=summary(judged))]
-    for one in judged:
-        if one.verdict in (REPRODUCED, OPEN):
+    for claim in judged:
+        if claim.verdict in (REPRODUCED, OPEN):
             continue
         lines = [
-            f"### {one.name}: {one.verdict}",
+            f"### {claim.name}: {claim.verdict}",
             "",
-            f"Expected: {one.statement.words} Rule: {one.statement.rule}",
+            f"Expected: {claim.statement.words} Rule: {claim.statement.rule}",
             "",
         ]
-        lines += [f"Came out (n = {one.n}, {one.scale} scale): {one.came_out}.", ""]
-        if one.statement.found:
-            lines += [f"What we think it means: {one.statement.found}", ""]
+        lines += [f"Came out (n = {claim.n}, {claim.scale} scale): {claim.came_out}.", ""]
+        if claim.statement.found:
+            lines += [f"What we think it means: {claim.statement.found}", ""]
         parts.append("\n".join(lines))
-    open_ones = [one.name for one in judged if one.verdict == OPEN]
+    open_ones = [claim.name for claim in judged if claim.verdict == OPEN]
     parts.append("## Not yet run\n\n" + (", ".join(f"`{name}`" for name in open_ones) or "Nothing.") + "\n")
     return "\n".join(parts)
 
@@ -103,13 +103,13 @@ def put(readme: str, block: str) -> str:
 def short(judged: Sequence[Judged], shown: Mapping[str, str]) -> str:
     """The table of the README: one line for each entry with its verdicts, then the tables of advice."""
     lines = [_row(("entry", "of", "verdicts", "n")), _row(["---"] * 4)]
-    for _, group in groupby(judged, key=lambda one: one.entry.name):
+    for _, group in groupby(judged, key=lambda claim: claim.entry.name):
         statements = list(group)
         by_verdict: dict[str, list[str]] = {}
-        for one in statements:
-            by_verdict.setdefault(one.verdict, []).append(one.statement.key + " (small scale)" * reduced(one))
+        for claim in statements:
+            by_verdict.setdefault(claim.verdict, []).append(claim.statement.key + " (small scale)" * reduced(claim))
         said = "; ".join(f"**{verdict}**: {', '.join(keys)}" for verdict, keys in by_verdict.items())
-        counts = sorted({one.n for one in statements})
+        counts = sorted({claim.n for claim in statements})
         n = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
         lines.append(_row((f"`{statements[0].entry.name}`", statements[0].entry.title, said, n)))
     below = "".join(f"\n\n{words}\n\n{shown[name]}" for name, words in _ADVICE.items() if name in shown)

@@ -17,13 +17,13 @@ def losses_section(title: str, stored: Mapping[str, Any]) -> Section:
     """The section of a file that `Training.save` wrote."""
     losses = [float(loss) for loss in stored["losses"]]
     evaluations = stored["evaluations"]
-    names = list(dict.fromkeys(name for one in evaluations for name in one if name != "step"))
+    names = list(dict.fromkeys(name for row in evaluations for name in row if name != "step"))
     charts = [_chart("Loss over training", _LOSS, {"loss": (range(len(losses)), losses)}, losses[:1])]
     for name in names:
-        kept = [one for one in evaluations if name in one]
-        series = {name: ([one["step"] for one in kept], [float(one[name]) for one in kept])}
+        kept = [row for row in evaluations if name in row]
+        series = {name: ([row["step"] for row in kept], [float(row[name]) for row in kept])}
         charts.append(_chart(f"Evaluated: {name}", _EVALUATED, series, ()))
-    rows = [[one.get(name) for name in ("step", *names)] for one in evaluations]
+    rows = [[row.get(name) for name in ("step", *names)] for row in evaluations]
     return Section(
         title,
         (_said(losses, stored["diverged_at"]),),

@@ -167,8 +167,11 @@ def _beta(seen: Mapping[str, Sequence[float]]) -> tuple[str, Series]:
 
 
 def _critical(seen: Mapping[str, Sequence[float]]) -> tuple[str, Series]:
-    one = Line("the coming update", seen["step"], [1.0] * len(seen["step"]), VERMILION, DASHED)
-    return "updates", ((Line("the loss is no worse up to", seen["step"], seen["critical_step"], BLUE), one), ())
+    present_update = Line("the coming update", seen["step"], [1.0] * len(seen["step"]), VERMILION, DASHED)
+    return "updates", (
+        (Line("the loss is no worse up to", seen["step"], seen["critical_step"], BLUE), present_update),
+        (),
+    )
 
 
 def _range_table(course: Course) -> Table:
