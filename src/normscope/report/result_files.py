@@ -16,7 +16,7 @@ from normscope.decoding import check_file, decode, parsed
 from normscope.messages import brief, quoted
 from normscope.report import result_schemas as schemas
 from normscope.report.document import Section
-from normscope.report.sections.training import Course, training_section
+from normscope.report.sections.monitor_runs import Course, monitor_section
 
 Lines = dict[str, dict[float, float]]
 # The journal's name in `sweeping.running`, which is not imported where no sweep is read.
@@ -30,7 +30,7 @@ _KINDS: dict[str, tuple[Any, str, str]] = {
     "spectrum": (schemas.Spectrum, "stability", "spectrum_section"),
     "mean_mode": (schemas.MeanMode, "stability", "mean_mode_section"),
     "bounds": (Any, "bounds", "bounds_section"),
-    "training": (schemas.Training, "losses", "losses_section"),
+    "training": (schemas.Training, "training", "training_section"),
     "comparison": (schemas.Comparison, "solve", "solve_section"),
 }
 # Kinds whose files have a schema above 1, and the keys of schema 1 that have other names since.
@@ -68,7 +68,7 @@ def sections_of(paths: Sequence[Path], *, live: bool = False) -> list[Section]:
         title = courses[0].label if len(courses) == 1 else f"{len(courses)} training runs"
         # Some columns are read only here, by the charts of all runs together.
         with _readable(Path(", ".join(map(str, files)))):
-            sections.insert(0, training_section(title, courses))
+            sections.insert(0, monitor_section(title, courses))
     return sections + claims
 
 
@@ -162,7 +162,7 @@ def _read(file: Path, label: str, live: bool) -> list[Course | Section]:
 
 def _monitor(file: Path, label: str, live: bool) -> Course:
     from normscope.monitor.sinks.jsonl import MOST_HEAD, stored_run
-    from normscope.report.sections.monitor import monitor_course
+    from normscope.report.sections.monitor_records import monitor_course
 
     with file.open("rb") as opened:
         head = opened.readline(MOST_HEAD)
