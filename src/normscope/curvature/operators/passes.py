@@ -30,6 +30,7 @@ from normscope.isolation.flat_vectors import flat, split
 from normscope.isolation.lending import Lent
 from normscope.isolation.module_calls import answering
 from normscope.isolation.processes import FailedElsewhere
+from normscope.out_of_memory import out_of_memory
 
 Parts = list[Tensor | None]
 
