@@ -74,7 +74,7 @@ def test_every_verb_is_shown_once():
 
     from normscope.cli import app
 
-    text = (ROOT / "docs/command-line.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/reference/command-line.md").read_text(encoding="utf-8")
     headings = re.findall(r"^## (\w+)$", text, flags=re.MULTILINE)
     assert sorted(headings) == sorted(get_command(app).commands)
     shown = [command.split()[1] for command, lines in commands_of(text) if lines]
@@ -120,7 +120,7 @@ def test_the_site_builds_strictly(tmp_path):
 
 
 def test_how_far_eta_star_is_off_is_what_is_stored():
-    text = " ".join((ROOT / "docs/concepts/eta-star.md").read_text(encoding="utf-8").split())
+    text = " ".join((ROOT / "docs/explanation/eta-star.md").read_text(encoding="utf-8").split())
     near, far = (
         {one["name"]: one for one in json.loads((ROOT / f"results/{name}.json").read_text())["agreement"]}
         for name in ("phase-mnist-mlp", "phase-mnist-mlp-cross-entropy")

@@ -234,7 +234,7 @@ def test_readme_says_what_is_stored():
 
 def test_errata_say_what_is_stored():
     stored = json.loads((ROOT / "results/gradient-explosion.json").read_text())
-    page = (ROOT / "docs/errata.md").read_text()
+    page = (ROOT / "docs/evidence/errata.md").read_text()
     for row in stored["remedies"]:
         theory = f"{row['theory']:.3f}" if "theory" in row else ""
         assert f"| {row['name']} | {row['measured']:.3f} | {row['activations']:.3f} | {theory} |" in page

@@ -1,13 +1,5 @@
-"""The README's tables of the solvers, from the stored results.
+"""Tables of the solvers' races from the stored results, for performance_page.py."""
 
-    python benchmarks/solve_readme.py benchmarks/results/solve-cpu.json
-
-Prints them; a test holds the README to what this prints.
-"""
-
-import json
-import sys
-from pathlib import Path
 from typing import Any
 
 METHODS = ("gdnp", "gd", "agd", "bngd", "lbfgs")
@@ -41,7 +33,7 @@ def _finish(row: dict[str, Any] | None) -> str:
 
 def _costs(costs: dict[str, Any]) -> list[str]:
     rows = [
-        "| one step | X w and X^T r | halfspace | least squares | Z w | Z^T, two columns | a look | looks |",
+        "| one step | X w and X^T r | halfspace | least squares | Z w | Z^T, two columns | one look | looks |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for size, cost in costs.items():
@@ -58,7 +50,3 @@ def _memory(sizes: dict[str, Any]) -> list[str]:
     for size, by_name in sizes.items():
         rows.append(f"| {size} | {' | '.join(f'{by_name[name]:.0f}' for name in names)} |")
     return rows
-
-
-if __name__ == "__main__":
-    print(tables(json.loads(Path(sys.argv[1]).read_text())))
