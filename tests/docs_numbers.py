@@ -12,7 +12,6 @@ from functools import cache
 from statistics import median
 
 from docs_pages import PAGES, ROOT
-
 from normscope.loss_kinds import CROSS_ENTROPY
 from normscope.papers import Store, all_entries, judge
 from normscope.stability.first_guess import ADAM, COST, MOMENTUM
