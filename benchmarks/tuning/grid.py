@@ -29,9 +29,9 @@ RATES: dict[str, tuple[float, ...]] = {
 class Cell:
     """One training to make.
 
-    what: "grid"; "short" for a rehearsal of `steps` steps with a cosine schedule; "free" for an optimizer that needs no
-    learning rate, where `rule` is its name and `lr` its one setting; "named" for a rate that an entrant named after a
-    search, with the steps that are left. steps: None for all of the task.
+    what: "grid"; "short", a rehearsal of `steps` steps with a cosine schedule; "free", for an optimizer without a rate,
+    and "gen", where `rule` is the name and `lr` the one setting; "name" for the search of the entrant `rule`; "named"
+    for a training at the rate an entrant named, with the steps that are left. steps: None for all of the task.
     """
 
     what: str

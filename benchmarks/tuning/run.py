@@ -1,9 +1,11 @@
-"""Run the race: the grid, short rehearsals, and optimizers without a rate; resumable, one process a core.
+"""Run the race: the grid, short rehearsals, optimizers without a rate, searches and the trainings that follow.
 
     python benchmarks/tuning/run.py --what grid --jobs 16 --store DIR --seconds 520
     python benchmarks/tuning/run.py --what grid short free --tasks all --jobs 16 --store DIR --seconds 520
+    python benchmarks/tuning/run.py --what name --rules tune asha --store DIR
+    python benchmarks/tuning/run.py --what gen named --tasks all --jobs 16 --store DIR --seconds 520
 
-Finished runs in the store are skipped. At the time limit the command stops and says what is left.
+One process a core. Finished runs in the store are skipped. At the time limit the command stops and says what is left.
 """
 
 import argparse
@@ -18,11 +20,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 from grid import GROWTHS, RATES, SEEDS, Cell, growth, score
-from opponents import replacing
+from opponents import entrants, gen, replacing
+from opponents.entrants import training_of
 from opponents.replacing import SETTINGS
 from pool import Pool
 from store import Store
-from task import load, names
+from task import Task, load, names
 from training import train
 
 SHORT_STEPS = (20, 50, 100)
@@ -32,16 +35,28 @@ LONGEST = 12.0
 def work(cell: Cell) -> dict[str, Any]:
     """The record of one cell; called in a worker."""
     task = load(cell.task)
+    where = {"key": cell.key, "what": cell.what, "rule": cell.rule, "task": cell.task, "seed": cell.seed, "lr": cell.lr}
+    where |= {"optimizer": task.optimizer, "torch": torch.__version__}
+    began, cpu = time.perf_counter(), time.process_time()
+    record = _named(task, cell) if cell.what == "name" else train(task, cell.seed, cell.lr, **_options(task, cell))
+    took = {"seconds": round(time.process_time() - cpu, 2), "wall_seconds": round(time.perf_counter() - began, 2)}
+    return {**where, **record, **took}
+
+
+def _named(task: Task, cell: Cell) -> dict[str, Any]:
+    entrant = entrants.find(cell.rule)
+    return entrant(task, task.make(cell.seed), cell.seed).plain()
+
+
+def _options(task: Task, cell: Cell) -> dict[str, Any]:
     options: dict[str, Any] = {"steps": cell.steps, "curves": cell.what in ("grid", "short")}
     if cell.what == "short":
         options["schedule"] = "cosine"
     if cell.what == "free":
         options["make_rule"] = functools.partial(replacing.make_rule, cell.rule, cell.lr)
-    began = time.perf_counter()
-    record = train(task, cell.seed, cell.lr, **options)
-    wall = round(time.perf_counter() - began, 2)
-    where = {"key": cell.key, "what": cell.what, "rule": cell.rule, "task": cell.task, "seed": cell.seed, "lr": cell.lr}
-    return {**where, "optimizer": task.optimizer, **record, "wall_seconds": wall, "torch": torch.__version__}
+    if cell.what == "gen":
+        options["make_rule"] = functools.partial(gen.make_rule, cell.lr)
+    return options
 
 
 class Grid:
@@ -104,6 +119,27 @@ def free_cells(tasks: list[str]) -> list[Cell]:
     return shipped + others
 
 
+def gen_cells(tasks: list[str]) -> list[Cell]:
+    """GeN with each of its settings."""
+    return [
+        Cell("gen", task, seed, setting, gen.left(load(task)), "gen")
+        for setting in gen.SETTINGS
+        for seed in SEEDS
+        for task in tasks
+    ]
+
+
+def name_cells(tasks: list[str], rules: list[str]) -> list[Cell]:
+    """The searches of entrants."""
+    return [Cell("name", task, seed, 0.0, rule=rule) for rule in rules for task in tasks for seed in SEEDS]
+
+
+def named_cells(tasks: list[str], store: Store) -> list[Cell]:
+    """The trainings at the rates that entrants have named, each once."""
+    cells = [training_of(r) for r in store.records.values() if r["what"] == "name" and r["task"] in tasks]
+    return list({cell.key: cell for cell in cells if cell is not None}.values())
+
+
 def run(
     cells: list[Cell], store: Store, jobs: int, until: float, after: Callable[[Cell], list[Cell]] = lambda cell: []
 ) -> int:
@@ -138,10 +174,20 @@ def run(
     return left
 
 
+CELLS: dict[str, Callable[[list[str], Store, list[str]], list[Cell]]] = {
+    "short": lambda tasks, store, rules: short_cells(tasks),
+    "free": lambda tasks, store, rules: free_cells(tasks),
+    "gen": lambda tasks, store, rules: gen_cells(tasks),
+    "name": lambda tasks, store, rules: name_cells(tasks, rules),
+    "named": lambda tasks, store, rules: named_cells(tasks, store),
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--what", nargs="+", choices=["grid", "short", "free"], required=True)
+    parser.add_argument("--what", nargs="+", choices=["grid", *CELLS], required=True)
     parser.add_argument("--tasks", nargs="+", default=["development"], help="development, held-out, all, or names")
+    parser.add_argument("--rules", nargs="+", default=["tune"], help="entrants whose searches --what name makes")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=520.0)
@@ -157,8 +203,7 @@ def main() -> None:
             grid = Grid(tasks, store)
             run(grid.cells(), store, args.jobs, until, grid.after)
         else:
-            cells = short_cells(tasks) if what == "short" else free_cells(tasks)
-            run(cells, store, args.jobs, until)
+            run(CELLS[what](tasks, store, args.rules), store, args.jobs, until)
 
 
 if __name__ == "__main__":
