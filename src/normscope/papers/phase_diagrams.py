@@ -104,7 +104,7 @@ class Diagram:
 
 def diagram(runs: Runs, data: str, cell: str) -> Diagram:
     """The diagram of a figure's panel."""
-    return Diagram(runs, f"phases-{data}", f"rungs-{data}", cell)
+    return Diagram(runs, f"phases-{data}", f"eta-stars-{data}", cell)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -195,7 +195,7 @@ def _small_gamma(at: Diagram) -> list[Part]:
 
 def panels(runs: Runs, data: str, cell: str, title: str, axis: str) -> list[Panel]:
     """The heatmap with its lines, and the distance of each line of eta* over the axis."""
-    if not runs.of(cell, f"phases-{data}") or not runs.of(cell, f"rungs-{data}"):
+    if not runs.of(cell, f"phases-{data}") or not runs.of(cell, f"eta-stars-{data}"):
         return []
     at = diagram(runs, data, cell)
     known = [edge for edge in at.edges if math.isfinite(edge.eta)]

@@ -40,7 +40,9 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     if norm in KNOWN:
         predicted = predict(network().cpu(), tuple(x.shape[1:]), "half_mse", batch_size=m, batch=x.cpu()).eta_star
     model = network()
-    monitor = Monitor(model, half_mse, every=settings["look"], measure=[LandscapeProbe(VGG_FACTORS)], budget=None)
+    monitor = Monitor(
+        model, half_mse, every=settings["snapshot_every"], measure=[LandscapeProbe(VGG_FACTORS)], budget=None
+    )
     stream = batches(digits.x_train, digits.y_train, batch_size=128, seed=seed, steps=settings["train"])
     sgd = torch.optim.SGD(model.parameters(), lr=measured / 2)
     train(model, half_mse, stream, sgd, seed=seed, monitor=monitor, on_step=place.tick)
@@ -63,8 +65,8 @@ EVERY = Experiment(
     name="every-norm",
     what="fully connected network on the digits with every normalizer: eta*, onset of instability and landscape",
     settings={
-        "paper": {"width": 500, "batch_size": 256, "steps": 40, "train": 200, "look": 20},
-        "small": {"width": 200, "batch_size": 128, "steps": 40, "train": 60, "look": 20},
+        "paper": {"width": 500, "batch_size": 256, "steps": 40, "train": 200, "snapshot_every": 20},
+        "small": {"width": 200, "batch_size": 128, "steps": 40, "train": 60, "snapshot_every": 20},
     },
     cells={norm: {"norm": norm} for norm in NORMS},
     run=run,

@@ -54,7 +54,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
             model, loss_fn, first, momentum=plan.momentum, hessian=False, solver=Solver(tol=TOLERANCE)
         ).eta_star
 
-    curves: Curves = {"gamma": [plan.values[i] for i in settings["looks"]]}
+    curves: Curves = {"gamma": [plan.values[i] for i in settings["measured_at"]]}
     for prefix, held_affine in (("", False), ("held_", True)):
         for gamma in curves["gamma"]:
             make = partial(network, gamma, held_affine)
@@ -78,8 +78,8 @@ AFFINE = {
         name=f"affine-{data}",
         what=f"networks of phases-{data}, the first steps: divergence with BatchNorm's gamma and beta trained and held",
         settings={
-            "paper": {**SETTINGS["paper"], **_RUN, "looks": [0, 4, 8, 12, 17]},
-            "small": {**SETTINGS["small"], **_RUN, "steps": 20, "decades": 0.1, "looks": [0, 2]},
+            "paper": {**SETTINGS["paper"], **_RUN, "measured_at": [0, 4, 8, 12, 17]},
+            "small": {**SETTINGS["small"], **_RUN, "steps": 20, "decades": 0.1, "measured_at": [0, 2]},
         },
         cells={cell: {"data": data, "model": cell.upper()} for cell in cells},
         run=run,

@@ -23,7 +23,7 @@ _LEFT = 0.1
 
 
 def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
-    """eta* of both modes by theory at every value; and, at the values `looks`, lambda during training on one batch.
+    """eta* of both modes by theory at every value; and, at those `measured_at`, lambda in training on one batch.
 
     measured: eta* on the stream's first batch. several: on the mean over `batches` of the stream. left: on the first
     batch after `after` steps on it alone, at `beyond` times measured eta*; nan where it diverged before. highest: the
@@ -55,8 +55,8 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
             model, loss_fn, seen, momentum=plan.momentum, hessian=False, solver=Solver(tol=TOLERANCE)
         ).eta_star
 
-    by_value: dict[str, list[float]] = {name: [] for name in ("looks", "measured", "several", "left", "highest")}
-    for gamma in (plan.values[i] for i in settings["looks"]):
+    by_value: dict[str, list[float]] = {name: [] for name in ("measured_at", "measured", "several", "left", "highest")}
+    for gamma in (plan.values[i] for i in settings["measured_at"]):
         model = networks.build(gamma, seed).to(place.device)
         first_eta = eta_star(model, (x, y))
         several = eta_star(model, stream)
@@ -87,10 +87,10 @@ MODES = {
         name=f"modes-{data}",
         what=f"the networks of phases-{data}: eta* of the mean mode and of the data modes, and training beyond the top",
         settings={
-            "paper": {**SETTINGS["paper"], **_BEYOND, "looks": [4, 11, 17]},
-            "small": {**SETTINGS["small"], **_BEYOND, "looks": [1, 2]},
+            "paper": {**SETTINGS["paper"], **_BEYOND, "measured_at": [4, 11, 17]},
+            "small": {**SETTINGS["small"], **_BEYOND, "measured_at": [1, 2]},
         },
-        cells={"mlp": {"data": data, "model": "MLP"}, "cnn": {"data": data, "model": "CNN", "looks": []}},
+        cells={"mlp": {"data": data, "model": "MLP"}, "cnn": {"data": data, "model": "CNN", "measured_at": []}},
         run=run,
         seconds={("paper", "cpu"): 120.0, ("small", "cpu"): 10.0, ("paper", "cuda"): 20.0, ("small", "cuda"): 10.0},
         data=data,
@@ -134,7 +134,7 @@ def _survives(runs: Runs) -> list[Part]:
 
 def _left(runs: Runs) -> list[Part]:
     parts, all_seeds = [], list(runs.of("mlp", "modes-cifar10").values())
-    for i, value in enumerate(all_seeds[0]["looks"]):
+    for i, value in enumerate(all_seeds[0]["measured_at"]):
         mean = [curves["mean_mode"][curves["value"].index(value)] for curves in all_seeds]
         left = [math.log10(m / c["left"][i]) for m, c in zip(mean, all_seeds, strict=True)]
         first_logs = [math.log10(m / c["measured"][i]) for m, c in zip(mean, all_seeds, strict=True)]
