@@ -31,8 +31,8 @@ EXCEPTIONS = {
 # Tests of what a package does as a whole, or of several of its modules at once; by folder of tests.
 ACROSS = {
     "bounds": "",
-    "curvature": """cost derivatives first_guess from_initialisation hostile kept_outputs limits measure measure_cli
-        peers probe products second_derivatives stability stored_races warm_starts wide""",
+    "curvature": """cost derivatives first_guess from_initialisation hostile kept_outputs limits loss_fit measure
+        measure_cli peers probe products second_derivatives second_moments stability stored_races warm_starts wide""",
     "isolation": "calls hostile_modules turns untouched",
     "monitor": """against_twins awkward bit_exact bit_exact_processes bit_exact_ways closed_forms layers planted
         verdicts""",

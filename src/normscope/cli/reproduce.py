@@ -41,7 +41,7 @@ def reproduce(
     gallery: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of the project: do as --check does and write docs/reproductions.md, its figures and README.md."
+            help="Folder of the project: do as --check does and write the pages and figures of docs/evidence."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON.")] = False,

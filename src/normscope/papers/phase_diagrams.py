@@ -25,7 +25,7 @@ LIMITS = {
     "onset": "The rise is looked for after the ten steps in which momentum settles, on batches that differ; with one "
     "batch and no momentum it is sharper (`mf-onset`).",
     "best-rate": "With momentum 0.9 every rate from 0.0007 to 1 times eta* contracts the quadratic equally fast, so "
-    "eta*/2 is special without momentum only (docs/errata.md).",
+    "eta*/2 is special without momentum only (docs/evidence/errata.md).",
     "small-gamma": "Each gamma is taken at its own best rate, which is larger for small gamma.",
 }
 NAMES = {"printed": "as printed", "corrected": "corrected, as trained", "measured": "measured, first batch"}

@@ -3,8 +3,8 @@ r"""`predict`: lambda_max and eta* from the network's graph, without data, train
     lambda_max = loss factor x max(mean mode, data modes)         eta* = factor / lambda_max
 
 Kernels (second moments) of all tensors go forward through the graph, kernels of the gradient come back, and every
-trained tensor adds its part to lambda_max. `theory/` has the maps, docs/theory.md derives them. Two calls give the same
-bits.
+trained tensor adds its part to lambda_max. `theory/` has the maps, docs/evidence/theory.md derives them. Two calls
+give the same bits.
 """
 
 import gc

@@ -29,8 +29,9 @@ class Prediction(Reportable):
     lambda_max: largest eigenvalue with the correction for finite width. lambda_infinite: without that correction.
     eta_star: the learning rate at which the local quadratic turns unstable, for `optimizer` and `loss`.
     calibrated_range: between which multiples of lambda_max similar networks were measured, on average over
-        seeds. A warning says why where it is wider than usual. Single networks lie further apart (docs/theory.md).
-        Where it spans more than a factor of 3, `refusal` says so and no learning rate is named.
+        seeds. A warning says why where it is wider than usual. Single networks lie further apart
+        (docs/evidence/theory.md). Where it spans more than a factor of 3, `refusal` says so and no
+        learning rate is named.
     mode: the mode of lambda_max: "mean" where the eigenvector is constant over samples, "data" where it is not.
     mean_mode, data_mode: the largest eigenvalue of either mode.
     layers: one row for each layer. sigma_w2, sigma_b2, gamma2: variances in the model. qh, qh_xy: second moments of the

@@ -21,8 +21,8 @@ trace of P D (I - 11^T/B) D P is the numerator, up to (B-1)/B, and the preactiva
     B = inf   rate = E d^2 / Var f,  relu: pi/(pi-1) = 1.467, which is the mean-field theory's ratio of q_tilde
 
 Holds when: wide layers (width >> B is not needed), independent weights, eps = 0, no skip connections.
-Differs from the source: the encyclopedia article lets the *norm* grow by 1.467; it is the squared norm (docs/errata.md,
-E-GE-1).
+Differs from the source: the encyclopedia article lets the *norm* grow by 1.467; it is the squared norm
+(docs/evidence/errata.md, E-GE-1).
 Source: the encyclopedia article "Batch normalization", section "Vanishing/exploding gradients"; Yang et al. 2019 (arXiv
 1902.08129), Theorems 5, 8 and 9.
 """

@@ -39,7 +39,7 @@ K_c / m and w_j Gaussian. With a_k^2 = l_k w_k^2 / s^2, the share of one directi
 and a cotangent that is independent of zh goes back, as trained, as E[(1 - a a^T) P G P (1 - a a^T) / s^2]. Channels
 that see much of the largest direction (in a batch of photographs, the brightness) are divided by more and lose more of
 it, so that far less of that direction comes back than means over channels give.
-Source: Wei et al. 2019, Eq. (23)-(25), corrected; the derivation is in docs/theory.md.
+Source: Wei et al. 2019, Eq. (23)-(25), corrected; the derivation is in docs/evidence/theory.md.
 """
 
 from dataclasses import dataclass

@@ -21,8 +21,8 @@ r"""The mean-field theory of Wei et al. 2019 as printed, equation by equation, w
 | sw2, sb2 | `sigma_w2`, `sigma_b2` | variance of a weight times the fan-in, variance of a bias |
 | N_{l-1}, K_l | | fan-in (channels times filter sites), number of sites |
 
-Holds when: it does not with BatchNorm, which divides by q - q_xy and not by q (docs/errata.md, E-MF-6), nor for
-convolutions (E-MF-10). Without BatchNorm the dense form is right. ReLU; statistics held constant; wide layers.
+Holds when: it does not with BatchNorm, which divides by q - q_xy and not by q (docs/evidence/errata.md, E-MF-6), nor
+for convolutions (E-MF-10). Without BatchNorm the dense form is right. ReLU; statistics held constant; wide layers.
 Source: Wei et al. 2019, Sections 3 and 6.
 """
 

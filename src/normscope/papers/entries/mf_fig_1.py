@@ -206,7 +206,7 @@ ENTRY = Entry(
             "Printed lambda within 15 % of the measured one at every measured gamma and seed.",
             lambda runs: _right(runs, "printed", "measured frozen"),
             found="Two slips: the backward recursion divides by the second moment instead of the variance, and the "
-            "convolutional sum over sites takes different sites' gradients as equal (docs/errata.md).",
+            "convolutional sum over sites takes different sites' gradients as equal (docs/evidence/errata.md).",
         ),
         Statement(
             "corrected-frozen",

@@ -102,7 +102,9 @@ def _statement(key: str, row: str, relation: str, words: str, found: str = "") -
     return Statement(key, words, rule, _judge(row, relation), exact=True, found=found)
 
 
-_MISPRINT = "A misprint or slip of the derivation, not of the idea: the corrected form holds. docs/errata.md, {}."
+_MISPRINT = (
+    "A misprint or slip of the derivation, not of the idea: the corrected form holds. docs/evidence/errata.md, {}."
+)
 _STATEMENTS = (
     _statement(
         "gradient-bound-printed", "Theorem 4.1, printed", "<=",
@@ -128,7 +130,7 @@ _STATEMENTS = (
     _statement(
         "curvature-second-printed", "Theorem 4.2, part 2, printed", "<=",
         "Theorem 4.2, second part: the same with g^T H g in the place of d^T H d, without a condition.",
-        "It needs d^T H d <= g^T H g, which large gamma/s breaks. docs/errata.md, E-THM-3.",
+        "It needs d^T H d <= g^T H g, which large gamma/s breaks. docs/evidence/errata.md, E-THM-3.",
     ),
     _statement(
         "curvature-second", "Theorem 4.2, part 2, corrected", "<=",
@@ -147,7 +149,7 @@ _STATEMENTS = (
     _statement(
         "weights-hessian-maximum", "Theorem C.1, (58), lam = 1, printed", "<=",
         "Theorem C.1, (58): the maximum over inputs of norm lam is lam^4 d^T Hh d.",
-        "X X^T d runs through a ball, and the maximum lies elsewhere in it. docs/errata.md, E-THM-5.",
+        "X X^T d runs through a ball, and the maximum lies elsewhere in it. docs/evidence/errata.md, E-THM-5.",
     ),
     _statement(
         "initialisation", "Lemma 4.5, printed", "<=",

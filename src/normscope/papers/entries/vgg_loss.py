@@ -58,7 +58,7 @@ def _panels(runs: Runs) -> list[Panel]:
 ENTRY = Entry(
     name="vgg-loss",
     title="Cross-entropy, and cross-entropy with L2",
-    source="How Does Batch Normalization Help Optimization?, Figure 4(a); docs/errata.md, E-SAN-1",
+    source="How Does Batch Normalization Help Optimization?, Figure 4(a); docs/evidence/errata.md, E-SAN-1",
     origin="as fig-1 at lr 0.1; weight decay 4e-4, inferred from the figure; penalty (4e-4/2)|W|^2 of all parameters",
     needs={VGG: ("batch", *DECAYED)},
     statements=(

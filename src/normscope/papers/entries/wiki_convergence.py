@@ -112,7 +112,7 @@ ENTRY = Entry(
             n=5,
             exact=True,
             cells=("least squares",),
-            found="For mu > 0 it has the same linear guarantee. docs/errata.md, E-DEC-3.",
+            found="For mu > 0 it has the same linear guarantee. docs/evidence/errata.md, E-DEC-3.",
         ),
         Statement(
             "halfspaces-printed",
@@ -122,7 +122,8 @@ ENTRY = Entry(
             n=5,
             exact=True,
             cells=("halfspaces",),
-            found="The printed h lacks a factor gamma/|w|_S; with it the theorem holds. docs/errata.md, E-DEC-6.",
+            found="The printed h lacks a factor gamma/|w|_S; with it the theorem holds. "
+            "docs/evidence/errata.md, E-DEC-6.",
         ),
         Statement(
             "halfspaces",
@@ -151,7 +152,7 @@ ENTRY = Entry(
             exact=True,
             cells=("network",),
             found="Joint minima lie off the line and below the best aligned point, a saddle. One problem, found from "
-            "every seed's own start. docs/errata.md, E-DEC-9.",
+            "every seed's own start. docs/evidence/errata.md, E-DEC-9.",
         ),
     ),
     panels=_panels,

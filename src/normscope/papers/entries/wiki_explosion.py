@@ -152,7 +152,7 @@ ENTRY = Entry(
             cells=("relu",),
             exact=True,
             found="1.467 is the growth of the squared norm; the norm grows by its root, 1.211, which is less than the "
-            "printed lower bound. docs/errata.md, E-GE-1.",
+            "printed lower bound. docs/evidence/errata.md, E-GE-1.",
         ),
         Statement(
             "any-activation",

@@ -138,7 +138,7 @@ ENTRY = Entry(
             n=5,
             exact=True,
             found="Affine: gamma (x - E)/sqrt(Var + eps) + beta has a constant. Many say linear for that; whoever does "
-            "will call the sentence right. docs/errata.md, E-BN-3.",
+            "will call the sentence right. docs/evidence/errata.md, E-BN-3.",
         ),
     ),
     panels=_panels,

@@ -35,7 +35,8 @@ def bounds_section(title: str, stored: Mapping[str, Any]) -> Section:
     ]
     broken = sorted({row.statement for f in layers.values() for row in f.rows if row.form == "printed" and _fails(row)})
     if broken:
-        said.append(Said(None, f"As printed in the source, these fail here: {'; '.join(broken)}.", "", "docs/errata"))
+        words = f"As printed in the source, these fail here: {'; '.join(broken)}."
+        said.append(Said(None, words, "", "docs/evidence/errata"))
     columns = ("layer", "statement", "form", "relation", "units", "applies", "holds", "largest error", "least slack")
     rows = [
         [name, *(_number(value) for value in row.values())]
