@@ -30,7 +30,6 @@ EXCEPTIONS = {
 }
 # Tests of what a package does as a whole, or of several of its modules at once; by folder of tests.
 ACROSS = {
-    "bounds": "",
     "curvature": """cost derivatives first_guess from_initialisation hostile kept_outputs limits loss_fit measure
         measure_cli peers probe products second_derivatives second_moments stability stored_races warm_starts wide""",
     "isolation": "calls hostile_modules turns untouched",

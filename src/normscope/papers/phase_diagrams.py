@@ -280,7 +280,7 @@ def phase_entry(name: str, data: str, cell: str, network: str, shown: dict[str, 
         "half squared error, batch 128, gamma 0.1 to 5 and learning rates 10^-3.5 to 10^0.5 (not stated there)",
         needs={PHASES[data]: (cell,), ETA_STARS[data]: (cell,)},
         statements=tuple(
-            Statement(key, words, rule, about(judge), n=3, found=meanings.get(key, ""))
+            Statement(key, words, rule, about(judge), n=3, means=meanings.get(key, ""))
             for key, words, rule, judge in rows
         ),
         panels=lambda runs: panels(runs, data, cell, network, "gamma"),

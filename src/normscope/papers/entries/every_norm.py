@@ -159,7 +159,7 @@ ENTRY = Entry(
             "With every normalizer plain gradient descent turns unstable at 2/lambda as measured.",
             "Rate of first rise within 0.1 decade of measured eta*, median of seeds, for every normalizer.",
             _onset,
-            found="Those over the batch rise later than 2/lambda: on the digits, whose rare pixels are far out, a few "
+            means="Those over the batch rise later than 2/lambda: on the digits, whose rare pixels are far out, a few "
             "samples carry the top eigenvector, and the loss of the others falls faster than theirs grows. With "
             "BatchNorm on MNIST at width 1000 the rise is within 0.02 decades (`mf-onset`).",
         ),
@@ -168,7 +168,7 @@ ENTRY = Entry(
             "Theory gives eta* for every normalizer that it has a map for.",
             "Predicted eta* within 0.1 decade of the measured one, median of seeds, for each of them.",
             _theory,
-            found="Only the normalizer over the batch is off. The digits' pixels, standardized one by one, reach 37 "
+            means="Only the normalizer over the batch is off. The digits' pixels, standardized one by one, reach 37 "
             "standard deviations (kurtosis 95): single samples carry a batch's statistics, which the theory's Gaussian "
             "fields do not know. On MNIST it is within 0.02 decades (`mf-fig-2-mlp-mnist`).",
         ),

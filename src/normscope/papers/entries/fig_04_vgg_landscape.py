@@ -108,7 +108,7 @@ ENTRY = Entry(
             "Largest beta from step 100 on: with BatchNorm <= 1.25 (2/lr), without >= 2 (2/lr).",
             _beta,
             curves=AT_SNAPSHOTS,
-            found="The median of beta is near 2/lr for both: training sits at the edge of stability. Spikes above it "
+            means="The median of beta is near 2/lr for both: training sits at the edge of stability. Spikes above it "
             "are what differs. With BatchNorm they are rare and hang on the run: four of the five seeds peak at 1.01 "
             "to 1.12 times 2/lr, and three of the plans trained once before on such a GPU, not kept, peaked at 1.05.",
         ),
@@ -118,7 +118,7 @@ ENTRY = Entry(
             "Mean band over the first 1,500 steps: narrower with BatchNorm in every seed.",
             _early,
             curves=AT_SNAPSHOTS,
-            found="The order is the reverse at the start: without BatchNorm the network stands on a flat place and "
+            means="The order is the reverse at the start: without BatchNorm the network stands on a flat place and "
             "does not learn yet.",
         ),
     ),

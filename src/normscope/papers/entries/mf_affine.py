@@ -200,7 +200,7 @@ ENTRY = Entry(
             f"Distance of the rate of divergence from measured eta*, both of the weights alone: {_RULE}",
             lambda runs: _at_eta(runs, "measured"),
             cells=BOTH,
-            found="The bar is the one that the network as trained misses (`mf-fig-2-cnn-mnist/corrected`). Here it is "
+            means="The bar is the one that the network as trained misses (`mf-fig-2-cnn-mnist/corrected`). Here it is "
             "60 steps of one seed at a time, in the sweeps five epochs and the first seed that diverges.",
         ),
         Statement(
@@ -232,7 +232,7 @@ ENTRY = Entry(
             "beta held, median of seeds, at every gamma from 0.5 on.",
             _below,
             cells=BOTH,
-            found="Not at gamma 3.3: twelve steps so small move gamma and beta by little, and what changes lambda "
+            means="Not at gamma 3.3: twelve steps so small move gamma and beta by little, and what changes lambda "
             "there is the weights.",
         ),
         Statement(

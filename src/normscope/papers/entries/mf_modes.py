@@ -177,7 +177,7 @@ ENTRY = Entry(
             "gamma in every seed.",
             lambda runs: _top(runs, "mlp", {"mnist": "mean_mode", "cifar10": "data_mode"}),
             cells=("mlp",),
-            found="On CIFAR-10 it is a data mode from gamma 0.15 on; at the two smallest gammas the last gamma and "
+            means="On CIFAR-10 it is a data mode from gamma 0.15 on; at the two smallest gammas the last gamma and "
             "beta, which all samples see alike, have most of lambda. A theory by means over channels, with which these "
             "rules were written, had data modes a third too high and on top at every gamma.",
         ),
@@ -187,7 +187,7 @@ ENTRY = Entry(
             "By theory, lambda of the data mode below the mean mode's, at every gamma in every seed.",
             lambda runs: _top(runs, "cnn", dict.fromkeys(DATA, "mean_mode")),
             cells=tuple(f"modes-{data}/cnn" for data in DATA),
-            found="So no data mode is what parts the boundary of the convolutional network from eta*; `mf-affine` has "
+            means="So no data mode is what parts the boundary of the convolutional network from eta*; `mf-affine` has "
             "what does.",
         ),
         Statement(
@@ -197,7 +197,7 @@ ENTRY = Entry(
             "0.2 at worst.",
             lambda runs: [part for data in DATA for part in _boundary(runs, data)],
             cells=("mlp",),
-            found="The worst is gamma 0.1 on both, where gamma and the weights move far within a few steps.",
+            means="The worst is gamma 0.1 on both, where gamma and the weights move far within a few steps.",
         ),
         Statement(
             "survives",
@@ -214,7 +214,7 @@ ENTRY = Entry(
             "median of seeds, at each gamma.",
             _left,
             cells=("modes-cifar10/mlp",),
-            found="At gamma 0.23 steps are large: the last gamma itself moves, and lambda with it.",
+            means="At gamma 0.23 steps are large: the last gamma itself moves, and lambda with it.",
         ),
     ),
     panels=_panels,
