@@ -75,8 +75,8 @@ def parameters_of(lent: Lent, wanted: Callable[[str, nn.Parameter], bool] | None
     named = zip(lent.names, lent.originals, strict=True)
     chosen = [i for i, (name, p) in enumerate(named) if wanted is None or wanted(name, p)]
     if not chosen:
-        left = "parameters= chose none of them" if lent.names else "none of the model's requires a gradient"
-        raise ValueError(f"There is no parameter to take curvature by: {left}.")
+        reason = "parameters= chose none of them" if lent.names else "none of the model's requires a gradient"
+        raise ValueError(f"There is no parameter to take curvature by: {reason}.")
     return chosen
 
 

@@ -55,17 +55,17 @@ _stacks: dict[tuple[int, str], list[Any]] = {}
 @contextmanager
 def replaced(names: Names, make: Callable[[str, Any], Any]) -> Iterator[None]:
     """Inside, each of `names` in a module's namespace is make(name, the function that was there)."""
-    put: list[Any] = []
+    replacements: list[Any] = []
     try:
         for home, name in names:
             with _lock:
                 stack = _stacks.setdefault((id(home), name), [home[name]])
-                put.append(make(name, stack[-1]))
-                stack.append(put[-1])
-                home[name] = put[-1]
+                replacements.append(make(name, stack[-1]))
+                stack.append(replacements[-1])
+                home[name] = replacements[-1]
         yield
     finally:
-        for (home, name), function in zip(names, put, strict=False):
+        for (home, name), function in zip(names, replacements, strict=False):
             with _lock:
                 stack = _stacks[id(home), name]
                 stack.remove(function)
@@ -222,10 +222,10 @@ def _own_setting(setting: tuple[str, str], parent: tuple[str, str], parents: str
     """
     value: str = _get(*setting)
     try:
-        read = set()
+        values_read = set()
         for other in ("ieee", "tf32"):
             _set(*parent, other)
-            read.add(_get(*setting))
+            values_read.add(_get(*setting))
     finally:
         _set(*parent, parents)
-    return value if len(read) == 1 else "none"
+    return value if len(values_read) == 1 else "none"
