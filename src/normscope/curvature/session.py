@@ -21,7 +21,6 @@ from normscope.curvature.eigensolvers.solver import Solver
 from normscope.curvature.operators.network_products import FirstGraph, Network
 from normscope.curvature.operators.several_batches import Several, check_parts, refuse_linear, refuse_mixing, shares
 from normscope.curvature.operators.statistics import differentiable, enough_values
-from normscope.isolation.flat_vectors import flat
 from normscope.isolation.lending import Lent
 from normscope.isolation.processes import Processes
 from normscope.objective import call_model
@@ -101,7 +100,9 @@ class Session:
         with self._plain_products(block):
             searched = self.processes.each(lambda: self.network(stats, block) if first is None else first.network)
             if gradient is None:
-                gradient, first = self._gradient(searched, matrix)
+                with enough_values():
+                    own_gradient, first = self.processes.each(lambda: searched.gradient_and_graph(matrix))
+                gradient = self.processes.mean(lambda: [own_gradient])[0]
             product, half = self._operator(searched, matrix, block, first)
             settings: dict[str, Any] = {"keep": keep, "seed": self.seed, "alone": self.processes.size == 1}
             ritz = self.solver.search(product, gradient, smallest=smallest, memory=memory, **settings)
@@ -180,27 +181,11 @@ class Session:
             observed.weights = shares(self.networks(stats, block))
         return observed.weights
 
-    def _gradient(self, network: Network | Several, matrix: str) -> tuple[Tensor, FirstGraph | None]:
-        """The gradient, and the graph of one batch that made it."""
-        graphs: list[FirstGraph | None] = []
-
-        def local() -> list[Tensor]:
-            if isinstance(network, Several):
-                return [network.gradient()]
-            _, gradients, graph = network.value_and_gradients(matrix)
-            graphs.append(graph)
-            return [flat(gradients, network.leaves)]
-
-        with enough_values():
-            return self.processes.mean(local)[0], graphs[0] if graphs else None
-
     def _operator(
         self, network: Network | Several, matrix: str, block: Sequence[int] | None, first: FirstGraph | None
     ) -> tuple[Product, Tensor | None]:
         """The operator, preconditioned and averaged over processes, and the vector of P^-1/2."""
-        local = self.processes.each(
-            lambda: network.product(matrix) if isinstance(network, Several) else network.product(matrix, first)
-        )
+        local = self.processes.each(lambda: network.product(matrix, first))
 
         def averaged(v: Tensor) -> Tensor:
             image = self.processes.mean(lambda: [local(v)])[0]

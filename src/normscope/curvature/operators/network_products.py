@@ -107,7 +107,12 @@ class Network(Passes):
             return self.loss(self.output())
 
     def gradient(self) -> Tensor:
-        return flat(self.value_and_gradients()[1], self.leaves)
+        return self.gradient_and_graph("")[0]
+
+    def gradient_and_graph(self, matrix: str) -> tuple[Tensor, FirstGraph | None]:
+        """The gradient, and the graph of the pass that made it, for products with `matrix`."""
+        _, gradients, first = self.value_and_gradients(matrix)
+        return flat(gradients, self.leaves), first
 
     def value_and_gradients(self, matrix: str = "") -> tuple[Tensor, Parts, FirstGraph | None]:
         """The loss, its gradient by each leaf, and the graph for products with `matrix`.

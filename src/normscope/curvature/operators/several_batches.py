@@ -31,7 +31,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from normscope.choices import check_choice
 from normscope.curvature.eigensolvers.lanczos import Product
-from normscope.curvature.operators.network_products import Network
+from normscope.curvature.operators.network_products import FirstGraph, Network
 from normscope.curvature.operators.statistics import mode_of, over_the_batch
 
 OVER = ("batches", "data")
@@ -58,10 +58,10 @@ class Several:
     def forward_mode(self) -> bool:
         return all(network.forward_mode for network in self._networks)
 
-    def gradient(self) -> Tensor:
-        return self._sum(lambda network: network.gradient())
+    def gradient_and_graph(self, matrix: str) -> tuple[Tensor, None]:
+        return self._sum(lambda network: network.gradient()), None
 
-    def product(self, matrix: str) -> Product:
+    def product(self, matrix: str, first: FirstGraph | None = None) -> Product:
         """The product v -> A v. Each one makes all graphs anew, so that only one batch's graph is there at a time."""
         return lambda v: self._sum(lambda network: network.product(matrix)(v))
 
