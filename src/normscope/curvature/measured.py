@@ -51,7 +51,7 @@ class Request:
 
     @property
     def compared(self) -> list[str]:
-        """Readings of the statistics to give beside `stats`."""
+        """Statistics modes to give beside `stats`."""
         return [name for name in self.compare if name != self.stats]
 
     @property
@@ -101,7 +101,7 @@ class Measured:
 
 
 def by_statistics_name(name: str) -> str:
-    """The name of the search in another reading of the statistics."""
+    """The name of the search in another statistics mode."""
     return f"statistics {name!r}"
 
 

@@ -1,7 +1,7 @@
 r"""A session: one lent network on its batches, with its loss, the ends of its spectra, and single products.
 
-`opening.open_session` lends the model, casts its tensors and the batches, and chooses the parameters. Each method of
-the `Session` takes the reading of the normalizers' statistics. A session's fields never change, and each method's
+`opening.open_session` lends the model, casts its tensors and the batches, and chooses the parameters. The methods of
+the `Session` take the statistics mode (`operators/statistics.py`). A session's fields never change, and each method's
 answer follows from its arguments; `Observations` alone gathers facts for the notes. With a preconditioner P the
 operator is P^-1/2 (A + R) P^-1/2 + D (`stability/optimizer_limits.py`). Several processes average gradients and
 products, as DDP averages gradients; all of them then take the same steps.
@@ -31,7 +31,7 @@ from normscope.stability.optimizer_limits import Limit, momentum_limit, precondi
 class Observations:
     """Facts that the passes of a session have shown so far.
 
-    draws: whether forwards draw random numbers. mixing: readings of the statistics in which outputs depend on other
+    draws: whether forwards draw random numbers. mixing: statistics modes in which outputs depend on other
     samples though no known normalizer makes them. forward_mode: whether forward mode gave every J v. penalty: whether
     the loss reads parameters itself. separate, weights: what is known of putting batches together, so that it is
     computed once.

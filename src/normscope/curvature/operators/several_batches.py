@@ -62,7 +62,7 @@ class Several:
         return self._sum(lambda network: network.gradient()), None
 
     def product(self, matrix: str, first: FirstGraph | None = None) -> Product:
-        """The product v -> A v. Each one makes all graphs anew, so that only one batch's graph is there at a time."""
+        """The product v -> A v. Each one makes the graph of one batch after another, so only one is in memory."""
         return lambda v: self._sum(lambda network: network.product(matrix)(v))
 
     def form(self, matrix: str, v: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
