@@ -15,9 +15,14 @@ from normscope.isolation.lending import Lent, untouched
 from normscope.isolation.memory_bound import bytes_of
 
 
-def every_parameter(lent: Lent) -> list[int]:
-    """Numbers of all lent parameters."""
-    return parameters_of(lent, None)
+def parameters_of(lent: Lent, wanted: Callable[[str, nn.Parameter], bool] | None = None) -> list[int]:
+    """Numbers of the lent parameters that `wanted` chooses; None chooses all."""
+    named = zip(lent.names, lent.originals, strict=True)
+    chosen = [i for i, (name, p) in enumerate(named) if wanted is None or wanted(name, p)]
+    if not chosen:
+        reason = "parameters= chose none of them" if lent.names else "none of the model's requires a gradient"
+        raise ValueError(f"There is no parameter to take curvature by: {reason}.")
+    return chosen
 
 
 @contextmanager
@@ -28,7 +33,7 @@ def open_session(
     *,
     only: Container[int] | None = None,
     dtype: torch.dtype | None = None,
-    choose: Callable[[Lent], Sequence[int]] = every_parameter,
+    choose: Callable[[Lent], Sequence[int]] = parameters_of,
     max_memory: float | None = None,
     beside: int = 0,
     **settings: Any,
@@ -76,16 +81,6 @@ def working_dtype(model: nn.Module, asked: torch.dtype | None) -> torch.dtype | 
 def cast(batches: Sequence[Any], dtype: torch.dtype) -> list[Any]:
     """The batches with floating-point tensors of this dtype."""
     return [tree_map_only(Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, b) for b in batches]
-
-
-def parameters_of(lent: Lent, wanted: Callable[[str, nn.Parameter], bool] | None) -> list[int]:
-    """Numbers of the lent parameters that `wanted` chooses; None chooses all."""
-    named = zip(lent.names, lent.originals, strict=True)
-    chosen = [i for i, (name, p) in enumerate(named) if wanted is None or wanted(name, p)]
-    if not chosen:
-        left = "parameters= chose none of them" if lent.names else "none of the model's requires a gradient"
-        raise ValueError(f"There is no parameter to take curvature by: {left}.")
-    return chosen
 
 
 def held_by(optimizer: torch.optim.Optimizer, lent: Lent, chosen: list[int]) -> tuple[list[int], list[str]]:

@@ -34,5 +34,5 @@ def raise_first(failed: Sequence[tuple[str, BaseException]]) -> None:
         if not isinstance(error, Exception):
             raise error
     if failed:
-        what = "; ".join(f"{name} ({type(error).__name__}: {error})" for name, error in failed)
-        raise NotPutBack(f"Everything but this was put back after a measurement: {what}.") from failed[0][1]
+        places = "; ".join(f"{name} ({type(error).__name__}: {error})" for name, error in failed)
+        raise NotPutBack(f"Everything but this was put back after a measurement: {places}.") from failed[0][1]
