@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 
-from normscope.loss_kinds import CROSS_ENTROPY, DIVERGES, KINDS, SQUARED, LossKind, beyond_limit
+from normscope.loss_kinds import CROSS_ENTROPY, DIVERGES, MEANINGS, SQUARED, LossKind, beyond_limit
 
 OF_CRITICAL_RATE = {SQUARED: 0.8, CROSS_ENTROPY: 0.1}
 OF_ETA_STAR = 0.5
@@ -177,7 +177,7 @@ def advice_from_measurement(
     how_named = (
         f"half of eta*, below {critical_rate}" if is_half else f"{OF_CRITICAL_RATE[loss_kind]:g} times {critical_rate}"
     )
-    tested = _tested(f"{KINDS[loss_kind].words}, {descent}", *COST[loss_kind, descent])
+    tested = _tested(f"{MEANINGS[loss_kind].words}, {descent}", *COST[loss_kind, descent])
     named = in_digits(low, high)
     return f"To start training with: {named}, {how_named}. {tested}{beyond(rate, eta_star, loss_kind)}"
 
@@ -208,7 +208,7 @@ def advice_from_theory(eta_star: float, loss_kind: str) -> str:
     rate = rate_from_theory(eta_star)
     if math.isnan(rate):
         return ""
-    tested = _tested(KINDS[loss_kind].words, *COST_OF_THEORY[loss_kind])
+    tested = _tested(MEANINGS[loss_kind].words, *COST_OF_THEORY[loss_kind])
     return f"To start training with: {in_digits(rate, rate)}, half of eta*. {tested}"
 
 
