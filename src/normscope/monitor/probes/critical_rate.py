@@ -93,7 +93,6 @@ class CriticalProbe:
     """
 
     name = "critical"
-    result = CriticalRate
     forward_only = True
 
     def __init__(self, update: str = "optimizer") -> None:

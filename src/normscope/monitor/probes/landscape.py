@@ -145,7 +145,6 @@ class LandscapeProbe:
     """
 
     name = "landscape"
-    result = Landscape
     forward_only = False
 
     def __init__(self, factors: Sequence[float] = VGG_FACTORS) -> None:
