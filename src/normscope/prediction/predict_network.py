@@ -199,10 +199,10 @@ def _check_finite(eigenvalues: ModeEigenvalues) -> None:
 def _check_output(walk: Walk, out: Field) -> None:
     if not walk.rows:
         raise ValueError("The model has no layer with parameters on the way from input to output.")
-    if bent := walk.tape.bent(out):
+    if operation := walk.tape.nonlinear_after_weights(out):
         raise ValueError(
-            f"The output comes out of {bent}, not of a linear map: the theory takes the gradient at the output as one "
-            "for every sample. Predict the network without it, or measure it with ns.measure."
+            f"The output comes out of {operation}, not of a linear map: the theory takes the gradient at the output as "
+            "one for every sample. Predict the network without it, or measure it with ns.measure."
         )
     if len(out.parts) > 1:
         raise ValueError(
