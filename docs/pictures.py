@@ -1,6 +1,6 @@
 """Pictures of the README and the explanations, drawn from stored results.
 
-    python docs/pictures.py            writes docs/images/phase-mnist-mlp.png and docs/images/eta-star.png
+python docs/pictures.py            writes docs/images/phase-mnist-mlp.png and docs/images/eta-star.png
 """
 
 import sys

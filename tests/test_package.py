@@ -88,12 +88,6 @@ def test_what_the_performance_page_says_of_the_solvers_holds():
             assert ours is None or name.split()[-1] != "10000"
 
 
-def test_readme_says_what_vgg_reached():
-    readme = (ROOT / "README.md").read_text()
-    for run in json.loads((ROOT / "results/vgg16-cifar10.json").read_text())["runs"]:
-        assert f"{100 * run['evaluations'][-1]['test_accuracy']:.1f}" in readme
-
-
 @pytest.mark.slow
 def test_wheel_installs_into_an_empty_environment(tmp_path):
     """Builds it, installs it with its dependencies, runs the command and two lines from outside the repository."""
@@ -133,11 +127,3 @@ def test_known_models_at_a_small_size(tmp_path):
     assert "eta_star" in stored["models"]["ResNet-50"]["predict"]
     assert "Measure this network instead" in stored["models"]["ViT-B/16"]["predict"]["refused"]
     assert all(found["monitor"]["looks"] >= 1 for found in stored["models"].values())
-
-
-def test_readme_says_what_a_command_takes_from_the_shell():
-    readme = " ".join((ROOT / "README.md").read_text().split())
-    stored = json.loads((ROOT / "benchmarks/results/start-cpu.json").read_text())["commands"]
-    small, large = (f"{stored[name]['of_import_torch']:.2f} times" for name in ("preact-resnet18", "resnet50"))
-    assert f"{small} as much processor time as `import torch` alone" in readme
-    assert f"{large} for a ResNet-50" in readme
