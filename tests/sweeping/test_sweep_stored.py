@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from normscope.sweeping import PhaseDiagram, Plan, stored_lines
+from normscope.sweeping import PhaseDiagram, Plan
 
 ROOT = Path(__file__).parents[2]
 SQUARED = ROOT / "results/phase-mnist-mlp.json"
