@@ -1,4 +1,4 @@
-"""The stored phase diagrams: their plans are the examples', their boundaries those found before."""
+"""The stored phase diagrams: their plans are the examples', and their boundaries agree."""
 
 import json
 from math import log10
