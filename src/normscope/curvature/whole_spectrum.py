@@ -73,6 +73,9 @@ def spectrum(
         starts, steps: random vectors, and products with each; the trace takes as many as one of them.
         seed: seed of the random vectors.
 
+    Returns:
+        A `Spectrum`: the density of eigenvalues, and the trace with its error.
+
     Example:
         >>> layer = nn.Linear(2, 1, bias=False)
         >>> x = torch.tensor([[2.0, 0.0], [0.0, 4.0]])
@@ -110,6 +113,16 @@ def mean_mode(
 
     The matrix is the Fisher matrix of 1/2 squared error, E_x sum_k grad f_k grad f_k^T, by its dual in output space.
     The batch's targets have no part in it. Refused with several processes, whose mean mode is not a mean over them.
+
+    Args:
+        model: any module, in the modes it trains in.
+        batch: (x, y); y is not read.
+        stats: how batch statistics are read: "batch", "frozen" or "running".
+        tol: relative residual to reach.
+        seed: seed of the start vector.
+
+    Returns:
+        A `MeanMode`: lambda_max, the share of its eigenvector that is constant over samples, and the bound.
     """
     inner, processes, _ = unwrapped(model)
     if processes.size > 1:
