@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from normscope.choices import check_choice
-from normscope.cli.inputs import DATA_HELP, MODEL_HELP, batch_of, model_or_setup, what_was_said
+from normscope.cli.inputs import DATA_HELP, MODEL_HELP, batch_of, model_or_setup, taking_the_batch
 
 
 def measure(
@@ -57,13 +57,13 @@ def measure(
     check_choice("stats", stats, STATISTICS)
     built = model_or_setup(model, data, device)
     if not isinstance(built, Setup):
-        given = batch_of(str(data), built, batch_size, seed)
-        if isinstance(given, tuple):
+        loaded = batch_of(str(data), built, batch_size, seed)
+        if isinstance(loaded, tuple):
             if batches is not None:
                 raise ValueError(f"--batches is for a loader, and {data} is one batch. Set its size with --batch-size.")
-            given = [given]
-        built = Setup(built, known[loss], given)
-    try:
+            loaded = [loaded]
+        built = Setup(built, known[loss], loaded)
+    with taking_the_batch():
         measurement = measure_curvature(
             built,
             momentum=momentum,
@@ -76,8 +76,6 @@ def measure(
             n_batches=batches,
             seed=seed,
         )
-    except (RuntimeError, IndexError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"The model or the loss does not take this batch: {what_was_said(error)}") from error
     verdict = None if lr is None else measurement.verdict(lr)
     if as_json:
         said = None if verdict is None else {"lr": lr, "good": verdict.good, "text": verdict.text}

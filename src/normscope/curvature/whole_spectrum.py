@@ -12,11 +12,13 @@ from torch import Tensor, nn
 from normscope.choices import check_choice
 from normscope.curvature.autograd.patching import differentiable_kernels
 from normscope.curvature.eigensolvers.density import Density, density, trace
+from normscope.curvature.eigensolvers.solver import Solver
+from normscope.curvature.first_pass import first_pass
 from normscope.curvature.opening import check_parameters, open_session
 from normscope.curvature.operators.fisher_by_outputs import MeanMode, mean_mode_of
 from normscope.curvature.operators.network_products import MATRICES, Network
 from normscope.curvature.operators.several_batches import refuse_linear
-from normscope.curvature.operators.statistics import STATISTICS
+from normscope.curvature.operators.statistics import MODES
 from normscope.environment import environment
 from normscope.isolation.batch_loss import check_devices
 from normscope.isolation.batches import samples
@@ -107,7 +109,7 @@ def spectrum(
 
 
 def mean_mode(
-    model: nn.Module, batch: tuple[Any, Any], *, stats: str = "batch", tol: float = 1e-3, seed: int = 0
+    model: nn.Module, batch: tuple[Any, Any], *, stats: str = "batch", solver: Solver | None = None, seed: int = 0
 ) -> MeanMode:
     """Measure how much of the top eigenvector is constant over samples, with bounds of Wei et al. 2019 on lambda_max.
 
@@ -116,14 +118,15 @@ def mean_mode(
 
     Args:
         model: any module, in the modes it trains in.
-        batch: (x, y); y is not read.
+        batch: (x, y) with at least two samples; y is not read.
         stats: how batch statistics are read: "batch", "frozen" or "running".
-        tol: relative residual to reach.
-        seed: seed of the start vector.
+        solver: tol and most of the eigenvalue search, `Solver()` by default; it starts from one vector.
+        seed: seed of the start vector and of random signs.
 
     Returns:
         A `MeanMode`: lambda_max, the share of its eigenvector that is constant over samples, and the bound.
     """
+    solver = solver or Solver()
     inner, processes, _ = unwrapped(model)
     if processes.size > 1:
         raise ValueError(
@@ -131,9 +134,9 @@ def mean_mode(
             "statistics that are not synchronized."
         )
     with _opened(inner, _half_square, batch, stats, processes) as (network, _):
-        mode = mean_mode_of(network, tol=tol, seed=seed)
+        mode = mean_mode_of(network, solver, seed=seed)
         device = network.leaves[0].device
-    settings = {"stats": stats, "tol": tol, "seed": seed, "samples": samples(batch)}
+    settings = {"stats": stats, "tol": solver.tol, "seed": seed, "samples": samples(batch)}
     return replace(mode, settings=settings, environment=environment(device))
 
 
@@ -150,13 +153,13 @@ def _opened(
     processes: Processes,
 ) -> Iterator[tuple[Network, float]]:
     """The network on its batch, and its loss; refused where the loss or its gradient is not finite."""
-    check_choice("stats", stats, STATISTICS)
+    check_choice("stats", stats, MODES)
     check_parameters(model)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     batches = [pair(batch)]
     check_devices(batches, device)
     with open_session(model, loss_fn, batches, processes=processes) as session, differentiable_kernels(device.type):
-        loss = session.loss_and_gradient(stats).loss
+        loss = first_pass(session, stats)[0].loss
         network = session.network(stats)
         assert isinstance(network, Network)
         yield network, loss

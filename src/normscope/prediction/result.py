@@ -82,15 +82,15 @@ class Prediction(Reportable):
             A `Verdict`; print it, or read its `good`.
         """
         source = f"mean-field theory at initialization, {self.theory}, statistics {self.stats!r}"
-        found = stability_verdict(
+        answer = stability_verdict(
             lr, self.eta_star, loss_kind=self.loss_kind, rule=self.rule, source=source, residual=0.0, converged=True
         )
         low, high = (self.eta_star / times for times in reversed(self.calibrated_range))
         advice = first_guess_sentence(self.first_guess)
         if self.theory != "corrected" or not low <= lr <= high:
-            return replace(found, text=found.text + advice)
+            return replace(answer, text=answer.text + advice)
         doubt = f"Networks like this one were measured to have theirs between {low:.3g} and {high:.3g}, so that theory "
-        return replace(found, good=None, text=f"{found.text} {doubt}does not tell: measure to be sure.{advice}")
+        return replace(answer, good=None, text=f"{answer.text} {doubt}does not tell: measure to be sure.{advice}")
 
     @property
     def refusal(self) -> str:

@@ -47,7 +47,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normscope.theory.site_pairs import Sites, average
+from normscope.theory.site_pairs import ExactSites, Sites, average
 
 # Degrees of freedom above which three moments are used, and relative difference of eigenvalues that counts.
 _FEW, _EQUAL = 4.0, 1e-6
@@ -79,17 +79,7 @@ class Normalized:
 
 def centred(sites: Sites, kernel: Tensor) -> Tensor:
     """P K P: the mean over batch and sites taken out at both ends."""
-    return kernel - _taken(sites, kernel)
-
-
-def _taken(sites: Sites, kernel: Tensor) -> Tensor:
-    """K - P K P."""
-    rows = sites.rows(kernel)
-    if sites.form == "torus":
-        return rows.reshape(*rows.shape, 1, 1, 1)
-    # u[a] + u[b] - ubar, half of ubar on either side.
-    half = rows - rows.mean(-1, keepdim=True) / 2
-    return (half.unsqueeze(-1) + half.unsqueeze(-2)).unsqueeze(-3)
+    return kernel - sites.common(kernel)
 
 
 def normalize(sites: Sites, kernel: Tensor, eps: float, noise: float = 0.0, uneven: float = 0.0) -> Normalized:
@@ -98,20 +88,20 @@ def normalize(sites: Sites, kernel: Tensor, eps: float, noise: float = 0.0, unev
     noise: variance of the kernel from pair to pair, which costs degrees of freedom: a batch in d dimensions has at most
     d. uneven: relative variance of places' variances (`place_lengths`), by which a sample's own share grows.
     """
-    middle = kernel - _taken(sites, kernel)
+    middle = kernel - sites.common(kernel)
     spread = average(sites.diagonal(middle))
     variance = spread + eps
     if variance == 0:
         raise ValueError("divides by zero: all samples are alike before it, and its eps is 0")
     squares = middle.square()
     square, own = average(sites.rows(squares)), 0.0
-    if sites.form != "samples":
+    if not sites.each_sample:
         own = average(squares[0]) / sites.batch
         square += noise + uneven * own
     freedom = variance**2 / square if square > 0 else 0.0
     hat = middle / variance
-    if sites.form == "samples" and (found := _by_directions(hat[0], eps / variance, variance)):
-        hat, inverse, directions = found
+    if sites.each_sample and (by_directions := _by_directions(hat[0], eps / variance, variance)):
+        hat, inverse, directions = by_directions
         return Normalized(sites, hat[None], variance, inverse, freedom, own, 0.0, directions)
     # Below four degrees of freedom E[1/s^2] does not exist or is decided by rare batches.
     third = _third(sites, hat, square / variance**2) if freedom > _FEW else 0.0
@@ -128,13 +118,13 @@ def _divided(sites: Sites, hat: Tensor) -> Tensor:
     E[l w^2 / s^2] equal to that of shares, 1 with eps. Variance in few directions, such as borders of small images have
     in all samples, is a smaller part of zh than of z.
     """
-    if sites.form != "exact":
+    if not isinstance(sites, ExactSites):
         return hat
     m = sites.batch
     one, two = hat.unbind(-3)
     alike, own = _lessened(torch.stack([one + (m - 1) * two, one - two]), m * sites.count)
-    found = torch.stack([alike + (m - 1) * own, alike - own]) / m
-    return found / (1 - average(sites.diagonal(hat - found)))
+    divided = torch.stack([alike + (m - 1) * own, alike - own]) / m
+    return divided / (1 - average(sites.diagonal(hat - divided)))
 
 
 def _lessened(kernel: Tensor, places: int) -> Tensor:
@@ -190,7 +180,7 @@ def _third(sites: Sites, kernel: Tensor, square: float) -> float:
     square: sum l^2, with the 1/d that finite dimensions d add. To sum l^3 they add 3 (sum l^2) / d + 1/d^2, as in
     Wishart matrices.
     """
-    if sites.form != "exact":
+    if not isinstance(sites, ExactSites):
         return 0.0
     one, two = kernel.unbind(-3)
     m, scale = sites.batch, 1 / (sites.batch * sites.count)
@@ -220,29 +210,31 @@ def mean_inverse(freedom: float, third: float = 0.0) -> float:
     b = third * freedom
     k = 1 / (freedom * b * b)
     n, x = k / 2, (1 - b * k) / (2 * b)
-    found = 0.0
+    fraction = 0.0
     for j in range(_TERMS, 0, -1):
-        found = j * (n + j - 1) / (x + n + 2 * j - found)
-    return 1 / (x + n - found) / (2 * b)
+        fraction = j * (n + j - 1) / (x + n + 2 * j - fraction)
+    return 1 / (x + n - fraction) / (2 * b)
 
 
-def send_back(found: Normalized, g: Tensor, bend: Tensor, gamma2: float, *, trained: bool) -> tuple[Tensor, Tensor]:
+def send_back(
+    normalized: Normalized, g: Tensor, bend: Tensor, gamma2: float, *, trained: bool
+) -> tuple[Tensor, Tensor]:
     """The cotangent's kernel before the normalizer, and the products of pairs that a trained gamma adds to lambda.
 
     trained: whether the statistics are differentiated through (held constant if not).
     """
-    sites, kernel = found.sites, found.kernel
+    sites, kernel = normalized.sites, normalized.kernel
     diagonal = sites.diagonal(kernel)
     overlaps = g * kernel
     products = torch.addcmul(overlaps, bend, gamma2 * sites.outer(diagonal, diagonal))
-    rate, directions = gamma2 * found.inverse, found.directions
+    rate, directions = gamma2 * normalized.inverse, normalized.directions
     if not trained:
         return rate * g, products
     leans = sites.rows(bend * sites.ends(gamma2 * diagonal)[1])
     along = -leans * diagonal if directions else sites.rows(overlaps) - leans * diagonal
-    along = along if sites.form == "torus" else along.mean(-1)
+    along = sites.place_mean(along)
     left, right = sites.ends(leans)
     straight = torch.zeros_like(g) if directions else g
     kept = centred(sites, torch.addcmul(straight, (left + right).unsqueeze(-3), kernel, value=-1))
     sent = rate * torch.addcmul(kept, along.reshape(-1, 1, 1, 1), kernel, value=-1)
-    return sent + gamma2 * directions.left(centred(sites, g), found.inverse) if directions else sent, products
+    return sent + gamma2 * directions.left(centred(sites, g), normalized.inverse) if directions else sent, products

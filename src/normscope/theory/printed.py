@@ -244,9 +244,9 @@ def _each(name: str, value: Any, count: int) -> list[float | None]:
 def _counts(name: str, values: Iterable[Any]) -> tuple[int, ...]:
     """The numbers as integers; refused unless whole and at least 1."""
     try:
-        found = tuple(operator.index(value) for value in values)
+        counts = tuple(operator.index(value) for value in values)
     except TypeError:
-        found = (0,)
-    if min(found, default=1) < 1:
+        counts = (0,)
+    if min(counts, default=1) < 1:
         raise ValueError(f"{name} are whole numbers of at least 1; got {values!r}.")
-    return found
+    return counts

@@ -20,7 +20,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     import torch
 
     from normscope import data, models
-    from normscope.curvature import measure
+    from normscope.curvature import Solver, measure
     from normscope.data import batches
     from normscope.losses import half_mse
     from normscope.monitor import VGG_FACTORS, LandscapeProbe, Monitor
@@ -35,7 +35,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         return models.MLP(64, width=settings["width"], norm=norm, seed=seed).to(place.device)
 
     rises = goes_above(1.0, network, half_mse, [(x, y)], steps=settings["steps"], tick=place.tick)
-    measured = measure(network(), half_mse, (x, y), hessian=False, tol=0.01).eta_star
+    measured = measure(network(), half_mse, (x, y), hessian=False, solver=Solver(tol=0.01)).eta_star
     predicted = math.nan
     if norm in KNOWN:
         predicted = predict(network().cpu(), tuple(x.shape[1:]), "half_mse", batch_size=m, batch=x.cpu()).eta_star
@@ -44,18 +44,18 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     stream = batches(digits.x_train, digits.y_train, batch_size=128, seed=seed, steps=settings["train"])
     sgd = torch.optim.SGD(model.parameters(), lr=measured / 2)
     train(model, half_mse, stream, sgd, seed=seed, monitor=monitor, on_step=place.tick)
-    looks = [record.results["landscape"] for record in monitor.records]
-    bands = [look.band for look in looks]
+    landscapes = [record.results["landscape"] for record in monitor.records]
+    bands = [landscape.band for landscape in landscapes]
     return {
         "predicted": predicted,
         "measured": measured,
         "rises": crossing(rises, measured / 5, 5 * measured, 0.02),
         "step": [record.step for record in monitor.records],
-        "loss": [look.loss for look in looks],
+        "loss": [landscape.loss for landscape in landscapes],
         "loss_min": [low for low, _ in bands],
         "loss_max": [high for _, high in bands],
-        "change_max": [max(look.changes) for look in looks],
-        "beta": [look.beta for look in looks],
+        "change_max": [max(landscape.changes) for landscape in landscapes],
+        "beta": [landscape.beta for landscape in landscapes],
     }
 
 

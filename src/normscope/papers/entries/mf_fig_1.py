@@ -27,7 +27,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     import torch
 
     from normscope import models
-    from normscope.curvature import measure
+    from normscope.curvature import Solver, measure
     from normscope.losses import half_mse
     from normscope.prediction import predict
 
@@ -51,7 +51,9 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
             model = model.to(place.device)
             for name, stats in (("measured", "batch"), ("measured frozen", "frozen")):
                 place.tick(0)
-                seen = measure(model, half_mse, (x, y), stats=stats, parameters=weights, hessian=False, tol=0.01)
+                seen = measure(
+                    model, half_mse, (x, y), stats=stats, parameters=weights, hessian=False, solver=Solver(tol=0.01)
+                )
                 lambdas[name] = seen.lambda_max
         return lambdas
 
@@ -86,7 +88,7 @@ def _column(runs: Runs, cell: str, name: str) -> tuple[np.ndarray, np.ndarray]:
     curves = list(runs.of(cell).values())
     gammas = np.array(curves[0]["measured_gamma" if name.startswith("measured") else "gamma"])
     without = "measured" if name.startswith("measured") else name
-    return gammas, np.array([np.array(one[name]) / one["none"][without] for one in curves])
+    return gammas, np.array([np.array(run[name]) / run["none"][without] for run in curves])
 
 
 def _crossing(runs: Runs, cell: str, name: str) -> float:
@@ -125,9 +127,9 @@ def _right(runs: Runs, name: str, truth: str) -> list[Part]:
     parts = []
     for cell in CELLS:
         worst = 0.0
-        for one in runs.of(cell).values():
-            said = dict(zip(one["gamma"], one[name], strict=True))
-            seen = dict(zip(one["measured_gamma"], one[truth], strict=True))
+        for run in runs.of(cell).values():
+            said = dict(zip(run["gamma"], run[name], strict=True))
+            seen = dict(zip(run["measured_gamma"], run[truth], strict=True))
             worst = max([worst, *(abs(math.log(said[gamma] / seen[gamma])) for gamma in seen)])
         parts.append(Part(f"{cell}: off by a factor of up to {math.exp(worst):.2f}", worst <= math.log(1.15)))
     return parts
@@ -143,9 +145,9 @@ def _panels(runs: Runs) -> list[Panel]:
             lines = []
             for name, label in READINGS.items():
                 gammas = curves[0]["measured_gamma" if name == "measured" else "gamma"]
-                rows = np.array([one[name] for one in curves])
+                rows = np.array([run[name] for run in curves])
                 lines.append(spread(label, gammas, list(2 * (1 + MOMENTUM) / rows if quantity else rows)))
-            without = float(np.median([one["none"]["measured"] for one in curves]))
+            without = float(np.median([run["none"]["measured"] for run in curves]))
             level = 2 * (1 + MOMENTUM) / without if quantity else without
             panels.append(
                 Panel(

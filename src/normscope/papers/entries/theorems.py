@@ -45,14 +45,14 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
             norm.weight.fill_(uniform(0.1, 3.0))
         x, a, size = normal(m, d_in), normal(m, settings["units"]), 10 ** uniform(-2, 1)
 
-        def loss(z: torch.Tensor, kind: int = draw % 4, a: torch.Tensor = a, size: float = size) -> torch.Tensor:
+        def loss(z: torch.Tensor, loss_number: int = draw % 4, a: torch.Tensor = a, size: float = size) -> torch.Tensor:
             values = (
                 ((a * z) ** 2).sum() + z.sum() ** 2,
                 F.softplus(a * z + z.roll(1, 0)).sum(),
                 torch.logsumexp(a * z, 0).sum(),
                 (a * z**3).sum() + (z[:-1] * z[1:] ** 2).sum(),
             )
-            return size * values[kind]
+            return size * values[loss_number]
 
         bounds = check(linear, norm, x, loss, w0=first + 0.5 * linear.weight.detach())
         for row in bounds.rows:

@@ -110,7 +110,7 @@ def _panels(runs: Runs) -> list[Panel]:
     for cell in ("relu", "linear", "relu, skip"):
         curves = list(runs.of(cell).values())
         if curves:
-            logs = np.mean([one["256"] for one in curves], 0) / math.log(10)
+            logs = np.mean([run["256"] for run in curves], 0) / math.log(10)
             lines.append(Line(cell, list(range(1, len(logs) + 1)), list(10 ** (logs - logs[-1]))))
     measured = [_rates(runs, "relu", m) for m in SIZES]
     theory = [explosion("relu", m).rate for m in SIZES]

@@ -72,7 +72,7 @@ def adaptive_average_pooling(walk: Walk, name: str, x: Field, output_size: Any) 
 def average_pool(walk: Walk, x: Field, window: Window, *, flat: bool = False) -> Field:
     """Mean over all pairs of taps; flat: the result has no dimensions of space left."""
     after = window.after
-    if window.before.form == "torus" and any(window.padding) and max(window.kernel) >= _WIDE:
+    if not window.before.has_borders and any(window.padding) and max(window.kernel) >= _WIDE:
         walk.remarks.warn(
             f"Average pooling pads windows of {window.kernel[0]}x{window.kernel[1]} on images that are taken without "
             "their borders: lambda_max was seen to be 5 % too low with windows of 5 and 20 % with windows of 7, and "
@@ -127,5 +127,5 @@ def _mean_of(walk: Walk, x: Field, dims: tuple[int, ...], *, keepdim: bool) -> F
     window = Window(x.sites, kernel, (1, 1), (0, 0))
     if whole or keepdim:
         return average_pool(walk, x, window, flat=whole and not keepdim)
-    found = average_pool(walk, x, window)
-    return same_values(walk, found if dims == (2,) else turned(walk, found), (x.channels, found.sites.count))
+    pooled = average_pool(walk, x, window)
+    return same_values(walk, pooled if dims == (2,) else turned(walk, pooled), (x.channels, pooled.sites.count))

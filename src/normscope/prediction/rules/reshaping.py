@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from normscope.prediction.kernels.cotangent import Cotangent
 from normscope.prediction.kernels.field import INPUTS, Field
@@ -66,17 +66,17 @@ def select(walk: Walk, name: str, x: Field, dim: int, index: int) -> Field:
 @rule("getitem")
 def getitem(walk: Walk, name: str, x: Field, index: Any) -> Field:
     """Indexing that takes all there is, such as x[:, 0] of (N, 1) and x[..., None]."""
-    given = list(index) if isinstance(index, tuple) else [index]
-    free = len(x.size()) - sum(one is not None and one is not Ellipsis for one in given)
-    place = next((i for i, one in enumerate(given) if one is Ellipsis), len(given))
-    given[place : place + 1] = [slice(None)] * free
+    indices = list(index) if isinstance(index, tuple) else [index]
+    free = len(x.size()) - sum(each is not None and each is not Ellipsis for each in indices)
+    place = next((i for i, each in enumerate(indices) if each is Ellipsis), len(indices))
+    indices[place : place + 1] = [slice(None)] * free
     sizes, shape = list(x.size()), []
-    for one in given:
-        if one is None:
+    for each in indices:
+        if each is None:
             shape.append(1)
-        elif isinstance(one, slice) and one == slice(None):
+        elif isinstance(each, slice) and each == slice(None):
             shape.append(sizes.pop(0))
-        elif isinstance(one, int) and len(sizes) < len(x.size()) and sizes.pop(0) == 1 and one in (0, -1):
+        elif isinstance(each, int) and len(sizes) < len(x.size()) and sizes.pop(0) == 1 and each in (0, -1):
             continue
         else:
             raise UnknownOperation(f"takes a part of {x.said()}, which has no map here")
@@ -95,16 +95,12 @@ def _axis(x: Field, dim: int, more: int = 0) -> int:
 
 def turned(walk: Walk, x: Field) -> Field:
     """A column of sites as a line, or a line as a column."""
-
-    def turn(kernel: Tensor) -> Tensor:
-        return kernel.transpose(-1, -2) if x.sites.form == "torus" else kernel
-
-    sites = replace(x.sites, height=x.sites.width, width=x.sites.height)
+    turn = x.sites.turn
     parts = tuple(
         replace(p, kernel=kernel, tangent=turn(p.tangent), readers=p.readers_of(kernel))
         for p, kernel in ((p, turn(p.kernel)) for p in x.parts)
     )
-    out = Field(sites, parts, x.shape, x.gaussian, x.roots)
+    out = Field(x.sites.turned(), parts, x.shape, x.gaussian, x.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
         g, bend, two = (tuple(map(turn, of)) for of in (cotangent.g, cotangent.bend, cotangent.two))

@@ -7,7 +7,7 @@ from typing import Any
 from normscope.monitor.probes.activations import Activations
 from normscope.monitor.record import Record, latest_verdicts
 from normscope.report.document import Said
-from normscope.report.sections.training import Course
+from normscope.report.sections.monitor_runs import Course
 
 
 def monitor_course(label: str, records: Sequence[Record], head: dict[str, Any], notes: Sequence[str] = ()) -> Course:
