@@ -92,6 +92,12 @@ def measure(
         start: an earlier result of the same parameters; the search starts from its remembered eigenvectors.
         seed: seed of the start vector and of draws.
 
+    Returns:
+        A `Measurement`: lambda_max with its residual, eta*, the critical rate, a first guess, and notes.
+
+    Raises:
+        ValueError: an argument does not fit, the loss is not a scalar, or it is not finite on the batch.
+
     Example:
         >>> layer = nn.Linear(1, 1, bias=False)
         >>> x = torch.tensor([[1.0], [3.0]])
