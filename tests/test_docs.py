@@ -26,7 +26,16 @@ from docs_pages import (
 )
 
 # Pages whose code takes more than a few seconds, or an extra.
-SLOW = {"levels-of-evidence.md", "learning-rate.md", "lightning.md"}
+SLOW = {
+    "batchnorm-hurting.md",
+    "compare-normalizers.md",
+    "first-five-minutes.md",
+    "integrations.md",
+    "learning-rate.md",
+    "levels-of-evidence.md",
+    "small-batches.md",
+    "watch-a-run.md",
+}
 
 
 def _parameters(chosen, slow=lambda page: True):
