@@ -21,7 +21,10 @@ BATCH = 128
 MOMENTUM = 0.9
 # With BatchNorm and without; and the loss with which eta* is no end of training.
 CASES = (("batch", SQUARED), ("none", SQUARED), ("batch", CROSS_ENTROPY))
-_LOSSES = {SQUARED: ("half_mse", losses.half_mse), CROSS_ENTROPY: ("cross_entropy", losses.cross_entropy)}
+_LOSSES: dict[str, tuple[str, Callable[[Tensor, Tensor], Tensor]]] = {
+    SQUARED: ("half_mse", losses.half_mse),
+    CROSS_ENTROPY: ("cross_entropy", losses.cross_entropy),
+}
 _EVERY = 10
 
 
@@ -151,7 +154,8 @@ def _watched(
     on_step: Callable[[int], None],
 ) -> WatchedRun:
     _, loss_fn = _LOSSES[case.loss]
-    ends, monitor = [], None
+    ends: list[nn.Module] = []
+    monitor: Monitor | None = None
     for watched in (False, True):
         on_run("the first guess, watched" if watched else "the first guess")
         model = network(case.norm, seed)

@@ -1,6 +1,5 @@
 """The results of `normscope demo`: eta* predicted and measured, beside what training did."""
 
-from collections.abc import Sequence
 from typing import TypedDict
 
 from normscope.demo import DemoCase, DemoResult, DemoRun, WatchedRun
@@ -134,7 +133,7 @@ def case_name(case: DemoCase) -> str:
     return f"{'BatchNorm' if case.norm == 'batch' else 'no norm'}, {KINDS[case.loss].words}"
 
 
-def table(found: DemoResult) -> tuple[Sequence[str], list[Sequence[str]]]:
+def table(found: DemoResult) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Column names and rows of the summary: eta*, then the outcome at each multiple of the measured eta*."""
     names = [f"{run.share:g}x" for run in found.cases[0].runs]
     rows = [
