@@ -16,7 +16,8 @@ class Readable(Extension):
 
     def on_object(self, *, obj: Object, **kwargs: Any) -> None:
         if obj.docstring is not None:
-            obj.docstring.value = fenced(obj.docstring.value)
+            known = [one.name for one in getattr(obj, "parameters", ())]
+            obj.docstring.value = fenced(one_by_one(obj.docstring.value, known))
 
     def on_class_members(self, *, cls: Class, **kwargs: Any) -> None:
         names = [
@@ -44,10 +45,32 @@ def fenced(text: str) -> str:
     return "".join(parts)
 
 
+def one_by_one(text: str, known: list[str]) -> str:
+    """The docstring with a line of its own for each argument: "a, b: meaning. c: meaning." has three."""
+    section = re.search(r"^Args:\n((?:(?: {4}.*)?\n?)+)", text, flags=re.MULTILINE)
+    if section is None:
+        return text
+    start = _start_of(known) if known else re.compile(r"^((?:\w+, )+\w+): ")
+    lines = []
+    for block in re.split(r"\n(?= {4}\S)", section[1].strip("\n")):
+        before, *found = start.split(" ".join(block.split()))
+        if before.strip() or not found:
+            lines.append(block)
+            continue
+        for names, words in zip(found[::2], found[1::2], strict=True):
+            lines += [f"    {name}: {words.strip()}" for name in names.split(", ")]
+    return text[: section.start(1)] + "\n".join(lines) + "\n\n" + text[section.end(1) :].lstrip("\n")
+
+
+def _start_of(names: list[str]) -> re.Pattern[str]:
+    """The beginning of "a, b: meaning", at the start of a line or after a sentence."""
+    known = "|".join(map(re.escape, names))
+    return re.compile(rf"(?:^|(?<=[.;)\"] ))((?:(?:{known}), )*(?:{known})): ")
+
+
 def with_attributes(text: str, names: list[str], owner: str) -> str:
     """The docstring with its sentences "name: meaning." of fields as a section of attributes, one for each field."""
-    known = "|".join(map(re.escape, names))
-    start = re.compile(rf"(?:^|(?<=[.;)\"] ))((?:(?:{known}), )*(?:{known})): ")
+    start = _start_of(names)
     meanings: dict[str, str] = {}
     kept = []
     for paragraph in text.split("\n\n"):
