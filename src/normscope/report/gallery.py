@@ -281,8 +281,9 @@ explanation.
 
 Three things explain most of what looks odd at first:
 
-- **Effective beta saturates at 2/lr.** At the edge of stability, gradient descent oscillates. One step turns the gradient
-  round, so |g' - g|/(lr |g|) is 2/lr for every network. Averages of beta say how large the learning rate is.
+- **Effective beta saturates at 2/lr.** At the edge of stability, gradient descent oscillates. One step
+  turns the gradient round, so |g' - g|/(lr |g|) is 2/lr for every network. Averages of beta say how large the learning
+  rate is.
   Only spikes above 2/lr belong to the network, and with BatchNorm they are rarer and lower.
 - **The deep linear network's average band is wider with BatchNorm.** Its peaks are lower, early in training and in
   some seeds by orders of magnitude (`fig-9/loss-peaks` lists them). Later its loss is much smaller than the plain
