@@ -63,6 +63,10 @@ def test_every_public_name_is_in_the_reference(reference):
     assert missing == []
 
 
+def test_every_field_of_a_result_has_a_meaning(reference):
+    assert [name for name, page in reference.items() if "see the type." in page] == []
+
+
 def test_every_option_is_documented_with_its_meaning(reference):
     from typer.main import get_command
 
