@@ -19,10 +19,10 @@ def tune(task: Task, parts: Parts, seed: int) -> Named:
         steps=task.steps,
         schedule=task.schedule,
         eval_batches=parts.eval_batches,
+        metric=parts.metric,
         forward=parts.forward,
-        budget=0.05 if task.steps >= 1000 else 0.1,
     )
-    return Named(result.lr, result.cost * task.steps, str(getattr(result, "reason", "")), tuple(result.lr_range))
+    return Named(result.lr, result.cost.share * task.steps, result.reason, result.lr_range)
 
 
 ENTRANTS: dict[str, Any] = {"tune": tune}
