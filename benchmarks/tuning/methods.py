@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from grid import SEEDS, Cell, score
+from grid import SEEDS, Cell, diverged, score
 from opponents import gen
 from opponents.entrants import training_of
 from opponents.replacing import SETTINGS
@@ -75,7 +75,7 @@ def at_grid(tasks: Mapping[str, Curve], records: Records, rate_of: Callable[[str
 
 
 def _outcome(curve: Curve, record: Mapping[str, Any], lr: float | None, cost: float) -> Outcome:
-    return Outcome(curve.regret(record["seed"], score(dict(record))), record["diverged"], lr, cost)
+    return Outcome(curve.regret(record["seed"], score(record)), diverged(record), lr, cost)
 
 
 def constants(tasks: Mapping[str, Curve], records: Records) -> dict[str, Outcomes]:

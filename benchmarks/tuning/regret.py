@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from grid import SEEDS, best_of, score
+from grid import SEEDS, best_of, score, start_score
 
 REPEATS = 10_000
 ByCell = Mapping[tuple[str, int], float]
@@ -59,17 +59,12 @@ def curves(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Curve]:
             grids.setdefault(record["task"], []).append(record)
     found = {}
     for task, runs in grids.items():
-        scores = {(r["seed"], r["lr"]): score(dict(r)) for r in runs}
+        scores = {(r["seed"], r["lr"]): score(r) for r in runs}
         starts = {r["seed"]: start_score(r) for r in runs}
         curve = Curve(scores, starts, runs[0]["start"]["test"]["metric"] is not None)
         if len(curve.rates) >= 9:
             found[task] = curve
     return found
-
-
-def start_score(record: Mapping[str, Any]) -> float:
-    """The score of the network at its start."""
-    return score({**record, "diverged": True})
 
 
 def task_means(regrets: ByCell) -> dict[str, float]:
