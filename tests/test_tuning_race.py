@@ -59,6 +59,19 @@ def test_regret_is_against_the_rate_that_is_best_on_the_other_seeds(race):
     assert curve.regret(1, 70.0) == pytest.approx(10.0)
 
 
+def test_the_reference_does_not_fail_on_the_seed_that_is_judged(race):
+    # 0.1 is best on seeds 1 and 2 and diverges on seed 0, where 0.01 is next. All other rates gain half of the fall.
+    losses = {0.01: 2.0, 0.1: 1.0}
+    records = {
+        f"{s} {lr}": _record(s, lr, losses.get(lr, 3.0), diverged=(s, lr) == (0, 0.1)) for s in SEEDS for lr in RATES
+    }
+    curve = race.regret.curves(records)["task"]
+    assert curve.regret(0, -2.0) == 0.0
+    assert curve.regret(0, -3.0) == pytest.approx(50.0)
+    # On seed 1 the others' best is 0.01, since 0.1 has the start's score on seed 0; the fall is to this seed's best.
+    assert curve.regret(1, -1.0) == pytest.approx(-100 / 3)
+
+
 def test_a_run_that_diverged_is_judged_by_its_start(race):
     assert race.grid.score(_record(0, 0.1, 1.0, metric=0.7, diverged=True)) == pytest.approx(10.0)
     assert race.grid.score(_record(0, 0.1, 1.0, diverged=True)) == -4.0

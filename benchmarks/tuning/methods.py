@@ -27,10 +27,11 @@ OURS = "tune"
 
 @dataclass(frozen=True)
 class Outcome:
-    """One task and seed: regret, whether it diverged, the rate, and the search's share of the task's steps."""
+    """One task and seed: regret, whether it diverged or failed, the rate, and the search's share of the steps."""
 
     regret: float
     diverged: bool
+    failed: bool
     lr: float | None
     cost: float
 
@@ -75,7 +76,8 @@ def at_grid(tasks: Mapping[str, Curve], records: Records, rate_of: Callable[[str
 
 
 def _outcome(curve: Curve, record: Mapping[str, Any], lr: float | None, cost: float) -> Outcome:
-    return Outcome(curve.regret(record["seed"], score(record)), diverged(record), lr, cost)
+    seed, value = record["seed"], score(record)
+    return Outcome(curve.regret(seed, value), diverged(record), curve.failed(seed, value), lr, cost)
 
 
 def constants(tasks: Mapping[str, Curve], records: Records) -> dict[str, Outcomes]:
@@ -105,7 +107,7 @@ def searched(rule: str, tasks: Mapping[str, Curve], records: Records) -> Outcome
             cell = training_of(dict(name))
             if cell is None:
                 curve = tasks[task]
-                found[task, seed] = Outcome(curve.regret(seed, curve.starts[seed]), False, None, cost)
+                found[task, seed] = Outcome(curve.regret(seed, curve.starts[seed]), False, True, None, cost)
             elif (record := records.get(cell.key)) is not None:
                 found[task, seed] = _outcome(tasks[task], record, name["lr"], cost)
     return found

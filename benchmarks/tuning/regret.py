@@ -1,10 +1,12 @@
 """Regret against the grid, and how sure a difference of mean regrets is.
 
     task with a metric     regret = 100 (metric_ref - metric)
-    task without           regret = 100 (loss - loss_ref) / (loss_start - loss_ref), at most 100
+    task without           regret = 100 (loss - loss_ref) / (loss_start - loss_best), at most 100
 
-`ref` is the grid's run of the same seed at the rate that is best on the other seeds. A run that diverged, or an entrant
-that names no rate, is judged by the network at its start.
+`ref` is the grid's run of the same seed at the rate that is best on the other seeds, among the rates that do not fail
+on this one; `best` is the lowest loss of the grid on this seed. A run failed if it gained less than half of what the
+best run of the seed gained over the start. A run that diverged, or an entrant that names no rate, is judged by the
+network at its start.
 """
 
 import itertools
@@ -34,15 +36,27 @@ class Curve:
         return sorted({lr for _, lr in self.scores if all((seed, lr) in self.scores for seed in SEEDS)})
 
     def best(self, without: int | None = None) -> float:
-        """The best rate over all seeds but one."""
-        return best_of(self.scores, [seed for seed in SEEDS if seed != without])
+        """The best rate over all seeds but one, on which it does not fail."""
+        kept = self.scores
+        if without is not None:
+            failed = {lr for (seed, lr), score in kept.items() if seed == without and self.failed(seed, score)}
+            kept = {cell: score for cell, score in kept.items() if cell[1] not in failed}
+        return best_of(kept, [seed for seed in SEEDS if seed != without])
+
+    def best_score(self, seed: int) -> float:
+        """The best score of the grid on a seed."""
+        return max(score for (s, _), score in self.scores.items() if s == seed)
+
+    def failed(self, seed: int, score: float) -> bool:
+        """Whether a score on this seed gained less than half of the grid's best over the start."""
+        return score - self.starts[seed] < (self.best_score(seed) - self.starts[seed]) / 2
 
     def regret(self, seed: int, value: float) -> float:
         """The regret of a score on this seed."""
-        reference = self.scores[seed, self.best(without=seed)]
+        missing = self.scores[seed, self.best(without=seed)] - value
         if self.has_metric:
-            return reference - value
-        return min(100.0, 100.0 * (reference - value) / (reference - self.starts[seed]))
+            return missing
+        return min(100.0, 100.0 * missing / (self.best_score(seed) - self.starts[seed]))
 
     def regret_at(self, seed: int, lr: float) -> float:
         """The regret at any rate, linear in its logarithm between two rates of the grid; the edge's beyond it."""

@@ -46,6 +46,7 @@ def summary(outcomes: Outcomes, ours: Outcomes | None) -> dict[str, Any]:
         "worst_task": worst,
         "worst_stderr": float(np.std(seeds, ddof=1) / np.sqrt(len(seeds))) if len(seeds) > 1 else None,
         "diverged": sum(outcome.diverged for outcome in outcomes.values()),
+        "failed": sum(outcome.failed for outcome in outcomes.values()),
         "unnamed": sum(outcome.lr is None and outcome.cost > 0 for outcome in outcomes.values()),
         "cost": float(np.mean([outcome.cost for outcome in outcomes.values()])),
     }
@@ -60,9 +61,9 @@ def summary(outcomes: Outcomes, ours: Outcomes | None) -> dict[str, Any]:
 def method_table(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Markdown, the least mean regret first."""
     lines = [
-        "| method | n | mean regret [95 %] | median | worst task | diverged | no rate | search, % of steps "
+        "| method | n | mean regret [95 %] | median | worst task | diverged | failed | no rate | search, % of steps "
         "| above tune [95 %] | against tune |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, row in sorted(rows.items(), key=lambda item: item[1]["mean"]):
         low, high = row["interval"]
@@ -74,7 +75,7 @@ def method_table(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
         lines.append(
             f"| {name} | {row['tasks']} x {row['runs'] // row['tasks']} | {row['mean']:.2f} [{low:.2f}, {high:.2f}] | "
             f"{row['median']:.2f} | {row['worst']:.1f}{spread} ({row['worst_task']}) | {row['diverged']} | "
-            f"{row['unnamed']} | {100 * row['cost']:.1f} | {above} | {verdict} |"
+            f"{row['failed']} | {row['unnamed']} | {100 * row['cost']:.1f} | {above} | {verdict} |"
         )
     return lines
 
@@ -166,8 +167,8 @@ def _within(outcomes: Outcomes, tasks: Mapping[str, Curve]) -> Outcomes:
 
 
 def _cells(outcomes: Outcomes) -> list[list[Any]]:
-    """Task, seed, regret, diverged, rate, cost."""
-    return [[t, s, round(o.regret, 4), o.diverged, o.lr, round(o.cost, 4)] for (t, s), o in outcomes.items()]
+    """Task, seed, regret, diverged, failed, rate, cost."""
+    return [[t, s, round(o.regret, 4), o.diverged, o.failed, o.lr, round(o.cost, 4)] for (t, s), o in outcomes.items()]
 
 
 def _lines(tasks: Mapping[str, Curve], result: Mapping[str, Any], same: Methods) -> list[str]:
