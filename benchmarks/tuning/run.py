@@ -20,7 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 from grid import GROWTHS, RATES, SEEDS, Cell, growth, score
-from methods import calibrated_names
+from methods import OURS, calibrated_names
 from opponents import entrants, gen, replacing
 from opponents.entrants import training_of
 from opponents.replacing import SETTINGS
@@ -137,9 +137,10 @@ def name_cells(tasks: list[str], rules: list[str], seeds: int) -> list[Cell]:
 
 
 def named_cells(tasks: list[str], store: Store) -> list[Cell]:
-    """The trainings at the rates that entrants have named, each once."""
+    """The trainings at the rates that entrants have named, each once; ours first."""
     named = [record for record in store.records.values() if record["what"] == "name" and record["seed"] in SEEDS]
     named += calibrated_names(curves(store.records), store.records)
+    named.sort(key=lambda record: record["rule"] != OURS)
     cells = [training_of(record) for record in named if record["task"] in tasks]
     return list({cell.key: cell for cell in cells if cell is not None}.values())
 

@@ -150,13 +150,15 @@ def steadiness(tasks: Mapping[str, Curve], records: Records) -> dict[str, Any]:
 
 def race(tasks: Mapping[str, Curve], records: Records, same: Methods, other: Methods) -> dict[str, Any]:
     """Everything about one set of tasks, as plain JSON, with its tables."""
-    same, other = ({name: _within(o, tasks) for name, o in found.items()} for found in (same, other))
+    whole = len(tasks) * len(SEEDS)
+    parts = [{name: _within(o, tasks) for name, o in found.items()} for found in (same, other)]
+    same, other = ({name: o for name, o in found.items() if len(o) == whole} for found in parts)
     result: dict[str, Any] = {"tasks": sorted(tasks), "steadiness": steadiness(tasks, records)}
+    result["incomplete"] = {name: len(o) for found in parts for name, o in found.items() if len(o) < whole}
     for title, methods in (("same optimizer", same), ("replacing the optimizer", other)):
         result[title] = {
             name: summary(outcomes, None if name == OURS else same.get(OURS)) | {"cells": _cells(outcomes)}
             for name, outcomes in methods.items()
-            if outcomes
         }
     result["lines"] = _lines(tasks, result, same)
     return result
@@ -181,6 +183,9 @@ def _lines(tasks: Mapping[str, Curve], result: Mapping[str, Any], same: Methods)
             f"{verdicts.count('better')}.",
         ]
     lines += ["", "### Replacing the optimizer", "", *method_table(result["replacing the optimizer"])]
+    if result["incomplete"]:
+        counts = ", ".join(f"{name} ({count})" for name, count in result["incomplete"].items())
+        lines += ["", f"Left out, with the number of finished runs: {counts}."]
     lost = losses(same)
     lines += ["", "### Where tune loses", "", *(lost or ["Nowhere by more than 0.5."])] if OURS in same else []
     steady = result["steadiness"]
