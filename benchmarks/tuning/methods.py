@@ -17,7 +17,7 @@ from regret import Curve
 from task import load, names
 
 Records = Mapping[str, Mapping[str, Any]]
-FACTORS = (1 / 30, 1 / 10, 1 / 3, 1.0, 3.0, 10.0, 30.0)
+FACTORS = tuple(10 ** (step / 2) for step in range(-6, 7))
 SGD_FAMILY = ("sgd", "momentum", "nesterov")
 CONSTANTS = {"constant 0.1 / 1e-3": (0.1, 1e-3), "constant 0.01 / 3e-4": (0.01, 3e-4)}
 CALIBRATED = ("torch-lr-finder", "lightning", "fastai", "first guess", "eta*/2")

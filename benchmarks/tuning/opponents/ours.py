@@ -7,7 +7,7 @@ from task import Parts, Task
 
 
 def tune(task: Task, parts: Parts, seed: int) -> Named:
-    """`ns.tune` with the task's own steps and schedule; it may look at the evaluation batches."""
+    """`ns.tune` with the task's own steps and schedule; it ranks by training losses, without evaluation batches."""
     import normscope as ns
 
     optimizer = task.optimizer_of(parts.model, 1e-3)
@@ -18,8 +18,6 @@ def tune(task: Task, parts: Parts, seed: int) -> Named:
         optimizer,
         steps=task.steps,
         schedule=task.schedule,
-        eval_batches=parts.eval_batches,
-        metric=parts.metric,
         forward=parts.forward,
     )
     return Named(result.lr, result.cost.share * task.steps, result.reason, result.lr_range)
