@@ -106,7 +106,9 @@ def judged(case: dict[str, Any]) -> dict[str, Any]:
         generator = torch.Generator().manual_seed(100 + seed)
         x = torch.randn(m, *shape, generator=generator)
         labels = torch.randint(case["outputs"], (m,), generator=generator)
-        seen = ns.measure(net, LOSSES[loss], (x, labels), stats=case["stats"], hessian=False, tol=0.01)
+        seen = ns.measure(
+            net, LOSSES[loss], (x, labels), stats=case["stats"], hessian=False, solver=ns.curvature.Solver(tol=0.01)
+        )
         measured.append(seen.lambda_max)
         predicted.append(found.lambda_max)
     assert found is not None

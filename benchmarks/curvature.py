@@ -118,7 +118,9 @@ STATS = {"eval": "running", "train": "batch"}
 
 
 def normscope(case: Case, model: nn.Module, matrix: str, mode: str) -> Found:
-    measurement = ns.measure(model, LOSS, case.batch, matrix=matrix, stats=STATS[mode], hessian=False, tol=TOL)
+    measurement = ns.measure(
+        model, LOSS, case.batch, matrix=matrix, stats=STATS[mode], hessian=False, solver=ns.curvature.Solver(tol=TOL)
+    )
     assert measurement.converged, measurement
     return measurement.lambda_max, measurement.vector
 
@@ -308,7 +310,7 @@ def products_from_best(memory: Memory, case: Case, matrix: str, answer: Tensor) 
 
 def warm(case: Case, matrix: str, steps: int, rounds: int, everything: Memory) -> dict[str, dict[str, float]]:
     """So many training steps on from the last look; everything: `all_of` it."""
-    options: dict[str, Any] = {"matrix": matrix, "hessian": False, "tol": TOL}
+    options: dict[str, Any] = {"matrix": matrix, "hessian": False, "solver": ns.curvature.Solver(tol=TOL)}
     last = ns.measure(case.model, LOSS, case.batch, **options)
     twin = copy.deepcopy(case)
     for _ in range(steps):
@@ -339,7 +341,7 @@ def warm(case: Case, matrix: str, steps: int, rounds: int, everything: Memory) -
 
 def in_a_row(case: Case, matrix: str) -> dict[str, list[float]]:
     """Searches one training step apart on the same batch, each from the memory of the one before."""
-    options: dict[str, Any] = {"matrix": matrix, "hessian": False, "tol": TOL}
+    options: dict[str, Any] = {"matrix": matrix, "hessian": False, "solver": ns.curvature.Solver(tol=TOL)}
     last = ns.measure(case.model, LOSS, case.batch, **options)
     twin = copy.deepcopy(case)
     numbers: dict[str, list[float]] = {"fresh_products": [], "warm_products": [], "speedup": []}

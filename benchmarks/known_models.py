@@ -136,7 +136,14 @@ def predicted(name: str, tiny: bool) -> dict[str, Any]:
 def measured(case: Case, step_gib: float, **options: Any) -> dict[str, Any]:
     """At most 60 products; a number that has not settled by then says so."""
     measurement, seconds, peak = case.timed(
-        lambda: ns.measure(case.model, F.cross_entropy, (case.x, case.y), hessian=False, tol=1e-2, most=60, **options)
+        lambda: ns.measure(
+            case.model,
+            F.cross_entropy,
+            (case.x, case.y),
+            hessian=False,
+            solver=ns.curvature.Solver(tol=1e-2, most=60),
+            **options,
+        )
     )
     lr = case.optimizer.param_groups[0]["lr"]
     return {

@@ -106,7 +106,12 @@ def compare(case: dict[str, Any], device: str, known: dict[str, Any] | None) -> 
             x, y = torch.randn(m, *shape, generator=generator), torch.randint(10, (m,), generator=generator)
             batch = (x.to(device), y.to(device))
             measurement = ns.measure(
-                net.to(device), ns.losses.half_mse, batch, stats=case["stats"], hessian=False, most=200
+                net.to(device),
+                ns.losses.half_mse,
+                batch,
+                stats=case["stats"],
+                hessian=False,
+                solver=ns.curvature.Solver(most=200),
             )
             measured.append(measurement.lambda_max)
         predicted.append(theory.lambda_max)

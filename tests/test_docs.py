@@ -10,7 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from docs_pages import PAGES, ROOT, agrees, code_of, commands_of, files_of, output_of
+from docs_pages import (
+    PAGES,
+    ROOT,
+    agrees,
+    agrees_in_numbers,
+    code_of,
+    commands_of,
+    files_of,
+    output_of,
+    printed_by,
+    put_files,
+    shown_below,
+)
 
 # Pages whose code takes more than a few seconds, or an extra.
 SLOW = {"levels-of-evidence.md", "learning-rate.md", "lightning.md"}
@@ -24,26 +36,21 @@ def _parameters(chosen, slow=lambda page: True):
     ]
 
 
-def _put_files(text, folder):
-    for name, body in files_of(text).items():
-        (folder / name).write_text(body)
-
-
 @pytest.mark.parametrize("page", _parameters(code_of, lambda page: page.name in SLOW))
 @pytest.mark.filterwarnings(
     "ignore:`isinstance\\(treespec, LeafSpec\\)`:FutureWarning", "ignore:The 'train_dataloader'"
 )
-def test_code_blocks_run(page, tmp_path, monkeypatch):
-    """README's blocks stand each alone; those of a page of the docs follow one another."""
+def test_code_blocks_print_what_is_shown(page, tmp_path, monkeypatch):
     text = page.read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    _put_files(text, tmp_path)
+    put_files(text, tmp_path)
     for name in files_of(text):
         monkeypatch.delitem(sys.modules, Path(name).stem, raising=False)
     shared = {"__name__": "page"}
-    for block in code_of(text):
-        exec(compile(block, page.name, "exec"), dict(shared) if page.name == "README.md" else shared)
+    for block, shown in zip(code_of(text), shown_below(text), strict=True):
+        printed = printed_by(block, page.name, shared)
+        assert shown is None or agrees_in_numbers(shown, printed), "\n".join([block, *printed])
     for name in files_of(text):
         sys.modules.pop(Path(name).stem, None)
 
@@ -52,7 +59,7 @@ def test_code_blocks_run(page, tmp_path, monkeypatch):
 @pytest.mark.parametrize("page", _parameters(commands_of, lambda page: False))
 def test_commands_print_what_is_shown(page, tmp_path):
     text = page.read_text(encoding="utf-8")
-    _put_files(text, tmp_path)
+    put_files(text, tmp_path)
     # Commands may read what the page's code has written.
     code = "\n".join(code_of(text))
     env = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -81,6 +88,18 @@ def test_the_comparison_of_output_can_fail():
     assert not agrees(["lambda_max = 2.34 measured", "..."], printed)
     assert not agrees(["lambda_max = 2.34 predicted"], printed)
     assert not agrees(["lambda_max = 2.34 predicted", "- [warning] fine", "Written: a"], printed)
+
+
+def test_the_comparison_of_numbers_can_fail():
+    printed = ["eta* = 0.615 for SGD", "12 of 40", "last"]
+    assert agrees_in_numbers(["eta* = 0.62 for SGD", "12 of 40", "last"], printed)
+    assert agrees_in_numbers(["eta* = 0.60 for", "SGD", "..."], printed)
+    assert agrees_in_numbers(["...", "12  of 40", "..."], printed)
+    assert not agrees_in_numbers(["eta* = 0.7 for Adam", "12 of 40", "last"], printed)
+    assert not agrees_in_numbers(["eta* = 0.55 for SGD", "12 of 40", "last"], printed)
+    assert not agrees_in_numbers(["eta* = 0.55 for SGD", "..."], printed)
+    assert not agrees_in_numbers(["eta* = 0.615 for SGD", "13 of 40", "last"], printed)
+    assert not agrees_in_numbers(["eta* = 0.615 for SGD", "12 of 40"], printed)
 
 
 def test_pages_link_to_files_that_exist():

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from normscope import Monitor, measure, norms
+from normscope.curvature import Solver
 
 PLACES = ("first layer", "between", "after the last", "loss", "backward")
 
@@ -61,7 +62,7 @@ def _rank(rank, folder):
         return F.cross_entropy(output, target)
 
     def by_measure():
-        measure(ddp, loss, (x, y), hessian=False, most=3)
+        measure(ddp, loss, (x, y), hessian=False, solver=Solver(most=3))
 
     def by_monitor():
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from normscope import losses, measure, models
-from normscope.curvature import block_lanczos, lanczos
+from normscope.curvature import Solver, block_lanczos, lanczos
 
 
 def _matrix(values: torch.Tensor) -> torch.Tensor:
@@ -72,10 +72,10 @@ def test_measure_with_a_block_and_from_an_earlier_result():
     model = models.MLP(8, 4, width=20, norm="batch")
     x = torch.randn(32, 8, generator=_generator(2))
     y = torch.randn(32, 4, generator=_generator(3))
-    cold = measure(model, losses.half_mse, (x, y), hessian=False, tol=1e-4)
-    block = measure(model, losses.half_mse, (x, y), hessian=False, tol=1e-4, block=4)
+    cold = measure(model, losses.half_mse, (x, y), hessian=False, solver=Solver(tol=1e-4))
+    block = measure(model, losses.half_mse, (x, y), hessian=False, solver=Solver(tol=1e-4, block=4))
     assert block.lambda_max == pytest.approx(cold.lambda_max, rel=1e-4)
-    warm = measure(model, losses.half_mse, (x, y), hessian=False, tol=1e-4, start=cold)
+    warm = measure(model, losses.half_mse, (x, y), hessian=False, solver=Solver(tol=1e-4), start=cold)
     assert warm.products < cold.products
     assert warm.lambda_max == pytest.approx(cold.lambda_max, rel=1e-4)
     with pytest.raises(ValueError, match="other parameters"):

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from normscope.curvature import measure
+from normscope.curvature import Solver, measure
 from normscope.curvature.autograd.convolution_layout import ChannelsLast, Image, convolved, image
 from normscope.curvature.autograd.patching import fast_second_derivatives
 from normscope.losses import half_mse
@@ -278,7 +278,7 @@ def test_a_forward_that_takes_gradients_gets_them_in_the_usual_order(by):
     slopes = torch.autograd.grad(half_mse(model(x), y), leaves, create_graph=True)
     rows = (torch.autograd.grad(s, leaves, retain_graph=True) for s in torch.cat([t.flatten() for t in slopes]))
     values = torch.linalg.eigvalsh(torch.stack([torch.cat([t.flatten() for t in row]) for row in rows]))
-    found = measure(model, half_mse, (x, y), tol=1e-9, most=200, hessian=True)
+    found = measure(model, half_mse, (x, y), solver=Solver(tol=1e-9, most=200), hessian=True)
     assert found.hessian_max == pytest.approx(float(values[-1]), rel=1e-8)
     assert found.hessian_min == pytest.approx(float(values[0]), rel=1e-8)
 

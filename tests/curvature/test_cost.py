@@ -7,6 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from normscope import data, losses, measure, models
+from normscope.curvature import Solver
 
 FIRST, FURTHER = 30, 4
 
@@ -86,7 +87,7 @@ def test_a_search_that_runs_out_says_so_with_its_residual():
     assert found.products == 17
     assert 1e-3 < found.residual < 0.1
     assert any("Not converged in 17 products: lambda_max. Its relative residual" in note for note in found.notes)
-    exact = measure(model, losses.half_mse, (x, torch.zeros(60, 1, dtype=torch.float64)), tol=1e-6)
+    exact = measure(model, losses.half_mse, (x, torch.zeros(60, 1, dtype=torch.float64)), solver=Solver(tol=1e-6))
     assert exact.converged
     assert exact.lambda_max == pytest.approx(1.5, rel=1e-6)
 
@@ -94,13 +95,13 @@ def test_a_search_that_runs_out_says_so_with_its_residual():
 def test_further_batches_give_lower_bounds_and_their_own_critical_rates():
     model, pairs = models.MLP(64, 10, width=16, depth=3, norm="batch", seed=0), digits(4)
     found = measure(model, losses.cross_entropy, pairs)
-    alone = [measure(model, losses.cross_entropy, pair, tol=1e-4) for pair in pairs]
+    alone = [measure(model, losses.cross_entropy, pair, solver=Solver(tol=1e-4)) for pair in pairs]
     assert found.lambda_max == pytest.approx(alone[0].lambda_max, rel=1e-3)
     for least, critical, own in zip(found.lambda_by_batch, found.critical_rates, alone, strict=True):
         assert 0.2 * own.lambda_max < least <= own.lambda_max * (1 + 1e-3)
         assert critical == pytest.approx(own.critical_rate, rel=0.25)
     assert found.settings["over"] == "first"
-    mean = measure(model, losses.cross_entropy, pairs, over="batches", tol=1e-3)
+    mean = measure(model, losses.cross_entropy, pairs, over="batches", solver=Solver(tol=1e-3))
     assert len(mean.critical_rates) == 1
 
 
@@ -110,9 +111,11 @@ def test_the_bounds_are_below_the_dense_eigenvalues(kind):
     model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 2)).double()
     x, y = (torch.randn(24, n, dtype=torch.float64) for n in (5, 2))
     pairs = list(zip(x.split(8), y.split(8), strict=True))
-    found = measure(model, losses.half_mse, pairs, matrix=kind, tol=1e-8)
+    found = measure(model, losses.half_mse, pairs, matrix=kind, solver=Solver(tol=1e-8))
     for least, pair in zip(found.lambda_by_batch, pairs, strict=True):
-        assert least <= measure(model, losses.half_mse, pair, matrix=kind, tol=1e-9).lambda_max * (1 + 1e-7)
+        assert least <= measure(model, losses.half_mse, pair, matrix=kind, solver=Solver(tol=1e-9)).lambda_max * (
+            1 + 1e-7
+        )
 
 
 def test_the_upper_end_of_a_hessian_is_relative_to_itself():

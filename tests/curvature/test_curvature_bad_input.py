@@ -9,11 +9,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normscope import Monitor, losses, measure, norms
+from normscope.curvature import Solver
 
 X = torch.randn(24, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = torch.randn(24, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 LABELS = torch.randint(3, (24,), generator=torch.Generator().manual_seed(2))
-EXACT = {"tol": 1e-9, "hessian": False}
+EXACT = {"solver": Solver(tol=1e-9), "hessian": False}
 
 
 def net(*middle: nn.Module, seed: int = 0) -> nn.Sequential:
@@ -225,8 +226,8 @@ UNEVEN = {
 @pytest.mark.parametrize("name", UNEVEN)
 def test_parts_count_what_they_count_in_the_loss(name):
     loss_fn, y = UNEVEN[name]
-    whole = measure(net(nn.Tanh()), loss_fn, (X, y), tol=1e-9, hessian=True)
-    parts = measure(net(nn.Tanh()), loss_fn, (X, y), tol=1e-9, hessian=True, micro_batch=4)
+    whole = measure(net(nn.Tanh()), loss_fn, (X, y), solver=Solver(tol=1e-9), hessian=True)
+    parts = measure(net(nn.Tanh()), loss_fn, (X, y), solver=Solver(tol=1e-9), hessian=True, micro_batch=4)
     for field in ("lambda_max", "hessian_max", "hessian_min", "loss"):
         assert getattr(parts, field) == pytest.approx(getattr(whole, field), rel=1e-7), field
 
@@ -255,12 +256,12 @@ def test_targets_in_a_tuple_are_put_together():
 @pytest.mark.parametrize("matrix", ["ggn", "fisher"])
 def test_a_penalty_inside_the_loss_is_in_the_matrix(matrix):
     model = net(nn.Tanh())
-    plain = measure(model, losses.half_mse, (X, Y), tol=1e-9, hessian=True)
+    plain = measure(model, losses.half_mse, (X, Y), solver=Solver(tol=1e-9), hessian=True)
 
     def penalized(f: Tensor, y: Tensor) -> Tensor:
         return losses.half_mse(f, y) + 10 * sum(p.square().sum() for p in model.parameters())
 
-    found = measure(model, penalized, (X, Y), matrix=matrix, tol=1e-9, hessian=True)
+    found = measure(model, penalized, (X, Y), matrix=matrix, solver=Solver(tol=1e-9), hessian=True)
     assert found.lambda_max == pytest.approx(plain.lambda_max + 20, rel=1e-8)
     assert found.hessian_max == pytest.approx(plain.hessian_max + 20, rel=1e-8)
     assert any("reads parameters itself" in note for note in found.notes)
@@ -280,7 +281,9 @@ def test_a_loss_that_also_multiplies_by_a_parameter_has_the_whole_matrix():
             return self.v * x
 
     model = Scalar()
-    found = measure(model, lambda f, y: 0.5 * (model.w * f).square().sum(), (X[:1, :1] * 0 + 1, None), tol=1e-9)
+    found = measure(
+        model, lambda f, y: 0.5 * (model.w * f).square().sum(), (X[:1, :1] * 0 + 1, None), solver=Solver(tol=1e-9)
+    )
     expected = float(torch.linalg.eigvalsh(torch.tensor([[9.0, 12.0], [12.0, 4.0]], dtype=torch.float64))[-1])
     assert found.lambda_max == pytest.approx(expected, rel=1e-9)
 
@@ -304,9 +307,9 @@ def halves(f: Tensor, y: Tensor) -> Tensor:
 
 def test_a_batch_that_is_written_into_is_left_as_it_is_and_read_right():
     inner = net(nn.Tanh())
-    expected = measure(inner, losses.half_mse, (0.5 * X, Y), tol=1e-9, hessian=True)
-    relu = measure(inner, losses.half_mse, (X.relu(), Y), tol=1e-9, hessian=True)
-    lower = measure(inner, losses.half_mse, (X, 0.5 * Y), tol=1e-9, hessian=True)
+    expected = measure(inner, losses.half_mse, (0.5 * X, Y), solver=Solver(tol=1e-9), hessian=True)
+    relu = measure(inner, losses.half_mse, (X.relu(), Y), solver=Solver(tol=1e-9), hessian=True)
+    lower = measure(inner, losses.half_mse, (X, 0.5 * Y), solver=Solver(tol=1e-9), hessian=True)
     x, y = X.clone(), Y.clone()
     cases = (
         (nn.Sequential(Halves(), inner), losses.half_mse, expected),
@@ -314,7 +317,7 @@ def test_a_batch_that_is_written_into_is_left_as_it_is_and_read_right():
         (inner, halves, lower),
     )
     for model, loss_fn, right in cases:
-        found = measure(model, loss_fn, (x, y), tol=1e-9, hessian=True)
+        found = measure(model, loss_fn, (x, y), solver=Solver(tol=1e-9), hessian=True)
         for field in ("loss", "lambda_max", "hessian_max", "hessian_min"):
             assert getattr(found, field) == pytest.approx(getattr(right, field), rel=1e-7), field
         assert torch.equal(x, X)
@@ -358,7 +361,7 @@ def test_groups_with_their_own_learning_rates_have_one_limit(share):
     """100 at 0.01 and 0.1 at 5 trains: eta* is 10, for the larger of the two, where the smaller is 0.02."""
     model = Bowls()
     opt = torch.optim.SGD([{"params": [model.a], "lr": 0.01}, {"params": [model.b], "lr": 5.0}])
-    found = measure(model, losses.half_mse, ONE, optimizer=opt, tol=1e-9)
+    found = measure(model, losses.half_mse, ONE, optimizer=opt, solver=Solver(tol=1e-9))
     assert found.eta_star == pytest.approx(10)
     assert found.preconditioned
     assert found.verdict(5.0).good
@@ -406,7 +409,7 @@ def test_a_parameter_the_optimizer_has_no_gradient_of_has_no_part(kind):
     for module, parameters in ((model, model.parameters()), (alone, [alone.a, alone.b])):
         opt = kind(parameters, lr=1e-3, weight_decay=0.1)
         _run(module, opt, 3)
-        found.append(measure(module, losses.half_mse, ONE, optimizer=opt, tol=1e-9))
+        found.append(measure(module, losses.half_mse, ONE, optimizer=opt, solver=Solver(tol=1e-9)))
     assert found[0].lambda_max == pytest.approx(found[1].lambda_max, rel=1e-9)
     assert any("does not move spare.weight, spare.bias" in note for note in found[0].notes)
     head = kind([alone.b])
@@ -445,7 +448,7 @@ def test_weight_decay_on_some_parameters_has_its_limit(name, share):
         opt.zero_grad()
         losses.half_mse(model(ONE[0]), ONE[1]).backward()
         opt.step()
-    eta = share * measure(model, losses.half_mse, ONE, optimizer=opt, tol=1e-9).eta_star
+    eta = share * measure(model, losses.half_mse, ONE, optimizer=opt, solver=Solver(tol=1e-9)).eta_star
     inverse, beta, momentum = [1.0, 1.0], 0.0, 0.0
     if name != "sgd":
         states = [opt.state[p] for p in (model.a, model.b)]

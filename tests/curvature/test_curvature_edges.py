@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from normscope import Monitor, losses, measure
-from normscope.curvature import mean_mode, spectrum
+from normscope.curvature import Solver, mean_mode, spectrum
 from normscope.curvature.eigensolvers.lanczos import Memory
 from normscope.monitor import CurvatureProbe
 
@@ -131,10 +131,7 @@ def _with(batch):
 
 
 MISTAKES = {
-    "most": ({"most": 0}, "most= counts products, at least 1; got 0"),
-    "block": ({"block": 0}, "block= counts start vectors, at least 1; got 0"),
-    "more than parameters": ({"block": 1000}, "at most as many as parameters, 57 here; got 1000"),
-    "tol": ({"tol": 0.0}, "tol= is a relative residual, more than 0; got 0.0"),
+    "more than parameters": ({"solver": Solver(block=1000)}, "at most as many as parameters, 57 here; got 1000"),
     "arrays": (_with((X.numpy(), Y.numpy())), "got NumPy arrays.*from_numpy"),
     "two batches": (_with(((X, Y), (X, Y))), r"tuple of two pairs.*\[first, second\]"),
     "three parts": (
@@ -155,9 +152,35 @@ def test_mistakes_are_one_message(name):
         measure(net(nn.Tanh()), losses.half_mse, batch, **{k: v for k, v in options.items() if k != "batch"})
 
 
-def test_the_monitors_settings_are_checked_too():
-    with pytest.raises(ValueError, match="most= counts products"):
-        CurvatureProbe(most=0)
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"most": 0}, "most= counts products, at least 1; got 0"),
+        ({"block": 0}, "block= counts start vectors, at least 1; got 0"),
+        ({"tol": 0.0}, "tol= is a relative residual, more than 0; got 0.0"),
+    ],
+)
+def test_settings_of_the_solver_that_no_search_could_keep_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Solver(**settings)
+
+
+def test_the_mean_mode_is_searched_from_one_vector():
+    with pytest.raises(ValueError, match=r"one start vector; got Solver\(block=2\)"):
+        mean_mode(net(nn.Tanh()), (X, Y), solver=Solver(block=2))
+
+
+def test_the_probe_keeps_to_the_products_of_its_solver():
+    found = []
+    for solver in (Solver(most=3, tol=1e-12), None):
+        model = net(nn.Tanh())
+        monitor = Monitor(model, losses.half_mse, every=1, measure=(CurvatureProbe(solver=solver),), budget=None)
+        monitor.step(X, Y)
+        found.append(monitor.records[-1].results["curvature"])
+    assert found[0].products == 3
+    assert not found[0].converged
+    assert found[1].products > 3
+    assert found[1].converged
 
 
 def test_a_reading_to_compare_with_may_be_one_word():

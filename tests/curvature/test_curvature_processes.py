@@ -12,13 +12,13 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from normscope import losses, measure, norms
-from normscope.curvature import mean_mode, spectrum
+from normscope.curvature import Solver, mean_mode, spectrum
 from normscope.curvature.eigensolvers import solver
 
 PATIENCE = int(os.environ.get("PATIENCE", "60"))
 X = torch.randn(16, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = torch.randn(16, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-EXACT = {"tol": 1e-9, "hessian": False}
+EXACT = {"solver": Solver(tol=1e-9), "hessian": False}
 
 
 def _net(norm: str) -> nn.Module:

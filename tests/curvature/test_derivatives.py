@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from normscope import losses, measure
-from normscope.curvature import Network
+from normscope.curvature import Network, Solver
 from normscope.curvature.autograd.patching import differentiable_kernels
 from normscope.isolation.lending import untouched
 
@@ -98,7 +98,7 @@ def test_fused_attention_takes_the_path_with_derivatives(training):
     model = nn.Sequential(nn.Unflatten(1, (2, 2)), nn.Linear(2, 4), layer, nn.Flatten(), nn.Linear(8, 3)).double()
     model.train(training)
     fused = torch.backends.mha.get_fastpath_enabled()
-    found = measure(model, F.cross_entropy, (X, Y), tol=1e-8)
+    found = measure(model, F.cross_entropy, (X, Y), solver=Solver(tol=1e-8))
     assert found.notes == ()
     eps = 1e-5
     v = found.vector
@@ -225,8 +225,8 @@ def test_outputs_that_are_several_tensors_have_all_matrices():
             return self.linear(x), x
 
     model = Pair().double()
-    found = measure(model, lambda out, y: losses.half_mse(out[0], y), (X, Y), matrix="hessian", tol=1e-8)
-    plain = measure(model.linear, losses.half_mse, (X, Y), tol=1e-8)
+    found = measure(model, lambda out, y: losses.half_mse(out[0], y), (X, Y), matrix="hessian", solver=Solver(tol=1e-8))
+    plain = measure(model.linear, losses.half_mse, (X, Y), solver=Solver(tol=1e-8))
     assert found.lambda_max == pytest.approx(plain.lambda_max, rel=1e-8)
-    found = measure(model, lambda out, y: losses.half_mse(out[0], y), (X, Y), tol=1e-8)
+    found = measure(model, lambda out, y: losses.half_mse(out[0], y), (X, Y), solver=Solver(tol=1e-8))
     assert found.lambda_max == pytest.approx(plain.lambda_max, rel=1e-8)

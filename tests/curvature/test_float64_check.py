@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from normscope import losses, measure
+from normscope.curvature import Solver
 from normscope.curvature.autograd.float32_draws import NarrowDraws
 
 X = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
@@ -19,7 +20,9 @@ def net(*more: nn.Module) -> nn.Module:
 
 
 def exact(model: nn.Module, x, y, **options):
-    return measure(copy.deepcopy(model).double(), losses.half_mse, (x.double(), y.double()), tol=1e-6, **options)
+    return measure(
+        copy.deepcopy(model).double(), losses.half_mse, (x.double(), y.double()), solver=Solver(tol=1e-6), **options
+    )
 
 
 def constant(x):
@@ -55,10 +58,10 @@ def test_far_inputs_are_searched_in_float64_and_said(name, n):
 
 def test_a_value_a_little_off_is_corrected_without_a_new_search():
     """Rounding differs between processors: at least one of several means is off by so little."""
-    near = measure(net(), losses.half_mse, (X, Y), tol=1e-4)
+    near = measure(net(), losses.half_mse, (X, Y), solver=Solver(tol=1e-4))
     corrected = 0
     for mean in (400, 500, 600, 700):
-        found = measure(net(), losses.half_mse, (X + mean, Y), tol=1e-4)
+        found = measure(net(), losses.half_mse, (X + mean, Y), solver=Solver(tol=1e-4))
         expected = exact(net(), X + mean, Y)
         assert found.lambda_max == pytest.approx(expected.lambda_max, rel=max(found.residual, 1e-4))
         assert found.converged == (found.residual <= 1e-4)

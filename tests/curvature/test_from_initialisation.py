@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope import losses
-from normscope.curvature import measure
+from normscope.curvature import Solver, measure
 from normscope.models import CNN, MLP
 
 SEEDS = 3
@@ -48,7 +48,7 @@ def _ratios(net: str, norm: str, loss: str, seed: int) -> tuple[float, float]:
     generator = torch.Generator().manual_seed(1000 + seed)
     x, y = torch.randn(shape, generator=generator), torch.randint(10, (shape[0],), generator=generator)
     model, loss_fn = make(norm, seed), LOSSES[loss]
-    found = measure(model, loss_fn, (x, y), momentum=0.0, tol=1e-3)
+    found = measure(model, loss_fn, (x, y), momentum=0.0, solver=Solver(tol=1e-3))
     assert found.converged
     rise = math.inf
     for ratio in GRID:

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 from twins import dense, opened
 
+from normscope import losses, measure
 from normscope.curvature import mean_mode
 from normscope.curvature.autograd.patching import fast_second_derivatives
 from normscope.curvature.operators.statistics import reading
@@ -210,3 +211,21 @@ def test_a_thread_that_trains_meanwhile_keeps_its_statistics(layer):
     torch.testing.assert_close(found[0], expected)
     assert not torch.allclose(frozen, expected)
     torch.testing.assert_close(slope(), expected)
+
+
+class UsesUpMemory(nn.Module):
+    """The forward runs out of memory where it is given tangents."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x):
+        if torch.autograd.forward_ad._current_level >= 0:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
+        return self.layer(x)
+
+
+def test_used_up_memory_is_not_taken_for_a_missing_forward_mode():
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        measure(UsesUpMemory(), losses.half_mse, (torch.randn(4, 3), torch.randn(4, 2)))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from twins import dense, opened
 
 from normscope import losses
-from normscope.curvature import measure
+from normscope.curvature import Solver, measure
 from normscope.stability import momentum_limit, optimizer_limit
 
 CURVATURE = 4.0
@@ -179,7 +179,7 @@ def test_the_preconditioned_matrix_is_that_of_the_whole_network(decay):
         h = dense(net.gauss_newton(), net.size) + decay * torch.eye(net.size, dtype=torch.float64)
     expected = float(torch.linalg.eigvalsh(h / (p[:, None] * p).sqrt())[-1])
     for dtype in (None, torch.float64):
-        found = measure(model, losses.half_mse, (x, y), optimizer=optimizer, tol=1e-8, dtype=dtype)
+        found = measure(model, losses.half_mse, (x, y), optimizer=optimizer, solver=Solver(tol=1e-8), dtype=dtype)
         assert found.lambda_max == pytest.approx(expected, rel=1e-6)
         assert found.eta_star == pytest.approx(2 * 1.9 / 0.1 / expected, rel=1e-6)
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normscope import Setup, measure
-from normscope.curvature import Network
+from normscope.curvature import Network, Solver
 from normscope.curvature.operators.loss_of_outputs import NoOutputs
 from normscope.isolation.lending import untouched
 
@@ -86,7 +86,9 @@ def test_several_outputs_have_the_matrix_of_all_that_the_loss_reads(form):
         found = dense(network.product("ggn"), network.size)
     torch.testing.assert_close(found, by_hand(model, of_joined), rtol=1e-9, atol=1e-12)
     top = float(torch.linalg.eigvalsh(found)[-1])
-    assert measure(model, both, (X, Y), tol=1e-8, hessian=False).lambda_max == pytest.approx(top, rel=1e-8)
+    assert measure(model, both, (X, Y), solver=Solver(tol=1e-8), hessian=False).lambda_max == pytest.approx(
+        top, rel=1e-8
+    )
 
 
 @pytest.mark.parametrize("form", ["mapping", "tuple", "object"])
@@ -95,8 +97,15 @@ def test_a_loss_of_the_models_own_has_the_curvature_of_the_same_loss_outside(for
     model = Foreign(form)
     outside = Foreign("mapping")
     batch = {"x": X, "labels": Y}
-    found = measure(model, None, batch, stats=stats, tol=1e-8, hessian=False)
-    same = measure(outside, lambda o, y: F.cross_entropy(o["logits"], y), batch, stats=stats, tol=1e-8, hessian=False)
+    found = measure(model, None, batch, stats=stats, solver=Solver(tol=1e-8), hessian=False)
+    same = measure(
+        outside,
+        lambda o, y: F.cross_entropy(o["logits"], y),
+        batch,
+        stats=stats,
+        solver=Solver(tol=1e-8),
+        hessian=False,
+    )
     assert found.matrix == "ggn"
     assert found.lambda_max == pytest.approx(same.lambda_max, rel=1e-7)
     assert found.loss == pytest.approx(same.loss, rel=1e-12)
@@ -111,10 +120,10 @@ def test_a_loss_of_the_models_own_has_the_curvature_of_the_same_loss_outside(for
 def test_a_loss_that_is_no_function_of_the_outputs_has_a_hessian(options):
     model = Foreign("mapping", extra=options.pop("extra", 0.0))
     batch = {"x": X, "labels": Y}
-    found = measure(model, None, batch, tol=1e-8, hessian=False, **options)
+    found = measure(model, None, batch, solver=Solver(tol=1e-8), hessian=False, **options)
     assert found.matrix == "hessian"
     assert any(note.startswith("The matrix is the Hessian.") for note in found.notes)
-    expected = measure(model, None, batch, matrix="hessian", tol=1e-8, hessian=False, **options)
+    expected = measure(model, None, batch, matrix="hessian", solver=Solver(tol=1e-8), hessian=False, **options)
     assert found.lambda_max == pytest.approx(expected.lambda_max, rel=1e-7)
     with pytest.raises(NoOutputs, match="matrix='hessian'"):
         measure(model, None, batch, matrix="ggn", **options)
@@ -146,7 +155,7 @@ class Strided(nn.Module):
 def test_a_layer_whose_forward_mode_fails_is_measured_by_reverse_mode():
     x = torch.randn(5, 6, 4, generator=GENERATOR, dtype=torch.float64)
     model = Strided()
-    found = measure(model, F.cross_entropy, (x, Y[:5]), tol=1e-8)
+    found = measure(model, F.cross_entropy, (x, Y[:5]), solver=Solver(tol=1e-8))
     with untouched(model) as lent:
         network = Network(lent, model, F.cross_entropy, (x, Y[:5]), stats="batch")
         parts = torch.autograd.functional.jacobian(

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from twins import NORMS, data, dense, network, opened
 
 from normscope import losses, norms
-from normscope.curvature import STATISTICS, measure
+from normscope.curvature import STATISTICS, Solver, measure
 
 
 def batch(net: str = "mlp") -> tuple[Tensor, Tensor]:
@@ -130,14 +130,16 @@ def test_dropout_has_one_mask_in_every_product():
     torch.manual_seed(5)
     mask = torch.dropout(torch.ones(len(x), 64, dtype=torch.float64), 0.5, True)
     torch.manual_seed(5)
-    found = measure(model, losses.half_mse, (x, y), tol=1e-9)
+    found = measure(model, losses.half_mse, (x, y), solver=Solver(tol=1e-9))
 
     class Masked(nn.Module):
         def forward(self, h: Tensor) -> Tensor:
             return h * mask
 
     fixed = nn.Sequential(model[0], Masked(), model[2])
-    assert found.lambda_max == pytest.approx(measure(fixed, losses.half_mse, (x, y), tol=1e-9).lambda_max, rel=1e-8)
+    assert found.lambda_max == pytest.approx(
+        measure(fixed, losses.half_mse, (x, y), solver=Solver(tol=1e-9)).lambda_max, rel=1e-8
+    )
 
 
 def test_a_batchnorm_in_eval_mode_is_said():
@@ -155,7 +157,7 @@ def test_a_batchnorm_in_eval_mode_is_said():
 @pytest.mark.parametrize("norm", ["none", "batch", "l1", "layer"])
 def test_the_numbers_are_those_of_the_dense_matrices(norm, matrix):
     model = network("mlp", norm)
-    found = measure(model, losses.half_mse, batch(), matrix=matrix, momentum=0.9, tol=1e-9, **EVERYTHING)
+    found = measure(model, losses.half_mse, batch(), matrix=matrix, momentum=0.9, solver=Solver(tol=1e-9), **EVERYTHING)
     for stats, value in found.by_statistics.items():
         with opened(model, losses.half_mse, batch(), stats) as net:
             product = net.gauss_newton() if matrix == "ggn" else net.hessian()
@@ -182,9 +184,9 @@ def test_the_numbers_are_those_of_the_dense_matrices(norm, matrix):
 
 def test_weight_decay_shifts_every_number_by_itself():
     model = network("mlp", "batch")
-    plain = measure(model, losses.half_mse, batch(), tol=1e-9, **EVERYTHING)
+    plain = measure(model, losses.half_mse, batch(), solver=Solver(tol=1e-9), **EVERYTHING)
     sgd = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.25)
-    found = measure(model, losses.half_mse, batch(), optimizer=sgd, tol=1e-9, **EVERYTHING)
+    found = measure(model, losses.half_mse, batch(), optimizer=sgd, solver=Solver(tol=1e-9), **EVERYTHING)
     for name in ("lambda_max", "hessian_max", "hessian_min"):
         assert getattr(found, name) == pytest.approx(getattr(plain, name) + 0.25, rel=1e-8)
     for table in ("by_statistics", "by_layer"):
@@ -201,12 +203,14 @@ def test_a_parameter_filter_takes_a_block():
         batch(),
         parameters=lambda name, p: name.partition(".")[0] in layers,
         layers=True,
-        tol=1e-9,
+        solver=Solver(tol=1e-9),
     )
     frozen = copy.deepcopy(model)
     for name, parameter in frozen.named_parameters():
         parameter.requires_grad_(name.partition(".")[0] in layers)
-    assert found.lambda_max == pytest.approx(measure(frozen, losses.half_mse, batch(), tol=1e-9).lambda_max, rel=1e-8)
+    assert found.lambda_max == pytest.approx(
+        measure(frozen, losses.half_mse, batch(), solver=Solver(tol=1e-9)).lambda_max, rel=1e-8
+    )
     assert set(found.by_layer) == set(layers)
     adam = torch.optim.Adam(model.parameters())
     losses.half_mse(model(batch()[0]), batch()[1]).backward()
@@ -217,15 +221,20 @@ def test_a_parameter_filter_takes_a_block():
 def test_products_in_float64_for_a_model_in_float32():
     model = network("mlp", "batch").float()
     x, y = batch()
-    found = measure(model, losses.half_mse, (x.float(), y.float()), dtype=torch.float64, tol=1e-9)
-    exact = measure(copy.deepcopy(model).double(), losses.half_mse, (x.float().double(), y.float().double()), tol=1e-9)
+    found = measure(model, losses.half_mse, (x.float(), y.float()), dtype=torch.float64, solver=Solver(tol=1e-9))
+    exact = measure(
+        copy.deepcopy(model).double(),
+        losses.half_mse,
+        (x.float().double(), y.float().double()),
+        solver=Solver(tol=1e-9),
+    )
     assert found.lambda_max == pytest.approx(exact.lambda_max, rel=1e-9)
     assert next(model.parameters()).dtype == torch.float32
 
 
 def test_not_converged_is_a_result():
     model = network("deep", "none")
-    found = measure(model, losses.half_mse, batch(), tol=1e-12, most=3)
+    found = measure(model, losses.half_mse, batch(), solver=Solver(tol=1e-12, most=3))
     assert not found.converged
     assert found.residual > 1e-12
     assert found.products == 3
@@ -321,8 +330,8 @@ def test_a_parameter_without_gradient_is_said_and_counts_as_zero(matrix):
             return self.used(x)
 
     model = Idle()
-    found = measure(model, losses.half_mse, batch(), matrix=matrix, layers=True, tol=1e-9)
-    alone = measure(model.used, losses.half_mse, batch(), matrix=matrix, tol=1e-9)
+    found = measure(model, losses.half_mse, batch(), matrix=matrix, layers=True, solver=Solver(tol=1e-9))
+    alone = measure(model.used, losses.half_mse, batch(), matrix=matrix, solver=Solver(tol=1e-9))
     assert found.lambda_max == pytest.approx(alone.lambda_max, rel=1e-8)
     assert found.by_layer["idle"] == 0
     assert any("idle.weight" in note and "idle.bias" in note for note in found.notes)
@@ -368,7 +377,7 @@ def _invariant(net: str, a: float = 1.0) -> nn.Module:
 @pytest.mark.parametrize("matrix", ["ggn", "hessian"])
 @pytest.mark.parametrize("a", [0.1, 2.0, 30.0])
 def test_a_block_under_a_normalizer_scales_by_one_over_a_squared(a, matrix, net):
-    options = {"matrix": matrix, "parameters": lambda name, p: name == "0.weight", "tol": 1e-10}
+    options = {"matrix": matrix, "parameters": lambda name, p: name == "0.weight", "solver": Solver(tol=1e-10)}
     one, scaled = (measure(_invariant(net, s), losses.half_mse, batch(net), **options) for s in (1.0, a))
     assert scaled.loss == pytest.approx(one.loss, rel=1e-12)
     assert scaled.lambda_max * a**2 == pytest.approx(one.lambda_max, rel=1e-8)

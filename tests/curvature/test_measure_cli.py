@@ -55,6 +55,26 @@ def named():
 
 def breaks():
     return {}["missing"]
+
+class Holds(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.turns = nn.Linear(64, 10), (i for i in range(9))
+    def forward(self, x):
+        return self.layer(x.flatten(1))
+
+class Full(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+    def forward(self, x):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
+
+def holds():
+    return Holds()
+
+def full():
+    return Full()
 """
 
 
@@ -160,6 +180,8 @@ def test_a_loader_that_does_not_know_its_length(folder, monkeypatch, capsys):
         (["net.py:needs", "--data", "digits"], "with no arguments"),
         (["net.py:no_model", "--data", "digits"], "must return an ns.Setup, a dict of its fields, or a tuple"),
         (["net.py:plain", "--data", "digits"], "does not take this batch"),
+        (["net.py:holds", "--data", "digits"], "normscope: The model.turns holds an iterator (generator)"),
+        (["net.py:full", "--data", "digits"], "normscope: Out of memory; use a smaller batch. RuntimeError: Default"),
         (["net.py:plain", "--data", "wrong.npz"], "arrays x and y; it has inputs"),
         (["net.py:plain", "--data", "nothere.npz"], "There is no file nothere.npz"),
         (["net.py:plain", "--data", "net.py:dataset"], "Return DataLoader(dataset, batch_size=128)"),

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from twins import data, dense, network, opened
 
-from normscope.curvature import measure
+from normscope.curvature import Solver, measure
 
 WHY = "compared with in tests only; `make test` installs it"
 NETS = [("mlp", "none"), ("cnn", "none"), ("deep", "torch"), ("cnn", "torch"), ("mlp", "rms"), ("cnn", "batch")]
@@ -52,7 +52,7 @@ def test_hessian_eigenthings(net, norm, loss):
     }
     for matrix, ours in (("ggn", ggn), ("hessian", hessian)):
         _assert_same(ours, dense(theirs[matrix].matvec, len(ours)))
-        found = measure(model, criterion, batch, matrix=matrix, stats="running", tol=1e-9)
+        found = measure(model, criterion, batch, matrix=matrix, stats="running", solver=Solver(tol=1e-9))
         largest = peer.lanczos(theirs[matrix], k=1, max_iter=len(ours), which="LA", tol=1e-9, seed=0)
         assert found.lambda_max == pytest.approx(float(largest.eigenvalues[0]), rel=1e-6)
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from normscope import Monitor, losses, measure, models
+from normscope.curvature import Solver
 from normscope.monitor import JSONL, CurvatureProbe, read_jsonl
 
 
@@ -74,7 +75,7 @@ def test_it_is_what_measure_finds_and_warm_after_the_first_look():
         opt.zero_grad()
         losses.half_mse(model(x), y).backward()
         record = monitor.step(x, y, opt)
-        expected = measure(model, losses.half_mse, (x, y), optimizer=opt, hessian=False, tol=1e-5)
+        expected = measure(model, losses.half_mse, (x, y), optimizer=opt, hessian=False, solver=Solver(tol=1e-5))
         found = record.results["curvature"]
         assert found.lambda_max == pytest.approx(expected.lambda_max, rel=1e-4)
         assert found.eta_star == pytest.approx(expected.eta_star, rel=1e-4)
@@ -101,7 +102,7 @@ def test_other_measurements_of_the_look_change_nothing():
     assert found[0] == found[1]
     # With the mask that the loss of this look had.
     torch.manual_seed(7)
-    expected = measure(model, F.cross_entropy, (x, y), hessian=False, tol=1e-5)
+    expected = measure(model, F.cross_entropy, (x, y), hessian=False, solver=Solver(tol=1e-5))
     assert found[0].lambda_max == pytest.approx(expected.lambda_max, rel=1e-4)
 
 
@@ -134,7 +135,7 @@ def test_a_forward_of_ones_own_gives_the_hessian(tmp_path):
     ) as monitor:
         found = monitor.step({"x": x, "y": y}, optimizer=opt).results["curvature"]
     assert found.matrix == "hessian"
-    expected = measure(model, F.cross_entropy, (x, y), matrix="hessian", tol=1e-6)
+    expected = measure(model, F.cross_entropy, (x, y), matrix="hessian", solver=Solver(tol=1e-6))
     assert found.lambda_max == pytest.approx(expected.lambda_max, rel=1e-4)
     assert read_jsonl(tmp_path / "run.jsonl")[1]["results"]["curvature"]["matrix"] == "hessian"
 
@@ -177,7 +178,7 @@ def test_processes_average_their_products(tmp_path):
         models.MLP(6, 3, width=8, norm="batch"),
         F.cross_entropy,
         list(_batches(2)),
-        tol=1e-5,
+        solver=Solver(tol=1e-5),
         over="batches",
         hessian=True,
     )

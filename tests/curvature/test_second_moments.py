@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from normscope import losses, measure
+from normscope.curvature import Solver
 
 X = torch.randn(24, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = torch.randn(24, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -45,9 +46,11 @@ def _stepped(kind, options, model):
 def test_of_one_batch_they_are_those_after_a_step_of_length_zero(name):
     kind, options = KINDS[name]
     model = _net()
-    expected = measure(model, losses.half_mse, (X, Y), optimizer=_stepped(kind, options, model), tol=1e-8)
+    expected = measure(
+        model, losses.half_mse, (X, Y), optimizer=_stepped(kind, options, model), solver=Solver(tol=1e-8)
+    )
     fresh = kind(model.parameters(), lr=0.1, **options)
-    found = measure(model, losses.half_mse, (X, Y), optimizer=fresh, tol=1e-8)
+    found = measure(model, losses.half_mse, (X, Y), optimizer=fresh, solver=Solver(tol=1e-8))
     assert found.lambda_max == pytest.approx(expected.lambda_max, rel=1e-7)
     assert found.eta_star == pytest.approx(expected.eta_star, rel=1e-7)
 
@@ -88,10 +91,10 @@ def test_of_several_batches_they_are_the_mean_square(over):
         ):
             square += slope.square() / 3
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-    found = measure(model, losses.half_mse, BATCHES, optimizer=optimizer, tol=1e-8, over=over)
+    found = measure(model, losses.half_mse, BATCHES, optimizer=optimizer, solver=Solver(tol=1e-8), over=over)
     for p, square in zip(model.parameters(), squares, strict=True):
         optimizer.state[p] = {"step": torch.tensor(1.0), "exp_avg": 0 * square, "exp_avg_sq": square * (1 - 0.999)}
-    expected = measure(model, losses.half_mse, BATCHES, optimizer=optimizer, tol=1e-8, over=over)
+    expected = measure(model, losses.half_mse, BATCHES, optimizer=optimizer, solver=Solver(tol=1e-8), over=over)
     assert found.lambda_max == pytest.approx(expected.lambda_max, rel=1e-6)
     assert found.settings["moments_of_batches"] == 3
 

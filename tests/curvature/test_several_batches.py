@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from normscope import losses, measure, models
-from normscope.curvature import Network
+from normscope.curvature import Network, Solver
 from normscope.isolation.lending import untouched
 
 X = torch.randn(24, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -35,7 +35,9 @@ def test_the_operator_is_the_mean_of_the_batches_operators(matrix, stats):
     model(X)
     mean = sum(_dense(model, batch, matrix, stats) for batch in BATCHES) / 3
     expected = float(torch.linalg.eigvalsh((mean + mean.T) / 2)[-1])
-    found = measure(model, F.cross_entropy, BATCHES, matrix=matrix, stats=stats, tol=1e-7, over="batches")
+    found = measure(
+        model, F.cross_entropy, BATCHES, matrix=matrix, stats=stats, solver=Solver(tol=1e-7), over="batches"
+    )
     assert found.lambda_max == pytest.approx(expected, rel=1e-7)
     assert found.converged
 
@@ -67,13 +69,13 @@ def test_a_few_batches_of_an_endless_iterator_are_read_and_said():
 @pytest.mark.parametrize(("norm", "stats"), [("batch", "running"), ("layer", "batch"), ("none", "batch")])
 def test_parts_add_up_where_no_statistics_go_over_the_batch(loss_fn, norm, stats):
     model = _net(norm)
-    whole = measure(model, loss_fn, (X, Y), stats=stats, tol=1e-8, hessian=True)
+    whole = measure(model, loss_fn, (X, Y), stats=stats, solver=Solver(tol=1e-8), hessian=True)
     # Parts of 10, 10 and 4.
-    parts = measure(model, loss_fn, (X, Y), stats=stats, tol=1e-8, hessian=True, micro_batch=10)
+    parts = measure(model, loss_fn, (X, Y), stats=stats, solver=Solver(tol=1e-8), hessian=True, micro_batch=10)
     assert parts.lambda_max == pytest.approx(whole.lambda_max, rel=1e-8)
     assert parts.hessian_min == pytest.approx(whole.hessian_min, rel=1e-6)
     assert parts.loss == pytest.approx(whole.loss, rel=1e-12)
-    data = measure(model, loss_fn, BATCHES, stats=stats, tol=1e-8, over="data")
+    data = measure(model, loss_fn, BATCHES, stats=stats, solver=Solver(tol=1e-8), over="data")
     assert data.lambda_max == pytest.approx(whole.lambda_max, rel=1e-8)
 
 

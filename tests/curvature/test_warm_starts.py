@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from normscope import losses, measure, models
+from normscope.curvature import Solver
 from normscope.curvature.eigensolvers.davidson import LEAST, LEAST_WARM, lanczos_from
 from normscope.curvature.eigensolvers.lanczos import Memory, Ritz, lanczos
 from normscope.curvature.eigensolvers.start_vectors import warm_start
@@ -220,15 +221,15 @@ def test_a_matrix_that_bends_down_costs_one_product_more_than_afresh():
 def test_measure_takes_a_result_and_says_what_is_wrong_with_one():
     model = models.MLP(8, 4, width=20, norm="batch")
     x, y = _draws(32, 8).float(), _draws(32, 4, seed=3).float()
-    cold = measure(model, losses.half_mse, (x, y), tol=1e-4, hessian=True)
+    cold = measure(model, losses.half_mse, (x, y), solver=Solver(tol=1e-4), hessian=True)
     with torch.no_grad():
         for p in model.parameters():
             p.mul_(1.001)
-    warm = measure(model, losses.half_mse, (x, y), tol=1e-4, start=cold, hessian=True)
-    again = measure(model, losses.half_mse, (x, y), tol=1e-4, hessian=True)
+    warm = measure(model, losses.half_mse, (x, y), solver=Solver(tol=1e-4), start=cold, hessian=True)
+    again = measure(model, losses.half_mse, (x, y), solver=Solver(tol=1e-4), hessian=True)
     assert warm.products < again.products
     assert warm.lambda_max == pytest.approx(again.lambda_max, rel=1e-4)
-    both = measure(model, losses.half_mse, (x, y), matrix="hessian", tol=1e-4, start=cold, hessian=True)
+    both = measure(model, losses.half_mse, (x, y), matrix="hessian", solver=Solver(tol=1e-4), start=cold, hessian=True)
     assert (both.hessian_min, both.hessian_max) == pytest.approx((again.hessian_min, again.hessian_max), rel=1e-3)
     with pytest.raises(ValueError, match="let go of its memory"):
         measure(model, losses.half_mse, (x, y), start=replace(cold, memory=None))

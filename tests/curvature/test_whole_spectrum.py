@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from normscope.curvature import Network, mean_mode, spectrum
+from normscope.curvature import Network, Solver, mean_mode, spectrum
 from normscope.isolation.lending import untouched
 from normscope.losses import half_mse
 from normscope.models import MLP
@@ -59,7 +59,7 @@ def test_the_mean_mode_tops_a_relu_network_and_is_absent_from_an_odd_one():
     x = torch.randn(64, 20, generator=torch.Generator().manual_seed(1))
     y = torch.zeros(64, 3)
     model = MLP(20, 3, width=200, depth=3, norm="batch", seed=0)
-    found = mean_mode(model, (x, y), tol=1e-5)
+    found = mean_mode(model, (x, y), solver=Solver(tol=1e-5))
     assert found.converged
     assert found.share > 0.8
     assert found.u_statistic < found.v_statistic <= found.lambda_max * (1 + 1e-4) <= found.upper + 5 * found.upper_error

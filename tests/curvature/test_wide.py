@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from twins import NORMS, OUTPUTS, data, dense, dense_dual, network, opened
 
 from normscope import losses
-from normscope.curvature import measure
+from normscope.curvature import Solver, measure
 from normscope.curvature.operators.fisher_by_outputs import dual, mean_mode_of
 from normscope.models import CNN, MLP
 
@@ -27,7 +27,7 @@ def weights_and_biases(model: nn.Module):
 def _look(model: nn.Module, shape: tuple[int, ...], d_out: int, *compare: str):
     batch = draws(*shape, dtype=torch.float32), torch.zeros(shape[0], d_out)
     chosen = weights_and_biases(model)
-    found = measure(model, losses.half_mse, batch, parameters=chosen, compare=compare, tol=1e-3)
+    found = measure(model, losses.half_mse, batch, parameters=chosen, compare=compare, solver=Solver(tol=1e-3))
     assert found.converged
     return found.by_statistics
 
@@ -85,7 +85,7 @@ def test_bounds_and_statistics_are_those_of_the_definition(stats, dense_up_to):
     with opened(model, losses.half_mse, (x, y), stats) as net:
         pull = net.pull(net.output())
         rows = torch.stack([pull(unit.view(m, OUTPUTS)) for unit in torch.eye(m * OUTPUTS).double()])
-        found = mean_mode_of(net, tol=1e-9, dense=dense_up_to)
+        found = mean_mode_of(net, Solver(tol=1e-9), dense=dense_up_to)
     g = rows.view(m, OUTPUTS, -1).transpose(0, 1)
     inner = g @ g.transpose(1, 2)
     v = inner.sum((1, 2)) / m**2
@@ -114,7 +114,7 @@ def test_the_two_statistics_differ_by_one_over_m():
     for m in sizes:
         model = MLP(16, 1, width=32, depth=3, norm="batch").double()
         with opened(model, losses.half_mse, (draws(m, 16), torch.zeros(m, 1).double()), "frozen") as net:
-            found = mean_mode_of(net, dense=200)
+            found = mean_mode_of(net, Solver(), dense=200)
         gaps.append(found.v_statistic - found.u_statistic)
         assert gaps[-1] == pytest.approx((found.upper - found.v_statistic) / (m - 1), rel=1e-9)
     slope = math.log(gaps[-1] / gaps[0]) / math.log(sizes[-1] / sizes[0])
@@ -127,7 +127,7 @@ def test_the_mean_mode_is_the_top_one_and_its_hidden_part_goes_with_the_statisti
     found = {}
     for stats in ("batch", "frozen"):
         with opened(model, losses.half_mse, (draws(96, 64), torch.zeros(96, 1).double()), stats) as net:
-            found[stats] = mean_mode_of(net, tol=1e-6)
+            found[stats] = mean_mode_of(net, Solver(tol=1e-6))
     last = 100 / (2 * math.pi)
     r = math.pi / (2 * (math.pi - 1))
     assert found["batch"].share > 0.9
@@ -139,6 +139,6 @@ def test_the_mean_mode_is_the_top_one_and_its_hidden_part_goes_with_the_statisti
 def test_an_odd_activation_has_no_mean_mode_as_trained():
     model = nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64), nn.Tanh(), nn.Linear(64, 1, bias=False)).double()
     with opened(model, losses.half_mse, (draws(64, 32), torch.zeros(64, 1).double())) as net:
-        found = mean_mode_of(net)
+        found = mean_mode_of(net, Solver())
     assert found.share < 0.2
     assert found.v_statistic < 0.3 * found.lambda_max

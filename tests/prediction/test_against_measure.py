@@ -23,7 +23,7 @@ def ratio(make, shape, m, stats, seeds=3, loss=ns.losses.half_mse, name="half_ms
             outputs = net(x).shape[1]
         y = torch.randint(outputs, (m,), generator=generator)
         target = torch.nn.functional.one_hot(y, outputs).float() if name == "mse" else y
-        found = ns.measure(net, loss, (x, target), stats=stats, tol=1e-3, most=100)
+        found = ns.measure(net, loss, (x, target), stats=stats, solver=ns.curvature.Solver(tol=1e-3, most=100))
         # In deep networks rounding to float32 moves the matrix itself by 1e-3; `residual` is then that in float64.
         assert found.residual < 2e-3
         measured.append(found.lambda_max)
@@ -80,7 +80,9 @@ def test_clustered_data_show_their_modes():
     x = x / x.square().mean().sqrt()
     net = ns.models.MLP(200, 10, width=500, norm="batch")
     found = ns.predict(net, (200,), "half_mse", batch=x)
-    measured = ns.measure(net, ns.losses.half_mse, (x, torch.arange(128) % 10), tol=1e-3).lambda_max
+    measured = ns.measure(
+        net, ns.losses.half_mse, (x, torch.arange(128) % 10), solver=ns.curvature.Solver(tol=1e-3)
+    ).lambda_max
     assert found.mode == "data"
     assert found.lambda_max > 2 * ns.predict(net, (200,), "half_mse").lambda_max
     assert found.lambda_max == pytest.approx(measured, rel=0.2)
@@ -97,7 +99,10 @@ def test_batches_with_one_large_direction(shape, stats):
     found = ns.predict(net, shape, "half_mse", batch=x, stats=stats).lambda_max
     y = torch.zeros(128, dtype=torch.long)
     assert found == pytest.approx(
-        ns.measure(net, ns.losses.half_mse, (x, y), stats=stats, tol=1e-3, most=100).lambda_max, rel=0.1
+        ns.measure(
+            net, ns.losses.half_mse, (x, y), stats=stats, solver=ns.curvature.Solver(tol=1e-3, most=100)
+        ).lambda_max,
+        rel=0.1,
     )
 
 

@@ -12,7 +12,7 @@ from torch import nn
 import normscope as ns
 from normscope.prediction.rules.weighted_sums import kept_by_norm
 from normscope.theory.place_lengths import kurtosis, tied
-from normscope.theory.site_pairs import Sites
+from normscope.theory.site_pairs import ExactSites, TorusSites
 from normscope.theory.taps import Window
 
 
@@ -134,7 +134,9 @@ def test_squared_correlations_of_taps(form, stride, padding, dilation):
     places = [(i, j) for i in range(n) for j in range(n)]
     pairs = torch.tensor([[float(offsets[0, (c - a) % n, (d - b) % n]) for c, d in places] for a, b in places])
     kernel = offsets if form == "torus" else torch.stack([pairs.double(), 0 * pairs.double()])
-    window = Window(Sites(form, n, n, 8), (3, 3), (stride,) * 2, (padding,) * 2, (dilation,) * 2)
+    window = Window(
+        (TorusSites if form == "torus" else ExactSites)(n, n, 8), (3, 3), (stride,) * 2, (padding,) * 2, (dilation,) * 2
+    )
     taps = [dilation * t - padding for t in range(3)]
     found = 0.0
     for row, column in product(range(window.after.height), range(window.after.width)):

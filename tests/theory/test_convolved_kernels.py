@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from normscope.theory.convolved_kernels import convolve, convolve_back, pool, pool_back
-from normscope.theory.site_pairs import Sites
+from normscope.theory.site_pairs import ExactSites, TorusSites
 from normscope.theory.taps import Window
 
 CASES = [
@@ -21,7 +21,8 @@ CASES = [
 
 def window(form: str, case) -> Window:
     kernel, stride, padding, dilation = case
-    return Window(Sites(form, 6, 5, 4, limit=0 if form == "torus" else 100), kernel, stride, padding, dilation)
+    sites = TorusSites(6, 5, 4, limit=0) if form == "torus" else ExactSites(6, 5, 4, limit=100)
+    return Window(sites, kernel, stride, padding, dilation)
 
 
 def slow(w: Window, kernel: torch.Tensor, *, every_pair: bool) -> torch.Tensor:
@@ -73,7 +74,7 @@ def test_cotangents_go_through_the_transpose(form, case):
     for forward, back in maps:
         out = forward(w, k)
         g = torch.randn(1, *out.shape, dtype=torch.float64)
-        pairs = w.after.count if w.after.form == "torus" else 1
+        pairs = w.after.count if isinstance(w.after, TorusSites) else 1
         left = (out * g).sum() * pairs
         right = (k * back(w, g)).sum() * (w.before.count if form == "torus" else 1)
         torch.testing.assert_close(left, right)
@@ -82,14 +83,14 @@ def test_cotangents_go_through_the_transpose(form, case):
 def test_a_torus_becomes_exact_with_its_padding():
     """White noise has no borders of its own, so the first convolution of it is exact whatever its size."""
     size = (3, 3), (2, 2), (1, 1), (1, 1)
-    torus, exact = Sites("torus", 6, 5, 4), Sites("exact", 6, 5, 4)
+    torus, exact = TorusSites(6, 5, 4), ExactSites(6, 5, 4)
     found = convolve(Window(torus, *size), torus.same())
     torch.testing.assert_close(found, convolve(Window(exact, *size), exact.same()))
 
 
 def test_by_offsets_a_stride_takes_every_other_one():
     """K'[b - a] = share inside at both ends x K[2 (b - a)], to both sides; one tap of 18 along an axis is padding."""
-    w = Window(Sites("torus", 12, 12, 4, limit=0), (3, 3), (2, 2), (1, 1))
+    w = Window(TorusSites(12, 12, 4, limit=0), (3, 3), (2, 2), (1, 1))
     k = torch.randn(2, 12, 12, dtype=torch.float64)
     found = convolve(w, k)
     for y, x in ((0, 0), (1, 0), (0, 2), (5, 1), (-1, -2)):
@@ -110,14 +111,14 @@ def test_padding_makes_borders_differ_without_borders_too(case):
 
 def test_a_window_that_does_not_fit_says_so():
     with pytest.raises(ValueError, match="does not fit into 6x5"):
-        _ = Window(Sites("exact", 6, 5, 4), (9, 9), (1, 1), (0, 0)).after
+        _ = Window(ExactSites(6, 5, 4), (9, 9), (1, 1), (0, 0)).after
 
 
 @pytest.mark.parametrize("limit", [0, 100])
 @pytest.mark.parametrize(("kernel", "stride"), [((3, 3), (2, 2)), ((2, 4), (2, 4)), ((3, 2), (1, 2))])
 def test_pooling_by_offsets_is_a_mean_over_pairs_of_taps(kernel, stride, limit):
     """K'[a, b] = mean over taps f, g of K[s (b - a) + g - f], around the torus."""
-    w = Window(Sites("torus", 12, 8, 5, limit), kernel, stride, (0, 0))
+    w = Window(TorusSites(12, 8, 5, limit), kernel, stride, (0, 0))
     after, taps = w.after, list(itertools.product(range(kernel[0]), range(kernel[1])))
     k = torch.randn(2, 12, 8, dtype=torch.float64)
     # K of an offset is that of the opposite one.
@@ -126,9 +127,9 @@ def test_pooling_by_offsets_is_a_mean_over_pairs_of_taps(kernel, stride, limit):
     places = list(itertools.product(range(after.height), range(after.width)))
     for (i, a), (j, b) in itertools.product(enumerate(places), repeat=2):
         y, x = b[0] - a[0], b[1] - a[1]
-        if after.form == "torus" and (2 * abs(y) >= after.height or 2 * abs(x) >= after.width):
+        if isinstance(after, TorusSites) and (2 * abs(y) >= after.height or 2 * abs(x) >= after.width):
             continue
-        here = found[:, i, j] if after.form == "exact" else found[:, y, x]
+        here = found[:, i, j] if isinstance(after, ExactSites) else found[:, y, x]
         pairs = itertools.product(taps, repeat=2)
         seen = [k[:, (stride[0] * y + g[0] - f[0]) % 12, (stride[1] * x + g[1] - f[1]) % 8] for f, g in pairs]
         torch.testing.assert_close(here, torch.stack(seen).mean(0))

@@ -10,7 +10,7 @@ from normscope.theory.gaussian import RELU, Activation, Pairs
 from normscope.theory.marginals import Joined, Marginal, gaussian
 from normscope.theory.maxima import distribution
 from normscope.theory.modes import weighed_widening, widening
-from normscope.theory.site_pairs import Sites
+from normscope.theory.site_pairs import ExactSites
 from normscope.theory.softmax import curvatures
 from normscope.theory.taps import Window
 
@@ -106,7 +106,7 @@ def test_derivatives_by_the_branch():
 @pytest.mark.parametrize("r", [0.0, 0.5])
 def test_the_largest_of_a_window(r):
     z = math.sqrt(r) * normal(DRAWS, 1) + math.sqrt(1 - r) * normal(DRAWS, 9, seed=1)
-    window = Window(Sites("exact", 3, 3, 2), (3, 3), (3, 3), (0, 0))
+    window = Window(ExactSites(3, 3, 2), (3, 3), (3, 3), (0, 0))
     found, drawn_ = distribution(window, 1.0, 0.0, r).through(RELU), torch.relu(z.amax(1))
     for power in (1, 2):
         wanted = float(drawn_.pow(power).mean())

@@ -6,7 +6,7 @@ import torch
 from normscope.theory import softmax
 from normscope.theory.maxima import largest, of_windows, products
 from normscope.theory.modes import Bulk, common_spread, unevenness, widening
-from normscope.theory.site_pairs import Sites
+from normscope.theory.site_pairs import ExactSites
 from normscope.theory.softmax import curvature
 from normscope.theory.taps import Window
 
@@ -118,7 +118,7 @@ def test_products_of_maxima_are_within_three_percent(size, c):
     one, two = normal(200_000, n), normal(200_000, n)
     other = c * one + (1 - c * c) ** 0.5 * two
     measured = float((torch.relu(one.amax(1)) * torch.relu(other.amax(1))).mean())
-    window = Window(Sites("exact", size, size, 2), (size, size), (size, size), (0, 0))
+    window = Window(ExactSites(size, size, 2), (size, size), (size, size), (0, 0))
     found, _ = of_windows(window, torch.relu, 1.0, 0.0, 0.0)
     own = torch.full((1,), 1 / n, dtype=torch.float64)
     value = products(window.after, found, torch.full((1, 1), c / n, dtype=torch.float64), own)

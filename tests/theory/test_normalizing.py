@@ -7,7 +7,7 @@ import torch
 
 from normscope.theory.gaussian import RELU
 from normscope.theory.normalizing import centred, mean_inverse, normalize, send_back
-from normscope.theory.site_pairs import Sites
+from normscope.theory.site_pairs import ExactSites, SampleSites
 
 
 def expanded(kernel: torch.Tensor, m: int) -> torch.Tensor:
@@ -28,8 +28,8 @@ def test_two_classes_are_the_whole_matrix():
     n = m * s
     p = torch.eye(n, dtype=torch.float64) - 1 / n
     whole = p @ expanded(k, m) @ p
-    torch.testing.assert_close(expanded(centred(Sites("exact", 2, 2, m), k), m), whole)
-    found = normalize(Sites("exact", 2, 2, m), k, 0.0)
+    torch.testing.assert_close(expanded(centred(ExactSites(2, 2, m), k), m), whole)
+    found = normalize(ExactSites(2, 2, m), k, 0.0)
     assert float(found.variance) == pytest.approx(float(whole.trace() / n))
     assert found.freedom == pytest.approx(float(whole.trace() ** 2 / (whole * whole).sum()))
 
@@ -37,12 +37,12 @@ def test_two_classes_are_the_whole_matrix():
 def test_samples_form_is_the_whole_matrix_too():
     k = expanded(kernel_of(1), 6)[None]
     p = torch.eye(6, dtype=torch.float64) - 1 / 6
-    torch.testing.assert_close(centred(Sites("samples", 1, 1, 6), k)[0], p @ k[0] @ p)
+    torch.testing.assert_close(centred(SampleSites(6), k)[0], p @ k[0] @ p)
 
 
 def test_wide_batches_divide_by_the_variance_and_grow_gradients_by_the_explosion_rate():
     """E-MF-6: s^2 = q - q_xy; squared gradients grow by pi / (pi - 1) per layer (sigma_w^2 = 2)."""
-    sites = Sites("exact", 1, 1, 100_000)
+    sites = ExactSites(1, 1, 100_000)
     k = 2 * torch.tensor([0.5, 1 / (2 * math.pi)], dtype=torch.float64)[:, None, None]
     found = normalize(sites, k, 0.0)
     assert float(found.variance) == pytest.approx(1 - 1 / math.pi, rel=1e-4)
@@ -66,7 +66,7 @@ def test_backward_as_trained_against_random_channels(constant):
     same = float(measured.diagonal().mean())
     other = float((measured.sum() - measured.trace()) / (m * (m - 1)))
 
-    sites = Sites("exact", 1, 1, m)
+    sites = ExactSites(1, 1, m)
     found = normalize(sites, torch.tensor([1.0, 0.0], dtype=torch.float64)[:, None, None], 0.0)
     moments = RELU.moments(sites.pairs(found.kernel, torch.zeros(1, dtype=torch.float64)))
     seed = torch.tensor([1.0, 1.0 if constant else 0.0], dtype=torch.float64)[None, :, None, None]
@@ -94,7 +94,7 @@ def test_backward_as_trained_through_places_of_unequal_variance():
     summed = gz.sum(1)
     other = (summed.T @ summed / channels - m * same) / (m * (m - 1))
 
-    sites, shared = Sites("exact", 1, 3, m), torch.outer(alike, alike)
+    sites, shared = ExactSites(1, 3, m), torch.outer(alike, alike)
     found = normalize(sites, torch.stack([own + shared, shared]), 0.0)
     moments = RELU.moments(sites.pairs(found.kernel, torch.zeros(3, dtype=torch.float64)))
     bend = sites.outer(moments.bend, moments.bend) * (1 - sites.same())
@@ -104,7 +104,7 @@ def test_backward_as_trained_through_places_of_unequal_variance():
 
 
 def test_no_variance_leaves_eps_alone():
-    found = normalize(Sites("exact", 1, 1, 8), torch.ones(2, 1, 1, dtype=torch.float64), 1e-5)
+    found = normalize(ExactSites(1, 1, 8), torch.ones(2, 1, 1, dtype=torch.float64), 1e-5)
     assert float(found.variance) == pytest.approx(1e-5)
     assert found.freedom == 0.0
 
@@ -128,14 +128,14 @@ def test_one_large_eigenvalue_among_few_degrees_of_freedom():
     drawn = 1 / (torch.randn(20_000, 201, dtype=torch.float64, generator=generator).square() @ values)
     sign = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
     shared = 0.45 * torch.outer(sign, sign)
-    found = normalize(Sites("exact", 2, 2, 50), torch.stack([0.55 * torch.eye(4) + shared, shared]), 0.0)
+    found = normalize(ExactSites(2, 2, 50), torch.stack([0.55 * torch.eye(4) + shared, shared]), 0.0)
     assert found.freedom == pytest.approx(4.9, abs=0.1)
     assert found.inverse * found.variance == pytest.approx(float(drawn.mean()), rel=0.02)
 
 
 def test_what_borders_share_has_large_eigenvalues():
     """Of four places of sixteen samples, by the eigenvalues of all 64."""
-    sites, kernel = Sites("exact", 2, 2, 16), kernel_of(4)
+    sites, kernel = ExactSites(2, 2, 16), kernel_of(4)
     found = normalize(sites, kernel, 0.0)
     centre = torch.eye(64, dtype=torch.float64) - 1 / 64
     values = torch.linalg.eigvalsh(centre @ expanded(kernel, 16) @ centre) / (64 * found.variance)
@@ -158,7 +158,7 @@ def test_a_batch_of_which_every_pair_is_known_against_random_channels(eps):
     z = z - z.mean(1, keepdim=True)
     s2 = z.square().mean(1) + eps
     zh = z / s2.sqrt()[:, None]
-    found = normalize(Sites("samples", 1, 1, m), kernel[None], eps)
+    found = normalize(SampleSites(m), kernel[None], eps)
     torch.testing.assert_close(found.kernel[0], zh.T @ zh / channels, atol=0.02, rtol=0)
     assert found.inverse == pytest.approx(float((1 / s2).mean()), rel=0.01)
     # With eps the value's own direction is not taken out whole.
@@ -172,7 +172,7 @@ def test_a_batch_of_which_every_pair_is_known_against_random_channels(eps):
 
 def test_equal_directions_are_what_degrees_of_freedom_give():
     m = 20
-    found = normalize(Sites("samples", 1, 1, m), torch.eye(m, dtype=torch.float64)[None], 0.0)
+    found = normalize(SampleSites(m), torch.eye(m, dtype=torch.float64)[None], 0.0)
     assert found.inverse == pytest.approx(mean_inverse(m - 1.0) / found.variance)
     torch.testing.assert_close(
         found.kernel, centred(found.sites, torch.eye(m, dtype=torch.float64)[None]) * m / (m - 1)
@@ -184,7 +184,7 @@ def test_channels_are_divided_by_their_own_variance(share):
     """What borders share over all samples, in three directions, against 10,000 channels of 16 samples of 2x2 places."""
     m, channels, generator = 16, 10_000, torch.Generator().manual_seed(0)
     shared = share * (4 * torch.eye(4, dtype=torch.float64) - 1) / 3
-    found = normalize(Sites("exact", 2, 2, m), torch.stack([shared + (1 - share) * torch.eye(4), shared]), 0.0)
+    found = normalize(ExactSites(2, 2, m), torch.stack([shared + (1 - share) * torch.eye(4), shared]), 0.0)
     alike, own = (torch.randn(channels, n, 4, dtype=torch.float64, generator=generator) for n in (1, m))
     z = (4 * share / 3) ** 0.5 * (alike - alike.mean(-1, keepdim=True)) + (1 - share) ** 0.5 * own
     z = (z - z.mean((1, 2), keepdim=True)) / z.std((1, 2), correction=0, keepdim=True)
@@ -196,15 +196,15 @@ def test_channels_are_divided_by_their_own_variance(share):
 
 def test_samples_divide_as_classes_do():
     k = kernel_of(1)
-    whole = normalize(Sites("samples", 1, 1, 6), expanded(k, 6)[None], 0.1)
-    classes = expanded(normalize(Sites("exact", 1, 1, 6), k, 0.1).kernel, 6)
+    whole = normalize(SampleSites(6), expanded(k, 6)[None], 0.1)
+    classes = expanded(normalize(ExactSites(1, 1, 6), k, 0.1).kernel, 6)
     torch.testing.assert_close(whole.kernel[0], classes, rtol=0.01, atol=0)
 
 
 def test_one_direction_and_a_large_eps():
     """s^2 = (1 + w^2) / 2; two moments of it give 2, and MLPs were measured at 0.63 to 0.85 times the answer then."""
     sides = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(8)
-    found = normalize(Sites("samples", 1, 1, 16), torch.outer(sides, sides)[None], 1.0)
+    found = normalize(SampleSites(16), torch.outer(sides, sides)[None], 1.0)
     wanted = 2 * math.sqrt(math.pi / 2) * math.exp(0.5) * math.erfc(math.sqrt(0.5))
     assert found.inverse * found.variance == pytest.approx(wanted)
-    assert normalize(Sites("samples", 1, 1, 16), torch.outer(sides, sides)[None], 1e-5).directions is None
+    assert normalize(SampleSites(16), torch.outer(sides, sides)[None], 1e-5).directions is None

@@ -15,6 +15,7 @@ from normscope.isolation.batches import read_batches
 from normscope.isolation.lending import untouched
 from normscope.isolation.module_calls import Answer, answering, units
 from normscope.objective import call_model, described
+from normscope.out_of_memory import out_of_memory
 from normscope.setup import Setup, gathered
 
 # The loss, with the outputs of some layers replaced.
@@ -138,6 +139,8 @@ def _pairs_with_inputs(model: nn.Module, run: Callable[[], Any], given: str) -> 
         with answering(units(model), see):
             run()
     except (RuntimeError, TypeError, IndexError) as error:
+        if out_of_memory(error) or type(error).__module__.startswith("normscope."):
+            raise
         raise ValueError(
             f"The model does not take the batch, {given}: {error}. It runs in float64 here; take casts to other "
             "formats out of it."

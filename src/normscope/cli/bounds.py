@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from normscope.choices import check_choice
-from normscope.cli.inputs import DATA_HELP, MODEL_HELP, data_of, model_or_setup
+from normscope.cli.inputs import DATA_HELP, MODEL_HELP, data_of, model_or_setup, taking_the_batch
 
 
 def bounds(
@@ -56,13 +56,11 @@ def bounds(
         )
     stream = Stream(setup.batches)
     batch = stream.head(1)
-    try:
+    with taking_the_batch():
         if train:
             sgd = torch.optim.SGD(setup.model.parameters(), lr=lr)
             train_model(setup.model, setup.loss_fn, stream, sgd, forward=setup.forward, steps=train)
         results = check_network(setup, batches=batch, w0=weights if train else None, units=units)
-    except (RuntimeError, IndexError, TypeError) as error:
-        raise ValueError(f"The model or the loss does not take this batch: {error}") from error
     if as_json:
         said = {"kind": "bounds", "schema": 1, "layers": {name: layer.plain() for name, layer in results.items()}}
         typer.echo(json.dumps(said, indent=1, allow_nan=False))

@@ -1,9 +1,12 @@
 """Models, setups and data that the arguments of a verb name."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from normscope.choices import check_choice
-from normscope.loading import called
+from normscope.loading import called, place_of
+from normscope.out_of_memory import out_of_memory
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -64,6 +67,24 @@ def what_was_said(error: Exception) -> str:
     """The type of an error and the first line of its message."""
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+@contextmanager
+def taking_the_batch() -> Iterator[None]:
+    """A context for a measurement: what torch raises about model, loss and batch becomes one ValueError.
+
+    Errors of normscope's own classes pass through: their messages say what is wrong.
+    """
+    try:
+        yield
+    except (RuntimeError, IndexError, TypeError, KeyError, AttributeError, MemoryError) as error:
+        if type(error).__module__.startswith("normscope."):
+            raise
+        if out_of_memory(error):
+            raise ValueError(f"Out of memory; use a smaller batch. {what_was_said(error)}") from error
+        raise ValueError(
+            f"The model or the loss does not take this batch: {what_was_said(error)}{place_of(error)}"
+        ) from error
 
 
 def batch_of(reference: str, model: "nn.Module", batch_size: int, seed: int) -> Any:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from normscope.choices import check_choice
-from normscope.cli.inputs import DATA_HELP, MODEL_HELP, batch_of, model_or_setup, what_was_said
+from normscope.cli.inputs import DATA_HELP, MODEL_HELP, batch_of, model_or_setup, taking_the_batch
 
 
 def measure(
@@ -63,7 +63,7 @@ def measure(
                 raise ValueError(f"--batches is for a loader, and {data} is one batch. Set its size with --batch-size.")
             given = [given]
         built = Setup(built, known[loss], given)
-    try:
+    with taking_the_batch():
         measurement = measure_curvature(
             built,
             momentum=momentum,
@@ -76,8 +76,6 @@ def measure(
             n_batches=batches,
             seed=seed,
         )
-    except (RuntimeError, IndexError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"The model or the loss does not take this batch: {what_was_said(error)}") from error
     verdict = None if lr is None else measurement.verdict(lr)
     if as_json:
         said = None if verdict is None else {"lr": lr, "good": verdict.good, "text": verdict.text}

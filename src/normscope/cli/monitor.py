@@ -119,7 +119,8 @@ def _by_batch(error: Exception) -> bool:
     """Whether torch raised the error because model, loss and batch do not fit; normscope's own errors say so."""
     if isinstance(error, ValueError):
         return _PACKAGE not in Path(traceback.extract_tb(error.__traceback__)[-1].filename).parents
-    return isinstance(error, (RuntimeError, IndexError, TypeError))
+    own = type(error).__module__.startswith("normscope.")
+    return not own and isinstance(error, (RuntimeError, IndexError, TypeError))
 
 
 def _place(error: Exception) -> str:

@@ -13,6 +13,7 @@ from normscope.first_use import on_first_use
 if TYPE_CHECKING:
     from normscope.curvature.eigensolvers.block_lanczos import block_lanczos
     from normscope.curvature.eigensolvers.density import Density
+    from normscope.curvature.eigensolvers.solver import Solver
     from normscope.curvature.measure_network import measure
     from normscope.curvature.operators.fisher_by_outputs import MeanMode
     from normscope.curvature.operators.network_products import Network
@@ -27,6 +28,7 @@ __all__ = [
     "Measurement",
     "Network",
     "Ritz",
+    "Solver",
     "Spectrum",
     "block_lanczos",
     "lanczos",
@@ -43,6 +45,7 @@ __getattr__ = on_first_use(
         "MeanMode": "operators.fisher_by_outputs",
         "Measurement": "result",
         "Network": "operators.network_products",
+        "Solver": "eigensolvers.solver",
         "Spectrum": "whole_spectrum",
         "block_lanczos": "eigensolvers.block_lanczos",
         "mean_mode": "whole_spectrum",

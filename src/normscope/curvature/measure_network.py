@@ -29,10 +29,9 @@ from normscope.curvature.result import Measurement
 from normscope.isolation.unwrapping import unwrapped
 from normscope.setup import Setup, gathered
 
-TOL, MOST = 1e-3, 100
 # Products that keep a measurement below 30 gradient passes: 1.4 each, beside one gradient, nine forwards for the
 # critical rate and the check in float64.
-CHEAP = 17
+CHEAP = Solver(most=17)
 
 
 def measure(
@@ -55,9 +54,7 @@ def measure(
     over: str = "first",
     micro_batch: int | None = None,
     dtype: torch.dtype | None = None,
-    tol: float | None = None,
-    most: int | None = None,
-    block: int = 1,
+    solver: Solver | None = None,
     start: Measurement | None = None,
     seed: int = 0,
 ) -> Measurement:
@@ -89,10 +86,9 @@ def measure(
         dtype: of the products, float32 or float64; the model's own by default, float32 where that is narrower.
             On one GPU a search in float32 begins with products rounded to TF32; value and residual come from exact
             products.
-        tol: relative residual to reach, 1e-3 by default; where it is not reached, converged is False.
-        most: products at most. By default 17, so that the measurement costs at most 30 gradient passes; 100 where tol=,
-            hessian=, matrix="hessian" or another over= than "first" is given.
-        block: start vectors; as many as outputs where the top eigenvalues nearly coincide.
+        solver: an `ns.curvature.Solver` with the settings of the eigenvalue search: tol, most, block. By default
+            `Solver()`, whose relative residual to reach is 1e-3, with at most 17 products, so that the measurement
+            costs at most 30 gradient passes; at most 100 with hessian=, matrix="hessian" or another over= than "first".
         start: an earlier result of the same parameters; the search starts from its remembered eigenvectors.
         seed: seed of the start vector and of draws.
 
@@ -117,9 +113,8 @@ def measure(
     if draws and matrix != "fisher":
         raise ValueError(f"draws= samples the Fisher matrix; with matrix={matrix!r} there is nothing to sample.")
     check_choice("over", over, ("first", *OVER))
-    if most is None:
-        cheap = tol is None and not hessian and matrix != "hessian" and over == "first"
-        most = CHEAP if cheap else MOST
+    if solver is None:
+        solver = CHEAP if not hessian and matrix != "hessian" and over == "first" else Solver()
     request = Request(
         momentum=momentum,
         nesterov=nesterov,
@@ -136,7 +131,8 @@ def measure(
         n_batches=n_batches,
         matrix_by_default=by_default,
         dtype=dtype,
-        solver=Solver(TOL if tol is None else tol, most, block, seed),
+        solver=solver,
+        seed=seed,
         start=start,
     )
     inner, processes, convention = unwrapped(setup.model)

@@ -45,6 +45,7 @@ class Request:
     matrix_by_default: bool
     dtype: torch.dtype | None
     solver: Solver
+    seed: int
     start: Measurement | None
 
     @property
@@ -185,7 +186,7 @@ def _settings(request: Request, measured: Measured, inputs: Inputs) -> dict[str,
         "most": request.solver.most,
         "block": request.solver.block,
         "draws": request.draws,
-        "seed": request.solver.seed,
+        "seed": request.seed,
         "samples": [samples(batch) for batch in inputs.batches],
         "over": "one batch" if inputs.one and len(inputs.batches) == 1 else request.put_together,
         "micro_batch": request.micro_batch,

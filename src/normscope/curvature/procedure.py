@@ -62,8 +62,8 @@ def carry_out(
         on_choice.extend(left_out)
         return numbers
 
-    asked: dict[str, Any] = {"solver": request.solver, "draws": request.draws, "processes": processes}
-    asked |= {"dtype": request.dtype, "choose": choose, "call": objective.outputs}
+    asked: dict[str, Any] = {"solver": request.solver, "draws": request.draws, "seed": request.seed}
+    asked |= {"processes": processes, "dtype": request.dtype, "choose": choose, "call": objective.outputs}
     with open_session(model, loss_fn, inputs.batches, **asked) as session:
         notes += on_precision(inputs.device, session.dtype)
         notes += on_statistics(model, (request.stats, *request.compare))

@@ -73,6 +73,7 @@ class Session:
     chosen: numbers of these parameters among the lent ones; a method's `block` is a part of them, all by default.
     call: call(model, x) gives the outputs. dtype: that in which the model is lent, None for its own. over: how several
     batches are put together ("batches" or "data"). draws: labels drawn for a sampled Fisher matrix, 0 for the exact.
+    seed: of the start vector and of these labels.
     """
 
     lent: Lent
@@ -87,6 +88,7 @@ class Session:
     solver: Solver = field(default_factory=Solver)
     over: str = "batches"
     draws: int = 0
+    seed: int = 0
     observed: Observations = field(default_factory=Observations)
 
     def on(self, batches: Sequence[tuple[Any, Any]], **changed: Any) -> Self:
@@ -187,8 +189,8 @@ class Session:
                 with enough_values():
                     gradient = self.processes.mean(lambda: [searched.gradient(matrix)])[0]
             product, half = self._operator(searched, matrix, block)
-            alone = self.processes.size == 1
-            ritz = self.solver.search(product, gradient, smallest=smallest, memory=memory, keep=keep, alone=alone)
+            settings: dict[str, Any] = {"keep": keep, "seed": self.seed, "alone": self.processes.size == 1}
+            ritz = self.solver.search(product, gradient, smallest=smallest, memory=memory, **settings)
             self.observed.forward_mode = self.observed.forward_mode and searched.forward_mode
             self.observed.penalty = self.observed.penalty or searched.direct
             if matrix != "fisher":
@@ -246,7 +248,7 @@ class Session:
         settings: dict[str, Any] = {"stats": stats, "call": self.call, "draws": self.draws, "dtype": self.dtype}
         settings["chosen"] = self.chosen if block is None else block
         return [
-            Network(self.lent, self.model, self.loss_fn, batch, seed=self.solver.seed + i, **settings)
+            Network(self.lent, self.model, self.loss_fn, batch, seed=self.seed + i, **settings)
             for i, batch in enumerate(self.batches)
         ]
 

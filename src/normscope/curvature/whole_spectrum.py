@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from normscope.choices import check_choice
 from normscope.curvature.autograd.patching import differentiable_kernels
 from normscope.curvature.eigensolvers.density import Density, density, trace
+from normscope.curvature.eigensolvers.solver import Solver
 from normscope.curvature.opening import check_parameters, open_session
 from normscope.curvature.operators.fisher_by_outputs import MeanMode, mean_mode_of
 from normscope.curvature.operators.network_products import MATRICES, Network
@@ -104,13 +105,19 @@ def spectrum(
 
 
 def mean_mode(
-    model: nn.Module, batch: tuple[Any, Any], *, stats: str = "batch", tol: float = 1e-3, seed: int = 0
+    model: nn.Module, batch: tuple[Any, Any], *, stats: str = "batch", solver: Solver | None = None, seed: int = 0
 ) -> MeanMode:
     """Measure how much of the top eigenvector is constant over samples, with bounds of Wei et al. 2019 on lambda_max.
 
     The matrix is the Fisher matrix of 1/2 squared error, E_x sum_k grad f_k grad f_k^T, by its dual in output space.
     The batch's targets have no part in it. Refused with several processes, whose mean mode is not a mean over them.
+
+    Args:
+        model, stats: as for `measure`. batch: (x, y) with at least two samples.
+        solver: tol and most of the eigenvalue search, `Solver()` by default; it starts from one vector.
+        seed: seed of the start vector and of random signs.
     """
+    solver = solver or Solver()
     inner, processes, _ = unwrapped(model)
     if processes.size > 1:
         raise ValueError(
@@ -118,9 +125,9 @@ def mean_mode(
             "statistics that are not synchronized."
         )
     with _opened(inner, _half_square, batch, stats, processes) as (network, _):
-        mode = mean_mode_of(network, tol=tol, seed=seed)
+        mode = mean_mode_of(network, solver, seed=seed)
         device = network.leaves[0].device
-    settings = {"stats": stats, "tol": tol, "seed": seed, "samples": samples(batch)}
+    settings = {"stats": stats, "tol": solver.tol, "seed": seed, "samples": samples(batch)}
     return replace(mode, settings=settings, environment=environment(device))
 
 

@@ -39,6 +39,7 @@ from normscope.isolation.first_forward import guarded_first_forward
 from normscope.isolation.generators import Generators
 from normscope.isolation.module_contents import Contents, Place, called, lent_iterator, put_slot, read_slot
 from normscope.isolation.one_at_a_time import turn
+from normscope.isolation.refusals import NotLent, NotPutBack
 from normscope.isolation.signals import deliver, steady
 
 # Entries of frozen parameters that are always copied.
@@ -186,7 +187,7 @@ def raise_first(failed: Sequence[tuple[str, BaseException]]) -> None:
             raise error
     if failed:
         what = "; ".join(f"{name} ({type(error).__name__}: {error})" for name, error in failed)
-        raise RuntimeError(f"Everything but this was put back after a measurement: {what}.") from failed[0][1]
+        raise NotPutBack(f"Everything but this was put back after a measurement: {what}.") from failed[0][1]
 
 
 def _like(parameter: nn.Parameter, copy: Tensor) -> nn.Parameter:
@@ -216,7 +217,7 @@ class _Copies:
         try:
             copy = torch.empty_like(source, dtype=dtype) if strided else source.detach().clone()
         except Exception as error:
-            raise TypeError(
+            raise NotLent(
                 f"{name} is a {type(source).__name__} that cannot be copied ({error}), so a measurement could not put "
                 "it back. Take it out of the model, or make its class copyable."
             ) from error
@@ -248,8 +249,8 @@ def untouched(
             one. By default each copy keeps its dtype.
 
     Raises:
-        TypeError: before anything moves, if the model holds an iterator or a tensor that cannot be copied.
-        RuntimeError: at the end, if something could not be put back.
+        NotLent: before anything moves, if the model holds an iterator or a tensor that cannot be copied.
+        NotPutBack: at the end, if something could not be put back.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))

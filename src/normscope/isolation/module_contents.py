@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.isolation.containers import BASES, DICT, SET, Base
+from normscope.isolation.refusals import NotLent
 
 # Largest container, inside an object that is not a module, that is put back: comparing a larger one before each pass
 # would cost too much.
@@ -186,7 +187,7 @@ class Contents:
     def iterator(self, place: Place) -> None:
         """List an iterator, or refuse one that cannot be copied."""
         if type(place.value) not in _COPYABLE or place.put is SET.put:
-            raise TypeError(
+            raise NotLent(
                 f"{called(place.where)} holds an iterator ({type(place.value).__name__}). A forward may advance it, "
                 "and it cannot be put back. Keep it outside the model, or set it to None while the model is measured."
             )
@@ -388,7 +389,7 @@ def _check_key(place: Place) -> None:
     try:
         hash(place.key)
     except Exception as error:
-        raise TypeError(
+        raise NotLent(
             f"{called(place.where)} holds a tensor under a key that cannot be hashed ({error!r}), so no copy can be "
             "lent there. Use a plain key, such as a string."
         ) from error

@@ -7,7 +7,7 @@ that holds the lock may start another measurement inside the first; other thread
 
 Deadlock: a measurement may itself wait for the thread that waits for the lock (a forward that starts a thread and joins
 it, ranks simulated by threads). If the measuring thread has stayed in the same wait of Python's `threading` or `queue`
-for `PATIENCE` seconds, the waiting thread gets a RuntimeError.
+for `PATIENCE` seconds, the waiting thread gets a `NoTurn`.
 """
 
 import os
@@ -20,6 +20,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from normscope.isolation import signals
+from normscope.isolation.refusals import NoTurn
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -67,7 +68,7 @@ class Turn:
             if wait is None or wait != last_wait:
                 last_wait, since = wait, time.monotonic()
             elif time.monotonic() - since > PATIENCE:
-                raise RuntimeError(
+                raise NoTurn(
                     f"Another thread is measuring, and has waited inside its measurement for {PATIENCE:g} s, perhaps "
                     "for this thread. Only one thread can measure at a time. Measure in that other thread, or after "
                     "its measurement."

@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from normscope.isolation.batch_copies import lent_objective
 from normscope.isolation.batch_loss import check_devices
 from normscope.isolation.processes import Processes, several_processes
+from normscope.isolation.refusals import NotLent
 from normscope.objective import Objective
 
 
@@ -18,7 +19,7 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, Processes, str]:
     """The module inside `torch.compile` and DDP, the processes that train it, and a note on their batch statistics.
 
     Raises:
-        TypeError: FSDP, DataParallel, sharded parameters or TorchScript, which cannot be measured.
+        NotLent: FSDP, DataParallel, sharded parameters or TorchScript, which cannot be measured.
         ValueError: lazy layers without weights.
     """
     group = None
@@ -33,17 +34,17 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, Processes, str]:
     modules, parameters = list(model.modules()), list(model.parameters())
     for kind in dict.fromkeys(map(type, modules)):
         if issubclass(kind, nn.DataParallel) or any("FullyShardedDataParallel" in c.__name__ for c in kind.__mro__):
-            raise TypeError(
+            raise NotLent(
                 f"{kind.__name__} is not supported: this process does not hold all parameters of the network. Use DDP."
             )
     if any("DTensor" in type(p).__name__ for p in parameters):
-        raise TypeError("Parameters sharded over devices (FSDP2, DTensor) are not supported. Use DDP.")
+        raise NotLent("Parameters sharded over devices (FSDP2, DTensor) are not supported. Use DDP.")
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in parameters):
         raise ValueError(
             "The model has lazy layers that have not seen data and have no weights yet. Run one forward first."
         )
     if any(isinstance(module, torch.jit.ScriptModule) for module in modules):
-        raise TypeError("TorchScript modules cannot be measured. Hand in the module they were made from.")
+        raise NotLent("TorchScript modules cannot be measured. Hand in the module they were made from.")
     convention = ""
     layers = [m for m in modules if isinstance(m, nn.SyncBatchNorm) or vars(m).get("sync", False)]
     synced = bool(layers)

@@ -31,7 +31,7 @@ class ModeEigenvalues:
 def mode_eigenvalues(walk: Walk, x: Field, out: Field, images: Tensor | None) -> ModeEigenvalues:
     """Send cotangents back from one output and read the eigenvalues off the shares."""
     outputs = out.shape[0]
-    if out.sites.form == "samples":
+    if out.sites.each_sample:
         return _of_samples(walk, x, out, outputs)
     return _of_classes(walk, x, out, outputs, images)
 

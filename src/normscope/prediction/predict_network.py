@@ -137,8 +137,8 @@ def predict(
         found = as_printed(walk, x) if theory == "paper" else mode_eigenvalues(walk, x, out, images)
     walk.tape.forget()
     _check_finite(found)
-    common(walk, found, out.shape[0], given=batch is not None, pairs=out.sites.form == "samples")
-    if images is not None and out.sites.form != "samples":
+    common(walk, found, out.shape[0], given=batch is not None, pairs=out.sites.each_sample)
+    if images is not None and not out.sites.each_sample:
         lengths(walk, x.parts[0].length)
     if theory == "corrected":
         explosion(walk)
@@ -215,7 +215,7 @@ def _check_output(walk: Walk, out: Field) -> None:
             f"The output concatenates {len(out.parts)} tensors, whose units have variances of their own; predict knows "
             "one linear map last. Predict a network that ends in one of them, or measure it with ns.measure."
         )
-    if not out.flat or (out.sites.count > 1 and out.sites.form != "samples"):
+    if not out.flat or out.sites.count > 1:
         raise ValueError(
             "predict needs one output vector a sample, (N, outputs); the model gives (N, "
             f"{', '.join(map(str, out.shape))}). Predict the part of it that ends in a linear map, or measure it with "

@@ -43,7 +43,6 @@ def as_printed(walk: Walk, x: Field) -> ModeEigenvalues:
 
 
 def _printed(walk: Walk, layers: list[LayerRow], convolutions: int, x: Field) -> Any:
-    start = x.parts[0].kernel
     settings: dict[str, Any] = {
         "sigma_w2": [row.numbers["sigma_w2"] for row in layers],
         "sigma_b2": [row.numbers["sigma_b2"] for row in layers],
@@ -59,7 +58,7 @@ def _printed(walk: Walk, layers: list[LayerRow], convolutions: int, x: Field) ->
     stack = layers[:convolutions]
     return printed.convolutional(
         [first, *widths[:convolutions]],
-        [start[0].numel() if x.sites.form == "torus" else x.sites.count, *(row.sites for row in stack)],
+        [x.sites.count, *(row.sites for row in stack)],
         [row.taps for row in stack],
         widths[convolutions:-1],
         **settings,

@@ -65,7 +65,7 @@ class Tape:
         self.draws = Handed()
         one = torch.ones_like(out.parts[0].tangent)
         two = torch.stack([one, 0 * one])
-        origin = None if out.sites.form == "samples" else Origin(own=1.0)
+        origin = None if out.sites.each_sample else Origin(own=1.0)
         first = Cotangent((seeds,), (torch.zeros_like(seeds),), (two,), Spread(), origin=origin)
         waiting = {out: first}
         for record in reversed(self._records):

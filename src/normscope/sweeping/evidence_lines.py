@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from normscope.curvature import measure
+from normscope.curvature import Solver, measure
 from normscope.data import batches
 from normscope.losses import LOSSES
 from normscope.prediction import predict
@@ -53,5 +53,7 @@ def measured_line(
         # In full float32: TensorFloat-32 products are too coarse for a residual of 1e-3.
         # The generator is seeded as in the first training step, so layers draw the same numbers.
         with numerics(replace(plan, tf32=False), where), seeded_on(seed_of_step(plan.stream_seed, 0), where):
-            line[value] = measure(model, LOSSES[plan.loss], batch, optimizer=optimizer, tol=1e-3).eta_star
+            line[value] = measure(
+                model, LOSSES[plan.loss], batch, optimizer=optimizer, solver=Solver(tol=1e-3)
+            ).eta_star
     return line

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from normscope.environment import environment
 from normscope.losses import LOSSES
+from normscope.out_of_memory import out_of_memory
 from normscope.sweeping.ensemble import train_stacked
 from normscope.sweeping.lowering import lower
 from normscope.sweeping.networks import first_batch, prepare, saved_bytes, state_bytes
@@ -104,7 +105,7 @@ class Trainer:
             with numerics(self.plan, self.device):
                 outcomes = self._group(cells, max(size, len(cells)), advance or (lambda done: None))
         except (RuntimeError, MemoryError) as error:
-            if not _out_of_memory(error) or len(cells) == 1:
+            if not out_of_memory(error) or len(cells) == 1:
                 raise
             outcomes = None
         if outcomes is not None:
@@ -214,8 +215,3 @@ def _free_bytes(device: torch.device) -> int:
         if available:
             return int(available[0]) * 1024
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-
-
-def _out_of_memory(error: Exception) -> bool:
-    text = str(error).lower()
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in text

@@ -20,9 +20,9 @@ from normscope.theory.taps import Window, offsets, pooling, taps_inside, valid_s
 def convolve(window: Window, kernel: Tensor) -> Tensor:
     """The kernel after a convolution of sigma_w^2 = 1: its mean over the taps, the same tap at both ends."""
     before, after = window.before, window.after
-    if before.form == "samples" or _pointwise(window):
+    if before.each_sample or _pointwise(window):
         return kernel
-    if before.form == "torus":
+    if not before.has_borders:
         picked = kernel if _steady(window) else kernel.flatten(-2)[..., offsets(window)]
         return picked * valid_share(window)
     if window.whole:
@@ -37,14 +37,14 @@ def convolve(window: Window, kernel: Tensor) -> Tensor:
 def convolve_back(window: Window, g: Tensor) -> Tensor:
     """The cotangent before a convolution of sigma_w^2 = 1: the transpose of `convolve`."""
     before, after = window.before, window.after
-    if before.form == "samples" or _pointwise(window):
+    if before.each_sample or _pointwise(window):
         return g
     lead = g.shape[:-2]
-    if before.form == "torus":
+    if not before.has_borders:
         if _steady(window):
             return g * valid_share(window)
         # Sums over all pairs are kept: a torus of S sites holds S sum_offset G.
-        scale = (after.count if after.form == "torus" else 1) / before.count
+        scale = after.entry_sites / before.count
         weighted = (g * valid_share(window)).flatten(-2) * scale
         found = g.new_zeros((*lead, before.count))
         return found.index_add(-1, offsets(window).flatten(), weighted).unflatten(-1, (before.height, before.width))
@@ -61,14 +61,14 @@ def convolve_back(window: Window, g: Tensor) -> Tensor:
 def pool(window: Window, kernel: Tensor) -> Tensor:
     """The kernel after average pooling: its mean over all pairs of taps, with padding as zeros."""
     before, after = window.before, window.after
-    if before.form == "samples" or _pointwise(window):
+    if before.each_sample or _pointwise(window):
         return kernel
     if window.whole:
         return kernel.mean(dim=(-2, -1), keepdim=True)
-    if before.form == "torus":
+    if not before.has_borders:
         rows, columns = (pooling(window, axis) for axis in (0, 1))
         found = rows @ kernel @ columns.T
-        return found if after.form == "torus" else _swapped(found, (after.height,) * 2, (after.width,) * 2)
+        return _swapped(found, (after.height,) * 2, (after.width,) * 2) if after.has_borders else found
     height, width = before.height, before.width
     lead = kernel.shape[:-2]
     once = _pooled(kernel.reshape(-1, 1, height, width), window).reshape(*lead, height * width, after.count)
@@ -79,17 +79,17 @@ def pool(window: Window, kernel: Tensor) -> Tensor:
 def pool_back(window: Window, g: Tensor) -> Tensor:
     """The cotangent before average pooling: the transpose of `pool`."""
     before, after = window.before, window.after
-    if before.form == "samples" or _pointwise(window):
+    if before.each_sample or _pointwise(window):
         return g
     lead = g.shape[:-2]
     if window.whole:
-        size = (before.height, before.width) if before.form == "torus" else (before.count, before.count)
+        size = (before.count, before.count) if before.has_borders else (before.height, before.width)
         return g.expand(*lead, *size) / before.count**2
-    if before.form == "torus":
-        scale = (after.count if after.form == "torus" else 1) / before.count
+    if not before.has_borders:
+        scale = after.entry_sites / before.count
         rows, columns = (pooling(window, axis) for axis in (0, 1))
         places = (after.height, after.width)
-        return rows.T @ (g if after.form == "torus" else _swapped(g, places, places)) @ columns * scale
+        return rows.T @ (_swapped(g, places, places) if after.has_borders else g) @ columns * scale
     once = _spread(g.reshape(-1, 1, after.height, after.width), window)
     once = once.reshape(*lead, after.count, before.count).transpose(-1, -2)
     twice = _spread(once.reshape(-1, 1, after.height, after.width), window)
@@ -99,18 +99,18 @@ def pool_back(window: Window, g: Tensor) -> Tensor:
 def place(window: Window, values: Tensor) -> Tensor:
     """A number of each place, such as a mean, after average pooling."""
     before, after = window.before, window.after
-    if before.form == "samples":
+    if before.each_sample:
         return values
-    if before.form == "torus":
+    if not before.has_borders:
         inside = taps_inside(window)
-        return values * (inside.mean() if after.form == "torus" else inside)
+        return values * (inside if after.has_borders else inside.mean())
     return _pooled(values.reshape(1, 1, before.height, before.width), window).flatten()
 
 
 def _pointwise(window: Window) -> bool:
     """Whether the window leaves the sites as they are; a window of one place may still change the form to exact."""
     alone = window.kernel == (1, 1) and window.stride == (1, 1) and window.padding == (0, 0)
-    return alone and window.before.form == window.after.form
+    return alone and type(window.before) is type(window.after)
 
 
 def _steady(window: Window) -> bool:

@@ -95,7 +95,7 @@ def of_windows(
     share = taps_inside(window)
     counts, which = torch.unique((share * window.taps).round().long(), return_inverse=True)
     table = largest(function, counts.tolist(), q, mean, r)[which]
-    if window.after.form == "torus":
+    if not window.after.has_borders:
         table, share = table.mean(0), share.mean()
     return Largest(*table.unbind(-1)), share
 

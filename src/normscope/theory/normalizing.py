@@ -47,7 +47,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normscope.theory.site_pairs import Sites, average
+from normscope.theory.site_pairs import ExactSites, Sites, average
 
 # Degrees of freedom above which three moments are used, and relative difference of eigenvalues that counts.
 _FEW, _EQUAL = 4.0, 1e-6
@@ -79,17 +79,7 @@ class Normalized:
 
 def centred(sites: Sites, kernel: Tensor) -> Tensor:
     """P K P: the mean over batch and sites taken out at both ends."""
-    return kernel - _taken(sites, kernel)
-
-
-def _taken(sites: Sites, kernel: Tensor) -> Tensor:
-    """K - P K P."""
-    rows = sites.rows(kernel)
-    if sites.form == "torus":
-        return rows.reshape(*rows.shape, 1, 1, 1)
-    # u[a] + u[b] - ubar, half of ubar on either side.
-    half = rows - rows.mean(-1, keepdim=True) / 2
-    return (half.unsqueeze(-1) + half.unsqueeze(-2)).unsqueeze(-3)
+    return kernel - sites.common(kernel)
 
 
 def normalize(sites: Sites, kernel: Tensor, eps: float, noise: float = 0.0, uneven: float = 0.0) -> Normalized:
@@ -98,19 +88,19 @@ def normalize(sites: Sites, kernel: Tensor, eps: float, noise: float = 0.0, unev
     noise: variance of the kernel from pair to pair, which costs degrees of freedom: a batch in d dimensions has at most
     d. uneven: relative variance of places' variances (`place_lengths`), by which a sample's own share grows.
     """
-    middle = kernel - _taken(sites, kernel)
+    middle = kernel - sites.common(kernel)
     spread = average(sites.diagonal(middle))
     variance = spread + eps
     if variance == 0:
         raise ValueError("divides by zero: all samples are alike before it, and its eps is 0")
     squares = middle.square()
     square, own = average(sites.rows(squares)), 0.0
-    if sites.form != "samples":
+    if not sites.each_sample:
         own = average(squares[0]) / sites.batch
         square += noise + uneven * own
     freedom = variance**2 / square if square > 0 else 0.0
     hat = middle / variance
-    if sites.form == "samples" and (found := _by_directions(hat[0], eps / variance, variance)):
+    if sites.each_sample and (found := _by_directions(hat[0], eps / variance, variance)):
         hat, inverse, directions = found
         return Normalized(sites, hat[None], variance, inverse, freedom, own, 0.0, directions)
     # Below four degrees of freedom E[1/s^2] does not exist or is decided by rare batches.
@@ -128,7 +118,7 @@ def _divided(sites: Sites, hat: Tensor) -> Tensor:
     E[l w^2 / s^2] equal to that of shares, 1 with eps. Variance in few directions, such as borders of small images have
     in all samples, is a smaller part of zh than of z.
     """
-    if sites.form != "exact":
+    if not isinstance(sites, ExactSites):
         return hat
     m = sites.batch
     one, two = hat.unbind(-3)
@@ -190,7 +180,7 @@ def _third(sites: Sites, kernel: Tensor, square: float) -> float:
     square: sum l^2, with the 1/d that finite dimensions d add. To sum l^3 they add 3 (sum l^2) / d + 1/d^2, as in
     Wishart matrices.
     """
-    if sites.form != "exact":
+    if not isinstance(sites, ExactSites):
         return 0.0
     one, two = kernel.unbind(-3)
     m, scale = sites.batch, 1 / (sites.batch * sites.count)
@@ -240,7 +230,7 @@ def send_back(found: Normalized, g: Tensor, bend: Tensor, gamma2: float, *, trai
         return rate * g, products
     leans = sites.rows(bend * sites.ends(gamma2 * diagonal)[1])
     along = -leans * diagonal if directions else sites.rows(overlaps) - leans * diagonal
-    along = along if sites.form == "torus" else along.mean(-1)
+    along = sites.place_mean(along)
     left, right = sites.ends(leans)
     straight = torch.zeros_like(g) if directions else g
     kept = centred(sites, torch.addcmul(straight, (left + right).unsqueeze(-3), kernel, value=-1))

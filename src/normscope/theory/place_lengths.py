@@ -64,13 +64,13 @@ def scatter(values: Tensor, weight: Tensor) -> float:
 def tied(window: Window, kernel: Tensor) -> float:
     """Mean over pairs of a window's taps of the squared correlation of their places; padding counts as zeros."""
     before = window.before
-    if before.form == "samples" or window.taps == 1:
+    if before.each_sample or window.taps == 1:
         return 1.0
     shared = average(kernel[1])
     own = average(before.diagonal(kernel)) - shared
     if not own > 0:
         return 1.0 / window.taps
-    if before.form == "exact":
+    if before.has_borders:
         taken = membership(window)
         square = (kernel[0] - shared).square_()
         return float((taken @ square).mul_(taken).sum()) / (len(taken) * own**2)
@@ -84,7 +84,7 @@ def tied(window: Window, kernel: Tensor) -> float:
 
 def all_tied(sites: Sites, kernel: Tensor) -> float:
     """`tied` over all pairs of places of one sample."""
-    if sites.count == 1 or sites.form == "samples":
+    if sites.count == 1:
         return 1.0
     shared, same = average(kernel[1]), kernel[0].reshape(-1)
     own = average(sites.diagonal(kernel)) - shared

@@ -66,7 +66,7 @@ def _axis_offsets(n: int, count: int, stride: int, exact: bool) -> Tensor:
 def offsets(window: Window) -> Tensor:
     """Index into the flattened torus before the window, for each offset (H', W') or pair (S', S') after it."""
     before, after = window.before, window.after
-    exact = after.form == "exact"
+    exact = after.has_borders
     rows = _axis_offsets(before.height, after.height, window.stride[0], exact)
     columns = _axis_offsets(before.width, after.width, window.stride[1], exact)
     if not exact:
@@ -102,7 +102,7 @@ def _axis_positions(window: Window, axis: int) -> Tensor:
 def valid_share(window: Window) -> Tensor:
     """Share of taps that lie inside the image at both ends, for each offset or pair of sites after the window."""
     after = window.after
-    exact = after.form == "exact"
+    exact = after.has_borders
     rows, columns = (_axis_valid(window, axis, exact) for axis in (0, 1))
     if not exact:
         return rows[:, None] * columns
@@ -150,7 +150,7 @@ def pooling(window: Window, axis: int) -> Tensor:
     """`shares_of_pairs` as a matrix: offsets or pairs of sites after the window, by offsets of the torus before it."""
     n, k = (window.before.height, window.before.width)[axis], window.kernel[axis]
     count = (window.after.height, window.after.width)[axis]
-    at = _axis_offsets(n, count, window.stride[axis], window.after.form == "exact").flatten()
+    at = _axis_offsets(n, count, window.stride[axis], window.after.has_borders).flatten()
     found = torch.zeros(len(at), n, dtype=torch.float64)
     for d, share in zip(range(1 - k, k), shares_of_pairs(window, axis), strict=True):
         found[torch.arange(len(at)), (at + d) % n] += share

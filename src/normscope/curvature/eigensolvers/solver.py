@@ -1,4 +1,4 @@
-"""The solver of a measurement: which search is made, from which start vectors, to which tolerance."""
+"""The `Solver` of a measurement: which eigenvalue search is made, from which start vectors, to which tolerance."""
 
 import math
 from dataclasses import dataclass
@@ -15,14 +15,29 @@ from normscope.curvature.eigensolvers.tf32_refinement import rehearsable, rehear
 _COUNTED = {"most": "products", "block": "start vectors"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Solver:
-    """tol: relative residual to reach; most: products at most; block: start vectors; seed: of the random part."""
+    """Settings of the eigenvalue search: `measure(model, loss_fn, batch, solver=Solver(tol=1e-6))`.
+
+    The relative residual of a pair (lambda, v) is |A v - lambda v| / |lambda|; a true eigenvalue lies within this share
+    of lambda.
+
+    Args:
+        tol: relative residual to reach, more than 0. lambda_max is then right to 0.1 % by default, which is less than
+            it differs from batch to batch, and float32 products hardly allow a tenth of it. Where it is not reached,
+            the result has `converged=False`.
+        most: products v -> A v at most. A fresh search takes 8 to 20 in most networks; 100 leave room for hard ones.
+        block: number of start vectors. One is cheapest. As many as the network has outputs find top eigenvalues that
+            nearly coincide, which one vector separates slowly.
+
+    Example:
+        >>> Solver(tol=1e-6).most
+        100
+    """
 
     tol: float = 1e-3
     most: int = 100
     block: int = 1
-    seed: int = 0
 
     def __post_init__(self) -> None:
         for name, count in (("most", self.most), ("block", self.block)):
@@ -39,6 +54,7 @@ class Solver:
         smallest: bool = False,
         memory: Memory | None = None,
         keep: int = 1,
+        seed: int = 0,
         alone: bool = True,
     ) -> Ritz:
         """Search for the largest eigenvalue (and the smallest, if asked).
@@ -48,6 +64,7 @@ class Solver:
             gradient: a vector with a large part in the top eigenvectors; the search starts near it.
             memory: Ritz pairs of an earlier search, to start from.
             keep: Ritz pairs to remember for a later search.
+            seed: seed of the random part of the start vectors.
             alone: whether this process searches alone. Of several processes, one whose GPU rounds would make other
                 products than one whose GPU does not, so none starts with rounded products.
         """
@@ -55,7 +72,7 @@ class Solver:
             # A zero gradient leaves the random part alone to show an eigenvector that has overtaken the remembered
             # one, and a fresh start has more of the random part.
             memory = None
-        fresh = fresh_start(gradient, self.block, self.seed)
+        fresh = fresh_start(gradient, self.block, seed)
         start = fresh if memory is None else warm_start(memory, fresh)
         options: dict[str, Any] = {"smallest": smallest, "tol": self.tol, "most": self.most, "keep": keep}
         options["least"] = LEAST if memory is None or len(start) > 1 else LEAST_WARM

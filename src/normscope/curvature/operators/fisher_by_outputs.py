@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from normscope.curvature.eigensolvers.lanczos import lanczos
+from normscope.curvature.eigensolvers.solver import Solver
 from normscope.curvature.operators.gauss_newton import adjoint
 from normscope.curvature.operators.network_products import Network
 from normscope.results import plain, write_json
@@ -72,13 +73,15 @@ def dual(network: Network) -> tuple[Callable[[Tensor], Tensor], torch.Size]:
     return product, shape
 
 
-def mean_mode_of(network: Network, *, tol: float = 1e-3, most: int = 100, seed: int = 0, dense: int = 100) -> MeanMode:
+def mean_mode_of(network: Network, solver: Solver, *, seed: int = 0, dense: int = 100) -> MeanMode:
     """lambda_max by the dual, its bounds and the mean mode's share.
 
     Args:
         dense: up to so many samples x outputs every gradient is taken; beyond, sums over samples are estimated with
             random signs.
     """
+    if solver.block != 1:
+        raise ValueError(f"The mean mode is searched from one start vector; got Solver(block={solver.block}).")
     output = network.output()
     if output.ndim < 2 or len(output) < 2:
         raise ValueError(
@@ -106,7 +109,7 @@ def mean_mode_of(network: Network, *, tol: float = 1e-3, most: int = 100, seed: 
         error = float(table.sum(1).std() / len(table) ** 0.5) / m
     product, shape = dual(network)
     start = torch.randn(shape, generator=generator, dtype=torch.float64).to(output)
-    top = lanczos(product, (start + start.std()).reshape(-1), tol=tol, most=most)
+    top = lanczos(product, (start + start.std()).reshape(-1), tol=solver.tol, most=solver.most)
     vector = top.vectors[0].view(m, outputs)
     return MeanMode(
         lambda_max=top.values[0],

@@ -42,6 +42,7 @@ from normscope.isolation.lending import Lent
 from normscope.isolation.module_calls import answering
 from normscope.isolation.processes import FailedElsewhere
 from normscope.objective import call_model
+from normscope.out_of_memory import out_of_memory
 
 Parts = list[Tensor | None]
 MATRICES = ("ggn", "hessian", "fisher")
@@ -250,7 +251,9 @@ class Network:
                     return self._forward(v, kept, read)
                 except FailedElsewhere:
                     raise
-                except RuntimeError:
+                except RuntimeError as error:
+                    if out_of_memory(error):
+                        raise
                     # No forward mode, or one that fails (GroupNorm on inputs that are not contiguous). A forward
                     # that fails by itself raises again in reverse mode.
                     self.forward_mode = False

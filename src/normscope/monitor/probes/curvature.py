@@ -67,17 +67,17 @@ class CurvatureProbe:
 
     Args:
         matrix: "ggn" or "hessian". A Monitor without loss_fn knows no outputs, and takes the Hessian.
-        tol: relative residual to reach. most: products at most.
+        solver: settings of the eigenvalue search; by default at most 50 products, so that one snapshot stays short.
     """
 
     name = "curvature"
     result = Curvature
     forward_only = False
 
-    def __init__(self, matrix: str = "ggn", *, tol: float = 1e-3, most: int = 50) -> None:
+    def __init__(self, matrix: str = "ggn", *, solver: Solver | None = None) -> None:
         check_choice("matrix", matrix, ("ggn", "hessian"))
         self.matrix = matrix
-        self._solver = Solver(tol=tol, most=most)
+        self._solver = solver or Solver(most=50)
         self._last: Memory | None = None
 
     def measure(self, snapshot: Snapshot) -> Curvature:

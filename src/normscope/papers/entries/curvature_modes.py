@@ -17,7 +17,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     import torch
 
     from normscope import losses, models
-    from normscope.curvature import measure
+    from normscope.curvature import Solver, measure
     from normscope.data import batches
     from normscope.papers.experiments.vgg import cifar10_on
     from normscope.training import train
@@ -44,7 +44,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         steps.append(step)
         for name in READINGS:
             place.tick(step)
-            looked = measure(model, losses.cross_entropy, looked_at, stats=name, hessian=False, tol=0.01)
+            looked = measure(model, losses.cross_entropy, looked_at, stats=name, hessian=False, solver=Solver(tol=0.01))
             lambdas[name].append(looked.lambda_max)
     return {"step": steps, **lambdas}
 

@@ -20,7 +20,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     import torch
 
     from normscope import data, models
-    from normscope.curvature import measure
+    from normscope.curvature import Solver, measure
     from normscope.data import batches
     from normscope.losses import half_mse
     from normscope.monitor import VGG_FACTORS, LandscapeProbe, Monitor
@@ -35,7 +35,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         return models.MLP(64, width=settings["width"], norm=norm, seed=seed).to(place.device)
 
     rises = goes_above(1.0, network, half_mse, [(x, y)], steps=settings["steps"], tick=place.tick)
-    measured = measure(network(), half_mse, (x, y), hessian=False, tol=0.01).eta_star
+    measured = measure(network(), half_mse, (x, y), hessian=False, solver=Solver(tol=0.01)).eta_star
     predicted = math.nan
     if norm in KNOWN:
         predicted = predict(network().cpu(), tuple(x.shape[1:]), "half_mse", batch_size=m, batch=x.cpu()).eta_star

@@ -29,7 +29,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     """
     import torch
 
-    from normscope.curvature import measure
+    from normscope.curvature import Solver, measure
     from normscope.data import batches
     from normscope.losses import LOSSES
     from normscope.prediction import predict
@@ -50,7 +50,9 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         return model.to(place.device)
 
     def eta_star(model: torch.nn.Module) -> float:
-        return measure(model, loss_fn, first, momentum=plan.momentum, hessian=False, tol=TOLERANCE).eta_star
+        return measure(
+            model, loss_fn, first, momentum=plan.momentum, hessian=False, solver=Solver(tol=TOLERANCE)
+        ).eta_star
 
     curves: Curves = {"gamma": [plan.values[i] for i in settings["looks"]]}
     for start, held in (("", False), ("held_", True)):

@@ -27,7 +27,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     import torch
 
     from normscope import models
-    from normscope.curvature import measure
+    from normscope.curvature import Solver, measure
     from normscope.losses import half_mse
     from normscope.prediction import predict
 
@@ -51,7 +51,9 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
             model = model.to(place.device)
             for name, stats in (("measured", "batch"), ("measured frozen", "frozen")):
                 place.tick(0)
-                seen = measure(model, half_mse, (x, y), stats=stats, parameters=weights, hessian=False, tol=0.01)
+                seen = measure(
+                    model, half_mse, (x, y), stats=stats, parameters=weights, hessian=False, solver=Solver(tol=0.01)
+                )
                 lambdas[name] = seen.lambda_max
         return lambdas
 

@@ -31,7 +31,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     """
     import torch
 
-    from normscope.curvature import measure
+    from normscope.curvature import Solver, measure
     from normscope.data import batches
     from normscope.losses import LOSSES
     from normscope.prediction import predict
@@ -51,7 +51,9 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         eta_stars["data_mode"].append(top / modes.data_mode)
 
     def eta_star(model: torch.nn.Module, seen: Any) -> float:
-        return measure(model, loss_fn, seen, momentum=plan.momentum, hessian=False, tol=TOLERANCE).eta_star
+        return measure(
+            model, loss_fn, seen, momentum=plan.momentum, hessian=False, solver=Solver(tol=TOLERANCE)
+        ).eta_star
 
     looks: dict[str, list[float]] = {name: [] for name in ("looks", "measured", "several", "left", "highest")}
     for gamma in (plan.values[i] for i in settings["looks"]):

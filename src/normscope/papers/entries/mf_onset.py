@@ -22,7 +22,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     import torch
 
     from normscope import models
-    from normscope.curvature import measure
+    from normscope.curvature import Solver, measure
     from normscope.data import batches, mnist
     from normscope.losses import half_mse
     from normscope.prediction import predict
@@ -39,7 +39,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     rates: dict[str, list[float]] = {name: [] for name in names}
     for gamma in settings["gammas"]:
         model = network(gamma)
-        measured = measure(model, half_mse, batch, hessian=False, tol=0.01).eta_star
+        measured = measure(model, half_mse, batch, hessian=False, solver=Solver(tol=0.01)).eta_star
         rates["predicted"].append(predict(model.cpu(), (1, 28, 28), "half_mse", batch_size=len(x), batch=x).eta_star)
         rates["measured"].append(measured)
         rises, diverges = (

@@ -176,7 +176,7 @@ def _advised(
     stream: "Batches",
 ) -> dict[str, float]:
     """eta* of the initial network on the first batch; for Adam, after second moments were gathered."""
-    from normscope.curvature import measure
+    from normscope.curvature import Solver, measure
     from normscope.monitor import Monitor
     from normscope.prediction import predict
 
@@ -189,7 +189,7 @@ def _advised(
         opt.zero_grad()
         loss_fn(model(a), b).backward()
         opt.step()
-    measured = measure(model, loss_fn, batch, optimizer=opt, hessian=False, tol=0.01).eta_star
+    measured = measure(model, loss_fn, batch, optimizer=opt, hessian=False, solver=Solver(tol=0.01)).eta_star
     opt.zero_grad()
     loss_fn(model(x), y).backward()
     for group in opt.param_groups:

@@ -102,7 +102,7 @@ def eta_stars(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     """eta* of the grid's initial networks: as printed, corrected, and measured on the stream's first batch."""
     import torch
 
-    from normscope.curvature import measure
+    from normscope.curvature import Solver, measure
     from normscope.data import batches
     from normscope.losses import LOSSES
     from normscope.prediction import predict
@@ -125,7 +125,7 @@ def eta_stars(settings: dict[str, Any], seed: int, place: Place) -> Curves:
             lines["printed"].append(factor / predict(model, shape, plan.loss, m, theory="paper").lambda_max)
             lines["corrected"].append(factor / predict(model, shape, plan.loss, m, batch=images).lambda_max)
             on_device = model.to(place.device)
-            measured = measure(on_device, LOSSES[plan.loss], (x, y), hessian=False, tol=TOLERANCE)
+            measured = measure(on_device, LOSSES[plan.loss], (x, y), hessian=False, solver=Solver(tol=TOLERANCE))
             lines["measured"].append(factor / measured.lambda_max)
     finally:
         torch.set_float32_matmul_precision(precision)

@@ -44,7 +44,7 @@ def walk_through(model: nn.Module, x: Field, walk: Walk, images: Tensor | None =
     tensors = [name for name, value in (traced.exported or {}).items() if not isinstance(value, nn.Parameter)]
     check_writes(traced.graph, traced.submodule, tensors)
     # Where every pair of samples is known, the way back is differentiated by autograd, which refuses inference tensors.
-    quiet = torch.no_grad if x.sites.form == "samples" else torch.inference_mode
+    quiet = torch.no_grad if x.sites.each_sample else torch.inference_mode
     with quiet():
         return _run(traced, x, walk)
 

@@ -119,7 +119,7 @@ class Field:
     @property
     def flattened_image(self) -> bool:
         """Whether channels and sites of an image lie in one axis."""
-        return self.flat and self.sites.count > 1 and self.sites.form != "samples"
+        return self.flat and self.sites.count > 1
 
     def size(self) -> tuple[int, ...]:
         """The tensor's shape with the batch dimension."""

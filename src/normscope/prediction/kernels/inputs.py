@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from normscope.prediction.kernels.field import INPUTS, Field, Part
-from normscope.theory.site_pairs import Sites, exact_sites
+from normscope.theory.site_pairs import SampleSites, Sites, image_sites
 
 
 def input_field(
@@ -44,7 +44,7 @@ def input_field(
 def vectors(x: Tensor) -> Field:
     """The field of a batch (m, features) in float64."""
     kernel = (x @ x.T / x.shape[1])[None]
-    return _field(Sites("samples", 1, 1, len(x)), kernel, tuple(x.shape[1:]))
+    return _field(SampleSites(len(x)), kernel, tuple(x.shape[1:]))
 
 
 def _field(sites: Sites, kernel: Tensor, shape: tuple[int, ...], length: float = 0.0) -> Field:
@@ -58,7 +58,7 @@ def _size(shape: tuple[int, ...]) -> tuple[int, int]:
 
 def _independent(shape: tuple[int, ...], m: int, layers: int) -> Field:
     height, width = _size(shape)
-    sites = Sites("torus" if height * width > 1 else "exact", height, width, m, exact_sites(layers))
+    sites = image_sites(height, width, m, layers)
     return _field(sites, sites.same(), shape, 2 / math.prod(shape))
 
 
@@ -71,7 +71,7 @@ def _overlaps(images: Tensor, shape: tuple[int, ...], layers: int) -> Field:
     scale = channels * height * width
     same = torch.fft.ifft2(power).real / (scale * m)
     other = torch.fft.ifft2(together - power).real / (scale * m * (m - 1))
-    sites = Sites("torus" if height * width > 1 else "exact", height, width, m, exact_sites(layers))
+    sites = image_sites(height, width, m, layers)
     squares = images.square().sum((1, 2, 3))
     length = float(squares.var() / squares.mean() ** 2) if bool(squares.any()) else 0.0
     return _field(sites, torch.stack([same, other]), shape, length)

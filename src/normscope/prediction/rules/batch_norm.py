@@ -231,7 +231,7 @@ def _by_running(
     scales = [float((g.square() / (v + eps)).mean()) for g, v in zip(gammas, variances, strict=True)]
     known, kernels = [], []
     for part, mean in zip(x.parts, means, strict=True):
-        shared = _shared(x, part.kernel)
+        shared = x.sites.across_samples(part.kernel)
         share = _share_of_mean(average(mean.square()), shared)
         known.append(share)
         kernels.append(part.kernel - share * (2 - share) * shared)
@@ -262,14 +262,6 @@ def _by_running(
         return [Cotangent(sent, tuple(map(torch.zeros_like, sent)), tuple(twos), cotangent.spread, (), origin)]
 
     return walk.tape.record(out, [x], back, bends=f"{name!r} (BatchNorm)")
-
-
-def _shared(x: Field, kernel: Tensor) -> float:
-    """Mean over pairs of different samples and all pairs of sites: the mean square of channels' means over the data."""
-    m = x.sites.batch
-    if x.sites.form != "samples":
-        return average(kernel[1])
-    return float(kernel[0].sum() - kernel[0].trace()) / (m * (m - 1)) if m > 1 else 0.0
 
 
 def _share_of_mean(square: float, shared: float) -> float:

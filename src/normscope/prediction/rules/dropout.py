@@ -1,6 +1,5 @@
 """The rules of dropout: of single values, and of whole channels."""
 
-import torch
 from torch import Tensor, nn
 
 from normscope.prediction.kernels.field import Field
@@ -31,10 +30,7 @@ def _dropped(walk: Walk, x: Field, p: float, *, whole_channels: bool) -> Field:
         return x
 
     def factor(field: Field) -> Tensor:
-        same = field.sites.same()
-        if whole_channels and field.sites.form != "samples":
-            same = torch.zeros_like(same)
-            same[0] = 1
+        same = field.sites.same_sample() if whole_channels else field.sites.same()
         return 1 + same * (p / (1 - p))
 
     return multiplied(walk, x, factor, 1.0, gaussian=False)

@@ -129,7 +129,7 @@ def _two(x: Field, part: Part, gaussian: Moments, m: Moments, came: Tensor) -> T
 
 def _lengths(phi: Activation, x: Field, part: Part, pairs: Pairs) -> tuple[float, Tensor]:
     """Relative variance of the squared length after phi, and the gradient's additional one for each pair."""
-    if x.sites.form == "samples":
+    if x.sites.each_sample:
         return part.length, torch.zeros_like(part.kernel[0])
     q, k = average(pairs.q), pairs.k[0]
     own, back, slope = fluctuations(phi, q, average(pairs.mean), k / q if q > 0 else k)
@@ -152,7 +152,7 @@ def _lean(phi: Activation, pairs: Pairs) -> float:
 
 def _apart(x: Field, came: Sequence[Tensor], sent: Sequence[Tensor]) -> float:
     """The part of the mean mode's gradients that phi makes different between samples, over the part that all share."""
-    if x.sites.form == "samples":
+    if x.sites.each_sample:
         return 0.0
     ratios = []
     for gs in (came, sent):
@@ -180,11 +180,11 @@ def _uneven(x: Field, cotangent: Cotangent, pairs: list[Tensor]) -> tuple[float,
     total = sum(float(at.sum()) for at in weights)
     if not 0 < total < math.inf:
         return 0.0, 0.0
-    single, crossed, places = 0.0, 0.0, x.sites.count if x.sites.form == "torus" else 1
+    single, crossed = 0.0, 0.0
     for at, g, part, by in zip(weights, kernels, x.parts, pairs, strict=True):
         one, of_all = at / total, g[0] / total
         single += float(one @ by @ one if one.ndim else one * one * average(by)) / part.channels
-        crossed += float((of_all * of_all * by).sum()) / (places * part.channels)
+        crossed += float((of_all * of_all * by).sum()) / (x.sites.entry_sites * part.channels)
     return single, crossed
 
 

@@ -98,7 +98,7 @@ def _sum_of(walk: Walk, left: Field, right: Field) -> Field:
 
 def _uneven(sites: Sites, a: Part, b: Part) -> float:
     """Relative variance of places' variances; places that are long in one summand are long in the other, made of it."""
-    if sites.form == "samples":
+    if sites.each_sample:
         return 0.0
     return common_spread([(max(variance(sites, part.kernel), 0.0), part.uneven) for part in (a, b)])
 
@@ -157,7 +157,7 @@ def _concatenated(walk: Walk, fields: Sequence[Field]) -> Field:
     first = fields[0]
     if any(f.shape[1:] != first.shape[1:] for f in fields):
         raise ValueError(f"concatenates shapes {', '.join(str(f.shape) for f in fields)}, whose sites differ")
-    if first.flat and any(f.sites.count > 1 and f.sites.form != "samples" for f in fields):
+    if first.flat and any(f.sites.count > 1 for f in fields):
         raise UnknownOperation(
             "concatenates flattened images; there is a map only before flattening. Concatenate channels first"
         )
@@ -181,10 +181,10 @@ def _concatenated(walk: Walk, fields: Sequence[Field]) -> Field:
 
 def _one_form(walk: Walk, fields: Sequence[Field]) -> list[Field]:
     """Fields in one form; a small image in offsets that no layer has read yet gets every pair of its sites."""
-    if len({f.sites.form for f in fields}) == 1:
+    if len({type(f.sites) for f in fields}) == 1:
         return list(fields)
     return [
-        average_pool(walk, f, Window(f.sites, (1, 1), (1, 1), (0, 0))) if f.sites.form == "torus" and not f.flat else f
+        average_pool(walk, f, Window(f.sites, (1, 1), (1, 1), (0, 0))) if not f.sites.has_borders and not f.flat else f
         for f in fields
     ]
 

@@ -109,11 +109,13 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
 def _inside(window: Window, covariance: Tensor, q: Tensor) -> float:
     """Mean correlation between different places of a window, over windows without padding."""
     n = window.taps
-    if window.after.form == "torus":
+    if not window.after.has_borders:
         window = replace(window, padding=(0, 0))
     after = window.after
     sums = after.diagonal(pool(window, covariance))
-    whole = taps_inside(window) > 1 - 1e-9
-    own = float(sums.mean() if after.form == "torus" else sums[whole].mean() if bool(whole.any()) else sums.max())
+    if sums.ndim:
+        whole = taps_inside(window) > 1 - 1e-9
+        sums = sums[whole].mean() if bool(whole.any()) else sums.max()
+    own = float(sums)
     size = average(q)
     return (own * n / size - 1) / (n - 1) if size > 0 and n > 1 else 0.0

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from normscope.prediction.kernels.cotangent import Cotangent
 from normscope.prediction.kernels.field import INPUTS, Field
@@ -95,16 +95,12 @@ def _axis(x: Field, dim: int, more: int = 0) -> int:
 
 def turned(walk: Walk, x: Field) -> Field:
     """A column of sites as a line, or a line as a column."""
-
-    def turn(kernel: Tensor) -> Tensor:
-        return kernel.transpose(-1, -2) if x.sites.form == "torus" else kernel
-
-    sites = replace(x.sites, height=x.sites.width, width=x.sites.height)
+    turn = x.sites.turn
     parts = tuple(
         replace(p, kernel=kernel, tangent=turn(p.tangent), readers=p.readers_of(kernel))
         for p, kernel in ((p, turn(p.kernel)) for p in x.parts)
     )
-    out = Field(sites, parts, x.shape, x.gaussian, x.roots)
+    out = Field(x.sites.turned(), parts, x.shape, x.gaussian, x.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
         g, bend, two = (tuple(map(turn, of)) for of in (cotangent.g, cotangent.bend, cotangent.two))

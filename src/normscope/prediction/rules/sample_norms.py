@@ -114,8 +114,7 @@ def sample_norm(
     sites, total = x.sites, x.channels
     mean = sum(part.mean * (part.channels / total) for part in x.parts)
     assert isinstance(mean, Tensor)
-    middle = mean if sites.form == "samples" else mean.mean().expand(mean.shape)
-    middle = middle if centre else 0 * middle
+    middle = sites.image_mean(mean) * (1 if centre else 0)
 
     def moved(part: Part) -> Tensor:
         return (
@@ -125,7 +124,7 @@ def sample_norm(
     kernels = [moved(part) for part in x.parts]
     square = sum(sites.diagonal(k) * (p.channels / total) for k, p in zip(kernels, x.parts, strict=True))
     assert isinstance(square, Tensor)
-    square = (square if sites.form == "samples" else square.mean().expand(square.shape)) + eps
+    square = sites.image_mean(square) + eps
     rate = sites.outer(square.rsqrt(), square.rsqrt())
     row = walk.row(name, layer_type, variance=average(square))
     hats = [k * rate for k in kernels]

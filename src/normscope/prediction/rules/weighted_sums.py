@@ -66,7 +66,7 @@ def weighted_sum(
     sigma_w2 = fan_in * _finite("weights", mean_square(weight))
     sigma_b2 = 0.0 if bias is None else _finite("biases", mean_square(bias))
     after = window.after
-    walk.met.without_borders |= after.form == "torus"
+    walk.met.without_borders |= not after.has_borders
     inputs, tangent = x.mixture()
     patch = convolve(window, inputs)
     kernel = sigma_w2 * patch + sigma_b2
@@ -90,7 +90,7 @@ def weighted_sum(
         sigma_w2 * convolve(window, tangent) + fresh,
         sigma_w2**2 * _noise(x, own) * together,
         length=((q - sigma_b2) / q) ** 2 * row.length if q > 0 else 0.0,
-        uneven=0.0 if x.sites.form == "samples" else _uneven(x) * together / mean_inside(window) ** 2,
+        uneven=0.0 if x.sites.each_sample else _uneven(x) * together / mean_inside(window) ** 2,
         fan_in=fan_in,
         fresh=fresh,
         few=sigma_w2**2 * own**2 * (groups - 1) / x.channels * together,
