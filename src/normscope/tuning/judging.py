@@ -29,9 +29,11 @@ class Judged:
     forwards: int
 
 
-@torch.no_grad()
 def judge(stage: Stage, copy: Setup) -> Judged:
-    """Judge a copy that is in the mode it trains in; afterwards it is in eval mode."""
+    """Judge a copy that is in the mode it trains in; afterwards it is in eval mode.
+
+    Gradients stay enabled, since a loss may need them (of a differential equation, for example).
+    """
     forwards = _recalibrate(stage, copy)
     copy.model.eval()
     losses, metrics = [], []
@@ -39,9 +41,10 @@ def judge(stage: Stage, copy: Setup) -> Judged:
         with _cast(stage, copy):
             inputs, targets = copy.objective.parts(batch)
             outputs = copy.objective.outputs(copy.model, inputs)
-            losses.append(float(copy.objective.loss(outputs, targets)))
+            losses.append(float(copy.objective.loss(outputs, targets).detach()))
         if copy.metric is not None:
-            metrics.append(float(copy.metric(outputs, targets)))
+            with torch.no_grad():
+                metrics.append(float(copy.metric(outputs, targets)))
     return Judged(tuple(losses), sum(metrics) / len(metrics) if metrics else math.nan, forwards + len(losses))
 
 
