@@ -48,8 +48,8 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.curvature import Network, lanczos
 from normscope.curvature.eigensolvers.davidson import lanczos_from
-from normscope.curvature.eigensolvers.lanczos import Memory
-from normscope.curvature.eigensolvers.start_vectors import KEPT, fresh_start, warm_start
+from normscope.curvature.eigensolvers.lanczos import KEPT, Memory
+from normscope.curvature.eigensolvers.solver import fresh_start, warm_start
 from normscope.environment import environment
 from normscope.isolation.lending import untouched
 

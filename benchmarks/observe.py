@@ -289,36 +289,13 @@ def cockpit() -> dict[str, str]:
     return {"MLP without a normalizer": cockpit_on(plain, x, y), "MLP with nn.BatchNorm1d": cockpit_on(normed, x, y)}
 
 
-def table(*paths: Path) -> str:
-    """Stored results as the README shows them."""
-    lines = [
-        "| | pass | landscape (deep copies) | covariate shift, without its first pass (deep copies) | critical step |",
-        "|---|---|---|---|---|",
-    ]
-    for path in paths:
-        stored = json.loads(path.read_text())
-        where = "H200" if "cuda" in stored["environment"]["device"] else "CPU"
-        for name, row in stored["cost"].items():
-            copied = f" ({row['shift_copied']:.2f})" if "shift_copied" in row else ""
-            alone = row.get("shift_alone", row["shift"] - 1 / row["layers"])
-            lines.append(
-                f"| {where}, {name} | {row['pass_ms']:.1f} ms | {row['landscape']:.2f} ({row['landscape_copied']:.2f}) "
-                f"| {row['shift']:.2f}, {alone:.2f}{copied} | {row['critical_forwards']:.1f} forwards |"
-            )
-    return "\n".join(lines)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--seconds", type=float, default=10.0, help="for each network")
     parser.add_argument("--peak", nargs=2, metavar=("NETWORK", "WHAT"), help="print one peak and end")
-    parser.add_argument("--table", type=Path, nargs="+", help="print stored results as Markdown and end")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    if args.table:
-        print(table(*args.table))
-        return
     if args.peak:
         print(peak(args.peak[0], args.device, args.peak[1]))
         return

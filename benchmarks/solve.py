@@ -1,7 +1,7 @@
 """GDNP against the products it consists of, and against other solvers, from one run.
 
     python benchmarks/solve.py [--rows 200000] [--out benchmarks/results/solve-cpu.json]
-    python benchmarks/solve_readme.py benchmarks/results/solve-cpu.json        the README's tables
+    python benchmarks/performance_page.py > docs/evidence/performance.md
 
 Cost: the time of one direction step over the time of X w and X^T r alone on the same X, taken in turns, the median over
 rounds; and the parts of a step: the product with Z, the two columns through Z^T, and evaluations along the ray (one

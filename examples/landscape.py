@@ -2,7 +2,7 @@
 
     python examples/landscape.py dln --seeds 0 1 2 --out results/landscape-dln.json
     python examples/landscape.py vgg --seeds 0 1 --out results/landscape-vgg16-cifar10.json
-    python examples/landscape.py table --out results/landscape-dln.json     # what docs/landscapes.md shows
+    python examples/landscape.py table --out results/landscape-dln.json     # what docs/evidence/landscapes.md shows
 
 The settings of "How Does Batch Normalization Help Optimization?": the 25-layer deep linear network, full batch, lr
 1e-6, 10,000 steps, a snapshot every 25; VGG-16 on CIFAR-10 (`normscope data fetch cifar10`), lr 0.1, batch 128, 15,000

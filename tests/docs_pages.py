@@ -1,6 +1,6 @@
 """Documentation as something to run: the blocks of a page, its files, its commands and what they print.
 
-    python tests/docs_pages.py docs/command-line.md      puts the output of code and commands below each of them
+    python tests/docs_pages.py docs/reference/command-line.md      puts the output of code and commands below each
 
 A block ```python title="net.py"``` (or toml, text) is a file. Other python blocks run in their order in one namespace;
 a text block right below one shows what it prints, lines broken at will, numbers compared within `TOLERANCE`.

@@ -1,4 +1,4 @@
-"""docs/errata.md: every entry names tests, every named test is there; and checks that belong to no other folder."""
+"""docs/evidence/errata.md: every entry names tests that exist; and checks that belong to no other folder."""
 
 import ast
 import re
@@ -11,7 +11,7 @@ import torch
 import normscope as ns
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs/errata.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/evidence/errata.md").read_text(encoding="utf-8")
 NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE)))
 ENTRIES = re.split(r"^### ", PAGE, flags=re.MULTILINE)[1:]
 KNOWN = (

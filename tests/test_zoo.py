@@ -35,7 +35,7 @@ def zoo(monkeypatch):
 
 
 def test_the_page_is_made_of_the_stored_run(zoo, stored):
-    assert (ROOT / "docs/zoo.md").read_text(encoding="utf-8") == zoo("page").page(stored)
+    assert (ROOT / "docs/evidence/zoo.md").read_text(encoding="utf-8") == zoo("page").page(stored)
 
 
 def test_nothing_that_must_not_be_is_in_the_stored_run(zoo, stored):

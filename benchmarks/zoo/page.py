@@ -1,6 +1,6 @@
-"""docs/zoo.md from the stored run.
+"""docs/evidence/zoo.md from the stored run.
 
-python benchmarks/zoo/page.py benchmarks/results/zoo.json > docs/zoo.md
+python benchmarks/zoo/page.py benchmarks/results/zoo.json > docs/evidence/zoo.md
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 VERBS = ("predict", "measure", "monitor", "swap", "fold")
 TITLES = {"predict": "predict", "measure": "measure", "monitor": "Monitor", "swap": "swap_norms", "fold": "fold_norms"}
 Row = dict[str, Any]
-_MADE = "Written by: python benchmarks/zoo/page.py benchmarks/results/zoo.json > docs/zoo.md"
+_MADE = "Written by: python benchmarks/zoo/page.py benchmarks/results/zoo.json > docs/evidence/zoo.md"
 
 
 class Notes:
@@ -191,10 +191,11 @@ def _head(stored: Row, rows: list[Row]) -> list[str]:
     failed = failures(stored)
     return [
         f"All verbs on {len(rows)} models from {len(packages)} packages that are not ours, with the weights that their",
-        f"constructors give. [A seeded rule](../benchmarks/zoo/draw.py) drew {why['drawn']} models by package and size",
-        f"before the first run; {why['named']} more had shown faults before. Only a limit of resources drops a model:",
+        "constructors give. [A seeded rule](../../benchmarks/zoo/draw.py)",
+        f"drew {why['drawn']} models by package and size before the first run;",
+        f"{why['named']} more had shown faults before. Only a limit of resources drops a model:",
         f"{len(stored['models']) - len(rows)} were dropped ([list](#dropped)).",
-        f"[All numbers](../benchmarks/results/zoo.json): torch {made['torch']}, {made['device']}, one thread.",
+        f"[All numbers](../../benchmarks/results/zoo.json): torch {made['torch']}, {made['device']}, one thread.",
         "",
         *_totals(rows),
         "",

@@ -35,8 +35,8 @@ def called(reference: str, purpose: str, **arguments: Any) -> Any:
     try:
         inspect.signature(function).bind(**arguments)
     except TypeError as error:
-        given = ", ".join(arguments) or "no arguments"
-        raise ValueError(f"{reference} must {purpose} with {given}: {brief(str(error))}.") from error
+        names = ", ".join(arguments) or "no arguments"
+        raise ValueError(f"{reference} must {purpose} with {names}: {brief(str(error))}.") from error
     except ValueError:
         # The arguments of a built-in function cannot be inspected.
         pass

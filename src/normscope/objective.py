@@ -46,9 +46,9 @@ class Objective:
 
     def __post_init__(self) -> None:
         for name in ("loss_fn", "forward"):
-            given = getattr(self, name)
-            if given is not None and not callable(given):
-                raise ValueError(f"{name} must be callable; got {type(given).__name__}.")
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise ValueError(f"{name} must be callable; got {type(value).__name__}.")
 
     def __call__(self, model: nn.Module, batch: Any) -> Tensor:
         """The scalar loss of `batch`."""
@@ -99,10 +99,10 @@ class Objective:
     @property
     def name(self) -> str:
         """The name of the loss, for messages and results."""
-        given = self.loss_fn or self.forward
-        if given is None:
+        function = self.loss_fn or self.forward
+        if function is None:
             return "the model's own loss"
-        name = getattr(given, "__name__", type(given).__name__)
+        name = getattr(function, "__name__", type(function).__name__)
         return "a loss of yours" if name == "<lambda>" else name
 
 

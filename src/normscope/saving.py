@@ -38,9 +38,9 @@ def beside(path: str | Path) -> Iterator[Path]:
     if place.exists() and not place.is_file():
         what = "is a folder" if place.is_dir() else "is a device, a pipe or a socket"
         raise ValueError(f"{path} {what} and cannot be replaced by a file. Name another file.")
-    start, ending = f".{place.stem[:60]}-", f".new{place.suffix[:16]}"
-    _forget(place.parent, f"{escape(start)}????????{escape(ending)}")
-    new = place.with_name(f"{start}{uuid4().hex[:8]}{ending}")
+    prefix, ending = f".{place.stem[:60]}-", f".new{place.suffix[:16]}"
+    _forget(place.parent, f"{escape(prefix)}????????{escape(ending)}")
+    new = place.with_name(f"{prefix}{uuid4().hex[:8]}{ending}")
     try:
         yield new
         # A full disk may be reported only here.

@@ -85,16 +85,16 @@ class Setup:
             if not isinstance(getattr(self, name), kinds):
                 raise ValueError(f"{name} must be {wanted}; got {type(getattr(self, name)).__name__}.")
         for name in ("loss_fn", "metric", "forward", "training_step"):
-            given = getattr(self, name)
-            if given is not None and not callable(given):
-                raise ValueError(f"{name} must be callable; got {type(given).__name__}.")
-            if isinstance(given, type):
-                way = f"Make an object of it: {given.__name__}()."
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise ValueError(f"{name} must be callable; got {type(value).__name__}.")
+            if isinstance(value, type):
+                way = f"Make an object of it: {value.__name__}()."
                 raise ValueError(f"{name} must be a function or an object; got the class itself. {way}")
         for name, method in (("scheduler", "step"), ("scaler", "scale"), ("averaged_model", "update_parameters")):
-            given = getattr(self, name)
-            if given is not None and not hasattr(given, method):
-                raise ValueError(f"{name} must have a method {method}(); got {type(given).__name__}.")
+            value = getattr(self, name)
+            if value is not None and not hasattr(value, method):
+                raise ValueError(f"{name} must have a method {method}(); got {type(value).__name__}.")
         for name in ("batches", "eval_batches"):
             self._check_batches(name)
         if not isinstance(self.accumulate, int) or isinstance(self.accumulate, bool) or self.accumulate < 1:
@@ -115,18 +115,18 @@ class Setup:
                 )
 
     def _check_batches(self, name: str) -> None:
-        given = getattr(self, name)
-        if given is None:
+        value = getattr(self, name)
+        if value is None:
             return
-        if isinstance(given, torch.utils.data.Dataset) and not isinstance(given, torch.utils.data.IterableDataset):
+        if isinstance(value, torch.utils.data.Dataset) and not isinstance(value, torch.utils.data.IterableDataset):
             raise ValueError(
-                f"{name} must be an iterable of batches; got {type(given).__name__}, which gives single samples. Wrap "
+                f"{name} must be an iterable of batches; got {type(value).__name__}, which gives single samples. Wrap "
                 "it: DataLoader(dataset, batch_size=128)."
             )
-        if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping, Tensor)):
-            raise ValueError(f"{name} must be an iterable of batches; got {type(given).__name__}.")
-        if is_one_shot(given):
-            object.__setattr__(self, name, Stream(given))
+        if not isinstance(value, Iterable) or isinstance(value, (str, bytes, Mapping, Tensor)):
+            raise ValueError(f"{name} must be an iterable of batches; got {type(value).__name__}.")
+        if is_one_shot(value):
+            object.__setattr__(self, name, Stream(value))
 
     @property
     def objective(self) -> Objective:

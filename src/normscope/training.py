@@ -76,9 +76,9 @@ class Training(Reportable):
         return {"kind": "training", "schema": SCHEMA} | plain(asdict(self))
 
     def _sections(self) -> Sequence[Any]:
-        from normscope.report.sections.losses import losses_section
+        from normscope.report.sections.training import training_section
 
-        return [losses_section("Training", self.plain())]
+        return [training_section("Training", self.plain())]
 
 
 def train(

@@ -8,7 +8,7 @@ from torch import nn
 
 from normscope import losses, measure
 from normscope.curvature import Solver
-from normscope.curvature.autograd.float32_draws import NarrowDraws
+from normscope.curvature.float64_check import NarrowDraws
 
 X = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
 Y = torch.randn(64, 2, generator=torch.Generator().manual_seed(2))

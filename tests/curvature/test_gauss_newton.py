@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from normscope import losses, measure
 from normscope.curvature import Network
+from normscope.isolation.flat_vectors import flat
 from normscope.isolation.lending import untouched
 from normscope.models import CNN, PreActResNet18
 
@@ -135,13 +136,12 @@ def test_products_begun_with_the_gradient_are_those_of_forward_mode(name, loss, 
     loss_fn = {"cross-entropy": F.cross_entropy, "log-labels": F.nll_loss, "penalty": penalized(model)}[loss]
     with untouched(model) as lent:
         begun, plain = (Network(lent, model, loss_fn, batch, stats="running") for _ in range(2))
-        gradient = begun.gradient(matrix)
-        along = begun._begun[matrix][2] if matrix in begun._begun else None
-        torch.testing.assert_close(gradient, plain.gradient(), rtol=1e-10, atol=1e-12)
-        product, other = begun.product(matrix), plain.product(matrix)
+        _, gradients, first = begun.value_and_gradients(matrix)
+        torch.testing.assert_close(flat(gradients, begun.leaves), plain.gradient(), rtol=1e-10, atol=1e-12)
+        product, other = begun.product(matrix, first), plain.product(matrix)
         for v in torch.randn(2, begun.size, dtype=torch.float64):
             if name in ("CNN", "PreActResNet-18", "mixed"):
-                torch.testing.assert_close(along(v), plain.push()(v), rtol=1e-10, atol=1e-12)
+                torch.testing.assert_close(first.graph.along(v), plain.push()(v), rtol=1e-10, atol=1e-12)
             torch.testing.assert_close(product(v), other(v), rtol=1e-10, atol=1e-12)
         assert begun.forward_mode
 
@@ -166,9 +166,9 @@ def test_an_output_without_second_derivative_is_not_lost():
     model(x)
     with untouched(model) as lent:
         begun, plain = (Network(lent, model, losses.half_mse, batch, stats="running") for _ in range(2))
-        begun.gradient("ggn")
+        _, _, first = begun.value_and_gradients("ggn")
         v = torch.randn(begun.size, dtype=torch.float64)
-        torch.testing.assert_close(begun.product("ggn")(v), plain.product("ggn")(v))
+        torch.testing.assert_close(begun.product("ggn", first)(v), plain.product("ggn")(v))
 
 
 def test_outputs_that_the_loss_does_not_read_have_no_curvature():
@@ -181,8 +181,8 @@ def test_a_product_makes_no_normalizer_and_no_output_again():
     model, batch = prepared("CNN")
     with untouched(model) as lent:
         network = Network(lent, model, losses.half_mse, (batch[0], torch.zeros(7, 3).double()), stats="running")
-        network.gradient("ggn")
-        product = network.product("ggn")
+        _, _, first = network.value_and_gradients("ggn")
+        product = network.product("ggn", first)
         v = torch.randn(network.size, dtype=torch.float64)
         product(v)
         with torch.profiler.profile() as seen:

@@ -15,7 +15,7 @@ from normscope.curvature.autograd.patching import differentiable_kernels
 from normscope.curvature.eigensolvers import solver
 from normscope.curvature.eigensolvers.davidson import LEAST, lanczos_from
 from normscope.curvature.eigensolvers.lanczos import lanczos
-from normscope.curvature.eigensolvers.start_vectors import warm_start
+from normscope.curvature.eigensolvers.solver import warm_start
 from normscope.curvature.eigensolvers.tf32_refinement import is_rounded, rehearsable, rehearsed, rounded
 from normscope.curvature.operators.gauss_newton import gauss_newton_product
 

@@ -10,7 +10,7 @@ from normscope import losses, measure, models
 from normscope.curvature import Solver
 from normscope.curvature.eigensolvers.davidson import LEAST, LEAST_WARM, lanczos_from
 from normscope.curvature.eigensolvers.lanczos import Memory, Ritz, lanczos
-from normscope.curvature.eigensolvers.start_vectors import warm_start
+from normscope.curvature.eigensolvers.solver import warm_start
 
 CLUSTER = torch.cat([100 - 2.5 * torch.arange(9.0), torch.linspace(0, 25, 191)]).double()
 

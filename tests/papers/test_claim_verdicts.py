@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ from normscope.papers import VERDICTS, Entry, Experiment, Part, Statement, Store
 from normscope.papers.curve_statistics import top
 from normscope.papers.experiment import Run
 from normscope.report.drawing import draw
-from normscope.report.gallery import END, START, differences, page, picture_paths, put, short, tables, write_gallery
-from normscope.report.sections.claims import claim_charts
+from normscope.report.gallery import EXCEPTIONS, FOLDER, IMAGES, PAPERS, index, pages, paper_of, tables, write_gallery
+from normscope.report.sections.claims import claim_charts, summary
 
 ROOT = Path(__file__).parents[2]
 STORED = ROOT / "results/reproduce"
@@ -56,25 +57,45 @@ def test_every_figure_is_redrawn(drawn, judged):
 
 def test_the_pages_show_what_the_curves_give(judged, drawn, shown):
     """After new runs: normscope reproduce --check --gallery ."""
-    assert (ROOT / "docs/reproductions.md").read_text(encoding="utf-8") == page(
-        all_entries().values(), judged, picture_paths(drawn), shown
-    )
-    assert (ROOT / "docs/sceptic.md").read_text(encoding="utf-8") == differences(judged)
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert readme.split(START)[1].split(END)[0].strip() == short(judged, shown)
-    for path in picture_paths(drawn).values():
-        assert (ROOT / "docs" / path).is_file()
+    for name, text in pages(all_entries().values(), judged, drawn, shown).items():
+        assert (ROOT / name).read_text(encoding="utf-8") == text
+    for name in drawn:
+        assert (ROOT / IMAGES / f"{name}.png").is_file()
+
+
+def test_every_entry_is_on_the_page_of_its_paper_and_on_no_other(judged, drawn, shown):
+    written = pages(all_entries().values(), judged, drawn, shown)
+    for entry in all_entries().values():
+        places = [paper.file for paper in PAPERS if f"## {entry.name}: " in written[f"{FOLDER}/{paper.file}.md"]]
+        assert places == [paper_of(entry).file]
+        assert (places == ["wei-2019"]) == entry.name.startswith("mf-")
+        assert (places == ["santurkar-2018"]) == entry.name.startswith(("fig-", "vgg-", "theorems"))
+
+
+def test_the_page_for_sceptics_is_one_page_and_names_every_exception(judged, drawn, shown):
+    text = pages(all_entries().values(), judged, drawn, shown)[EXCEPTIONS]
+    assert len(text.splitlines()) <= 80
+    table = text.split("| --- | --- | --- | --- |", 1)[1]
+    cells = [cell.strip() for row in table.splitlines() for cell in row.strip("|").split("|")[1:]]
+    named = sum(len(cell.split(", ")) for cell in cells if cell)
+    differing = [one for one in judged if one.verdict not in ("reproduced", "not yet run")]
+    assert named == len(differing) > 0
+    assert all(one.statement.key in table for one in differing)
 
 
 def test_the_gallery_is_written_and_nothing_else_is_touched(judged, drawn, shown, tmp_path):
-    (tmp_path / "README.md").write_text(f"before\n{START}\nold\n{END}\nafter\n")
+    with pytest.raises(ValueError, match="mkdocs.yml is not there"):
+        write_gallery(tmp_path, [], [], {}, {})
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mkdocs.yml").touch()
     few = {name: chart for name, chart in drawn.items() if name == "fig-9"}
-    written = write_gallery(tmp_path, list(all_entries().values()), judged, few, shown)
-    assert {path.name for path in written} == {"fig-9.png", "reproductions.md", "sceptic.md", "README.md"}
-    readme = (tmp_path / "README.md").read_text()
-    assert readme == f"before\n{START}\n{short(judged, shown)}\n{END}\nafter\n"
-    with pytest.raises(ValueError, match="between which the table goes"):
-        put("a page without marks", "")
+    entries = list(all_entries().values())
+    written = write_gallery(tmp_path, entries, judged, few, shown)
+    files = {path for path in tmp_path.rglob("*") if path.is_file()}
+    assert files == {tmp_path / "mkdocs.yml", *written}
+    assert [path.name for path in written if path.suffix == ".png"] == ["fig-9.png"]
+    for name, text in pages(entries, judged, few, shown).items():
+        assert (tmp_path / name).read_text(encoding="utf-8") == text
 
 
 def _tampered(tmp_path, experiment, change):
@@ -222,13 +243,19 @@ def test_what_is_no_number_is_beyond_every_bound():
 
 def test_small_scale_is_said_wherever_a_verdict_stands(tmp_path):
     entry, experiment = _entry([Part("", True)], n=1)
+    entry = replace(entry, source="ours")
     store = Store(tmp_path)
-    assert "scale" not in short(judge(entry, store), {})
+
+    def said():
+        return index([entry], judge(entry, store)).split("## Verdicts by paper")[1], summary(judge(entry, store))
+
+    assert "small" not in "".join(said())
     store.add(experiment, "small", Run("cell", 0, {}, 0.0, {}))
-    assert "key (small scale)" in short(judge(entry, store), {})
-    assert "1 of these verdicts are at small scale" in short(judge(entry, store), {})
+    rows, sentence = said()
+    assert "key (small scale)" in rows
+    assert "1 of these verdicts are at small scale" in sentence
     store.add(experiment, "paper", Run("cell", 0, {}, 0.0, {}))
-    assert "scale" not in short(judge(entry, store), {})
+    assert "small" not in "".join(said())
 
 
 def test_every_difference_has_a_meaning(judged):

@@ -163,7 +163,7 @@ def test_padding_of_average_pooling_lowers_large_images_too():
             nn.init.normal_(layer.weight, std=layer.weight[0].numel() ** -0.5)
             nn.init.zeros_(layer.bias)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("normscope.prediction.kernels.inputs.exact_sites", lambda layers: limit)
+            patch.setattr("normscope.theory.site_pairs.exact_sites", lambda layers: limit)
             return ns.predict(net, (3, size, size), batch_size=16).lambda_max
 
     assert lam(14, 16) == pytest.approx(lam(14, 300), rel=0.05)

@@ -1,4 +1,4 @@
-"""The stored comparison of predicted and measured lambda_max: what docs/theory.md prints, and the bars it keeps."""
+"""Stored comparison of predicted and measured lambda_max: the rows of docs/evidence/theory.md, and their bars."""
 
 import json
 import math
@@ -46,7 +46,7 @@ def table() -> list[str]:
 
 
 def test_the_page_prints_the_file():
-    page = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8").splitlines()
+    page = (ROOT / "docs/evidence/theory.md").read_text(encoding="utf-8").splitlines()
     found = [line for line in page if line.startswith("|") and ", m = " in line]
     assert found == table()
 

@@ -12,7 +12,7 @@ from normscope.monitor import Monitor, Record
 from normscope.report.chart import DASHED
 from normscope.report.drawing import draw
 from normscope.report.monitor_folder import monitor_charts, write_monitor
-from normscope.report.sections.training import BETA_LIMIT
+from normscope.report.sections.monitor_runs import BETA_LIMIT
 
 
 def _watched(measure, *, steps=5):

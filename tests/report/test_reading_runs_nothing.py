@@ -207,7 +207,7 @@ def test_nothing_is_left_where_the_command_was_refused(here):
     for arguments, said in (
         (("report", "demo", "--out", "page.html", "--figures", "a file"), "is a file"),
         (("report", "demo", "--out", "a file/page.html", "--figures", "drawn"), "is a file"),
-        (("reproduce", "--gallery", ".", "--out", "reproduce"), "README.md is not there"),
+        (("reproduce", "--gallery", ".", "--out", "reproduce"), "mkdocs.yml is not there"),
         (("sweep", "plan.toml", "--out", "new", "--engine", "rya"), "Did you mean 'ray'"),
         (("sweep", "plan.toml", "--out", "new", "--address", "auto"), "names a Ray cluster"),
         (("sweep", "plan.toml", "--out", "new", "--device", "nasty"), "device must be one of 'cpu'"),

@@ -12,7 +12,7 @@ from report_results import ALERT, demo, more, saved, snapshots, swept
 from normscope.report.page import page
 from normscope.report.page_file import write_report
 from normscope.report.result_files import sections_of
-from normscope.report.sections.training import Course, training_section
+from normscope.report.sections.monitor_runs import Course, monitor_section
 from normscope.report.serving import HOST, Live, server
 
 ROOT = Path(__file__).parent.parent.parent
@@ -158,7 +158,7 @@ def test_a_label_that_is_a_script_stays_text(browser, tmp_path):
     layers = {label: {"shift": [1.0, 2.0], "shift_cosine": [0.5, 1.0], "output_grad_norm": [1.0, 1.0]}, "b": {}}
     courses = [Course(label, columns, layers, settings={label: label}), Course("b", columns, {})]
     path = tmp_path / f"{ALERT.replace('/', '')}.html"
-    path.write_text(page([training_section(label, courses)], title=label, command=label))
+    path.write_text(page([monitor_section(label, courses)], title=label, command=label))
     browser.open(path.as_uri())
     browser.run("document.querySelectorAll('figure details').forEach(d => { d.open = true })")
     browser.wait("return document.querySelectorAll('figure details table').length")

@@ -20,9 +20,9 @@ from normscope.report.drawing import draw, write_figures
 from normscope.report.page import island, page
 from normscope.report.page_file import write_report
 from normscope.report.result_files import sections_of
+from normscope.report.sections.monitor_runs import Course, monitor_section
 from normscope.report.sections.phase import phase_section
 from normscope.report.sections.stability import prediction_section
-from normscope.report.sections.training import Course, training_section
 from normscope.sweeping.diagram import lines_file, save_lines
 
 ROOT = Path(__file__).parent.parent.parent
@@ -220,7 +220,7 @@ def test_labels_are_text_and_nothing_is_fetched():
     label, looked = f"</script>{ALERT}", {"step": [0.0], "critical_step": [2.0], ALERT: [1.0]}
     said = (Said(False, ALERT, ALERT, ALERT),)
     course = Course(label, looked, {}, {}, said, (ALERT,), {ALERT: ALERT}, {ALERT: ALERT}, ALERT)
-    text = page([training_section(f"{ALERT}<b>", [course])] * 2, title=ALERT, command=ALERT)
+    text = page([monitor_section(f"{ALERT}<b>", [course])] * 2, title=ALERT, command=ALERT)
     assert "<script>alert" not in text
     assert text.count("<script") == 2
     assert text.count("</script>") == 2

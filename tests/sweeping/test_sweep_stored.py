@@ -1,4 +1,4 @@
-"""The stored phase diagrams: their plans are the examples', and the README says what they say."""
+"""The stored phase diagrams: their plans are the examples', and their boundaries agree."""
 
 import json
 from math import log10
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from normscope.sweeping import PhaseDiagram, Plan, stored_lines
+from normscope.sweeping import PhaseDiagram, Plan
 
 ROOT = Path(__file__).parents[2]
 SQUARED = ROOT / "results/phase-mnist-mlp.json"
@@ -35,33 +35,3 @@ def test_the_boundary_agrees_with_the_one_found_before_within_the_grid():
 def test_with_cross_entropy_nothing_diverges_below_three():
     found = PhaseDiagram.load(ENTROPY)
     assert all(one.diverged_at is None for one in found.outcomes if one.cell.lr < 3.0)
-
-
-def test_readme_says_what_is_stored():
-    readme = " ".join((ROOT / "README.md").read_text().split())
-    squared, entropy = PhaseDiagram.load(SQUARED), PhaseDiagram.load(ENTROPY)
-    near = squared.agreement(stored_lines(SQUARED))
-    far = entropy.agreement(stored_lines(ENTROPY))
-    assert f"{near['measured'].median:+.2f} decades from eta* as measured" in readme
-    assert f"{near['predicted'].median:+.2f} from eta* as predicted" in readme
-    assert f"at worst {near['measured'].worst:.2f} and {near['predicted'].worst:.2f}" in readme
-    assert f"up to {far['measured'].worst:.2f} decades beyond eta*" in readme
-
-
-def test_readme_says_the_rates_that_are_stored():
-    readme = " ".join((ROOT / "README.md").read_text().split())
-    runs = json.loads((ROOT / "benchmarks/results/sweep-h200.json").read_text())["runs"]
-    fastest = {name: max(run[name]["alone"] for run in runs if name in run) for name in ("MLP", "CNN")}
-    mlp, cnn = (
-        next(row for run in runs for row in run.get(name, {}).get("stacked", ()) if row["way"] == "as it is")
-        for name in ("MLP", "CNN")
-    )
-    assert f"make {mlp['rate']:,.0f} model-steps a second, {mlp['of_floor']:.2f} of what memory" in readme
-    assert f"256 CNNs {cnn['rate']:,.0f}: {mlp['ratio']:.0f} and {cnn['ratio']:.0f} times one at a time" in readme
-    against = [row["rate"] / fastest[name] for name, row in (("MLP", mlp), ("CNN", cnn))]
-    assert f"{against[0]:.0f} and {against[1]:.0f} times the fastest one at a time" in readme
-    eager, many, compiled, compiled_many = (
-        row["ratio"]
-        for row in json.loads((ROOT / "benchmarks/results/sweep-cpu.json").read_text())["digits MLP"]["stacked"]
-    )
-    assert f"{eager:.1f} and {many:.1f} times eager, {compiled:.1f} and {compiled_many:.1f} compiled" in readme

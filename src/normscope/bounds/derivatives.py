@@ -20,7 +20,7 @@ class LayerDerivatives:
     def __init__(self, layer: NormalizedLayer, downstream: Callable[[Tensor], Tensor]) -> None:
         self.layer, self._loss = layer, Downstream(downstream)
         self.z, self.y, self.weight = (
-            start.detach().clone().requires_grad_() for start in (layer.transform(layer.y), layer.y, layer.weight)
+            leaf.detach().clone().requires_grad_() for leaf in (layer.transform(layer.y), layer.y, layer.weight)
         )
         losses = [
             self._loss(self.z),
@@ -33,7 +33,7 @@ class LayerDerivatives:
                 "dropout in eval mode, or reset its generator at every call."
             )
         self.g, self.d, self.by_weight = (
-            self._loss.gradient(loss, start) for loss, start in zip(losses, (self.z, self.y, self.weight), strict=True)
+            self._loss.gradient(loss, leaf) for loss, leaf in zip(losses, (self.z, self.y, self.weight), strict=True)
         )
         self._loss.check_curvature(self.z, self.g)
 
@@ -52,13 +52,13 @@ class LayerDerivatives:
         """The values of one unit of a tensor shaped like y or z."""
         return as_array(self.layer.values(gradient)[unit])
 
-    def product(self, gradient: Tensor, start: Tensor, unit: int, v: Array) -> Array:
+    def product(self, gradient: Tensor, leaf: Tensor, unit: int, v: Array) -> Array:
         """The unit's own block of the Hessian behind `gradient`, times v."""
-        seed = self.layer.spread(torch.from_numpy(np.ascontiguousarray(v)).to(start), unit)
-        return self.of(derivative(gradient, start, seed), unit)
+        seed = self.layer.spread(torch.from_numpy(np.ascontiguousarray(v)).to(leaf), unit)
+        return self.of(derivative(gradient, leaf, seed), unit)
 
-    def block(self, gradient: Tensor, start: Tensor, unit: int) -> Array:
-        return np.stack([self.product(gradient, start, unit, column) for column in np.eye(self.layer.m)])
+    def block(self, gradient: Tensor, leaf: Tensor, unit: int) -> Array:
+        return np.stack([self.product(gradient, leaf, unit, column) for column in np.eye(self.layer.m)])
 
     def weight_curvature(self, unit: int) -> float:
         """The gradient by the unit's weights, times their Hessian, times the gradient."""

@@ -31,7 +31,7 @@ class Downstream:
             raise ValueError(f"The loss is {loss.item()}; the theorems need a finite one.")
         return loss.reshape(())
 
-    def gradient(self, loss: Tensor, start: Tensor) -> Tensor:
+    def gradient(self, loss: Tensor, leaf: Tensor) -> Tensor:
         """d loss / d start, to be differentiated again."""
         if loss.dtype != torch.float64:
             raise ValueError(_narrow(loss.dtype))
@@ -41,7 +41,7 @@ class Downstream:
             hooks = [
                 node.register_prehook(lambda _, dtype=dtype: met.append(dtype)) for node, dtype in _not_double(loss)
             ]
-            (gradient,) = torch.autograd.grad(loss, start, create_graph=True, allow_unused=True)
+            (gradient,) = torch.autograd.grad(loss, leaf, create_graph=True, allow_unused=True)
             for hook in hooks:
                 hook.remove()
             if met:
@@ -75,11 +75,11 @@ class Downstream:
         return (up - down) / 2
 
 
-def derivative(gradient: Tensor, start: Tensor, seed: Tensor) -> Tensor:
+def derivative(gradient: Tensor, leaf: Tensor, seed: Tensor) -> Tensor:
     """The Hessian behind `gradient`, times seed."""
     if not gradient.requires_grad:
-        return torch.zeros_like(start)
-    return torch.autograd.grad(gradient, start, seed, retain_graph=True, allow_unused=True, materialize_grads=True)[0]
+        return torch.zeros_like(leaf)
+    return torch.autograd.grad(gradient, leaf, seed, retain_graph=True, allow_unused=True, materialize_grads=True)[0]
 
 
 def _narrow(dtype: torch.dtype) -> str:

@@ -114,7 +114,7 @@ def _initial(w0: Mapping[str, Tensor], modules: Mapping[str, nn.Module], checked
     return initial
 
 
-def _pairs_with_inputs(model: nn.Module, run: Callable[[], Any], given: str) -> list[tuple[str, str, Tensor]]:
+def _pairs_with_inputs(model: nn.Module, run: Callable[[], Any], source: str) -> list[tuple[str, str, Tensor]]:
     """(linear, norm, input of linear) of each pair. run: a forward pass. given: its batch, in words."""
     calls: dict[str, int] = {}
     made: dict[int, tuple[str, Tensor, Tensor, int]] = {}
@@ -122,13 +122,13 @@ def _pairs_with_inputs(model: nn.Module, run: Callable[[], Any], given: str) -> 
 
     def see(name: str, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         calls[name] = calls.get(name, 0) + 1
-        given = args[0] if args else kwargs.get("input")
-        if is_batch_norm(module) and id(given) in made:
-            linear, seen, output, version = made[id(given)]
+        layer_input = args[0] if args else kwargs.get("input")
+        if is_batch_norm(module) and id(layer_input) in made:
+            linear, seen, output, version = made[id(layer_input)]
             # Any operation in place on the way, an activation or a sum, increases the version.
             if output._version == version and normalizes(module, output):
                 pairs.append((linear, name, seen))
-        kept = given.detach().clone() if isinstance(given, Tensor) and is_linear(module) else None
+        kept = layer_input.detach().clone() if isinstance(layer_input, Tensor) and is_linear(module) else None
         output = forward(*args, **kwargs)
         if kept is not None and isinstance(output, Tensor) and output.ndim in (2, 4):
             # Keeping the output keeps its id unique.
@@ -142,7 +142,7 @@ def _pairs_with_inputs(model: nn.Module, run: Callable[[], Any], given: str) -> 
         if out_of_memory(error) or type(error).__module__.startswith("normscope."):
             raise
         raise ValueError(
-            f"The model does not take the batch, {given}: {error}. It runs in float64 here; take casts to other "
+            f"The model does not take the batch, {source}: {error}. It runs in float64 here; take casts to other "
             "formats out of it."
         ) from error
     return [pair for pair in pairs if calls[pair[0]] == calls[pair[1]] == 1]

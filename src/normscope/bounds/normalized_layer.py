@@ -37,9 +37,12 @@ def normalizes(norm: nn.modules.batchnorm._BatchNorm, y: Tensor) -> bool:
         return True  # one value a unit, which train mode refuses
     with torch.no_grad(), untouched(norm, dtype=torch.float64):
         norm.train()
-        given = type(norm).forward(norm, y.double())  # without hooks and without a replaced `forward` of the module
+        # Without hooks and without a replaced `forward` of the module.
+        normalized = type(norm).forward(norm, y.double())
         expected = batch_norm(y.double(), norm.weight, norm.bias, eps=norm.eps)
-    return given.shape == expected.shape and torch.allclose(given, expected, rtol=1e-4, atol=1e-4, equal_nan=True)
+    return normalized.shape == expected.shape and torch.allclose(
+        normalized, expected, rtol=1e-4, atol=1e-4, equal_nan=True
+    )
 
 
 def as_array(values: Tensor) -> Array:

@@ -22,23 +22,23 @@ def cite(
     sources = sources_for(_uses(used or []))
     if as_json:
         rows = [
-            {"key": one.key, "type": one.kind, "about": one.about, "seed": one.seed} | dict(one.fields)
-            for one in sources
+            {"key": source.key, "type": source.kind, "about": source.about, "seed": source.seed} | dict(source.fields)
+            for source in sources
         ]
         typer.echo(json.dumps({"schema": 1, "sources": rows}, indent=1))
         return
-    typer.echo("\n\n".join(f"% {one.about}\n{one.bibtex()}" for one in sources))
+    typer.echo("\n\n".join(f"% {source.about}\n{source.bibtex()}" for source in sources))
 
 
 def _uses(used: list[str]) -> list[str]:
     from normscope.choices import check_choice
     from normscope.sources import USES
 
-    verbs = [one for one in used if one in USES]
-    for one in used:
-        if one not in USES and not Path(one).exists():
-            check_choice("a verb or a run", one, USES)
-    runs = [Path(one) for one in used if one not in USES]
+    verbs = [key for key in used if key in USES]
+    for key in used:
+        if key not in USES and not Path(key).exists():
+            check_choice("a verb or a run", key, USES)
+    runs = [Path(key) for key in used if key not in USES]
     if runs:
         from normscope.report.result_files import sections_of
 

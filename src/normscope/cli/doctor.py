@@ -24,10 +24,13 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the check
             results.append(examine(check))
             progress.advance(task)
     if as_json:
-        rows = [{"name": one.name, "state": one.state, "says": one.says, "seconds": one.seconds} for one in results]
+        rows = [
+            {"name": result.name, "state": result.state, "says": result.says, "seconds": result.seconds}
+            for result in results
+        ]
         typer.echo(json.dumps({"schema": 1, "checks": rows}, indent=1))
     else:
-        for one in results:
-            typer.echo(f"{one.state:8} {one.name:16} {one.says}")
-    if any(one.state == "fails" for one in results):
+        for result in results:
+            typer.echo(f"{result.state:8} {result.name:16} {result.says}")
+    if any(result.state == "fails" for result in results):
         raise typer.Exit(1)

@@ -57,12 +57,12 @@ def measure(
     check_choice("stats", stats, STATISTICS)
     built = model_or_setup(model, data, device)
     if not isinstance(built, Setup):
-        given = batch_of(str(data), built, batch_size, seed)
-        if isinstance(given, tuple):
+        loaded = batch_of(str(data), built, batch_size, seed)
+        if isinstance(loaded, tuple):
             if batches is not None:
                 raise ValueError(f"--batches is for a loader, and {data} is one batch. Set its size with --batch-size.")
-            given = [given]
-        built = Setup(built, known[loss], given)
+            loaded = [loaded]
+        built = Setup(built, known[loss], loaded)
     with taking_the_batch():
         measurement = measure_curvature(
             built,

@@ -41,7 +41,7 @@ def reproduce(
     gallery: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of the project: do as --check does and write docs/reproductions.md, its figures and README.md."
+            help="Folder of the project: do as --check does and write the pages and figures of docs/evidence."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON.")] = False,
@@ -65,7 +65,7 @@ def reproduce(
     check = check or gallery is not None
     if show or check:
         chosen = _known(names)
-        judged = [one for entry in chosen for one in judge(entry, Store(out))]
+        judged = [claim for entry in chosen for claim in judge(entry, Store(out))]
         judged = of_names(judged, names) if names else judged
         if check:
             _check(chosen, judged, out, gallery)
@@ -85,10 +85,10 @@ def reproduce(
             typer.echo(f"{job}: given up, --minutes is over; the next call starts it again", err=True)
         _draw(_known(names), out)
     if as_json:
-        typer.echo(json.dumps({"schema": 1, "statements": [one.plain() for one in judged]}, indent=1))
+        typer.echo(json.dumps({"schema": 1, "statements": [claim.plain() for claim in judged]}, indent=1))
     else:
         _print(judged, short=show)
-    if not show and not check and any(not one.parts and scale in one.statement.scales for one in judged):
+    if not show and not check and any(not claim.parts and scale in claim.statement.scales for claim in judged):
         raise typer.Exit(1)
 
 
@@ -107,12 +107,12 @@ def _say(begun: set[str], job: "Job", seconds: float | None) -> None:
 def _print(judged: "list[Judged]", *, short: bool) -> None:
     from normscope.report.sections.claims import summary
 
-    for one in judged:
-        count = f"n = {one.n}" if one.parts else f"{one.n} of {one.statement.n} seeds"
-        typer.echo(f"{one.name:<38} {one.verdict:<24} {count}, {one.scale}")
+    for claim in judged:
+        count = f"n = {claim.n}" if claim.parts else f"{claim.n} of {claim.statement.n} seeds"
+        typer.echo(f"{claim.name:<38} {claim.verdict:<24} {count}, {claim.scale}")
         if not short:
-            typer.echo(f"    {one.statement.words}")
-            for part in one.parts:
+            typer.echo(f"    {claim.statement.words}")
+            for part in claim.parts:
                 typer.echo(f"    [{'+' if part.holds else '-'}] {part.words}")
     typer.echo(summary(judged))
 

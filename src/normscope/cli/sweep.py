@@ -65,7 +65,7 @@ def sweep(
     written = write_phase(diagram, eta_stars, out)
     if as_json:
         edges = [asdict(edge) for edge in diagram.boundary()]
-        agreement = [asdict(one) for one in diagram.agreement(eta_stars).values()]
+        agreement = [asdict(distance) for distance in diagram.agreement(eta_stars).values()]
         said = {"schema": 1, "boundary": edges, "agreement": agreement, "written": list(map(str, written))}
         typer.echo(json.dumps(plain(said), indent=1, allow_nan=False))
         return
@@ -77,9 +77,9 @@ def sweep(
     for row in boundary_rows(diagram, eta_stars):
         table.add_row(*row)
     terminal.print(table)
-    for one in diagram.agreement(eta_stars).values():
-        terminal.print(f"- {words(one)}", soft_wrap=True)
-    modes = sorted({f"{one.mode}{f' ({one.note})' if one.note else ''}" for one in diagram.outcomes})
+    for distance in diagram.agreement(eta_stars).values():
+        terminal.print(f"- {words(distance)}", soft_wrap=True)
+    modes = sorted({f"{outcome.mode}{f' ({outcome.note})' if outcome.note else ''}" for outcome in diagram.outcomes})
     terminal.print(f"- Trained {', '.join(modes)}.", soft_wrap=True)
     terminal.print("Written: " + ", ".join(str(path) for path in written), soft_wrap=True)
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normscope.curvature.first_pass import FirstPass, first_pass, loss_function
 from normscope.curvature.session import Session
 from normscope.stability.critical_rate import find_critical_rate
 
@@ -44,16 +45,21 @@ def further_batch(
         vector: the first batch's top eigenvector; in another precision than the model's there is no bound.
         guess: where the search for the critical rate begins; nan where no critical rate is asked for.
     """
-    first = session.loss_and_gradient(stats, matrix)
-    least = math.nan
-    if vector.dtype == first.gradient.dtype:
-        least = _least(vector, session.product(stats, matrix, vector, network=first.network), matrix)
+    first, least = _first_pass_and_bound(session, stats, matrix, vector)
     if math.isnan(guess):
         return FurtherBatch(least, math.nan)
-    loss = session.loss_function(stats)
+    loss = loss_function(session, stats)
     search: dict[str, Any] = {"guess": guess, "here": first.loss, "most": _PASSES}
     critical = find_critical_rate(session.lent, session.chosen, loss, first.gradient, optimizer, **search)
     return FurtherBatch(least, critical)
+
+
+def _first_pass_and_bound(session: Session, stats: str, matrix: str, vector: Tensor) -> tuple[FirstPass, float]:
+    """The first pass and the bound, which goes on from its graph; the graph is freed at the end."""
+    first, graph = first_pass(session, stats, matrix)
+    if vector.dtype != first.gradient.dtype:
+        return first, math.nan
+    return first, _least(vector, session.product(stats, matrix, vector, first=graph), matrix)
 
 
 def _least(v: Tensor, image: Tensor, matrix: str) -> float:

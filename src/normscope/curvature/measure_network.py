@@ -23,7 +23,7 @@ from normscope.curvature.eigensolvers.solver import Solver
 from normscope.curvature.measured import Request
 from normscope.curvature.operators.network_products import MATRICES
 from normscope.curvature.operators.several_batches import OVER
-from normscope.curvature.operators.statistics import STATISTICS
+from normscope.curvature.operators.statistics import MODES
 from normscope.curvature.procedure import carry_out
 from normscope.curvature.result import Measurement
 from normscope.isolation.unwrapping import unwrapped
@@ -109,7 +109,7 @@ def measure(
     check_choice("matrix", matrix, MATRICES)
     compared = (compare,) if isinstance(compare, str) else tuple(compare)
     for name in (stats, *compared):
-        check_choice("stats", name, STATISTICS)
+        check_choice("stats", name, MODES)
     if draws and matrix != "fisher":
         raise ValueError(f"draws= samples the Fisher matrix; with matrix={matrix!r} there is nothing to sample.")
     check_choice("over", over, ("first", *OVER))

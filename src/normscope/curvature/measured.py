@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 from normscope.curvature.eigensolvers.solver import Solver
+from normscope.curvature.first_pass import FirstPass
 from normscope.curvature.float64_check import SpectrumEnds
 from normscope.curvature.further_batches import FurtherBatch
+from normscope.curvature.operators.statistics import mode_of
 from normscope.curvature.result import Measurement
-from normscope.curvature.session import FirstPass
 from normscope.environment import environment
 from normscope.isolation.batches import samples
 from normscope.loss_kinds import LossKind
@@ -200,7 +201,7 @@ def _settings(request: Request, measured: Measured, inputs: Inputs) -> dict[str,
 
 def _unmeasured(stats: str, dtype: torch.dtype | None) -> str:
     """Why the critical rate is not measured."""
-    if stats != "batch":
+    if not mode_of(stats).as_trained:
         return f"the critical rate is measured with stats='batch', and not with stats={stats!r}"
     return "" if dtype is None else f"the critical rate is measured in the model's own precision, and not in {dtype}"
 

@@ -3,30 +3,14 @@
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import nn
 
 from normscope.curvature.eigensolvers.lanczos import Ritz
 from normscope.curvature.opening import listed
 from normscope.curvature.operators.fisher import distribution
-from normscope.curvature.operators.statistics import over_the_batch
 from normscope.curvature.session import Session
 from normscope.isolation.batches import samples
 from normscope.loss_kinds import LossKind
 from normscope.stability.optimizer_limits import SecondMoments
-
-
-def on_statistics(model: nn.Module, readings: Sequence[str]) -> list[str]:
-    """Notes on how the layers read their statistics in the readings asked for."""
-    notes = []
-    normed = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    if "running" in readings:
-        if any(m.num_batches_tracked is not None and not int(m.num_batches_tracked) for m in normed):
-            notes.append("The running statistics are those of initialization: no batch has been seen in train mode.")
-        if keep_none := over_the_batch(model, "running"):
-            notes.append(f"No running statistics in {', '.join(keep_none)}: with 'running' they take the batch's.")
-    if readings[0] != "running" and normed and not over_the_batch(model):
-        notes.append("The model's BatchNorm layers are in eval mode: their running statistics were used.")
-    return notes
 
 
 def on_the_limit(moments: SecondMoments | None, still: Sequence[str]) -> list[str]:

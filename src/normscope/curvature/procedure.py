@@ -5,9 +5,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from normscope.curvature.eigensolvers.start_vectors import KEPT
+from normscope.curvature.eigensolvers.lanczos import KEPT
+from normscope.curvature.first_pass import (
+    FirstPass,
+    first_pass,
+    gathered_moments,
+    loss_function,
+    loss_kind,
+    observe_mixing,
+)
 from normscope.curvature.float64_check import SpectrumEnds, checked_in_float64
 from normscope.curvature.further_batches import FurtherBatch, further_batch
 from normscope.curvature.measured import (
@@ -27,21 +35,21 @@ from normscope.curvature.measured import (
 from normscope.curvature.measurement_notes import (
     on_convergence,
     on_precision,
-    on_statistics,
     on_the_kind,
     on_the_limit,
     on_the_pass,
 )
 from normscope.curvature.opening import blocks, check_parameters, held_by, open_session, parameters_of
-from normscope.curvature.operators.loss_fit import refuse_flat, refuse_impossible
-from normscope.curvature.operators.loss_of_outputs import NoOutputs, own_loss_of
+from normscope.curvature.operators.loss_of_outputs import NoOutputs, own_loss_of, refuse_flat, refuse_impossible
+from normscope.curvature.operators.network_products import FirstGraph
+from normscope.curvature.operators.statistics import mode_of, notes_on_statistics
 from normscope.curvature.result import Measurement
-from normscope.curvature.second_moments import gathered_moments
-from normscope.curvature.session import FirstPass, Session
+from normscope.curvature.session import Session
 from normscope.isolation.batch_loss import check_devices
 from normscope.isolation.batches import read_batches
 from normscope.isolation.lending import Lent
 from normscope.isolation.processes import Processes
+from normscope.loss_kinds import LossKind
 from normscope.objective import Objective
 from normscope.stability.critical_rate import find_critical_rate
 from normscope.stability.optimizer_limits import Limit, SecondMoments, momentum_limit, optimizer_limit
@@ -66,7 +74,7 @@ def carry_out(
     asked |= {"processes": processes, "dtype": request.dtype, "choose": choose, "call": objective.outputs}
     with open_session(model, loss_fn, inputs.batches, **asked) as session:
         notes += on_precision(inputs.device, session.dtype)
-        notes += on_statistics(model, (request.stats, *request.compare))
+        notes += notes_on_statistics(model, request.stats, request.compare)
         notes += on_choice
         measured = _measure(request, session, notes)
     named = first_guess(request, measured)
@@ -94,14 +102,9 @@ def _measure(request: Request, opened: Session, notes: list[str]) -> Measured:
     searched, others = (batches[:1], batches[1:]) if over == "first" else (batches, [])
     session = opened.on(searched, limit=limit, over="batches" if over == "first" else over)
     _check_earlier_result(request, session)
-    first = session.loss_and_gradient(request.stats, request.matrix)
-    if len(first.unused) == len(session.chosen):
-        raise ValueError("The loss does not depend on any trainable parameter, so it has no curvature by them.")
-    kind = session.loss_kind(request.stats)
-    if not first.gradient.any():
-        refuse_flat(kind, request.matrix)
+    first, kind, top = _first_pass_and_top(request, session, notes)
     layers = blocks(session.lent, session.model, session.chosen) if request.layers else {}
-    searches = _all_searches(request, session, first, layers, notes)
+    searches = {TOP: top} | _further_searches(request, session, top, first.gradient, layers, notes)
     if searches[TOP].ritz.vectors.dtype == torch.float32 and not request.draws:
         searches, corrections = checked_in_float64(searches, session, keep=KEPT)
         notes += corrections
@@ -147,20 +150,40 @@ def _check_earlier_result(request: Request, session: Session) -> None:
         raise ValueError(f"start= {what}. Hand in a whole result of this network.")
 
 
-def _all_searches(
-    request: Request, session: Session, first: FirstPass, layers: Mapping[str, Sequence[int]], notes: list[str]
+def _first_pass_and_top(
+    request: Request, session: Session, notes: list[str]
+) -> tuple[FirstPass, LossKind, SpectrumEnds]:
+    """The first pass, the kind of the loss, and the search for lambda_max, which goes on from the first pass's graph.
+
+    The graph is freed at the end, before other searches make graphs of their own.
+    """
+    first, graph = first_pass(session, request.stats, request.matrix)
+    if len(first.unused) == len(session.chosen):
+        raise ValueError("The loss does not depend on any trainable parameter, so it has no curvature by them.")
+    kind = loss_kind(session, request.stats)
+    if not first.gradient.any():
+        refuse_flat(kind, request.matrix)
+    return first, kind, _top_search(request, session, first.gradient, graph, notes)
+
+
+def _further_searches(
+    request: Request,
+    session: Session,
+    top: SpectrumEnds,
+    gradient: Tensor,
+    layers: Mapping[str, Sequence[int]],
+    notes: list[str],
 ) -> Searches:
-    """Every search that was asked for, by its name in notes."""
-    stats, top = request.stats, _top_search(request, session, first, notes)
-    searches = {TOP: top}
+    """Every other search that was asked for, by its name in notes."""
+    stats, searches = request.stats, {}
     if request.hessian and not top.smallest:
         try:
-            both, _ = session.search(stats, "hessian", smallest=True, gradient=first.gradient)
+            both, _ = session.search(stats, "hessian", smallest=True, gradient=gradient)
             searches[HESSIAN] = SpectrumEnds(stats, "hessian", None, True, both)
         except (NotImplementedError, RuntimeError) as problem:
             notes.append(f"The Hessian was not measured: {str(problem).splitlines()[0]}")
     for name in request.compared:
-        session.observe_mixing(name)
+        observe_mixing(session, name)
         ritz, _ = session.search(name, top.matrix)
         searches[by_statistics_name(name)] = SpectrumEnds(name, top.matrix, None, False, ritz)
     for name, block in layers.items():
@@ -169,14 +192,16 @@ def _all_searches(
     return searches
 
 
-def _top_search(request: Request, session: Session, first: FirstPass, notes: list[str]) -> SpectrumEnds:
+def _top_search(
+    request: Request, session: Session, gradient: Tensor, graph: FirstGraph | None, notes: list[str]
+) -> SpectrumEnds:
     """The search for lambda_max; of the Hessian where no matrix was asked for and the loss has no Gauss-Newton one."""
     stats, matrix = request.stats, request.matrix
     memory = None if request.start is None else request.start.memory
-    options: dict[str, Any] = {"memory": memory, "gradient": first.gradient, "keep": KEPT}
+    options: dict[str, Any] = {"memory": memory, "gradient": gradient, "keep": KEPT}
     both_ends = request.hessian and matrix == "hessian"
     try:
-        ritz, error = session.search(stats, matrix, smallest=both_ends, network=first.network, **options)
+        ritz, error = session.search(stats, matrix, smallest=both_ends, first=graph, **options)
     except NoOutputs as problem:
         if not request.matrix_by_default:
             raise
@@ -188,11 +213,11 @@ def _top_search(request: Request, session: Session, first: FirstPass, notes: lis
 
 def _critical_rate(request: Request, session: Session, first: FirstPass, eta_star: float, notes: list[str]) -> float:
     """The critical rate; nan where it is not measured."""
-    if request.stats != "batch" or session.dtype is not None:
+    if not mode_of(request.stats).as_trained or session.dtype is not None:
         return math.nan
     # Models and losses may refuse to be evaluated at the places where the search moves the parameters.
     try:
-        loss = session.loss_function(request.stats)
+        loss = loss_function(session, request.stats)
         return find_critical_rate(session.lent, session.chosen, loss, first.gradient, request.optimizer, guess=eta_star)
     except Exception as problem:
         notes.append(f"The critical rate was not measured: {(str(problem) or repr(problem)).splitlines()[0]}")

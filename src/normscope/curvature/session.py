@@ -14,23 +14,17 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from normscope.curvature.eigensolvers.heap_trimming import untrimmed_heap
 from normscope.curvature.eigensolvers.lanczos import Memory, Product, Ritz
 from normscope.curvature.eigensolvers.solver import Solver
-from normscope.curvature.operators.loss_of_outputs import own_loss_of
-from normscope.curvature.operators.network_products import Network
+from normscope.curvature.operators.network_products import FirstGraph, Network
 from normscope.curvature.operators.several_batches import Several, check_parts, refuse_linear, refuse_mixing, shares
-from normscope.curvature.operators.statistics import enough_values, reading
-from normscope.isolation.batch_copies import Copies
+from normscope.curvature.operators.statistics import differentiable, enough_values
 from normscope.isolation.flat_vectors import flat
 from normscope.isolation.lending import Lent
-from normscope.isolation.module_calls import Trace
 from normscope.isolation.processes import Processes
-from normscope.loss_kinds import FLAT, LossKind, kind_by_name, kind_of
-from normscope.loss_kinds.computed_by_model import kind_inside
-from normscope.objective import call_model, main_output
+from normscope.objective import call_model
 from normscope.stability.optimizer_limits import Limit, momentum_limit, preconditioned
 
 
@@ -50,20 +44,6 @@ class Observations:
     penalty: bool = False
     separate: set[str] = field(default_factory=set)
     weights: list[float] | None = None
-
-
-@dataclass(frozen=True)
-class FirstPass:
-    """The loss and its gradient, as the curvature's mean or sum over the batches.
-
-    unused: names of parameters without any gradient. network: the network of one batch with its graph kept for a search
-    by the same matrix; None where no graph is kept.
-    """
-
-    loss: float
-    gradient: Tensor
-    unused: list[str]
-    network: Network | None
 
 
 @dataclass(frozen=True)
@@ -97,73 +77,8 @@ class Session:
 
     def network(self, stats: str, block: Sequence[int] | None = None) -> Network | Several:
         """The network on its batches, with the products of its operators."""
-        weights = self._weights(stats, block)
-        networks = self._networks(stats, block)
+        weights, networks = self.weights(stats, block), self.networks(stats, block)
         return networks[0] if len(networks) == 1 else Several(networks, weights)
-
-    def loss_and_gradient(self, stats: str, matrix: str = "") -> FirstPass:
-        """The first pass, which also looks whether outputs depend on other samples where none should.
-
-        Raises where the loss or its gradient is not finite.
-
-        Args:
-            matrix: of the search that goes on with the network of this pass; the graph of one batch is kept for it.
-        """
-        names = [self.lent.names[i] for i in self.chosen]
-        unused = set(names)
-        kept: list[Network] = []
-
-        def local() -> list[Tensor]:
-            total, slope = torch.zeros(()), torch.zeros(())
-            weights, networks = self._weights(stats), self._networks(stats)
-            alone = len(networks) == 1
-            for network, weight, batch in zip(networks, weights, self.batches, strict=True):
-                loss, gradients = self._value_and_gradients(network, stats, matrix if alone else "")
-                self._refuse_not_finite(loss, gradients, names, batch, stats)
-                unused.difference_update(name for name, g in zip(names, gradients, strict=True) if g is not None)
-                total = total + weight * loss.detach().cpu()
-                slope = slope.to(loss.device) + weight * flat(gradients, network.leaves)
-            if alone and matrix:
-                kept.append(networks[0])
-            return [total, slope]
-
-        total, slope = self.processes.mean(local)
-        in_order = [name for name in names if name in unused]
-        return FirstPass(float(total), slope, in_order, kept[0] if kept else None)
-
-    def loss_kind(self, stats: str) -> LossKind:
-        """The kind of the loss, by what it computes on the first batch that it reads anything of."""
-        if named := kind_by_name(self.loss_fn):
-            return LossKind(named)
-
-        def local() -> LossKind:
-            kind = FLAT
-            for network in self._networks(stats):
-                if self.loss_fn is own_loss_of:
-                    outputs = network.output()
-                    return kind_inside(network.loss(outputs), main_output(outputs))
-                with torch.no_grad():
-                    outputs = network.output()
-                kind = kind_of(network.loss, outputs, None)
-                if kind != FLAT:
-                    break
-            return kind
-
-        return self.processes.each(local)
-
-    def loss_function(self, stats: str) -> Callable[[], float]:
-        """A function that gives the loss at the values that the lent parameters have when it is called."""
-        weights, networks = self._weights(stats), self._networks(stats)
-
-        def local() -> list[Tensor]:
-            weighted = zip(weights, networks, strict=True)
-            return [torch.stack([weight * network.value().double().cpu() for weight, network in weighted]).sum()]
-
-        return lambda: float(self.processes.mean(local)[0])
-
-    def observe_mixing(self, stats: str) -> None:
-        """Look in one pass whether outputs depend on other samples in this reading of the statistics."""
-        self.processes.each(lambda: self._observe_mixing(self._networks(stats)[0], stats))
 
     def search(
         self,
@@ -174,21 +89,20 @@ class Session:
         smallest: bool = False,
         memory: Memory | None = None,
         gradient: Tensor | None = None,
-        network: Network | None = None,
+        first: FirstGraph | None = None,
         keep: int = 1,
     ) -> tuple[Ritz, float]:
         """The largest eigenvalue (and the smallest, if asked), and the standard error of a sampled matrix.
 
         Args:
             memory: Ritz pairs of an earlier search, to start from. keep: pairs to remember.
-            gradient: the loss's, where it is known already. network: of the first pass, whose graph is taken up.
+            gradient: the loss's, where it is known already. first: the graph of the pass that gave this gradient.
         """
         with self._plain_products(block):
-            searched = self.processes.each(lambda: self.network(stats, block) if network is None else network)
+            searched = self.processes.each(lambda: self.network(stats, block) if first is None else first.network)
             if gradient is None:
-                with enough_values():
-                    gradient = self.processes.mean(lambda: [searched.gradient(matrix)])[0]
-            product, half = self._operator(searched, matrix, block)
+                gradient, first = self._gradient(searched, matrix)
+            product, half = self._operator(searched, matrix, block, first)
             settings: dict[str, Any] = {"keep": keep, "seed": self.seed, "alone": self.processes.size == 1}
             ritz = self.solver.search(product, gradient, smallest=smallest, memory=memory, **settings)
             self.observed.forward_mode = self.observed.forward_mode and searched.forward_mode
@@ -200,11 +114,11 @@ class Session:
             variance = self.processes.mean(lambda: [error.square()])[0] / self.processes.size
             return ritz, float(variance.sqrt())
 
-    def product(self, stats: str, matrix: str, v: Tensor, *, network: Network | None = None) -> Tensor:
-        """One product with the operator whose ends `search` finds; network: of the first pass."""
+    def product(self, stats: str, matrix: str, v: Tensor, *, first: FirstGraph | None = None) -> Tensor:
+        """One product with the operator whose ends `search` finds; first: the graph of the first pass."""
         with self._plain_products():
-            multiplied = self.processes.each(lambda: self.network(stats) if network is None else network)
-            return self._operator(multiplied, matrix, None)[0](v)
+            network = self.processes.each(lambda: self.network(stats) if first is None else first.network)
+            return self._operator(network, matrix, None, first)[0](v)
 
     def quadratic_form(
         self, stats: str, matrix: str, v: Tensor, block: Sequence[int] | None = None
@@ -244,7 +158,8 @@ class Session:
         with torch.autocast(device.type, enabled=False), untrimmed_heap(device), differentiated(self.lent, numbers):
             yield
 
-    def _networks(self, stats: str, block: Sequence[int] | None = None) -> list[Network]:
+    def networks(self, stats: str, block: Sequence[int] | None = None) -> list[Network]:
+        """The network on each of the batches."""
         settings: dict[str, Any] = {"stats": stats, "call": self.call, "draws": self.draws, "dtype": self.dtype}
         settings["chosen"] = self.chosen if block is None else block
         return [
@@ -252,68 +167,40 @@ class Session:
             for i, batch in enumerate(self.batches)
         ]
 
-    def _weights(self, stats: str, block: Sequence[int] | None = None) -> list[float]:
+    def weights(self, stats: str, block: Sequence[int] | None = None) -> list[float]:
         """The weight of each batch's operator; refused where these operators do not add up to what is asked for."""
         n, observed = len(self.batches), self.observed
         if not check_parts(self.model, self.over, stats, n):
             return [1 / n] * n
-        # Statistics held constant hide what depends on them, so "frozen" is looked at as "batch".
-        differentiable = "running" if stats == "running" else "batch"
-        if differentiable not in observed.separate:
-            refuse_mixing(self._networks(differentiable, block)[0])
-            observed.separate.add(differentiable)
+        shown_in = differentiable(stats)
+        if shown_in not in observed.separate:
+            refuse_mixing(self.networks(shown_in, block)[0])
+            observed.separate.add(shown_in)
         if observed.weights is None:
-            observed.weights = shares(self._networks(stats, block))
+            observed.weights = shares(self.networks(stats, block))
         return observed.weights
 
-    def _value_and_gradients(self, network: Network, stats: str, matrix: str) -> tuple[Tensor, list[Tensor | None]]:
+    def _gradient(self, network: Network | Several, matrix: str) -> tuple[Tensor, FirstGraph | None]:
+        """The gradient, and the graph of one batch that made it."""
+        graphs: list[FirstGraph | None] = []
+
+        def local() -> list[Tensor]:
+            if isinstance(network, Several):
+                return [network.gradient()]
+            _, gradients, graph = network.value_and_gradients(matrix)
+            graphs.append(graph)
+            return [flat(gradients, network.leaves)]
+
         with enough_values():
-            loss, gradients = network.value_and_gradients(matrix=matrix)
-        self.observed.draws = self.observed.draws or self.lent.draws
-        self._observe_mixing(network, stats)
-        return loss, gradients
-
-    def _observe_mixing(self, network: Network, stats: str) -> None:
-        if stats == "batch":
-            return
-        with enough_values():
-            if network.mixes():
-                self.observed.mixing.add(stats)
-
-    def _refuse_not_finite(
-        self, loss: Tensor, gradients: list[Tensor | None], names: Sequence[str], batch: tuple[Any, Any], stats: str
-    ) -> None:
-        if not loss.isfinite():
-            # A pass of one process alone would wait for the others where it exchanges statistics.
-            where = self._first_not_finite(batch, stats) if self.processes.size == 1 else "Look at its batch."
-            raise ValueError(f"The loss is {float(loss)} here, so it has no curvature. {where}")
-        for name, gradient in zip(names, gradients, strict=True):
-            if gradient is not None and not gradient.isfinite().all():
-                raise ValueError(f"The loss is finite here, but its gradient is not finite at {name}: no curvature.")
-
-    def _first_not_finite(self, batch: tuple[Any, Any], stats: str) -> str:
-        """A sentence that names the first layer with an output that is not finite."""
-        layers: list[str] = []
-
-        def watch(name: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            bad = any(isinstance(t, Tensor) and not t.isfinite().all() for t in tree_leaves(output))
-            if bad and not layers:
-                layers.append(f"{name} ({type(module).__name__})")
-
-        if any(isinstance(t, Tensor) and not t.isfinite().all() for t in tree_leaves(batch)):
-            return "The batch itself is not finite: look at x and y."
-        self.lent.reset()
-        with torch.no_grad(), reading(self.model, stats), Trace((watch,)).following(self.model):
-            self.call(self.model, Copies(batch[0]).take())
-        if not layers:
-            return "The outputs are finite; the loss is not."
-        return f"It first became so in the output of {layers[0]}."
+            return self.processes.mean(local)[0], graphs[0] if graphs else None
 
     def _operator(
-        self, network: Network | Several, matrix: str, block: Sequence[int] | None
+        self, network: Network | Several, matrix: str, block: Sequence[int] | None, first: FirstGraph | None
     ) -> tuple[Product, Tensor | None]:
         """The operator, preconditioned and averaged over processes, and the vector of P^-1/2."""
-        local = self.processes.each(lambda: network.product(matrix))
+        local = self.processes.each(
+            lambda: network.product(matrix) if isinstance(network, Several) else network.product(matrix, first)
+        )
 
         def averaged(v: Tensor) -> Tensor:
             image = self.processes.mean(lambda: [local(v)])[0]

@@ -13,11 +13,12 @@ from normscope.choices import check_choice
 from normscope.curvature.autograd.patching import differentiable_kernels
 from normscope.curvature.eigensolvers.density import Density, density, trace
 from normscope.curvature.eigensolvers.solver import Solver
+from normscope.curvature.first_pass import first_pass
 from normscope.curvature.opening import check_parameters, open_session
 from normscope.curvature.operators.fisher_by_outputs import MeanMode, mean_mode_of
 from normscope.curvature.operators.network_products import MATRICES, Network
 from normscope.curvature.operators.several_batches import refuse_linear
-from normscope.curvature.operators.statistics import STATISTICS
+from normscope.curvature.operators.statistics import MODES
 from normscope.environment import environment
 from normscope.isolation.batch_loss import check_devices
 from normscope.isolation.batches import samples
@@ -144,13 +145,13 @@ def _opened(
     processes: Processes,
 ) -> Iterator[tuple[Network, float]]:
     """The network on its batch, and its loss; refused where the loss or its gradient is not finite."""
-    check_choice("stats", stats, STATISTICS)
+    check_choice("stats", stats, MODES)
     check_parameters(model)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     batches = [pair(batch)]
     check_devices(batches, device)
     with open_session(model, loss_fn, batches, processes=processes) as session, differentiable_kernels(device.type):
-        loss = session.loss_and_gradient(stats).loss
+        loss = first_pass(session, stats)[0].loss
         network = session.network(stats)
         assert isinstance(network, Network)
         yield network, loss

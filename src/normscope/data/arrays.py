@@ -64,8 +64,8 @@ def _array(archive: zipfile.ZipFile, name: str, path: str) -> np.ndarray:
 
 def _native(array: np.ndarray) -> np.ndarray:
     """The array in this machine's byte order, and in a precision that torch has."""
-    kind = np.dtype(np.float64) if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")
-    return array.astype(kind, copy=False)
+    native = np.dtype(np.float64) if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")
+    return array.astype(native, copy=False)
 
 
 def _header(stream: Any) -> tuple[tuple[int, ...], np.dtype]:
@@ -75,13 +75,13 @@ def _header(stream: Any) -> tuple[tuple[int, ...], np.dtype]:
     return shape, dtype
 
 
-def _check(what: str, shape: tuple[int, ...], dtype: np.dtype, held: int) -> None:
+def _check(what: str, shape: tuple[int, ...], dtype: np.dtype, file_bytes: int) -> None:
     if dtype.kind not in _NUMBERS:
         raise ValueError(f"{what} must hold numbers; got dtype {brief(str(dtype), 60)}.")
     if not shape:
         raise ValueError(f"{what} must have one row a sample; got a single number.")
     size = math.prod(shape) * dtype.itemsize
-    if min(shape) < 0 or size != held:
-        raise ValueError(f"{what} is damaged: its header claims {size:,} bytes and the file has {held:,}.")
+    if min(shape) < 0 or size != file_bytes:
+        raise ValueError(f"{what} is damaged: its header claims {size:,} bytes and the file has {file_bytes:,}.")
     if size > MOST_BYTES:
         raise ValueError(f"{what} has {size / 2**30:,.0f} GiB; arrays up to {MOST_BYTES >> 30} GiB are read.")

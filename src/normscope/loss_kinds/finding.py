@@ -108,14 +108,14 @@ def _find(loss: Callable[[Tensor], Any], outputs: Tensor) -> LossKind:
         # Outside [0, 1] losses of probabilities raise, and on a GPU they make the device unusable, so the points stay
         # inside first. A loss that is quadratic, linear or a softmax cross-entropy inside is not a loss of
         # probabilities.
-        kind = _at(Probed(loss, z, place=torch.sigmoid), 1.0, tolerance)
-        if kind is not None and kind.name == OTHER:
-            return kind
+        loss_kind = _at(Probed(loss, z, place=torch.sigmoid), 1.0, tolerance)
+        if loss_kind is not None and loss_kind.name == OTHER:
+            return loss_kind
     wide = Probed(loss, z)
     for spread in _SPREADS:
-        kind = _at(wide, spread, tolerance)
-        if kind is not None:
-            return kind
+        loss_kind = _at(wide, spread, tolerance)
+        if loss_kind is not None:
+            return loss_kind
     return LossKind(OTHER, "it is linear in outputs, or in some regions of them, and these are no log-probabilities")
 
 

@@ -95,8 +95,8 @@ def kind_by_name(loss_fn: Callable[..., Any] | None) -> str:
         >>> kind_by_name(F.cross_entropy), kind_by_name(nn.MSELoss()), kind_by_name(F.nll_loss)
         ('cross_entropy', 'squared', '')
     """
-    given = type(loss_fn) if isinstance(loss_fn, nn.Module) else loss_fn
-    return next((name for name, facts in KINDS.items() if any(given is known for known in facts.known)), "")
+    function = type(loss_fn) if isinstance(loss_fn, nn.Module) else loss_fn
+    return next((name for name, facts in KINDS.items() if any(function is known for known in facts.known)), "")
 
 
 def beyond_limit(loss_kind: str) -> str:

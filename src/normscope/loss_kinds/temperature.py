@@ -36,11 +36,11 @@ def inverse_temperature(gradient: Callable[[Tensor], Tensor], z: Tensor, entry: 
     return math.nan
 
 
-def _read(gradient: Callable[[Tensor], Tensor], z: Tensor, entry: int, start: float, h: float) -> float:
+def _read(gradient: Callable[[Tensor], Tensor], z: Tensor, entry: int, offset: float, h: float) -> float:
     slopes = []
     for k in range(4):
         moved = z.clone()
-        moved.view(-1)[entry] += start + k * h
+        moved.view(-1)[entry] += offset + k * h
         slopes.append(float(gradient(moved).view(-1)[entry]))
     a, b, c, d = slopes
     below = (a - d) * (b - c)

@@ -17,23 +17,23 @@ UNKNOWN = LossKind("unknown")
 
 def kind_here(batch_loss: BatchLoss) -> LossKind:
     """The kind of the loss on this batch, at the present parameters; costs one forward pass."""
-    objective, kind = lent_objective(batch_loss.task.objective), UNKNOWN
+    objective, loss_kind = lent_objective(batch_loss.task.objective), UNKNOWN
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
-        nonlocal kind
+        nonlocal loss_kind
         inputs, targets = objective.parts(batch)
         if objective.loss_fn is None:
             with torch.enable_grad():
                 outputs = objective.outputs(model, inputs)
                 value = objective.loss(outputs, targets)
-                kind = kind_inside(value, main_output(outputs))
+                loss_kind = kind_inside(value, main_output(outputs))
             return value.detach()
         outputs = objective.outputs(model, inputs)
-        kind = kind_of(objective.loss_fn, outputs, targets)
+        loss_kind = kind_of(objective.loss_fn, outputs, targets)
         return objective.loss(outputs, targets)
 
     BatchLoss(replace(batch_loss.task, loss=loss), batch_loss.lent, batch_loss.batch).value()
-    return kind
+    return loss_kind
 
 
 def unknown_kind_note(loss_kind: LossKind) -> list[str]:

@@ -298,12 +298,12 @@ class Monitor(Reportable):
         }
 
     def _sections(self) -> Sequence[Any]:
-        from normscope.report.sections.monitor import monitor_course
-        from normscope.report.sections.training import training_section
+        from normscope.report.sections.monitor_records import monitor_course
+        from normscope.report.sections.monitor_runs import monitor_section
 
         settings = self.settings()
         label = f"Training of {settings['model']}"
-        return [training_section(label, [monitor_course(label, self.records, settings, self.notes)])]
+        return [monitor_section(label, [monitor_course(label, self.records, settings, self.notes)])]
 
     def close(self) -> None:
         """Close every sink; a sink that fails is reported, and the others are still closed."""

@@ -46,18 +46,18 @@ class Record:
 
     def summary(self) -> dict[str, float]:
         """One number for each column of a table that has one row for each snapshot."""
-        found: dict[str, float] = {"step": self.step, "seconds": self.seconds, "loss": self.loss}
+        row: dict[str, float] = {"step": self.step, "seconds": self.seconds, "loss": self.loss}
         for result in self.results.values():
-            found |= result.summary()
-        return found
+            row |= result.summary()
+        return row
 
     def by_layer(self) -> dict[str, dict[str, float]]:
         """The numbers of each layer, from all probes together."""
-        found: dict[str, dict[str, float]] = {}
+        layers: dict[str, dict[str, float]] = {}
         for result in self.results.values():
             for layer, row in result.by_layer().items():
-                found.setdefault(layer, {}).update(row)
-        return found
+                layers.setdefault(layer, {}).update(row)
+        return layers
 
     def histograms(self) -> Iterator[tuple[str, tuple[float, float], tuple[int, ...]]]:
         """Name, both ends and counts of the histogram of each layer."""
@@ -67,8 +67,8 @@ class Record:
 
     def plain(self) -> dict[str, Any]:
         """The record as JSON values, with every number of every result."""
-        found: dict[str, Any] = plain(asdict(self))
-        return found
+        stored: dict[str, Any] = plain(asdict(self))
+        return stored
 
 
 class StoredResult(dict[str, Any]):

@@ -119,11 +119,11 @@ def _show_module(model: nn.Module, node: fx.Node) -> None:
     if node.op != "call_function":
         return
     name = node.target._schema.name if isinstance(node.target, torch._ops.OpOverload) else ""
-    kind = _ATEN.get(name) or _FUNCTIONS.get(node.target)
+    norm_class = _ATEN.get(name) or _FUNCTIONS.get(node.target)
     find: Callable[[str], Any] = lambda key: _argument(node, key)  # noqa: E731
-    if kind is not None:
+    if norm_class is not None:
         owner = _owner(model, {"weight": find("weight"), "bias": find("bias")})
-        shown = owner and isinstance(model.get_submodule(owner), kind)
+        shown = owner and isinstance(model.get_submodule(owner), norm_class)
     elif name == "aten::batch_norm":
         owner = _owner(model, {key: find(key) for key in ("running_mean", "running_var", "weight", "bias")})
         shown = owner and isinstance(model.get_submodule(owner), _BATCH_NORM) and _called_by(model, node, owner)
@@ -141,14 +141,14 @@ def _argument(node: fx.Node, key: str) -> Any:
     return node.kwargs[key] if key in node.kwargs else node.args[place] if len(node.args) > place else None
 
 
-def _owner(model: nn.Module, given: dict[str, Any]) -> str:
+def _owner(model: nn.Module, arguments: dict[str, Any]) -> str:
     """The path of the module that holds all these tensors under these names; "" if there is none."""
-    first = next(iter(given.values()))
+    first = next(iter(arguments.values()))
     if not isinstance(first, fx.Node) or first.op != "get_attr":
         return ""
     path = str(first.target).rpartition(".")[0]
     layer = model.get_submodule(path)
-    for key, node in given.items():
+    for key, node in arguments.items():
         own = getattr(layer, key, None)
         read = attribute(model, str(node.target)) if isinstance(node, fx.Node) and node.op == "get_attr" else node
         if read is not own or (own is not None and not isinstance(own, Tensor)):

@@ -25,7 +25,7 @@ class Found:
 
 def find_norms(model: nn.Module) -> Found:
     """The outermost normalizers of a model; layers inside a normalizer (noise, a wrapped layer) belong to it."""
-    found = Found()
+    norms = Found()
     asked: dict[nn.Module, Recognized | None] = {}
     named: dict[str, nn.Module] = {}
     outer = None
@@ -33,34 +33,34 @@ def find_norms(model: nn.Module) -> Found:
         if outer is not None and name.startswith(outer):
             continue
         if known(module):
-            found.layers[name] = module
+            norms.layers[name] = module
         elif isinstance(module, NORM_LAYERS) or (could_be_one(module) and not any(_within(module))):
             if module not in asked:
                 asked[module] = recognize(module)
-            _sort(found, name, module, asked[module])
+            _sort(norms, name, module, asked[module])
         elif named_like_a_norm(module) and type(module).forward is not nn.Sequential.forward:
             named[name] = module
-        if name in found.layers or name in found.left:
+        if name in norms.layers or name in norms.left:
             outer = f"{name}." if name else ""
-    known_names = [*found.layers, *found.left]
+    known_names = [*norms.layers, *norms.left]
     for name, module in named.items():
         if not any(other.startswith(f"{name}." if name else "") for other in known_names):
-            found.left[name] = (
+            norms.left[name] = (
                 f"its class {type(module).__name__} has the name of a normalizer, and it is not one that is known here"
             )
-    return found
+    return norms
 
 
 def _within(module: nn.Module) -> Iterator[bool]:
     return (isinstance(inner, NORM_LAYERS) or known(inner) for inner in module.modules() if inner is not module)
 
 
-def _sort(found: Found, name: str, module: nn.Module, recognized: Recognized | None) -> None:
+def _sort(norms: Found, name: str, module: nn.Module, recognized: Recognized | None) -> None:
     if recognized is None:
         return
     if recognized.twin is None:
-        found.left[name] = recognized.reason
+        norms.left[name] = recognized.reason
     else:
-        found.layers[name] = module
-        found.twins[module] = recognized.twin
-        found.formulas[module] = recognized.formula
+        norms.layers[name] = module
+        norms.twins[module] = recognized.twin
+        norms.formulas[module] = recognized.formula

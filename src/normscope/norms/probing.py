@@ -127,8 +127,8 @@ def agree(
             return False
         for shape in taken:
             for scale in SCALES[::2] if training else SCALES:
-                expected, got = (output(part, draw(shape, scale, first)) for part in (first, second))
-                if isinstance(expected, Exception) or isinstance(got, Exception) or not _close(got, expected):
+                expected, actual = (output(part, draw(shape, scale, first)) for part in (first, second))
+                if isinstance(expected, Exception) or isinstance(actual, Exception) or not _close(actual, expected):
                     return False
     return bool(taken)
 
@@ -155,6 +155,6 @@ def _set_mode(training: bool, *layers: nn.Module) -> bool:
     return all(layer.training == training for layer in layers)
 
 
-def _close(got: Tensor, expected: Tensor) -> bool:
-    error = (got.double() - expected.double()).abs().max()
+def _close(actual: Tensor, expected: Tensor) -> bool:
+    error = (actual.double() - expected.double()).abs().max()
     return bool(error <= TOLERANCE * expected.double().abs().max())

@@ -91,24 +91,24 @@ def swap_norms(model: nn.Module, to: str, **options: Any) -> Swaps:
     check_choice("normalizer", to, NORM_NAMES)
     if to == "none" and options:
         raise TypeError(f"'none' has no layer to give options to; got {', '.join(options)}.")
-    found = find_norms(model)
-    if model in found.layers.values():
+    norms = find_norms(model)
+    if model in norms.layers.values():
         raise ValueError(
             f"swap_norms changes the layers inside a model, and {type(model).__name__} is itself a layer. "
             "Wrap it first: nn.Sequential(layer)."
         )
-    left = {name: f"{_describe(model.get_submodule(name))}: {reason}" for name, reason in found.left.items()}
-    if not found.layers:
+    left = {name: f"{_describe(model.get_submodule(name))}: {reason}" for name, reason in norms.left.items()}
+    if not norms.layers:
         raise ValueError(_nothing_to_swap(model, left))
     names: dict[nn.Module, str] = {}
-    for name, old in found.layers.items():
+    for name, old in norms.layers.items():
         names.setdefault(old, name)
     seeds = _seeds(options.pop("seed"), len(names)) if options.get("seed") is not None else []
     each = [options | {"seed": seed} for seed in seeds] or [options] * len(names)
     replacements: dict[nn.Module, tuple[nn.Module, tuple[str, ...]]] = {}
     for (old, name), chosen in zip(names.items(), each, strict=True):
         _check_place(model, name, old)
-        replacements[old] = replacement(model, name, found.twins.get(old, old), to, chosen)
+        replacements[old] = replacement(model, name, norms.twins.get(old, old), to, chosen)
     for old, (new, _) in replacements.items():
         replace(model, old, new)
     if left:
@@ -117,9 +117,9 @@ def swap_norms(model: nn.Module, to: str, **options: Any) -> Swaps:
     return Swaps(
         (
             Swap(
-                name, _describe(old), _describe(replacements[old][0]), replacements[old][1], found.formulas.get(old, "")
+                name, _describe(old), _describe(replacements[old][0]), replacements[old][1], norms.formulas.get(old, "")
             )
-            for name, old in found.layers.items()
+            for name, old in norms.layers.items()
         ),
         left,
     )

@@ -10,9 +10,9 @@ from normscope.norms.kinds import InstanceNorm, RMSNorm
 from normscope.norms.wrappers import EachPosition, Followed, LastDim, OwnScale, Wrapper
 
 
-def base_of(kind: type[nn.Module]) -> type[nn.Module]:
+def base_of(norm_class: type[nn.Module]) -> type[nn.Module]:
     """The class of torch or normscope that a normalizer's class is or derives from."""
-    return next(cls for cls in kind.__mro__ if cls.__module__.startswith(("torch.nn.", "normscope.")))
+    return next(cls for cls in norm_class.__mro__ if cls.__module__.startswith(("torch.nn.", "normscope.")))
 
 
 def alone_or_followed(plain: nn.Module, after: dict[str, nn.Module]) -> list[nn.Module]:

@@ -62,7 +62,7 @@ class OwnScale(Wrapper):
     ) -> None:
         super().__init__(norm)
         self.offset = offset
-        self.names = tuple(None if given is None else given[0] for given in (weight, bias))
+        self.names = tuple(None if entry is None else entry[0] for entry in (weight, bias))
         for name, parameter in filter(None, (weight, bias)):
             self.register_parameter(name, parameter)
         self.noise = getattr(norm, "noise", None) or nn.Identity()

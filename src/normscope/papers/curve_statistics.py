@@ -55,8 +55,8 @@ def snapshot_lines(runs: Runs, cells: Sequence[str], name: str) -> list[Line]:
     for cell in cells:
         curves = list(runs.of(cell).values())
         if curves:
-            n = min(len(one[name]) for one in curves)
-            lines.append(spread(LABELS.get(cell, cell), curves[0]["step"][:n], [one[name][:n] for one in curves]))
+            n = min(len(run[name]) for run in curves)
+            lines.append(spread(LABELS.get(cell, cell), curves[0]["step"][:n], [run[name][:n] for run in curves]))
     return lines
 
 
@@ -66,9 +66,9 @@ def band_lines(runs: Runs, cells: Sequence[str], low: str, high: str) -> list[Li
     for cell in cells:
         by_seed = runs.of(cell)
         if by_seed:
-            one = by_seed[min(by_seed)]
-            middle = np.sqrt(np.abs(np.array(one[low], dtype=float) * np.array(one[high], dtype=float)))
-            lines.append(Line(LABELS.get(cell, cell), one["step"], list(middle), one[low], one[high]))
+            run = by_seed[min(by_seed)]
+            middle = np.sqrt(np.abs(np.array(run[low], dtype=float) * np.array(run[high], dtype=float)))
+            lines.append(Line(LABELS.get(cell, cell), run["step"], list(middle), run[low], run[high]))
     return lines
 
 
@@ -95,11 +95,11 @@ def histogram_panels(runs: Runs, cells: Sequence[str], layers: Sequence[int]) ->
         by_seed = {seed: curves for seed, curves in runs.of(cell).items() if "histograms" in curves}
         for layer in layers if by_seed else ():
             lines = []
-            for one in by_seed[min(by_seed)]["histograms"][str(layer)]:
-                low, high = one["edges"]
-                counts = np.array(one["counts"], dtype=float)
+            for histogram in by_seed[min(by_seed)]["histograms"][str(layer)]:
+                low, high = histogram["edges"]
+                counts = np.array(histogram["counts"], dtype=float)
                 width = max((high - low) / len(counts), 1e-12)
                 centres = low + width * (np.arange(len(counts)) + 0.5)
-                lines.append(Line(f"step {one['step']:,}", list(centres), list(counts / (counts.sum() * width))))
+                lines.append(Line(f"step {histogram['step']:,}", list(centres), list(counts / (counts.sum() * width))))
             panels.append(Panel(f"{cell}, layer {layer}, seed {min(by_seed)}", "activation", "density", lines))
     return panels

@@ -100,9 +100,9 @@ class Runs:
         kept = {cell: {seed: self.curves[cell][seed] for seed in sorted(seeds)} for cell in cells if seeds}
         return Runs(self.scale, kept)
 
-    def pairs(self, one: str, other: str) -> list[tuple[Curves, Curves]]:
+    def pairs(self, cell: str, other: str) -> list[tuple[Curves, Curves]]:
         """Curves of two cells, seed by seed, where both have them."""
-        a, b = self.of(one), self.of(other)
+        a, b = self.of(cell), self.of(other)
         return [(a[seed], b[seed]) for seed in sorted(a.keys() & b.keys())]
 
 
@@ -174,7 +174,7 @@ class Judged:
         return "; ".join(part.words for part in self.parts)
 
     def plain(self) -> dict[str, Any]:
-        """The judgement as plain values for JSON."""
+        """The claim as plain values for JSON."""
         return {
             "name": self.name,
             "source": self.entry.source,
@@ -235,9 +235,9 @@ def _judge(entry: Entry, statement: Statement, at: Mapping[str, Runs]) -> Judged
 
 
 def _verdict(parts: Sequence[Part], exact: bool) -> str:
-    held = [part.holds for part in parts]
-    if all(held):
+    parts_hold = [part.holds for part in parts]
+    if all(parts_hold):
         return REPRODUCED
     if exact:
         return WRONG
-    return IN_PART if any(held) else NOT
+    return IN_PART if any(parts_hold) else NOT

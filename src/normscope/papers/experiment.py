@@ -78,8 +78,8 @@ class Experiment:
 
     def cost(self, scale: str, device: str) -> float:
         """Seconds that a run took on such a device; twenty times the GPU's where no CPU time is known."""
-        kind = device.partition(":")[0]
-        known = self.seconds.get((scale, kind))
+        device_type = device.partition(":")[0]
+        known = self.seconds.get((scale, device_type))
         return self.seconds.get((scale, "cuda"), 0.0) * 20 if known is None else known
 
 

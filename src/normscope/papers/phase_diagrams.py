@@ -25,7 +25,7 @@ LIMITS = {
     "onset": "The rise is looked for after the ten steps in which momentum settles, on batches that differ; with one "
     "batch and no momentum it is sharper (`mf-onset`).",
     "best-rate": "With momentum 0.9 every rate from 0.0007 to 1 times eta* contracts the quadratic equally fast, so "
-    "eta*/2 is special without momentum only (docs/errata.md).",
+    "eta*/2 is special without momentum only (docs/evidence/errata.md).",
     "small-gamma": "Each gamma is taken at its own best rate, which is larger for small gamma.",
 }
 NAMES = {"printed": "as printed", "corrected": "corrected, as trained", "measured": "measured, first batch"}
@@ -183,11 +183,13 @@ def _best(at: Diagram) -> list[Part]:
 def _small_gamma(at: Diagram) -> list[Part]:
     known = [edge for edge in at.edges if math.isfinite(edge.best_test_loss)]
     order = float(spearmanr([edge.value for edge in known], [edge.best_test_loss for edge in known]).statistic)
-    one = min(known, key=lambda edge: abs(math.log(edge.value)))
-    words = f"least test loss {known[0].best_test_loss:.3g} at gamma {known[0].value:.2g}, {one.best_test_loss:.3g}"
+    smallest = min(known, key=lambda edge: abs(math.log(edge.value)))
+    words = (
+        f"least test loss {known[0].best_test_loss:.3g} at gamma {known[0].value:.2g}, {smallest.best_test_loss:.3g}"
+    )
     return [
         Part(f"rank correlation {order:+.2f} of gamma with the least test loss over the rates", order >= 0.9),
-        Part(f"{words} at {one.value:.2g}", known[0].best_test_loss < one.best_test_loss),
+        Part(f"{words} at {smallest.value:.2g}", known[0].best_test_loss < smallest.best_test_loss),
     ]
 
 

@@ -30,12 +30,12 @@ def missing(names: Sequence[str], store: Store, scale: str, seeds: int | None = 
         for entry, statement, n in wanted:
             if seed >= (n if seeds is None else seeds):
                 continue
-            judged = [one for one in entry.statements if scale in one.scales and statement in (None, one)]
+            judged = [each for each in entry.statements if scale in each.scales and statement in (None, each)]
             for experiment, cell in entry.cells():
-                users = [one for one in judged if one.uses(experiment, cell)]
+                users = [each for each in judged if each.uses(experiment, cell)]
                 if entry.statements and not users:
                     continue
-                needed = {name for one in users for name in one.curves}
+                needed = {name for each in users for name in each.curves}
                 if seed not in {run.seed for run in store.runs(experiment, cell, scale) if run.curves.keys() >= needed}:
                     jobs.setdefault((experiment.name, cell, seed), Job(experiment, cell, scale, seed))
     return list(jobs.values())
@@ -54,14 +54,14 @@ def named(name: str) -> tuple[Entry, Statement | None]:
 
 def of_names(judged: Sequence[Judged], names: Sequence[str]) -> list[Judged]:
     """The judged statements whose name, or whose entry's name, is given; each once."""
-    return [one for one in judged if one.name in names or one.entry.name in names]
+    return [claim for claim in judged if claim.name in names or claim.entry.name in names]
 
 
 def _wanted(name: str, scale: str) -> tuple[Entry, Statement | None, int]:
     """The entry, its statement if one is named, and the seeds needed."""
     entry, statement = named(name)
     own = entry.statements if statement is None else (statement,)
-    counts = [one.n for one in own if scale in one.scales]
+    counts = [each.n for each in own if scale in each.scales]
     if own and not counts:
         raise ValueError(
             f"{name} has no rule at the {scale} scale: its numbers would decide nothing. Take --scale paper."

@@ -24,10 +24,10 @@ _STRETCHED, _STRETCHED_SEEN = 2.5, (0.85, 2.35)
 _FEW, _FEW_SEEN, _FEW_NARROW = 9, (0.69, 1.5), (0.69, 1.9)
 
 
-def widen_range(walk: Walk, found: ModeEigenvalues) -> None:
+def widen_range(walk: Walk, eigenvalues: ModeEigenvalues) -> None:
     """Widen the calibrated range by the sizes that the prediction itself has computed."""
     spread = max(row.spread[0] for row in walk.rows)
-    top, infinite = max((found.mean, found.mean_infinite), (found.data, found.data_infinite))
+    top, infinite = max((eigenvalues.mean, eigenvalues.mean_infinite), (eigenvalues.data, eigenvalues.data_infinite))
     raised = top / infinite if infinite > 0 else 1.0
     if spread > _NARROW or raised > _CORRECTED:
         walk.remarks.widen(_SOME)
@@ -36,7 +36,7 @@ def widen_range(walk: Walk, found: ModeEigenvalues) -> None:
         walk.remarks.widen(_FACTORS if vectors and spread > _DEEP else _MORE)
     if raised > _STRETCHED and walk.met.curved:
         walk.remarks.widen(_STRETCHED_SEEN)
-    if found.data > _CLOSE * found.mean:
+    if eigenvalues.data > _CLOSE * eigenvalues.mean:
         normalized = any(row.layer_type == "BatchNorm" for row in walk.rows)
         walk.remarks.widen(_BATCH_NORM if normalized else _DATA)
         if normalized and walk.met.curved and raised > _CURVED:

@@ -41,10 +41,10 @@ Shares = list[tuple[LayerRow, list[float]]]
 
 def _added(walk: Walk) -> Shares:
     """The rows that add to lambda, and the share of each in every direction."""
-    found = [(row, row.share.detach().tolist()) for row in walk.rows if row.share is not None]
-    if not found:
+    adding = [(row, row.share.detach().tolist()) for row in walk.rows if row.share is not None]
+    if not adding:
         raise ValueError("None of the trained parameters is on the way from input to output; lambda is by those.")
-    return found
+    return adding
 
 
 def _factor(walk: Walk, rows: Shares, mode: int, outputs: int) -> float:
@@ -86,8 +86,8 @@ def _of_classes(walk: Walk, x: Field, out: Field, outputs: int, images: Tensor |
         # One sample has one direction.
         return replace(_read(walk, outputs, m=m), data=-math.inf, data_infinite=-math.inf)
     # In the m - 1 directions orthogonal to 1 the mean eigenvalue is the second seed's; the edge lies above it.
-    inputs, widths, given = _overlaps(walk, x, arrived, images)
-    return _read(walk, outputs, m=m, inputs=inputs, widths=widths, given=given)
+    inputs, widths, own_spread = _overlaps(walk, x, arrived, images)
+    return _read(walk, outputs, m=m, inputs=inputs, widths=widths, own_spread=own_spread)
 
 
 Parts = list[tuple[Tensor, float]]
@@ -128,7 +128,7 @@ def _read(
     m: int,
     inputs: Parts | None = None,
     widths: Parts | None = None,
-    given: float = 0.0,
+    own_spread: float = 0.0,
 ) -> ModeEigenvalues:
     rows = _added(walk)
     # The mean mode, the data modes, and a sample that has a data mode for itself.
@@ -159,7 +159,7 @@ def _read(
     bulk, own = Bulk(wide, m, walk.tape.draws, counted * m), m * corrected[1]
 
     def ends(mean: float, data: float, bulk: Bulk, variance: float) -> tuple[float, float]:
-        above = data + given + (bulk.edge(variance) - bulk.total) / m
+        above = data + own_spread + (bulk.edge(variance) - bulk.total) / m
         return mean + bulk.pushed(m * (mean - data), variance) / m, above
 
     first = ends(infinite[0], infinite[1], Bulk(narrow, m), 0.0)
@@ -181,12 +181,12 @@ def _few(rows: Shares, m: int, outputs: float) -> Parts:
 
     C m rows of n entries are, in what `Bulk` makes of them, m rows of n / C entries that are C times as large.
     """
-    found = []
+    parts = []
     for row, share in rows:
         for n, part in row.columns:
             size = torch.tensor([max(share[1], 0.0) * part * m * outputs / n], dtype=torch.float64)
-            found.append((size, n / outputs))
-    return found
+            parts.append((size, n / outputs))
+    return parts
 
 
 def _raised(rows: Shares, outputs: int, mean: float) -> float:

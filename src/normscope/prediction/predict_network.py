@@ -3,8 +3,8 @@ r"""`predict`: lambda_max and eta* from the network's graph, without data, train
     lambda_max = loss factor x max(mean mode, data modes)         eta* = factor / lambda_max
 
 Kernels (second moments) of all tensors go forward through the graph, kernels of the gradient come back, and every
-trained tensor adds its part to lambda_max. `theory/` has the maps, docs/theory.md derives them. Two calls give the same
-bits.
+trained tensor adds its part to lambda_max. `theory/` has the maps, docs/evidence/theory.md derives them. Two calls
+give the same bits.
 """
 
 import gc
@@ -134,20 +134,20 @@ def predict(
         out = reshape(walk, out, (1,)) if not out.shape else out
         _check_output(walk, out)
         scale = _loss_factor(walk, loss, out, x.sites.batch)
-        found = as_printed(walk, x) if theory == "paper" else mode_eigenvalues(walk, x, out, images)
+        eigenvalues = as_printed(walk, x) if theory == "paper" else mode_eigenvalues(walk, x, out, images)
     walk.tape.forget()
-    _check_finite(found)
-    common(walk, found, out.shape[0], given=batch is not None, pairs=out.sites.each_sample)
+    _check_finite(eigenvalues)
+    common(walk, eigenvalues, out.shape[0], given=batch is not None, pairs=out.sites.each_sample)
     if images is not None and not out.sites.each_sample:
         lengths(walk, x.parts[0].length)
     if theory == "corrected":
         explosion(walk)
-        widen_range(walk, found)
+        widen_range(walk, eigenvalues)
     if theory == "paper":
         walk.remarks.note("The formulas as printed name no learning rate to start training with.")
     if loss == "cross_entropy":
         _say_cross_entropy(walk, out, scale)
-    top = scale * max(found.mean, found.data)
+    top = scale * max(eigenvalues.mean, eigenvalues.data)
     if not top > 0:
         walk.remarks.warn(
             "Nothing that is trained moves the output, as weights or gammas of zero in between have it: lambda_max is "
@@ -157,11 +157,11 @@ def predict(
     return Prediction(
         lambda_max=top,
         eta_star=limit.factor / top if top > 0 else math.inf,
-        mode="mean" if found.mean >= found.data else "data",
-        lambda_infinite=scale * max(found.mean_infinite, found.data_infinite),
+        mode="mean" if eigenvalues.mean >= eigenvalues.data else "data",
+        lambda_infinite=scale * max(eigenvalues.mean_infinite, eigenvalues.data_infinite),
         calibrated_range=walk.remarks.calibrated_range,
-        mean_mode=scale * found.mean,
-        data_mode=scale * found.data,
+        mean_mode=scale * eigenvalues.mean,
+        data_mode=scale * eigenvalues.data,
         rule=limit.rule,
         optimizer=plain_name + (" (Nesterov)" if nesterov else ""),
         loss=loss,
@@ -171,7 +171,7 @@ def predict(
         batch_size=x.sites.batch,
         outputs=out.shape[0],
         input_shape=shape,
-        layers=_layers(walk, found, scale),
+        layers=_layers(walk, eigenvalues, scale),
         warnings=tuple(walk.remarks.warnings),
         notes=walk.remarks.all_notes(),
         settings={"momentum": momentum, "nesterov": nesterov, "batch": "given" if batch is not None else "independent"},
@@ -191,8 +191,8 @@ def _shape(input_shape: Any) -> tuple[int, ...]:
     return shape
 
 
-def _check_finite(found: ModeEigenvalues) -> None:
-    numbers = (found.mean, found.mean_infinite, found.data, found.data_infinite)
+def _check_finite(eigenvalues: ModeEigenvalues) -> None:
+    numbers = (eigenvalues.mean, eigenvalues.mean_infinite, eigenvalues.data, eigenvalues.data_infinite)
     # Minus infinity stands for data modes that do not exist.
     if not all(math.isfinite(n) or n == -math.inf for n in numbers):
         raise ValueError(
@@ -233,9 +233,9 @@ def _loss_factor(walk: Walk, loss: str, out: Field, batch: int) -> float:
             'Cross-entropy needs at least two outputs; the model has one. For a regression take loss="half_mse" '
             '(--loss half_mse) or "mse".'
         )
-    found = curvatures(outputs, *_moments(out))
-    walk.loss_heights = found / found[0]
-    return float(found[0])
+    heights = curvatures(outputs, *_moments(out))
+    walk.loss_heights = heights / heights[0]
+    return float(heights[0])
 
 
 def _moments(out: Field) -> tuple[float, float]:
@@ -262,10 +262,10 @@ def _say_cross_entropy(walk: Walk, out: Field, factor: float) -> None:
         )
 
 
-def _layers(walk: Walk, found: ModeEigenvalues, scale: float) -> tuple[dict[str, float | str], ...]:
+def _layers(walk: Walk, eigenvalues: ModeEigenvalues, scale: float) -> tuple[dict[str, float | str], ...]:
     rows: list[dict[str, float | str]] = []
     for row in walk.rows:
-        mean, data = found.shares.get(row, (0.0, 0.0))
+        mean, data = eigenvalues.shares.get(row, (0.0, 0.0))
         rows.append(
             {"layer": row.layer, "type": row.layer_type, **row.numbers, "mean": scale * mean, "data": scale * data}
         )

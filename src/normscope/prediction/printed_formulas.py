@@ -25,21 +25,21 @@ def as_printed(walk: Walk, x: Field) -> ModeEigenvalues:
             f"after all but the last; this network has {', '.join(others) or 'another order of them'}. Use "
             'theory="corrected".'
         )
-    found = _printed(walk, layers, convolutions, x)
-    walk.remarks.notes += [*found.conventions, *found.notes]
+    solution = _printed(walk, layers, convolutions, x)
+    walk.remarks.notes += [*solution.conventions, *solution.notes]
     walk.remarks.note("Statistics of BatchNorm are constants in the printed theory, whatever stats= says.")
     shares = {}
     for i, row in enumerate(layers):
         row.numbers.update(
-            q=found.q[i],
-            q_xy=found.q_xy[i],
-            qh=found.q_hat[i],
-            qh_xy=found.q_hat_xy[i],
-            qt=found.q_tilde[i],
-            qt_xy=found.q_tilde_xy[i],
+            q=solution.q[i],
+            q_xy=solution.q_xy[i],
+            qh=solution.q_hat[i],
+            qh_xy=solution.q_hat_xy[i],
+            qt=solution.q_tilde[i],
+            qt_xy=solution.q_tilde_xy[i],
         )
-        shares[row] = (found.f[i], math.nan)
-    return ModeEigenvalues(found.lambda_max, -math.inf, found.lambda_max, -math.inf, shares)
+        shares[row] = (solution.f[i], math.nan)
+    return ModeEigenvalues(solution.lambda_max, -math.inf, solution.lambda_max, -math.inf, shares)
 
 
 def _printed(walk: Walk, layers: list[LayerRow], convolutions: int, x: Field) -> Any:
@@ -68,8 +68,8 @@ def _printed(walk: Walk, layers: list[LayerRow], convolutions: int, x: Field) ->
 def _gammas(walk: Walk, layers: list[LayerRow]) -> list[float | None]:
     """gamma of the BatchNorm between each layer and the next; None where there is no BatchNorm."""
     places = [next(i for i, row in enumerate(walk.rows) if row is layer) for layer in layers]
-    found: list[float | None] = []
+    gammas: list[float | None] = []
     for here, there in itertools.pairwise(places):
         between = [row.numbers["gamma2"] for row in walk.rows[here + 1 : there] if "gamma2" in row.numbers]
-        found.append(math.sqrt(between[0]) if between else None)
-    return found
+        gammas.append(math.sqrt(between[0]) if between else None)
+    return gammas

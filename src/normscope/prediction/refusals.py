@@ -21,8 +21,8 @@ class UnknownOperation(ValueError):
 def check_model(model: nn.Module) -> None:
     """Refuse a model with parts that a graph of its operations does not show: hooks, parametrizations."""
     for name, module in model.named_modules():
-        kind = type(module)
-        said = f"{name!r} ({kind.__name__})" if name else f"The model ({kind.__name__})"
+        module_type = type(module)
+        said = f"{name!r} ({module_type.__name__})" if name else f"The model ({module_type.__name__})"
         if parametrize.is_parametrized(module):
             raise UnknownOperation(
                 f"{said} computes its weights from other parameters (a parametrization, such as weight_norm), which "
@@ -35,8 +35,8 @@ def check_model(model: nn.Module) -> None:
                 "weight_norm and spectral_norm are hooks too). Remove them while predicting, or measure this network "
                 "instead (ns.measure)."
             )
-        if kind.__module__.startswith(("torch.ao.", "torchao.", "bitsandbytes.")):
-            raise UnknownOperation(_quantized(said, kind))
+        if module_type.__module__.startswith(("torch.ao.", "torchao.", "bitsandbytes.")):
+            raise UnknownOperation(_quantized(said, module_type))
     _check_inputs(model)
     for name, tensor in model.named_parameters():
         if tensor.device.type == "meta":
@@ -70,23 +70,24 @@ def check_wrapper(model: nn.Module) -> None:
             )
 
 
-def _quantized(said: str, kind: type) -> str:
+def _quantized(said: str, layer: type) -> str:
     return (
-        f"{said} is of {kind.__module__}.{kind.__name__}: its values are quantized, sharded or otherwise not those of "
-        "a plain parameter. Predict the network before it is converted, or measure this network instead (ns.measure)."
+        f"{said} is of {layer.__module__}.{layer.__name__}: its values are quantized, sharded or otherwise not those "
+        "of a plain parameter. Predict the network before it is converted, or measure this network instead "
+        "(ns.measure)."
     )
 
 
 def _check_inputs(model: nn.Module) -> None:
     try:
-        given = list(inspect.signature(type(model).forward).parameters.values())[1:]
+        accepted = list(inspect.signature(type(model).forward).parameters.values())[1:]
     except (TypeError, ValueError):
         return
-    named = [p for p in given if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    named = [p for p in accepted if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     needed = [p.name for p in named if p.default is p.empty]
     if len(needed) > 1:
         raise UnknownOperation(more_inputs(*needed[1:]))
-    if not given:
+    if not accepted:
         raise UnknownOperation(f"The forward of {type(model).__name__} takes no input; predict needs one. {WAY_OUT}")
 
 
@@ -98,10 +99,10 @@ def more_inputs(*names: str) -> str:
     )
 
 
-def integer_input(path: str, kind: str) -> str:
+def integer_input(path: str, layer: str) -> str:
     """The message for a model whose input is an integer index."""
     return (
-        f"predict needs one float input; this model's first input is an integer index ({path}, {kind}). Measure it "
+        f"predict needs one float input; this model's first input is an integer index ({path}, {layer}). Measure it "
         "on one batch instead: ns.measure(model, loss_fn, batch)."
     )
 
@@ -126,8 +127,8 @@ def misfit(x: Field, takes: int, what: str) -> ValueError:
     shape = (takes,) if x.flat else (takes, *x.shape[1:])
     last = not x.flat and x.shape[-1] == takes
     shape = (takes, *x.shape[:-1]) if last else shape
-    given = f"input_shape={shape} (--input {','.join(map(str, shape))})"
-    return ValueError(f"{said}Pass {given}, the shape of one sample{' with its channels first' * last}")
+    arguments = f"input_shape={shape} (--input {','.join(map(str, shape))})"
+    return ValueError(f"{said}Pass {arguments}, the shape of one sample{' with its channels first' * last}")
 
 
 def check_gradients_on(name: str, where: str = "") -> None:

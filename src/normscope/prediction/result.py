@@ -29,8 +29,9 @@ class Prediction(Reportable):
     lambda_max: largest eigenvalue with the correction for finite width. lambda_infinite: without that correction.
     eta_star: the learning rate at which the local quadratic turns unstable, for `optimizer` and `loss`.
     calibrated_range: between which multiples of lambda_max similar networks were measured, on average over
-        seeds. A warning says why where it is wider than usual. Single networks lie further apart (docs/theory.md).
-        Where it spans more than a factor of 3, `refusal` says so and no learning rate is named.
+        seeds. A warning says why where it is wider than usual. Single networks lie further apart
+        (docs/evidence/theory.md). Where it spans more than a factor of 3, `refusal` says so and no
+        learning rate is named.
     mode: the mode of lambda_max: "mean" where the eigenvector is constant over samples, "data" where it is not.
     mean_mode, data_mode: the largest eigenvalue of either mode.
     layers: one row for each layer. sigma_w2, sigma_b2, gamma2: variances in the model. qh, qh_xy: second moments of the
@@ -75,15 +76,15 @@ class Prediction(Reportable):
         Where `lr` lies inside the uncertainty of eta*, the verdict's `good` is None.
         """
         source = f"mean-field theory at initialization, {self.theory}, statistics {self.stats!r}"
-        found = stability_verdict(
+        answer = stability_verdict(
             lr, self.eta_star, loss_kind=self.loss_kind, rule=self.rule, source=source, residual=0.0, converged=True
         )
         low, high = (self.eta_star / times for times in reversed(self.calibrated_range))
         advice = first_guess_sentence(self.first_guess)
         if self.theory != "corrected" or not low <= lr <= high:
-            return replace(found, text=found.text + advice)
+            return replace(answer, text=answer.text + advice)
         doubt = f"Networks like this one were measured to have theirs between {low:.3g} and {high:.3g}, so that theory "
-        return replace(found, good=None, text=f"{found.text} {doubt}does not tell: measure to be sure.{advice}")
+        return replace(answer, good=None, text=f"{answer.text} {doubt}does not tell: measure to be sure.{advice}")
 
     @property
     def refusal(self) -> str:

@@ -63,8 +63,8 @@ class Tape:
         """Send the cotangents of one output unit through all operations to x; None where none arrives there."""
         self.outputs = out.shape[0]
         self.draws = Handed()
-        one = torch.ones_like(out.parts[0].tangent)
-        two = torch.stack([one, 0 * one])
+        ones = torch.ones_like(out.parts[0].tangent)
+        two = torch.stack([ones, 0 * ones])
         origin = None if out.sites.each_sample else Origin(own=1.0)
         first = Cotangent((seeds,), (torch.zeros_like(seeds),), (two,), Spread(), origin=origin)
         waiting = {out: first}

@@ -32,7 +32,7 @@ _UNEQUAL = 0.4
 _LONGER = 1.9
 
 
-def common(walk: Walk, found: ModeEigenvalues, outputs: int, *, given: bool, pairs: bool) -> None:
+def common(walk: Walk, eigenvalues: ModeEigenvalues, outputs: int, *, given: bool, pairs: bool) -> None:
     """Add the warnings and notes that any prediction may have.
 
     given: whether a batch was given. pairs: whether the overlap of every pair of samples is known.
@@ -46,10 +46,10 @@ def common(walk: Walk, found: ModeEigenvalues, outputs: int, *, given: bool, pai
             NARROW_SEEN,
         )
     _deep(walk)
-    _raised(walk, found, outputs, hidden)
-    _large_batch(walk, found, hidden)
-    _batch_norm(walk, found, means=given and not pairs, pairs=pairs)
-    _after_sums(walk, found)
+    _raised(walk, eigenvalues, outputs, hidden)
+    _large_batch(walk, eigenvalues, hidden)
+    _batch_norm(walk, eigenvalues, means=given and not pairs, pairs=pairs)
+    _after_sums(walk, eigenvalues)
     if walk.met.length_growth > _LONGER:
         walk.remarks.warn(
             f"BatchNorm with these betas makes differences in length between samples {walk.met.length_growth:.2g} "
@@ -87,27 +87,27 @@ def lengths(walk: Walk, variance: float) -> None:
         )
 
 
-def _raised(walk: Walk, found: ModeEigenvalues, outputs: int, hidden: list[int]) -> None:
+def _raised(walk: Walk, modes: ModeEigenvalues, outputs: int, hidden: list[int]) -> None:
     seen = (0.9, _MANY_SEEN if hidden and outputs > _MANY * hidden[-1] else 1.9)
-    if found.data > _CLOSE * found.mean and found.data > _RAISED * found.data_infinite > 0:
+    if modes.data > _CLOSE * modes.mean and modes.data > _RAISED * modes.data_infinite > 0:
         walk.remarks.warn(
-            f"Data modes decide or nearly do, and finite width raises them by {found.data / found.data_infinite:.2g}; "
+            f"Data modes decide or nearly do, and finite width raises them by {modes.data / modes.data_infinite:.2g}; "
             "with so large a correction the answer was seen to be up to 13 % too low with 10 outputs, up to 46 % with "
             f"as many outputs as channels and up to 59 % with 3 to 16 times as many (here {outputs}). Measure to be "
             "sure.",
             seen,
         )
-    elif found.mean > _RAISED * found.mean_infinite > 0:
+    elif modes.mean > _RAISED * modes.mean_infinite > 0:
         walk.remarks.warn(
             f"{outputs} outputs are many beside these widths: finite width raises the answer by "
-            f"{found.mean / found.mean_infinite:.2g}, and with so large a correction it was seen to be up to 46 % too "
+            f"{modes.mean / modes.mean_infinite:.2g}, and with so large a correction it was seen to be up to 46 % too "
             "low with as many outputs as channels, and up to 59 % with 3 to 16 times as many. Measure to be sure.",
             seen,
         )
 
 
-def _large_batch(walk: Walk, found: ModeEigenvalues, hidden: list[int]) -> None:
-    if hidden and found.data > found.mean and walk.batch > _LARGE * min(hidden):
+def _large_batch(walk: Walk, eigenvalues: ModeEigenvalues, hidden: list[int]) -> None:
+    if hidden and eigenvalues.data > eigenvalues.mean and walk.batch > _LARGE * min(hidden):
         walk.remarks.warn(
             f"Data modes decide, and a batch of {walk.batch} is large beside {min(hidden)} channels: they were seen to "
             "be 3 to 19 % too low with batches of half the width, and 27 % with larger ones. Measure to be sure.",
@@ -115,8 +115,8 @@ def _large_batch(walk: Walk, found: ModeEigenvalues, hidden: list[int]) -> None:
         )
 
 
-def _batch_norm(walk: Walk, found: ModeEigenvalues, *, means: bool, pairs: bool) -> None:
-    if found.data <= found.mean or not any(row.layer_type == "BatchNorm" for row in walk.rows):
+def _batch_norm(walk: Walk, eigenvalues: ModeEigenvalues, *, means: bool, pairs: bool) -> None:
+    if eigenvalues.data <= eigenvalues.mean or not any(row.layer_type == "BatchNorm" for row in walk.rows):
         return
     if walk.batch < _SMALL:
         walk.remarks.warn(
@@ -139,10 +139,10 @@ def _batch_norm(walk: Walk, found: ModeEigenvalues, *, means: bool, pairs: bool)
         )
 
 
-def _after_sums(walk: Walk, found: ModeEigenvalues) -> None:
+def _after_sums(walk: Walk, eigenvalues: ModeEigenvalues) -> None:
     if walk.met.after_sum:
         walk.remarks.widen(SUMS_SEEN)
-    if walk.met.after_sum and found.data > _CLOSE * found.mean:
+    if walk.met.after_sum and eigenvalues.data > _CLOSE * eigenvalues.mean:
         walk.remarks.warn(
             "Data modes decide or nearly do, and an activation comes after residual sums: lambda was seen to be 7 % "
             "too low to 4 % too high (ResNet-18 of widths 32 to 96, 16x16, gamma of 0.1, 1 and 5), and 28 % too high "

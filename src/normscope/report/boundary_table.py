@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from normscope.sweeping import Distance, PhaseDiagram
 
 
-def words(one: Distance) -> str:
+def words(edge: Distance) -> str:
     """One sentence on how far eta* by theory, or by measurement, lies from the boundary."""
-    if not one.n:
-        return f"{one.name}: the boundary lies outside the grid."
+    if not edge.n:
+        return f"{edge.name}: the boundary lies outside the grid."
     return (
-        f"{one.name}: training survives to {one.median:+.2f} decades from eta* (median over {one.n} values), "
-        f"at worst {one.worst:+.2f}."
+        f"{edge.name}: training survives to {edge.median:+.2f} decades from eta* (median over {edge.n} values), "
+        f"at worst {edge.worst:+.2f}."
     )
 
 

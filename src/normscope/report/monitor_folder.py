@@ -10,8 +10,8 @@ from normscope.monitor.record import Record, frame_of, latest_verdicts
 from normscope.report.chart import Chart
 from normscope.report.drawing import draw
 from normscope.report.sections.layers import activation_chart, shift_chart
-from normscope.report.sections.monitor import monitor_course
-from normscope.report.sections.training import landscape_chart
+from normscope.report.sections.monitor_records import monitor_course
+from normscope.report.sections.monitor_runs import landscape_chart
 from normscope.saving import save_figure, save_text
 
 

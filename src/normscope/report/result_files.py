@@ -16,7 +16,7 @@ from normscope.decoding import check_file, decode, parsed
 from normscope.messages import brief, quoted
 from normscope.report import result_schemas as schemas
 from normscope.report.document import Section
-from normscope.report.sections.training import Course, training_section
+from normscope.report.sections.monitor_runs import Course, monitor_section
 
 Lines = dict[str, dict[float, float]]
 # The journal's name in `sweeping.running`, which is not imported where no sweep is read.
@@ -30,7 +30,7 @@ _KINDS: dict[str, tuple[Any, str, str]] = {
     "spectrum": (schemas.Spectrum, "stability", "spectrum_section"),
     "mean_mode": (schemas.MeanMode, "stability", "mean_mode_section"),
     "bounds": (Any, "bounds", "bounds_section"),
-    "training": (schemas.Training, "losses", "losses_section"),
+    "training": (schemas.Training, "training", "training_section"),
     "tuning": (schemas.Tuning, "tuning", "tuning_section"),
     "comparison": (schemas.Comparison, "solve", "solve_section"),
 }
@@ -69,7 +69,7 @@ def sections_of(paths: Sequence[Path], *, live: bool = False) -> list[Section]:
         title = courses[0].label if len(courses) == 1 else f"{len(courses)} training runs"
         # Some columns are read only here, by the charts of all runs together.
         with _readable(Path(", ".join(map(str, files)))):
-            sections.insert(0, training_section(title, courses))
+            sections.insert(0, monitor_section(title, courses))
     return sections + claims
 
 
@@ -85,10 +85,10 @@ def files_of(path: Path, *, live: bool = False) -> list[Path]:
     # The stored diagram of a sweep holds the lines of eta*, which the journal does not hold.
     stored = [] if live and (path / JOURNAL).exists() else sorted(path.glob("phase-*.json"))
     names = [name for name in _IN_FOLDERS if not (stored and name == JOURNAL)]
-    held = [path / name for name in names if (path / name).is_file()] + stored
-    if not held:
+    files = [path / name for name in names if (path / name).is_file()] + stored
+    if not files:
         raise ValueError(f"{path} holds nothing to report: looked for {', '.join(_IN_FOLDERS)} and phase-*.json.")
-    return held
+    return files
 
 
 def _reproduced(path: Path) -> list[Path]:
@@ -105,10 +105,10 @@ def _claims(folder: Path) -> Section:
     from normscope.papers import Store, all_entries, judge
     from normscope.report.sections.claims import claims_section
 
-    store, held = Store(folder), {path.stem for path in _reproduced(folder)}
-    chosen = [entry for entry in all_entries().values() if held & {experiment.name for experiment in entry.needs}]
+    store, stored = Store(folder), {path.stem for path in _reproduced(folder)}
+    chosen = [entry for entry in all_entries().values() if stored & {experiment.name for experiment in entry.needs}]
     with _readable(folder):
-        judged = [one for entry in chosen for one in judge(entry, store)]
+        judged = [claim for entry in chosen for claim in judge(entry, store)]
         return claims_section(f"Claims, {folder.resolve().name}", judged, store)
 
 
@@ -149,21 +149,21 @@ def _told_apart(courses: Sequence[Course]) -> list[Course]:
 def _read(file: Path, label: str, live: bool) -> list[Course | Section]:
     check_file(file, math.inf)
     with file.open("rb") as opened:
-        start = opened.read(4096)
-    if not start.strip():
+        first_bytes = opened.read(4096)
+    if not first_bytes.strip():
         if live and file.suffix == ".jsonl":
             return [Course(label, {"step": []})]
         raise ValueError(f"{file} is empty. Report it once something has been written.")
-    if start.startswith(_SQLITE):
+    if first_bytes.startswith(_SQLITE):
         return list(_journal(file, label, live))
-    if file.suffix == ".jsonl" or start.lstrip().startswith((b'{"kind": "run"', b'{"kind":"run"')):
+    if file.suffix == ".jsonl" or first_bytes.lstrip().startswith((b'{"kind": "run"', b'{"kind":"run"')):
         return [_monitor(file, label, live)]
     return _stored(file, label)
 
 
 def _monitor(file: Path, label: str, live: bool) -> Course:
     from normscope.monitor.sinks.jsonl import MOST_HEAD, stored_run
-    from normscope.report.sections.monitor import monitor_course
+    from normscope.report.sections.monitor_records import monitor_course
 
     with file.open("rb") as opened:
         head = opened.readline(MOST_HEAD)
@@ -213,7 +213,7 @@ def _lines_beside(journal: Path, plan: str) -> tuple[Lines, str, list[str]]:
 
 def _stored(file: Path, label: str) -> list[Course | Section]:
     try:
-        held = parsed(file.read_bytes())
+        value = parsed(file.read_bytes())
     except UnicodeDecodeError:
         raise ValueError(f"{file} is a foreign file, neither text nor a journal. A report reads {_KNOWN}.") from None
     except json.JSONDecodeError as error:
@@ -226,50 +226,50 @@ def _stored(file: Path, label: str) -> list[Course | Section]:
     except ValueError as error:
         raise ValueError(f"{file} is a foreign file: {error}. A report reads {_KNOWN}.") from None
     with _readable(file):
-        parts = _known(file, label, held)
+        parts = _known(file, label, value)
     if not parts:
         raise ValueError(f"{file} is a foreign file: JSON that normscope did not write. A report reads {_KNOWN}.")
     return parts
 
 
-def _before_schemas(held: Any) -> bool:
+def _before_schemas(stored: Any) -> bool:
     """Whether these are values as an early version wrote them: bare lists of runs, solve or bounds without a kind."""
-    if isinstance(held, list):
-        first = held[0].keys() if held and isinstance(held[0], dict) else set()
+    if isinstance(stored, list):
+        first = stored[0].keys() if stored and isinstance(stored[0], dict) else set()
         return {"task", "training"} <= first or {"looks", "windows"} <= first
     return (
-        isinstance(held, dict)
-        and "kind" not in held
-        and ({"methods", "promise"} <= held.keys() or {"schema", "layers"} <= held.keys())
+        isinstance(stored, dict)
+        and "kind" not in stored
+        and ({"methods", "promise"} <= stored.keys() or {"schema", "layers"} <= stored.keys())
     )
 
 
-def _known(file: Path, label: str, held: Any) -> list[Course | Section]:
-    if _before_schemas(held):
+def _known(file: Path, label: str, content: Any) -> list[Course | Section]:
+    if _before_schemas(content):
         raise ValueError(
             f"{file} was written by an earlier normscope, without kind and schema. Write it again with this version."
         )
-    if not isinstance(held, dict):
+    if not isinstance(content, dict):
         return []
-    if held.get("kind") in ("demo", "landscapes"):
-        _check_schema(file, held, _NEWEST.get(held["kind"], 1))
-        if held["kind"] == "landscapes":
+    if content.get("kind") in ("demo", "landscapes"):
+        _check_schema(file, content, _NEWEST.get(content["kind"], 1))
+        if content["kind"] == "landscapes":
             from normscope.report.sections.landscape import landscape_courses
 
-            runs = [_renamed(run) for run in decode(list[dict[str, Any]], held.get("runs"), "runs")]
+            runs = [_renamed(run) for run in decode(list[dict[str, Any]], content.get("runs"), "runs")]
             return list(landscape_courses(decode(schemas.Landscapes, {"runs": runs})["runs"]))
         from normscope.report.sections.demo import Demo, demo_section
 
-        return [demo_section("What BatchNorm changed", decode(Demo, held)["runs"])]
-    kind = held.get("kind")
-    if isinstance(kind, str) and kind in _KINDS:
-        _check_schema(file, held, _NEWEST.get(kind, 1))
-        held = _renamed(held)
-        title = _TITLES.get(kind, kind.capitalize())
-        wanted, module, name = _KINDS[kind]
+        return [demo_section("What BatchNorm changed", decode(Demo, content)["runs"])]
+    result_kind = content.get("kind")
+    if isinstance(result_kind, str) and result_kind in _KINDS:
+        _check_schema(file, content, _NEWEST.get(result_kind, 1))
+        content = _renamed(content)
+        title = _TITLES.get(result_kind, result_kind.capitalize())
+        wanted, module, name = _KINDS[result_kind]
         section = getattr(import_module(f"normscope.report.sections.{module}"), name)
-        return [section(title if label == kind else f"{title}, {label}", decode(wanted, held))]
-    if {"plan", "cells"} <= held.keys():
+        return [section(title if label == result_kind else f"{title}, {label}", decode(wanted, content))]
+    if {"plan", "cells"} <= content.keys():
         from normscope.report.sections.phase import phase_section
         from normscope.sweeping.diagram import PhaseDiagram, stored_command, stored_lines
 
@@ -278,11 +278,11 @@ def _known(file: Path, label: str, held: Any) -> list[Course | Section]:
     return []
 
 
-def _renamed(held: Mapping[str, Any]) -> dict[str, Any]:
-    return {_RENAMED.get(name, name): value for name, value in held.items()}
+def _renamed(stored: Mapping[str, Any]) -> dict[str, Any]:
+    return {_RENAMED.get(name, name): value for name, value in stored.items()}
 
 
-def _check_schema(file: Path, held: Mapping[str, Any], newest: int = 1) -> None:
-    if held.get("schema") not in range(1, newest + 1):
+def _check_schema(file: Path, stored: Mapping[str, Any], newest: int = 1) -> None:
+    if stored.get("schema") not in range(1, newest + 1):
         read = "1" if newest == 1 else f"1 to {newest}"
-        raise ValueError(f"{file} has schema {quoted(held.get('schema'))}; this version of normscope reads {read}.")
+        raise ValueError(f"{file} has schema {quoted(stored.get('schema'))}; this version of normscope reads {read}.")

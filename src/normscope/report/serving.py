@@ -52,9 +52,9 @@ class Live:
         """A hash of the sizes and times of the files and of their write-ahead logs; it changes with every row."""
         stats = []
         for file in (file for path in self._paths for file in files_of(path, live=True)):
-            for one in (file, file.with_name(f"{file.name}-wal")):
-                if one.exists():
-                    stats.append((str(one), one.stat().st_size, one.stat().st_mtime_ns))
+            for file_or_log in (file, file.with_name(f"{file.name}-wal")):
+                if file_or_log.exists():
+                    stats.append((str(file_or_log), file_or_log.stat().st_size, file_or_log.stat().st_mtime_ns))
         return hashlib.sha256(repr(stats).encode()).hexdigest()[:16]
 
 
@@ -82,10 +82,10 @@ def server(live: Live, port: int) -> ThreadingHTTPServer:
                 return self._answer(404, "text/plain", "Nothing is here.")
             return self._answer(200, *made())
 
-        def _answer(self, status: int, kind: str, text: str) -> None:
+        def _answer(self, status: int, content_type: str, text: str) -> None:
             content = text.encode(errors="backslashreplace")
             self.send_response(status)
-            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Type", f"{content_type}; charset=utf-8")
             self.send_header("Content-Length", str(len(content)))
             self.send_header("Cache-Control", "no-store")
             self.end_headers()

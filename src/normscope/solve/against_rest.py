@@ -95,9 +95,9 @@ class AgainstRest(ClassifierMixin, BaseEstimator, ABC):
         rng = np.random.default_rng(seed)
         rows = []
         for k, label in enumerate(positives):
-            start = design.direction(old[1][k], old[2][k]) if old is not None and warm else None
+            start_coef = design.direction(old[1][k], old[2][k]) if old is not None and warm else None
             # z = -y x: rows of the positive class have sign -1.
-            rows.append(self._fit_row(design.signed(np.where(y == label, -1.0, 1.0)), spectrum, start, rng))
+            rows.append(self._fit_row(design.signed(np.where(y == label, -1.0, 1.0)), spectrum, start_coef, rng))
         self.coef_ = np.stack([row.coef for row in rows])
         self.intercept_ = np.stack([row.intercept for row in rows])
         self.history_ = [row.history | {"direction": row.direction, "offset": row.offset} for row in rows]

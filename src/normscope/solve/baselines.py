@@ -107,8 +107,8 @@ def limited_memory(problem: Problem, *, max_iter: int, tol: float, step: float =
     if step != 1.0:
         raise ValueError(f"L-BFGS chooses its own steps; step must be 1, got {step!r}.")
     log = _Log(problem, tol)
-    start = np.zeros(len(problem.u))
-    log.add(*problem.value_and_gradient(start))
+    origin = np.zeros(len(problem.u))
+    log.add(*problem.value_and_gradient(origin))
     last: list[tuple[Array, float, Array]] = []
     count = 0
 
@@ -126,7 +126,7 @@ def limited_memory(problem: Problem, *, max_iter: int, tol: float, step: float =
             raise StopIteration
 
     options = {"maxiter": max_iter, "ftol": 0.0, "gtol": 0.0, "maxfun": 20 * max_iter}
-    result = minimize(counted, start, jac=True, method="L-BFGS-B", callback=each, options=options)
+    result = minimize(counted, origin, jac=True, method="L-BFGS-B", callback=each, options=options)
     return log.solution(result.x, log.rows[-1][1] <= log.limit, evaluations=np.array(count))
 
 

@@ -20,10 +20,10 @@ Array = NDArray[np.floating]
 def check_settings(estimator: Any) -> int:
     """Check alpha, tol and max_iter; return a seed drawn from random_state."""
     rules: tuple[tuple[str, Any, int], ...] = (("alpha", Real, 0), ("tol", Real, 0), ("max_iter", Integral, 1))
-    for name, kind, least in rules:
+    for name, number_type, least in rules:
         value: Any = getattr(estimator, name)
-        if not isinstance(value, kind) or isinstance(value, bool) or not least <= value < np.inf:
-            what = "an integer" if kind is Integral else "a finite number"
+        if not isinstance(value, number_type) or isinstance(value, bool) or not least <= value < np.inf:
+            what = "an integer" if number_type is Integral else "a finite number"
             raise ValueError(f"{name} must be {what}, at least {least}; got {value!r}.")
     return int(check_random_state(estimator.random_state).randint(2**31 - 1))
 

@@ -84,9 +84,9 @@ class Halfspace:
         return Means(each, *totals.tolist())
 
     def value_and_gradient(self, coef: Array) -> tuple[float, Array]:
-        found = self.means(self.design.forward(coef), 1.0)
+        expected = self.means(self.design.forward(coef), 1.0)
         shrunk = self.alpha * self.design.penalized * coef
-        return found.value + 0.5 * float(shrunk @ coef), self.design.backward(found.each_first)[0] + shrunk
+        return expected.value + 0.5 * float(shrunk @ coef), self.design.backward(expected.each_first)[0] + shrunk
 
     def c1(self, ray: "DataRay", gamma: float, means: Means) -> float:
         """The coefficient of u under the Gaussian model."""

@@ -68,8 +68,8 @@ def convergence_bound(
         1.0
     """
     check_choice("theorem", theorem, TERMS)
-    given = {"gap": gap, "phi": phi, "gamma": gamma, "zeta": zeta, "width": width}
-    terms = {name: value for name, value in given.items() if value is not None}
+    numbers = {"gap": gap, "phi": phi, "gamma": gamma, "zeta": zeta, "width": width}
+    terms = {name: value for name, value in numbers.items() if value is not None}
     if set(terms) != set(TERMS[theorem]):
         raise ValueError(
             f"The bound of {theorem!r} is made of mu, lipschitz, {', '.join(TERMS[theorem])}; "

@@ -74,7 +74,7 @@ def optimizer_limit(
 ) -> Limit:
     """The limit of `optimizer` in its present state, for the parameters of the numbers `chosen` (all by default).
 
-    moments: second moments for an optimizer that has made no step (`curvature/second_moments.py`).
+    moments: second moments for an optimizer that has made no step (`curvature/first_pass.py`).
     """
     wanted = {id(parameters[i]) for i in (range(len(parameters)) if chosen is None else chosen)}
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"] if id(p) in wanted}

@@ -108,8 +108,8 @@ class Plan:
         if wrong:
             raise PlanError(wrong)
         # The same plan must have one form: 0 becomes 0.0, and grids are sorted.
-        for name, kind in (("learning_rates", float), ("values", float), ("seeds", int)):
-            object.__setattr__(self, name, tuple(sorted(kind(number) for number in getattr(self, name))))
+        for name, number_type in (("learning_rates", float), ("values", float), ("seeds", int)):
+            object.__setattr__(self, name, tuple(sorted(number_type(number) for number in getattr(self, name))))
         for name in ("momentum", "weight_decay", "explode", "bisect"):
             object.__setattr__(self, name, float(getattr(self, name)))
         for name in ("batch_size", "epochs", "threads", "stream_seed"):
@@ -121,25 +121,25 @@ class Plan:
     @classmethod
     def from_dict(cls, description: Mapping[str, Any]) -> "Plan":
         """The plan with these keys, as in a TOML file; grids may be tables (see `grid`). Unknown keys are mistakes."""
-        given, wrong = dict(description), list[str]()
+        keys, wrong = dict(description), list[str]()
         known = [f.name for f in fields(cls)]
-        for key in [key for key in given if key not in known]:
-            del given[key]
+        for key in [key for key in keys if key not in known]:
+            del keys[key]
             wrong += error_of(partial(check_choice, "a plan's key", key, known))
         # Stand-ins for missing keys, so that the other mistakes are found, too.
         for key, stand_in in (("model", "MLP"), ("data", "digits"), ("learning_rates", (1.0,))):
-            if key not in given:
+            if key not in keys:
                 wrong.append(f"{key} is missing: every plan names its model, data and learning_rates.")
-                given[key] = stand_in
+                keys[key] = stand_in
         for key in ("learning_rates", "values"):
-            if isinstance(given.get(key), Mapping):
+            if isinstance(keys.get(key), Mapping):
                 try:
-                    given[key] = grid(**given[key])
+                    keys[key] = grid(**keys[key])
                 except (TypeError, ValueError) as error:
                     wrong.append(f"{key}: {brief(str(error))}")
-                    given[key] = (1.0,)
+                    keys[key] = (1.0,)
         try:
-            plan = cls(**given)
+            plan = cls(**keys)
         except PlanError as error:
             raise PlanError([*wrong, *error.mistakes]) from None
         if wrong:
@@ -194,10 +194,10 @@ class Plan:
 
     def member_arguments(self, value: float, seed: int) -> dict[str, Any]:
         """The arguments of the factory for this value and seed."""
-        given = self.arguments | {"seed": seed}
+        keywords = self.arguments | {"seed": seed}
         if self.axis == "sigma_w":
-            return given | {"sigma_w2": value**2}
-        return given if self.axis in OPTIMIZER_AXES else given | {self.axis: value}
+            return keywords | {"sigma_w2": value**2}
+        return keywords if self.axis in OPTIMIZER_AXES else keywords | {self.axis: value}
 
     def optimizer(self, cell: Cell) -> tuple[float, float, float]:
         """The learning rate, momentum and weight decay of a cell."""
@@ -227,8 +227,8 @@ def grid(
         >>> grid(count=3, log10_from=-2, log10_to=0)
         (0.01, 0.1, 1.0)
     """
-    given = {"log10_from": log10_from, "log10_to": log10_to, **ends}
-    wrong = [f"{name}={quoted(x)}" for name, x in given.items() if x is not None and not is_number(x)]
+    ends_given = {"log10_from": log10_from, "log10_to": log10_to, **ends}
+    wrong = [f"{name}={quoted(x)}" for name, x in ends_given.items() if x is not None and not is_number(x)]
     if wrong or not is_number(count, integer=True):
         got = brief(", ".join([*wrong, f"count={quoted(count)}"]))
         raise ValueError(f"a grid's ends are numbers and its count an integer; got {got}.")

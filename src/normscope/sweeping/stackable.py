@@ -34,9 +34,9 @@ def _check_module(name: str, module: nn.Module, twin: nn.Module) -> None:
     label = f"{name} ({type(module).__name__})"
     if type(module) is not type(twin):
         raise NotStackable(f"{name} is a {type(module).__name__} in one cell and a {type(twin).__name__} in another")
-    for kind in ("_parameters", "_buffers"):
-        for key, tensor in getattr(module, kind).items():
-            shapes = [None if t is None else tuple(t.shape) for t in (tensor, getattr(twin, kind).get(key))]
+    for attribute in ("_parameters", "_buffers"):
+        for key, tensor in getattr(module, attribute).items():
+            shapes = [None if t is None else tuple(t.shape) for t in (tensor, getattr(twin, attribute).get(key))]
             if shapes[0] != shapes[1]:
                 raise NotStackable(f"{label}: its {key} has shape {shapes[0]} in one cell and {shapes[1]} in another")
     # The noise draws from its buffer; the attribute `seed` only resets that buffer.

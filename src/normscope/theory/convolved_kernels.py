@@ -28,10 +28,10 @@ def convolve(window: Window, kernel: Tensor) -> Tensor:
     if window.whole:
         return kernel.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
     padded = _padded(window, kernel)
-    found = kernel.new_zeros((*kernel.shape[:-2], after.height, after.width, after.height, after.width))
+    convolved = kernel.new_zeros((*kernel.shape[:-2], after.height, after.width, after.height, after.width))
     for rows, columns in _taps(window):
-        found = found + padded[..., rows, columns, rows, columns]
-    return found.flatten(-4, -3).flatten(-2) / window.taps
+        convolved = convolved + padded[..., rows, columns, rows, columns]
+    return convolved.flatten(-4, -3).flatten(-2) / window.taps
 
 
 def convolve_back(window: Window, g: Tensor) -> Tensor:
@@ -46,16 +46,16 @@ def convolve_back(window: Window, g: Tensor) -> Tensor:
         # Sums over all pairs are kept: a torus of S sites holds S sum_offset G.
         scale = after.entry_sites / before.count
         weighted = (g * valid_share(window)).flatten(-2) * scale
-        found = g.new_zeros((*lead, before.count))
-        return found.index_add(-1, offsets(window).flatten(), weighted).unflatten(-1, (before.height, before.width))
+        sent = g.new_zeros((*lead, before.count))
+        return sent.index_add(-1, offsets(window).flatten(), weighted).unflatten(-1, (before.height, before.width))
     if window.whole:
         return torch.eye(before.count, dtype=g.dtype) * g / window.taps
     size = (before.height + 2 * window.padding[0], before.width + 2 * window.padding[1])
-    found = g.new_zeros((*lead, *size, *size))
+    sent = g.new_zeros((*lead, *size, *size))
     spread = g.unflatten(-1, (after.height, after.width)).unflatten(-3, (after.height, after.width)) / window.taps
     for rows, columns in _taps(window):
-        found[..., rows, columns, rows, columns] += spread
-    return _cropped(window, found)
+        sent[..., rows, columns, rows, columns] += spread
+    return _cropped(window, sent)
 
 
 def pool(window: Window, kernel: Tensor) -> Tensor:
@@ -67,8 +67,8 @@ def pool(window: Window, kernel: Tensor) -> Tensor:
         return kernel.mean(dim=(-2, -1), keepdim=True)
     if not before.has_borders:
         rows, columns = (pooling(window, axis) for axis in (0, 1))
-        found = rows @ kernel @ columns.T
-        return _swapped(found, (after.height,) * 2, (after.width,) * 2) if after.has_borders else found
+        pooled = rows @ kernel @ columns.T
+        return _swapped(pooled, (after.height,) * 2, (after.width,) * 2) if after.has_borders else pooled
     height, width = before.height, before.width
     lead = kernel.shape[:-2]
     once = _pooled(kernel.reshape(-1, 1, height, width), window).reshape(*lead, height * width, after.count)

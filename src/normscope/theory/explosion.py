@@ -21,8 +21,8 @@ trace of P D (I - 11^T/B) D P is the numerator, up to (B-1)/B, and the preactiva
     B = inf   rate = E d^2 / Var f,  relu: pi/(pi-1) = 1.467, which is the mean-field theory's ratio of q_tilde
 
 Holds when: wide layers (width >> B is not needed), independent weights, eps = 0, no skip connections.
-Differs from the source: the encyclopedia article lets the *norm* grow by 1.467; it is the squared norm (docs/errata.md,
-E-GE-1).
+Differs from the source: the encyclopedia article lets the *norm* grow by 1.467; it is the squared norm
+(docs/evidence/errata.md, E-GE-1).
 Source: the encyclopedia article "Batch normalization", section "Vanishing/exploding gradients"; Yang et al. 2019 (arXiv
 1902.08129), Theorems 5, 8 and 9.
 """
@@ -188,13 +188,13 @@ def _refined(activation: Activation, size: float, gamma: float, beta: float) -> 
     panels = max(1, 6 // places)
     rates: list[float] = []
     while len(rates) < 2 or 24 * places * panels <= _NODES:
-        found = _moments(activation, size, gamma, beta, panels)
-        if not found.spread > 1e-28 * found.square:
+        moments = _moments(activation, size, gamma, beta, panels)
+        if not moments.spread > 1e-28 * moments.square:
             raise ValueError(
                 f"phi(gamma x + beta) is constant over the batch for gamma = {gamma} and beta = {beta}: the next "
                 "BatchNorm has no variance to divide by. Take a gamma that is not 0, or a smaller beta."
             )
-        rates.append(_rate(found, size))
+        rates.append(_rate(moments, size))
         error = _SAFETY * max((abs(rates[-1] - earlier) for earlier in rates[-3:-1]), default=math.inf)
         if error <= 1e-12 * rates[-1]:
             break
@@ -206,7 +206,7 @@ def _refined(activation: Activation, size: float, gamma: float, beta: float) -> 
             f"{error:.1g}, and no phi has less than {least:.4g}. Name the points where phi jumps or turns fast as its "
             "kinks, or take a smaller gamma."
         )
-    return found, error
+    return moments, error
 
 
 def _moments(activation: Activation, size: float, gamma: float, beta: float, panels: int) -> _Moments:

@@ -259,11 +259,11 @@ def _horner(c: Tensor, sets: list[Tensor], ends: Callable[[Tensor], tuple[Tensor
     padded = [torch.cat([rows, rows.new_zeros(*rows.shape[:-1], terms - rows.shape[-1])], -1) for rows in sets]
     # Terms in front, then the sets; classes of pairs share the places.
     rows = torch.stack(padded).movedim(-1, 0).reshape(terms, len(sets), *(1,) * (c.ndim - 2), -1)
-    found = c.new_zeros(len(sets), *c.shape)
+    sums = c.new_zeros(len(sets), *c.shape)
     left, right = ends(rows)
     for a, b in zip(reversed(left.unbind(0)), reversed(right.unbind(0)), strict=True):
-        found.mul_(c).addcmul_(a, b)
-    return list(found.unbind(0))
+        sums.mul_(c).addcmul_(a, b)
+    return list(sums.unbind(0))
 
 
 RELU = Activation("relu", torch.relu, line=(0.0, 1.0))

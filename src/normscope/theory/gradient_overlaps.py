@@ -51,10 +51,10 @@ class Origin:
 
     def plus(self, other: "Origin", share: float) -> "Origin":
         """The origin of a sum, of which `share` is this one's."""
-        same, mixed = ({k: share * w for k, w in of.items()} for of in (self.same, self.mixed))
-        for of, more in ((same, other.same), (mixed, other.mixed)):
+        same, mixed = ({k: share * w for k, w in overlaps.items()} for overlaps in (self.same, self.mixed))
+        for overlaps, more in ((same, other.same), (mixed, other.mixed)):
             for k, w in more.items():
-                of[k] = of.get(k, 0.0) + (1 - share) * w
+                overlaps[k] = overlaps.get(k, 0.0) + (1 - share) * w
         return Origin(same, mixed, share * self.own + (1 - share) * other.own)
 
 
@@ -93,9 +93,9 @@ class Handed:
         """
         ratios = [1.0] * len(self._draws)
         for _ in range(_STEPS):
-            found, new = self._step(u, rows, ratios)
-            if found == math.inf or _close(ratios, new):
-                return found
+            rise, new = self._step(u, rows, ratios)
+            if rise == math.inf or _close(ratios, new):
+                return rise
             ratios = new
         return math.inf
 
@@ -106,8 +106,8 @@ class Handed:
         """
         u, ratios = 0.0, [1.0] * len(self._draws)
         for _ in range(_STEPS):
-            found, new = self._step(u, rows, ratios)
-            left = x - found - others(u)
+            rise, new = self._step(u, rows, ratios)
+            left = x - rise - others(u)
             if not left > 0:
                 return 0.0
             if _close([u, *ratios], [1 / left, *new]):
@@ -122,7 +122,7 @@ class Handed:
             noise.append(origin.own * u + sum(w * through[k] for k, w in origin.mixed.items()))
             signal.append(sum(w * through[k] for k, w in origin.same.items()))
             through.append(r * noise[-1] + r * r * signal[-1])
-        sizes, found, new = list(self._adds), 0.0, list(ratios)
+        sizes, rise, new = list(self._adds), 0.0, list(ratios)
         for j in range(len(self._draws) - 1, -1, -1):
             origin, n = self._draws[j]
             left = 1 - rows / n * sizes[j] * noise[j]
@@ -131,12 +131,12 @@ class Handed:
             new[j] = 1 / left
             kappa = sizes[j] * ratios[j]
             g = kappa * (1 + rows / n * kappa * signal[j])
-            found += g * origin.own
+            rise += g * origin.own
             for k, w in origin.same.items():
                 sizes[k] += kappa * w
             for k, w in origin.mixed.items():
                 sizes[k] += g * w
-        return found, new
+        return rise, new
 
 
 def _close(old: list[float], new: list[float]) -> bool:

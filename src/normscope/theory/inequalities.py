@@ -17,9 +17,9 @@ Holds when: s^2 is the biased variance (eps = 0). With s = sqrt(v + eps) the fac
 and Theorem 4.1 with <g,yh>^2/m (2 - |yh|^2/m) in the place of <g,yh>^2/m; then |yh|^2 < m, P is no projector, and
 Theorems 4.2 and 4.4 do not hold. gamma, beta and the other units are constants. "The gradient of the network without
 BatchNorm" on the right sides is g: that network's own only where z = y (Observation 4.3).
-Differs from the print: docs/errata.md, E-THM-1 to E-THM-5.
-Source: Santurkar et al. 2018, supplement, Appendix C, of which docs/sources.md lists two versions. Equations are from
-the second; the first has the same with other misprints.
+Differs from the print: docs/evidence/errata.md, E-THM-1 to E-THM-5.
+Source: Santurkar et al. 2018, supplement, Appendix C, of which docs/evidence/sources.md lists two versions. Equations
+are from the second; the first has the same with other misprints.
 """
 
 from collections.abc import Callable

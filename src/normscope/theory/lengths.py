@@ -38,9 +38,9 @@ def _coefficients(phi: Activation, q: float, mean: float) -> tuple[Tensor, float
     u = math.sqrt(q) * z
     values, slopes = phi.function(mean + u), derivative(phi.function, mean + u)
     square = float(values.square() @ weight)
-    found = [_relative(f.square(), weight, table) for f in (values, slopes)]
+    coefficients = [_relative(f.square(), weight, table) for f in (values, slopes)]
     slope = float((values * slopes * u) @ weight) / square if square > 0 else 0.0
-    return torch.tensor(found, dtype=torch.float64), slope
+    return torch.tensor(coefficients, dtype=torch.float64), slope
 
 
 def _relative(f: Tensor, weight: Tensor, table: Tensor) -> tuple[float, ...]:

@@ -89,11 +89,11 @@ class Marginal:
     def powers(self) -> Tensor:
         """Powers c^0, c^1, ... of the Gaussian values' correlation, for each correlation of z in the table."""
         wanted = torch.sin(_angles())
-        found = _powers_of_table() @ self._weights(self.at[None])[0]
+        moments = _powers_of_table() @ self._weights(self.at[None])[0]
         mean = float(self.at @ self.weight)
-        found = ((found - mean**2) / (self.square - mean**2)).cummax(0).values
-        upper = torch.searchsorted(found, wanted).clamp(1, _ANGLES - 1)
-        low, high = found[upper - 1], found[upper]
+        moments = ((moments - mean**2) / (self.square - mean**2)).cummax(0).values
+        upper = torch.searchsorted(moments, wanted).clamp(1, _ANGLES - 1)
+        low, high = moments[upper - 1], moments[upper]
         share = ((wanted - low) / (high - low).clamp_min(1e-12)).clamp(0, 1)
         c = wanted[upper - 1] + share * (wanted[upper] - wanted[upper - 1])
         return _powers(c)

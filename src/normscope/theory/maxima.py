@@ -66,9 +66,9 @@ def largest(function: Callable[[Tensor], Tensor], counts: Sequence[int], q: floa
     at = z + mean if mean else z
     values, slopes = function(at), derivative(function, at)
     moments = (values, values.square(), slopes, slopes.square(), slopes * z)
-    found = torch.stack([own @ (of @ densities) for of in moments], 1)
-    found[:, 4] = found[:, 4] / q if q > 0 else 0.0
-    return found
+    rows = torch.stack([own @ (values_at @ densities) for values_at in moments], 1)
+    rows[:, 4] = rows[:, 4] / q if q > 0 else 0.0
+    return rows
 
 
 def distribution(window: Window, q: float, mean: float, r: float) -> Marginal:
@@ -100,22 +100,22 @@ def of_windows(
     return Largest(*table.unbind(-1)), share
 
 
-def products(sites: Sites, found: Largest, covariance: Tensor, own: Tensor) -> Tensor:
+def products(sites: Sites, maxima: Largest, covariance: Tensor, own: Tensor) -> Tensor:
     """E[M_A M_B] from the mean covariances of windows; own: mean covariance of each window with itself."""
-    left = (found.square - found.mean**2 - found.slope**2 * own).clamp_min(0).sqrt()
+    left = (maxima.square - maxima.mean**2 - maxima.slope**2 * own).clamp_min(0).sqrt()
     share = covariance / sites.outer(own, own).sqrt().clamp_min(1e-300)
     return (
-        sites.outer(found.mean, found.mean)
-        + sites.outer(found.slope, found.slope) * covariance
+        sites.outer(maxima.mean, maxima.mean)
+        + sites.outer(maxima.slope, maxima.slope) * covariance
         + sites.outer(left, left) * share**2
     )
 
 
-def products_slope(sites: Sites, found: Largest, covariance: Tensor, own: Tensor) -> Tensor:
+def products_slope(sites: Sites, maxima: Largest, covariance: Tensor, own: Tensor) -> Tensor:
     """The derivative of `products` by the covariances."""
-    left = (found.square - found.mean**2 - found.slope**2 * own).clamp_min(0).sqrt()
+    left = (maxima.square - maxima.mean**2 - maxima.slope**2 * own).clamp_min(0).sqrt()
     size = sites.outer(own, own).sqrt().clamp_min(1e-300)
-    return sites.outer(found.slope, found.slope) + sites.outer(left, left) * 2 * covariance / size**2
+    return sites.outer(maxima.slope, maxima.slope) + sites.outer(left, left) * 2 * covariance / size**2
 
 
 def agreement(sites: Sites, covariance: Tensor, own: Tensor) -> Tensor:

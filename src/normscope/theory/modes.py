@@ -115,11 +115,11 @@ def common_spread(parts: Sequence[tuple[float, float]]) -> float:
     if total <= 0:
         return 0.0
     ordered = sorted(parts, key=lambda part: part[1])
-    found, below, last = 0.0, 1.0, 0.0
+    shared, below, last = 0.0, 1.0, 0.0
     for c, spread in ordered:
-        found += below**2 * (spread - last)
+        shared += below**2 * (spread - last)
         below, last = below - c / total, spread
-    return found
+    return shared
 
 
 class Bulk:
@@ -165,8 +165,8 @@ class Bulk:
             return 0.0
         if self._handed:
             u = 1 / spike
-            found = self._z(u, variance)
-            return found - spike - self.total if self._z(u * (1 - _STEP), variance) > found < math.inf else 0.0
+            place = self._z(u, variance)
+            return place - spike - self.total if self._z(u * (1 - _STEP), variance) > place < math.inf else 0.0
         if not self._t.numel() or not self._falls(1 / spike, variance):
             return 0.0
         t, m = self._t, self._m

@@ -39,7 +39,7 @@ K_c / m and w_j Gaussian. With a_k^2 = l_k w_k^2 / s^2, the share of one directi
 and a cotangent that is independent of zh goes back, as trained, as E[(1 - a a^T) P G P (1 - a a^T) / s^2]. Channels
 that see much of the largest direction (in a batch of photographs, the brightness) are divided by more and lose more of
 it, so that far less of that direction comes back than means over channels give.
-Source: Wei et al. 2019, Eq. (23)-(25), corrected; the derivation is in docs/theory.md.
+Source: Wei et al. 2019, Eq. (23)-(25), corrected; the derivation is in docs/evidence/theory.md.
 """
 
 from dataclasses import dataclass
@@ -100,8 +100,8 @@ def normalize(sites: Sites, kernel: Tensor, eps: float, noise: float = 0.0, unev
         square += noise + uneven * own
     freedom = variance**2 / square if square > 0 else 0.0
     hat = middle / variance
-    if sites.each_sample and (found := _by_directions(hat[0], eps / variance, variance)):
-        hat, inverse, directions = found
+    if sites.each_sample and (by_directions := _by_directions(hat[0], eps / variance, variance)):
+        hat, inverse, directions = by_directions
         return Normalized(sites, hat[None], variance, inverse, freedom, own, 0.0, directions)
     # Below four degrees of freedom E[1/s^2] does not exist or is decided by rare batches.
     third = _third(sites, hat, square / variance**2) if freedom > _FEW else 0.0
@@ -123,8 +123,8 @@ def _divided(sites: Sites, hat: Tensor) -> Tensor:
     m = sites.batch
     one, two = hat.unbind(-3)
     alike, own = _lessened(torch.stack([one + (m - 1) * two, one - two]), m * sites.count)
-    found = torch.stack([alike + (m - 1) * own, alike - own]) / m
-    return found / (1 - average(sites.diagonal(hat - found)))
+    divided = torch.stack([alike + (m - 1) * own, alike - own]) / m
+    return divided / (1 - average(sites.diagonal(hat - divided)))
 
 
 def _lessened(kernel: Tensor, places: int) -> Tensor:
@@ -210,22 +210,24 @@ def mean_inverse(freedom: float, third: float = 0.0) -> float:
     b = third * freedom
     k = 1 / (freedom * b * b)
     n, x = k / 2, (1 - b * k) / (2 * b)
-    found = 0.0
+    fraction = 0.0
     for j in range(_TERMS, 0, -1):
-        found = j * (n + j - 1) / (x + n + 2 * j - found)
-    return 1 / (x + n - found) / (2 * b)
+        fraction = j * (n + j - 1) / (x + n + 2 * j - fraction)
+    return 1 / (x + n - fraction) / (2 * b)
 
 
-def send_back(found: Normalized, g: Tensor, bend: Tensor, gamma2: float, *, trained: bool) -> tuple[Tensor, Tensor]:
+def send_back(
+    normalized: Normalized, g: Tensor, bend: Tensor, gamma2: float, *, trained: bool
+) -> tuple[Tensor, Tensor]:
     """The cotangent's kernel before the normalizer, and the products of pairs that a trained gamma adds to lambda.
 
     trained: whether the statistics are differentiated through (held constant if not).
     """
-    sites, kernel = found.sites, found.kernel
+    sites, kernel = normalized.sites, normalized.kernel
     diagonal = sites.diagonal(kernel)
     overlaps = g * kernel
     products = torch.addcmul(overlaps, bend, gamma2 * sites.outer(diagonal, diagonal))
-    rate, directions = gamma2 * found.inverse, found.directions
+    rate, directions = gamma2 * normalized.inverse, normalized.directions
     if not trained:
         return rate * g, products
     leans = sites.rows(bend * sites.ends(gamma2 * diagonal)[1])
@@ -235,4 +237,4 @@ def send_back(found: Normalized, g: Tensor, bend: Tensor, gamma2: float, *, trai
     straight = torch.zeros_like(g) if directions else g
     kept = centred(sites, torch.addcmul(straight, (left + right).unsqueeze(-3), kernel, value=-1))
     sent = rate * torch.addcmul(kept, along.reshape(-1, 1, 1, 1), kernel, value=-1)
-    return sent + gamma2 * directions.left(centred(sites, g), found.inverse) if directions else sent, products
+    return sent + gamma2 * directions.left(centred(sites, g), normalized.inverse) if directions else sent, products

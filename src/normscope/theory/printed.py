@@ -21,8 +21,8 @@ r"""The mean-field theory of Wei et al. 2019 as printed, equation by equation, w
 | sw2, sb2 | `sigma_w2`, `sigma_b2` | variance of a weight times the fan-in, variance of a bias |
 | N_{l-1}, K_l | | fan-in (channels times filter sites), number of sites |
 
-Holds when: it does not with BatchNorm, which divides by q - q_xy and not by q (docs/errata.md, E-MF-6), nor for
-convolutions (E-MF-10). Without BatchNorm the dense form is right. ReLU; statistics held constant; wide layers.
+Holds when: it does not with BatchNorm, which divides by q - q_xy and not by q (docs/evidence/errata.md, E-MF-6), nor
+for convolutions (E-MF-10). Without BatchNorm the dense form is right. ReLU; statistics held constant; wide layers.
 Source: Wei et al. 2019, Sections 3 and 6.
 """
 
@@ -244,9 +244,9 @@ def _each(name: str, value: Any, count: int) -> list[float | None]:
 def _counts(name: str, values: Iterable[Any]) -> tuple[int, ...]:
     """The numbers as integers; refused unless whole and at least 1."""
     try:
-        found = tuple(operator.index(value) for value in values)
+        counts = tuple(operator.index(value) for value in values)
     except TypeError:
-        found = (0,)
-    if min(found, default=1) < 1:
+        counts = (0,)
+    if min(counts, default=1) < 1:
         raise ValueError(f"{name} are whole numbers of at least 1; got {values!r}.")
-    return found
+    return counts

@@ -46,15 +46,15 @@ def curvature(outputs: int, q: float, q_xy: float) -> float:
 def curvatures(outputs: int, q: float, q_xy: float) -> Tensor:
     """All eigenvalues of B, from the largest on, each in the mean over c; for unlikely classes their probabilities."""
     if outputs == 1 or q <= 0:
-        found = torch.full((outputs,), 1 / outputs, dtype=torch.float64)
-        found[-1] = 0
-        return found
+        block = torch.full((outputs,), 1 / outputs, dtype=torch.float64)
+        block[-1] = 0
+        return block
     common = min(max(q_xy, 0.0), q)
     shared, own = _points(outputs)
     mean, top, p = _likeliest(common**0.5 * shared, (q - common) ** 0.5 * own)
-    found = mean.gather(1, top).diag_embed() - p.mT @ p / len(own)
+    block = mean.gather(1, top).diag_embed() - p.mT @ p / len(own)
     # The block's classes leave zeros behind, which the sort puts last.
-    every = torch.cat([torch.linalg.eigvalsh(found), mean.scatter(1, top, 0.0)], 1)
+    every = torch.cat([torch.linalg.eigvalsh(block), mean.scatter(1, top, 0.0)], 1)
     return every.clamp_min(0).sort(descending=True).values[:, :outputs].mean(0)
 
 

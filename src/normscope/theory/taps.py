@@ -151,7 +151,7 @@ def pooling(window: Window, axis: int) -> Tensor:
     n, k = (window.before.height, window.before.width)[axis], window.kernel[axis]
     count = (window.after.height, window.after.width)[axis]
     at = _axis_offsets(n, count, window.stride[axis], window.after.has_borders).flatten()
-    found = torch.zeros(len(at), n, dtype=torch.float64)
+    matrix = torch.zeros(len(at), n, dtype=torch.float64)
     for d, share in zip(range(1 - k, k), shares_of_pairs(window, axis), strict=True):
-        found[torch.arange(len(at)), (at + d) % n] += share
-    return found
+        matrix[torch.arange(len(at)), (at + d) % n] += share
+    return matrix

@@ -1,4 +1,4 @@
-r"""Convolutions whose second derivative costs four convolutions of the first one's size.
+r"""Convolutions whose second derivative costs four convolutions of the first one's size, and ReLU between them.
 
 y = x * W + b is bilinear. With g = dL/dy and cotangents (V, Vw, Vb) of its gradients (gx, gW, gb),
 
@@ -11,9 +11,12 @@ A scale and a shift of each channel after the convolution go into its weights, s
 over y:
 
     a (x * W + b - m) + c = x * (a W) + a (b - m) + c
+
+ReLU is here because it tells the convolutions beside it what may stay in their order in memory. Its slope is constant
+wherever it has one. Torch computes zeros for the derivative of the slope, and adds them (2 % of a Hessian product).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -22,10 +25,10 @@ import torch
 from torch import Tensor
 
 from normscope.curvature.autograd.convolution_layout import Image, convolved, image
-from normscope.curvature.autograd.relu import Rectifier
 from normscope.norms._batch_grad import BatchNormFunction, checkpointed
 from normscope.norms.batch import transformed
 
+_slope = torch.ops.aten.threshold_backward
 _between: ContextVar[bool] = ContextVar("_between", default=True)
 
 
@@ -173,3 +176,48 @@ def convolution(function: Callable[..., Tensor], space: int) -> Callable[..., Te
         return y
 
     return call
+
+
+class Rectifier(torch.autograd.Function):
+    """ReLU, whose node has two attributes for the convolutions beside it.
+
+    ordered: the output with channels last, where the next convolution has put it in that order. hooks: the user's
+    hooks on gradients by the input.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y: Tensor = torch.ops.aten.relu(x)
+        ctx.save_for_backward(y)
+        ctx.ordered, ctx.hooks, ctx.checkpointed = None, _hooks(x), checkpointed()
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (y,) = ctx.saved_tensors
+        gradient: Tensor = _RectifierGrad.apply(g, y if ctx.ordered is None or g.is_contiguous() else ctx.ordered)
+        return gradient
+
+
+def _hooks(x: Tensor) -> Mapping[int, Any]:
+    """The mapping of hooks of x, into which later hooks go too; x itself may be gone by then."""
+    if x.grad_fn is None:
+        return {}
+    # Registering a hook creates the mapping that later hooks go into.
+    x.register_hook(lambda _: None).remove()
+    assert x._backward_hooks is not None
+    return x._backward_hooks
+
+
+class _RectifierGrad(torch.autograd.Function):
+    """g -> g where y > 0, linear in g and its own derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, y: Tensor) -> Tensor:
+        ctx.save_for_backward(y)
+        gradient: Tensor = _slope(g, y, 0)
+        return gradient
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> Any:
+        return _RectifierGrad.apply(v, *ctx.saved_tensors), None

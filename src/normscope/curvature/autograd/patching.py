@@ -39,8 +39,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from normscope.curvature.autograd.convolutions import convolution, into_weights
-from normscope.curvature.autograd.relu import Rectifier
+from normscope.curvature.autograd.convolutions import Rectifier, convolution, into_weights
 from normscope.curvature.eigensolvers.tf32_refinement import is_rounded
 from normscope.norms._batch_grad import BatchNormFunction, gradients_last
 from normscope.norms._constant_statistics import held

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from normscope.curvature.eigensolvers.davidson import DavidsonSearch
-from normscope.curvature.eigensolvers.lanczos import Product, Ritz
-from normscope.curvature.eigensolvers.start_vectors import KEPT
+from normscope.curvature.eigensolvers.lanczos import KEPT, Product, Ritz
 
 # Relative residual that rounded products reach: for a smaller tolerance a search by them would be in vain.
 _TOL = 5e-4

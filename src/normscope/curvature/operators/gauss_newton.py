@@ -23,7 +23,7 @@ from normscope.curvature.autograd.user_functions import functions_of
 from normscope.curvature.eigensolvers.lanczos import Product
 from normscope.curvature.eigensolvers.tf32_refinement import is_rounded
 from normscope.curvature.operators.loss_of_outputs import Bent
-from normscope.curvature.operators.statistics import over_the_batch
+from normscope.curvature.operators.statistics import over_the_batch, wavy
 
 Gradients = Sequence[Tensor | None]
 
@@ -68,11 +68,6 @@ def gauss_newton_product(bend: Bent, pull: Product, push: Product, along: Produc
         return w if own is None else w + own
 
     return product
-
-
-def wavy(like: Tensor) -> Tensor:
-    """A vector of outputs that no normalizer over them makes a constant; their plain sum may become one."""
-    return torch.arange(like.numel(), device=like.device).cos().to(like).view_as(like)
 
 
 def adjoint(t: Tensor, u: Tensor, v: Tensor, w: Tensor) -> bool:

@@ -18,6 +18,7 @@ from normscope.curvature.autograd.user_functions import refuse_delayed, refuse_w
 from normscope.curvature.operators.fisher import LOG_LABELS, distribution
 from normscope.isolation.batch_copies import Copies, lent_loss
 from normscope.isolation.flat_vectors import flat, split
+from normscope.loss_kinds import FLAT, LossKind
 from normscope.loss_mismatch import check_outputs, explaining
 from normscope.objective import main_output, own_loss
 
@@ -186,4 +187,31 @@ class NoOutputs(ValueError):
             "The loss cannot be taken as a function of the model's outputs: forward= or the model gives the loss "
             "alone, or the loss does not go through its logits. Hand in loss_fn(outputs, targets) beside it, or ask "
             "for matrix='hessian'."
+        )
+
+
+def refuse_flat(kind: LossKind, matrix: str) -> None:
+    """Raise where the loss is the same whatever the outputs."""
+    if kind == FLAT and matrix != "hessian":
+        raise ValueError(
+            "The loss does not change with the outputs: they do not fit each other, or all targets of this batch are "
+            "ignored. Cross-entropy over one class is 0 always; for one logit a sample use "
+            "binary_cross_entropy_with_logits, for numbers a squared error."
+        )
+
+
+def refuse_impossible(kind: LossKind, matrix: str, lambda_max: float) -> None:
+    """Raise where the largest eigenvalue is no number to take a learning rate from; a Hessian's may be negative."""
+    if matrix == "hessian":
+        return
+    if lambda_max < 0 or (lambda_max == 0 and not kind.convex):
+        raise ValueError(
+            f"The largest eigenvalue found of the Gauss-Newton matrix is {lambda_max:.3g}: the loss bends down in the "
+            "outputs, so its quadratic limits no learning rate. If it is to be maximized, hand in its negative; "
+            "else ask for matrix='hessian'."
+        )
+    if lambda_max == 0:
+        raise ValueError(
+            "No output changes with the parameters to first order, as where all units are dead or all weights zero: "
+            "lambda_max is 0 and limits no learning rate. Measure at another start, or after some steps."
         )

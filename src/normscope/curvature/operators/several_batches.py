@@ -32,7 +32,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from normscope.choices import check_choice
 from normscope.curvature.eigensolvers.lanczos import Product
 from normscope.curvature.operators.network_products import Network
-from normscope.curvature.operators.statistics import over_the_batch
+from normscope.curvature.operators.statistics import mode_of, over_the_batch
 
 OVER = ("batches", "data")
 _SHARES_OF_NEIGHBOUR = (0.3, 0.45)
@@ -58,11 +58,11 @@ class Several:
     def forward_mode(self) -> bool:
         return all(network.forward_mode for network in self._networks)
 
-    def gradient(self, matrix: str = "") -> Tensor:
-        """The gradient; no graph is kept for `matrix`: one batch's graph is freed before the next one is made."""
+    def gradient(self) -> Tensor:
         return self._sum(lambda network: network.gradient())
 
     def product(self, matrix: str) -> Product:
+        """The product v -> A v. Each one makes all graphs anew, so that only one batch's graph is there at a time."""
         return lambda v: self._sum(lambda network: network.product(matrix)(v))
 
     def form(self, matrix: str, v: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
@@ -99,7 +99,7 @@ def check_parts(model: nn.Module, over: str, stats: str, parts: int) -> bool:
             f"With stats={stats!r} the layers {', '.join(list(layers)[:3])}{', ...' if len(layers) > 3 else ''} take "
             "their statistics over the batch, so the loss of all data is not the sum of its parts: each part's "
             "curvature is that of another loss. Hand in the whole as one batch, take the mean over batches "
-            "(over='batches')" + (", or ask for stats='running'." if stats != "running" else ".")
+            "(over='batches')" + (", or ask for stats='running'." if mode_of(stats).of_the_batch else ".")
         )
     return True
 

@@ -1,20 +1,23 @@
-"""Three readings of normalizers' statistics: as trained, frozen, or running.
+"""The statistics modes: ways to read normalizers' statistics, and whether outputs depend on other samples.
 
     batch       as trained: the statistics of this batch, differentiated through
     frozen      the statistics of this batch, held constant, as in a theory that takes mean and variance as given
     running     eval mode: running statistics, no dropout, no noise
 
-Layers whose statistics are not over the batch (LayerNorm, GroupNorm, InstanceNorm, RMSNorm) are the same in all three.
+All that is done differently in a mode follows from its entry in `MODES`; a new mode is a new entry. Layers whose
+statistics are not over the batch (LayerNorm, GroupNorm, InstanceNorm, RMSNorm) are the same in all modes.
 
 "frozen" holds the statistics of normscope's layers and of `F.batch_norm`, wherever a forward calls it. So a subclass, a
 patched forward or a normalizer without a layer keeps all its other effects, and the loss is that of "batch". A
-normalizer written out in elementary operations is not recognized; `Network.mixes` reports it.
+normalizer written out in elementary operations is not recognized; `depends_on_others` shows it.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from normscope.choices import check_choice
@@ -25,7 +28,86 @@ from normscope.norms._constant_statistics import statistics_held
 from normscope.norms.batch import batch_norm
 from normscope.norms.lp import _LpLayer
 
-STATISTICS = ("batch", "frozen", "running")
+# Samples of a pass that looks whether outputs depend on other samples.
+_FEW = 8
+
+
+@contextmanager
+def _held(model: nn.Module) -> Iterator[None]:
+    with statistics_held(), batch_norm_held(), answering(_synced(model), _over_processes):
+        yield
+
+
+def _synced(model: nn.Module) -> dict[str, nn.Module]:
+    """Torch's layers whose kernel goes over several processes, without a function that could be replaced."""
+    if not several_processes():
+        return {}
+    return {name: m for name, m in model.named_modules() if isinstance(m, nn.SyncBatchNorm) and m.training}
+
+
+def _over_processes(name: str, layer: Any, forward: Callable[..., Any], args: Any, kwargs: Any) -> Tensor:
+    x = args[0] if args else kwargs["input"]
+    return batch_norm(x, layer.weight, layer.bias, eps=layer.eps, sync=True)
+
+
+@contextmanager
+def _in_eval_mode(model: nn.Module) -> Iterator[None]:
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            vars(module)["training"] = True
+
+
+@dataclass(frozen=True)
+class StatisticsMode:
+    """One way to read the statistics.
+
+    Args:
+        entered: entered(model) is the context in which forwards of `model` read the statistics in this way.
+        of_the_batch: whether layers in train mode take their statistics from the batch.
+        differentiated: whether derivatives go through the statistics.
+    """
+
+    entered: Callable[[nn.Module], AbstractContextManager[None]]
+    of_the_batch: bool
+    differentiated: bool
+
+    @property
+    def as_trained(self) -> bool:
+        """Whether the loss and its derivatives are those that an optimizer sees: critical rates are measured there."""
+        return self.of_the_batch and self.differentiated
+
+    @property
+    def holds_the_batch(self) -> bool:
+        """Whether the batch's statistics are constants, as fused kernels of BatchNorm do not take them."""
+        return self.of_the_batch and not self.differentiated
+
+
+MODES = {
+    "batch": StatisticsMode(lambda _: nullcontext(), of_the_batch=True, differentiated=True),
+    "frozen": StatisticsMode(_held, of_the_batch=True, differentiated=False),
+    "running": StatisticsMode(_in_eval_mode, of_the_batch=False, differentiated=False),
+}
+STATISTICS = tuple(MODES)
+
+
+def mode_of(stats: str) -> StatisticsMode:
+    """The mode of this name."""
+    check_choice("stats", stats, MODES)
+    return MODES[stats]
+
+
+def differentiable(stats: str) -> str:
+    """The mode in which the slope of one sample's output by another shows; constant statistics would hide it."""
+    return "batch" if mode_of(stats).holds_the_batch else stats
+
+
+def reading(model: nn.Module, stats: str) -> AbstractContextManager[None]:
+    """The context in which forwards of `model` read their statistics in this mode."""
+    return mode_of(stats).entered(model)
 
 
 @contextmanager
@@ -42,49 +124,64 @@ def enough_values() -> Iterator[None]:
         ) from error
 
 
-def over_the_batch(model: nn.Module, statistics: str = "batch") -> dict[str, nn.Module]:
-    """Layers that take their statistics over the batch in this reading; in eval mode those without running statistics.
+def over_the_batch(model: nn.Module, stats: str = "batch") -> dict[str, nn.Module]:
+    """Layers that take their statistics over the batch in this mode; in eval mode those without running statistics.
 
     Example:
         >>> keeps_none = nn.BatchNorm1d(2, track_running_stats=False)
         >>> list(over_the_batch(nn.Sequential(nn.BatchNorm1d(2), keeps_none), "running"))
         ['1']
     """
+    of_the_batch = mode_of(stats).of_the_batch
     kinds = (nn.modules.batchnorm._BatchNorm, _LpLayer)
     return {
         name: layer
         for name, layer in model.named_modules()
         if isinstance(layer, kinds)
-        and ((layer.training and statistics != "running") or getattr(layer, "running_mean", None) is None)
+        and ((layer.training and of_the_batch) or getattr(layer, "running_mean", None) is None)
     }
 
 
-@contextmanager
-def reading(model: nn.Module, statistics: str) -> Iterator[None]:
-    """Inside, the forwards of `model` read their statistics in this way."""
-    check_choice("stats", statistics, STATISTICS)
-    if statistics == "running":
-        training = [module for module in model.modules() if module.training]
-        model.eval()
-        try:
-            yield
-        finally:
-            for module in training:
-                vars(module)["training"] = True
-    elif statistics == "frozen":
-        with statistics_held(), batch_norm_held(), answering(_synced(model), _over_processes):
-            yield
-    else:
-        yield
+def notes_on_statistics(model: nn.Module, stats: str, compare: Sequence[str]) -> list[str]:
+    """Notes on how the layers read their statistics in the mode `stats` and in those compared with it."""
+    notes = []
+    normed = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    stored = [name for name in (stats, *compare) if not mode_of(name).of_the_batch]
+    if stored:
+        if any(m.num_batches_tracked is not None and not int(m.num_batches_tracked) for m in normed):
+            notes.append("The running statistics are those of initialization: no batch has been seen in train mode.")
+        if keep_none := over_the_batch(model, stored[0]):
+            notes.append(f"No running statistics in {', '.join(keep_none)}: with {stored[0]!r} they take the batch's.")
+    if mode_of(stats).of_the_batch and normed and not over_the_batch(model):
+        notes.append("The model's BatchNorm layers are in eval mode: their running statistics were used.")
+    return notes
 
 
-def _synced(model: nn.Module) -> dict[str, nn.Module]:
-    """Torch's layers whose kernel goes over several processes, without a function that could be replaced."""
-    if not several_processes():
-        return {}
-    return {name: m for name, m in model.named_modules() if isinstance(m, nn.SyncBatchNorm) and m.training}
+def depends_on_others(
+    forward: Callable[[Tensor], Any], rows: Tensor, slope_of: Callable[[Tensor], Tensor | None], *, whole: bool = False
+) -> bool:
+    """Whether the slope of the first sample's outputs, d(output[0])/d(rows), is zero in all other rows.
+
+    Args:
+        slope_of: the slope of a scalar by `rows`.
+        whole: look in a pass of all samples, for a forward that mixes larger batches only. Otherwise the pass has a few
+            samples; all where the forward takes no fewer, or where other processes are in it too.
+    """
+    few = rows if whole or several_processes() else rows[:_FEW]
+    try:
+        output = forward(few.clone())
+    except Exception:
+        if len(few) == len(rows):
+            raise
+        few = rows
+        output = forward(rows.clone())
+    if not isinstance(output, Tensor) or not output.requires_grad or output.shape[:1] != few.shape[:1]:
+        return False
+    first = output[0].reshape(-1)
+    slope = slope_of(first @ wavy(first))
+    return slope is not None and bool(slope[1:].any())
 
 
-def _over_processes(name: str, layer: Any, forward: Callable[..., Any], args: Any, kwargs: Any) -> Tensor:
-    x = args[0] if args else kwargs["input"]
-    return batch_norm(x, layer.weight, layer.bias, eps=layer.eps, sync=True)
+def wavy(like: Tensor) -> Tensor:
+    """A vector of outputs that no normalizer over them makes a constant; their plain sum may become one."""
+    return torch.arange(like.numel(), device=like.device).cos().to(like).view_as(like)

@@ -114,8 +114,8 @@ class ShiftProbe:
         snapshot.at.move_to(snapshot.theta)
         moved = [False] * len(starts)
         for name, index in chosen.items():
-            start = snapshot.trace.starts[name]
-            now = [i for i, first in enumerate(starts) if first < start and not moved[i]]
+            layer_start = snapshot.trace.starts[name]
+            now = [i for i, first in enumerate(starts) if first < layer_start and not moved[i]]
             snapshot.at.place({i: after[i] for i in now})
             for i in now:
                 moved[i] = True
@@ -123,7 +123,7 @@ class ShiftProbe:
                 grads.append(before[index])
                 continue
             # Part of the gradient of a shared weight comes from the first layer that uses the weight.
-            grads += snapshot.at.gradient([index], replay.before(min(start, starts[index])))[1]
+            grads += snapshot.at.gradient([index], replay.before(min(layer_start, starts[index])))[1]
         rows = [_compare(before[index], grad) for index, grad in zip(chosen.values(), grads, strict=True)]
         shifts, cosines, sizes = zip(*torch.stack(rows).tolist(), strict=True)
         rerun = tuple(sorted(snapshot.trace.repeated, key=snapshot.trace.starts.__getitem__))

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from normscope.choices import check_choice
-from normscope.curvature.eigensolvers.lanczos import Memory
+from normscope.curvature.eigensolvers.lanczos import KEPT, Memory
 from normscope.curvature.eigensolvers.solver import Solver
-from normscope.curvature.eigensolvers.start_vectors import KEPT
 from normscope.curvature.opening import open_session
 from normscope.curvature.operators.loss_of_outputs import own_loss_of
 from normscope.curvature.session import differentiated

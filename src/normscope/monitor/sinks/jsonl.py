@@ -47,12 +47,12 @@ class JSONL:
         self._torn = False
         if self.path.exists():
             check_file(self.path, most=math.inf)
-            with self.path.open("rb") as held:
-                head = held.readline(MOST_HEAD)
+            with self.path.open("rb") as opened:
+                head = opened.readline(MOST_HEAD)
                 if head:
                     _check_head(self.path, head)
-                    held.seek(-1, os.SEEK_END)
-                    self._torn = held.read(1) != b"\n"
+                    opened.seek(-1, os.SEEK_END)
+                    self._torn = opened.read(1) != b"\n"
         # Unbuffered, so that Python does not write a failed line again later.
         self._file = self.path.open("ab", buffering=0)
         self._line({"kind": "run", "schema": SCHEMA} | plain(settings))
@@ -172,16 +172,16 @@ class _StoredSnapshot(TypedDict):
 
 
 def _record(row: dict[str, Any], number: int) -> Record:
-    held = decode(_StoredSnapshot, row, f"snapshot {number}")
+    stored = decode(_StoredSnapshot, row, f"snapshot {number}")
     results = {
-        name: _result(name, result, f"snapshot {number}.results.{name}") for name, result in held["results"].items()
+        name: _result(name, result, f"snapshot {number}.results.{name}") for name, result in stored["results"].items()
     }
-    return Record(**{name: held[name] for name in _StoredSnapshot.__annotations__} | {"results": results})
+    return Record(**{name: stored[name] for name in _StoredSnapshot.__annotations__} | {"results": results})
 
 
 def _result(name: str, stored: dict[str, Any], where: str) -> Any:
-    kind = result_class(name)
-    return StoredResult(stored, probe=name) if kind is None else decode(kind, stored, where)
+    result_type = result_class(name)
+    return StoredResult(stored, probe=name) if result_type is None else decode(result_type, stored, where)
 
 
 @cache
@@ -190,5 +190,5 @@ def result_class(probe: str) -> type | None:
     if probe not in RESULTS:
         return None
     module, name = RESULTS[probe]
-    found: type = getattr(import_module(f"normscope.monitor.probes.{module}"), name)
-    return found
+    result_type: type = getattr(import_module(f"normscope.monitor.probes.{module}"), name)
+    return result_type

@@ -74,7 +74,7 @@ def _beats(runs: Runs, tasks: Sequence[str]) -> list[Part]:
     other, parts = _regrets(runs, tasks, "range"), []
     for adviser in OURS:
         regrets = _regrets(runs, tasks, adviser)
-        mine, theirs = (float(np.mean([one[task] for task in regrets])) for one in (regrets, other))
+        mine, theirs = (float(np.mean([regret[task] for task in regrets])) for regret in (regrets, other))
         words = f"{ADVISERS[adviser]}: {mine:.1f} points in the mean of {len(regrets)} tasks, range test {theirs:.1f}"
         parts.append(Part(words, mine < theirs))
     return parts

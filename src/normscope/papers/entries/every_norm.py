@@ -44,18 +44,18 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     stream = batches(digits.x_train, digits.y_train, batch_size=128, seed=seed, steps=settings["train"])
     sgd = torch.optim.SGD(model.parameters(), lr=measured / 2)
     train(model, half_mse, stream, sgd, seed=seed, monitor=monitor, on_step=place.tick)
-    looks = [record.results["landscape"] for record in monitor.records]
-    bands = [look.band for look in looks]
+    landscapes = [record.results["landscape"] for record in monitor.records]
+    bands = [landscape.band for landscape in landscapes]
     return {
         "predicted": predicted,
         "measured": measured,
         "rises": crossing(rises, measured / 5, 5 * measured, 0.02),
         "step": [record.step for record in monitor.records],
-        "loss": [look.loss for look in looks],
+        "loss": [landscape.loss for landscape in landscapes],
         "loss_min": [low for low, _ in bands],
         "loss_max": [high for _, high in bands],
-        "change_max": [max(look.changes) for look in looks],
-        "beta": [look.beta for look in looks],
+        "change_max": [max(landscape.changes) for landscape in landscapes],
+        "beta": [landscape.beta for landscape in landscapes],
     }
 
 

@@ -80,19 +80,19 @@ def _panels(runs: Runs) -> list[Panel]:
     for title, cells in (("lr 0.1", CELLS), ("lr 0.5", FAST)):
         lines: list[Line] = []
         for cell in cells:
-            curves = [one for one in runs.of(cell).values() if "accuracy" in one]
+            curves = [run for run in runs.of(cell).values() if "accuracy" in run]
             if curves:
-                n = min(len(one["accuracy"]) for one in curves)
-                lines.append(spread(cell, curves[0]["step"][:n], [one["accuracy"][:n] for one in curves]))
+                n = min(len(run["accuracy"]) for run in curves)
+                lines.append(spread(cell, curves[0]["step"][:n], [run["accuracy"][:n] for run in curves]))
         if lines:
             panels.append(Panel(f"Training batches, {title}", "step", "share right", lines))
     lines = []
     for cell in (*CELLS, *AUGMENTED):
-        curves = [one for one in runs.of(cell).values() if "test_accuracy" in one]
+        curves = [run for run in runs.of(cell).values() if "test_accuracy" in run]
         if curves:
-            n = min(len(one["evaluated"]) for one in curves)
-            same = [one for one in curves if one["evaluated"][:n] == curves[-1]["evaluated"][:n]]
-            lines.append(spread(cell, same[0]["evaluated"][:n], [one["test_accuracy"][:n] for one in same]))
+            n = min(len(run["evaluated"]) for run in curves)
+            same = [run for run in curves if run["evaluated"][:n] == curves[-1]["evaluated"][:n]]
+            lines.append(spread(cell, same[0]["evaluated"][:n], [run["test_accuracy"][:n] for run in same]))
     return [*panels, Panel("Test images", "step", "share right", lines)] if lines else panels
 
 

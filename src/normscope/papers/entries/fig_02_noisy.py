@@ -65,15 +65,15 @@ def _size(runs: Runs) -> list[Part]:
 def _panels(runs: Runs) -> list[Panel]:
     lines = []
     for cell in (*CELLS, "noise"):
-        curves = [one for one in runs.of(cell).values() if "accuracy" in one]
+        curves = [run for run in runs.of(cell).values() if "accuracy" in run]
         if curves:
-            n = min(len(one["accuracy"]) for one in curves)
-            lines.append(spread(cell, curves[0]["step"][:n], [one["accuracy"][:n] for one in curves]))
+            n = min(len(run["accuracy"]) for run in curves)
+            lines.append(spread(cell, curves[0]["step"][:n], [run["accuracy"][:n] for run in curves]))
     panels = [Panel("Training batches", "step", "share right", lines)]
     for what, unit in (("mean_change", "|change of mean|"), ("variance_change", "|change of variance|")):
         lines = []
         for cell in CELLS:
-            curves = [one for one in runs.of(cell).values() if "moments" in one]
+            curves = [run for run in runs.of(cell).values() if "moments" in run]
             if curves:
                 lines.append(spread(f"{cell}, layer 9", *_moments(curves, what)))
         panels.append(Panel(f"From step to step, layer 9: {unit}", "step", unit, lines, log_y=True))
@@ -81,7 +81,7 @@ def _panels(runs: Runs) -> list[Panel]:
 
 
 def _moments(all_seeds: list[Curves], what: str) -> tuple[list[float], list[list[float]]]:
-    rows = [one["moments"]["9"][what] for one in all_seeds]
+    rows = [run["moments"]["9"][what] for run in all_seeds]
     n = min(map(len, rows))
     return all_seeds[0]["step"][:n], [row[:n] for row in rows]
 

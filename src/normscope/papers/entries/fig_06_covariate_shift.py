@@ -21,7 +21,7 @@ FIRST = 100
 def _values(runs: Runs, network: str, cell: str, what: str, layer: int) -> np.ndarray:
     """A layer's values of all seeds, from step 100 on."""
     by_seed = runs.of(cell, network).values()
-    rows = [at_snapshots({"step": one["step"], what: one[what][str(layer)]}, what, FIRST) for one in by_seed]
+    rows = [at_snapshots({"step": run["step"], what: run[what][str(layer)]}, what, FIRST) for run in by_seed]
     return np.concatenate(rows)
 
 
@@ -35,7 +35,7 @@ def _similar(runs: Runs, network: str, cells: tuple[str, str]) -> list[Part]:
         none, batch = (np.log10(np.median(_values(runs, network, cell, "shift", layer))) for cell in cells)
         words = f"layer {layer}: the shift with BatchNorm is {10 ** (batch - none):.3g} times the one without (medians)"
         parts.append(Part(words, bool(batch - none >= -0.5)))
-    none_loss, batch_loss = (np.mean([_loss(one) for one in runs.of(cell, network).values()]) for cell in cells)
+    none_loss, batch_loss = (np.mean([_loss(run) for run in runs.of(cell, network).values()]) for cell in cells)
     words = f"mean loss over the run {batch_loss:.3g} with, {none_loss:.3g} without"
     return [*parts, Part(words, bool(batch_loss < none_loss))]
 
@@ -90,8 +90,8 @@ def _panels(runs: Runs) -> list[Panel]:
         for cell in cells:
             by_seed = runs.of(cell, network)
             if by_seed and "cosine" in by_seed[min(by_seed)]:
-                one = by_seed[min(by_seed)]
-                lines.append(Line(cell, one["step"], one["cosine"][layer]))
+                run = by_seed[min(by_seed)]
+                lines.append(Line(cell, run["step"], run["cosine"][layer]))
         if lines:
             panels.append(Panel(f"{title}, layer {layer}, seed 0", "step", "cosine of G and G'", lines))
     return panels

@@ -88,7 +88,7 @@ def _beyond(runs: Runs) -> list[Part]:
         for cell in FAR:
             curves = list(runs.of(cell).values())
             place = curves[0]["factors"].index(c)
-            tops.append(top(look[place] for one in curves for look in one["change"]))
+            tops.append(top(row[place] for run in curves for row in run["change"]))
         ratio = tops[0] / tops[1]
         parts.append(
             Part(

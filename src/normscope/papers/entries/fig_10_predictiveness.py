@@ -50,11 +50,11 @@ def _panels(runs: Runs) -> list[Panel]:
     ):
         lines = []
         for cell in cells:
-            curves = [one for one in runs.of(cell, experiment).values() if "change" in one]
+            curves = [run for run in runs.of(cell, experiment).values() if "change" in run]
             for when, steps in (("early", slice(None, 10)), ("late", slice(-10, None))):
                 if curves:
-                    looks = np.array(curves[0]["change"][steps], dtype=float)
-                    lines.append(Line(f"{cell}, {when}", curves[0]["factors"], list(np.median(looks, 0))))
+                    rows = np.array(curves[0]["change"][steps], dtype=float)
+                    lines.append(Line(f"{cell}, {when}", curves[0]["factors"], list(np.median(rows, 0))))
         if lines:
             panels.append(
                 Panel(

@@ -53,7 +53,9 @@ def _drift(runs: Runs, cell: str) -> float:
 def _shift(runs: Runs) -> list[Part]:
     none = _drift(runs, "none")
     drifts = {cell: _drift(runs, cell) for cell in LP}
-    return [Part(f"{cell}: means drift by {one:.3g}, plain {none:.3g}", one > none) for cell, one in drifts.items()]
+    return [
+        Part(f"{cell}: means drift by {drift:.3g}, plain {none:.3g}", drift > none) for cell, drift in drifts.items()
+    ]
 
 
 def _panels(runs: Runs) -> list[Panel]:
@@ -61,11 +63,11 @@ def _panels(runs: Runs) -> list[Panel]:
         return []
     lines = []
     for cell in CELLS:
-        curves = [one for one in runs.of(cell).values() if "accuracy" in one]
+        curves = [run for run in runs.of(cell).values() if "accuracy" in run]
         if curves:
-            n = min(len(one["accuracy"]) for one in curves)
-            lines.append(spread(cell, curves[0]["step"][:n], [one["accuracy"][:n] for one in curves]))
-    lr = next(one["lr"] for cell in CELLS for one in runs.of(cell).values())
+            n = min(len(run["accuracy"]) for run in curves)
+            lines.append(spread(cell, curves[0]["step"][:n], [run["accuracy"][:n] for run in curves]))
+    lr = next(run["lr"] for cell in CELLS for run in runs.of(cell).values())
     return [
         Panel("Training batches", "step", "share right", lines),
         Panel(

@@ -30,14 +30,14 @@ def _comparable(runs: Runs) -> list[Part]:
 
 def _fastest(runs: Runs) -> list[Part]:
     def early(cell: str) -> float:
-        return float(np.mean([one["step_loss"][1000 // one["keep"]] for one in runs.of(cell).values()]))
+        return float(np.mean([run["step_loss"][1000 // run["keep"]] for run in runs.of(cell).values()]))
 
     words = f"at step 1,000 the loss is {early('l1'):.3g} with l_1 and {early(BATCH):.3g} with BatchNorm"
     return [Part(words, early("l1") <= early(BATCH))]
 
 
 def _smoother(runs: Runs) -> list[Part]:
-    tops = {cell: top(top(one["change_max"]) for one in runs.of(cell).values()) for cell in CELLS}
+    tops = {cell: top(top(run["change_max"]) for run in runs.of(cell).values()) for cell in CELLS}
     return [
         Part(f"{p}: largest change of the gradient {tops[p]:.3g}, plain {tops[PLAIN]:.3g}", tops[p] <= tops[PLAIN])
         for p in LP
@@ -49,12 +49,12 @@ def _panels(runs: Runs) -> list[Panel]:
     for cell in CELLS:
         curves = list(runs.of(cell).values())
         if curves:
-            n = min(len(one["step_loss"]) for one in curves)
+            n = min(len(run["step_loss"]) for run in curves)
             steps = [i * curves[0]["keep"] for i in range(n)]
-            lines.append(spread(cell, steps, [one["step_loss"][:n] for one in curves]))
+            lines.append(spread(cell, steps, [run["step_loss"][:n] for run in curves]))
     if not lines:
         return []
-    lr = next(one["lr"] for cell in CELLS for one in runs.of(cell).values())
+    lr = next(run["lr"] for cell in CELLS for run in runs.of(cell).values())
     return [
         Panel("Training loss", "step", "1/2 summed squared error", lines, log_y=True),
         Panel("Largest gradient change", "step", "l2 distance", snapshot_lines(runs, CELLS, "change_max"), log_y=True),

@@ -42,10 +42,10 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     stream = list(batches(data.x_train, data.y_train, batch_size=plan.batch_size, seed=plan.stream_seed, steps=steps))
     first, images = stream[0], stream[0][0].cpu()
 
-    def network(gamma: float, held: bool) -> torch.nn.Module:
+    def network(gamma: float, held_affine: bool) -> torch.nn.Module:
         model = networks.build(gamma, seed)
         for layer in model.modules():
-            if held and type(layer).__name__.startswith("BatchNorm"):
+            if held_affine and type(layer).__name__.startswith("BatchNorm"):
                 layer.requires_grad_(False)
         return model.to(place.device)
 
@@ -55,9 +55,9 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         ).eta_star
 
     curves: Curves = {"gamma": [plan.values[i] for i in settings["looks"]]}
-    for start, held in (("", False), ("held_", True)):
+    for prefix, held_affine in (("", False), ("held_", True)):
         for gamma in curves["gamma"]:
-            make = partial(network, gamma, held)
+            make = partial(network, gamma, held_affine)
             model = make()
             whole = predict(model.cpu(), tuple(images.shape[1:]), plan.loss, momentum=plan.momentum, batch=images)
             model = model.to(place.device)
@@ -68,7 +68,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
             train(model, loss_fn, stream, sgd, steps=settings["after"], seed=seed, on_step=place.tick)
             row = {"predicted": whole.eta_star, "measured": eta, "diverges": edge, "left": eta_star(model)}
             for name, number in row.items():
-                curves.setdefault(start + name, []).append(number)
+                curves.setdefault(prefix + name, []).append(number)
     return curves
 
 
@@ -109,10 +109,12 @@ def _signed(values: np.ndarray) -> str:
 def _at_eta(runs: Runs, line: str) -> list[Part]:
     parts = []
     for data in PLACES:
-        held = _ratios(runs, data, "held_diverges", f"held_{line}")
-        middle, worst = float(np.median(np.abs(held))), float(np.abs(held).max())
+        held_ratios = _ratios(runs, data, "held_diverges", f"held_{line}")
+        middle, worst = float(np.median(np.abs(held_ratios))), float(np.abs(held_ratios).max())
         trained = _ratios(runs, data, "diverges", line)
-        words = f"{data}: {middle:.2f} decades in the median ({_signed(held)} by gamma; trained {_signed(trained)})"
+        words = (
+            f"{data}: {middle:.2f} decades in the median ({_signed(held_ratios)} by gamma; trained {_signed(trained)})"
+        )
         parts += [Part(words, middle <= 0.1), Part(f"{data}: {worst:.2f} at worst", worst <= 0.2)]
     return parts
 

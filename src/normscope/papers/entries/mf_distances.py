@@ -41,9 +41,9 @@ def _table(runs: Runs) -> list[list[str]]:
     for data in DATA:
         for cell, title in CELLS.items():
             for name, at in _diagrams(runs, data, cell).items():
-                start = [f"{data}, {title}", LINES[name]]
-                rows.append([*start, "divergence", *_cells(at.distance(name).by_value), str(at.n)])
-                rows.append([*start, "first rise", *_cells(at.rise_distance(name)), str(at.n)])
+                cells = [f"{data}, {title}", LINES[name]]
+                rows.append([*cells, "divergence", *_cells(at.distance(name).by_value), str(at.n)])
+                rows.append([*cells, "first rise", *_cells(at.rise_distance(name)), str(at.n)])
     head = ["panel", "eta*", "to", "median size", "worst size", "gamma < 0.3", "0.3 to 1", "above 1", "n"]
     return [head, *rows] if rows else []
 

@@ -88,7 +88,7 @@ def _column(runs: Runs, cell: str, name: str) -> tuple[np.ndarray, np.ndarray]:
     curves = list(runs.of(cell).values())
     gammas = np.array(curves[0]["measured_gamma" if name.startswith("measured") else "gamma"])
     without = "measured" if name.startswith("measured") else name
-    return gammas, np.array([np.array(one[name]) / one["none"][without] for one in curves])
+    return gammas, np.array([np.array(run[name]) / run["none"][without] for run in curves])
 
 
 def _crossing(runs: Runs, cell: str, name: str) -> float:
@@ -127,9 +127,9 @@ def _right(runs: Runs, name: str, truth: str) -> list[Part]:
     parts = []
     for cell in CELLS:
         worst = 0.0
-        for one in runs.of(cell).values():
-            said = dict(zip(one["gamma"], one[name], strict=True))
-            seen = dict(zip(one["measured_gamma"], one[truth], strict=True))
+        for run in runs.of(cell).values():
+            said = dict(zip(run["gamma"], run[name], strict=True))
+            seen = dict(zip(run["measured_gamma"], run[truth], strict=True))
             worst = max([worst, *(abs(math.log(said[gamma] / seen[gamma])) for gamma in seen)])
         parts.append(Part(f"{cell}: off by a factor of up to {math.exp(worst):.2f}", worst <= math.log(1.15)))
     return parts
@@ -145,9 +145,9 @@ def _panels(runs: Runs) -> list[Panel]:
             lines = []
             for name, label in READINGS.items():
                 gammas = curves[0]["measured_gamma" if name == "measured" else "gamma"]
-                rows = np.array([one[name] for one in curves])
+                rows = np.array([run[name] for run in curves])
                 lines.append(spread(label, gammas, list(2 * (1 + MOMENTUM) / rows if quantity else rows)))
-            without = float(np.median([one["none"]["measured"] for one in curves]))
+            without = float(np.median([run["none"]["measured"] for run in curves]))
             level = 2 * (1 + MOMENTUM) / without if quantity else without
             panels.append(
                 Panel(
@@ -206,7 +206,7 @@ ENTRY = Entry(
             "Printed lambda within 15 % of the measured one at every measured gamma and seed.",
             lambda runs: _right(runs, "printed", "measured frozen"),
             found="Two slips: the backward recursion divides by the second moment instead of the variance, and the "
-            "convolutional sum over sites takes different sites' gradients as equal (docs/errata.md).",
+            "convolutional sum over sites takes different sites' gradients as equal (docs/evidence/errata.md).",
         ),
         Statement(
             "corrected-frozen",

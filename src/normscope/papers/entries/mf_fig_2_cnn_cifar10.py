@@ -22,8 +22,8 @@ ENTRY = phase_entry(
         "few steps (`mf-affine`). Best form found: eta* as the onset. From the first rise it is 0.08 decades away in "
         "the median, 0.23 at worst (gamma 0.15; 0.19 at worst from gamma 0.25 on), and divergence comes at 1.0 to 1.6 "
         "times that rate.",
-        "closer": "Corrected, sites of the last map have weights of their own and do not add up; docs/errata.md has "
-        "each step.",
+        "closer": "Corrected, sites of the last map have weights of their own and do not add up; "
+        "docs/evidence/errata.md has each step.",
         "measured": "It is 0.03 decades further away than the theory in the median and at worst (gamma 2.2), and the "
         "rule allows 0.02: measured lambda is up to 7 % larger, which is a sixth of the grid's step.",
         "best-rate": "Below gamma 0.4 it is 0.05, whatever eta*, which is up to 1.0 there: a quarter of eta* "

@@ -26,8 +26,8 @@ ENTRY = phase_entry(
         "0.1 to +0.44 at gamma 0.96. Best form found: eta* is the boundary of the network whose gamma and beta are "
         "held; of the network as trained it is the onset, from which the first rise is 0.11 decades away in the median "
         "and 0.24 at worst but for gamma 0.1 (0.42), eta* being measured (`mf-distances`).",
-        "closer": "Corrected, sites of the last map have weights of their own and do not add up; docs/errata.md has "
-        "each step.",
+        "closer": "Corrected, sites of the last map have weights of their own and do not add up; "
+        "docs/evidence/errata.md has each step.",
         "onset": "Rises that are over within those ten steps are not seen by the sweep: at gamma 0.96 and 1.26 times "
         "measured eta* the loss goes up to 3.8 times its start and is at an eighth of it by step nine. Under plain "
         "gradient descent on one batch the first rise, within 40 steps, lies 0.15 decades above 2/lambda (gamma 0.52 "

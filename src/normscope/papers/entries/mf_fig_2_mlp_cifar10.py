@@ -31,10 +31,10 @@ ENTRY = phase_entry(
         "corrected one (0.07 and 0.21) it is further away, in the median and at worst.",
         "measured": "Medians over seeds differ by at most 0.02 decades, single seeds by up to 0.04. By means over "
         "channels the medians would by 0.1: channels that see more of the brightness have a larger variance, and "
-        "BatchNorm takes more of it from them (docs/theory.md). The mean over six batches has 0.8 of the first batch's "
-        "lambda and lies 0.1 decades nearer to the boundary. Lambda after ten steps at eta*/2 is nearer from gamma 0.5 "
-        "on (0.00 to 0.15 decades, four values, one seed) and far too small below (0.4 and 0.8 at gamma 0.23 and "
-        "0.12).",
+        "BatchNorm takes more of it from them (docs/evidence/theory.md). The mean over six batches has 0.8 of the "
+        "first batch's lambda and lies 0.1 decades nearer to the boundary. Lambda after ten steps at eta*/2 is nearer "
+        "from gamma 0.5 on (0.00 to 0.15 decades, four values, one seed) and far too small below (0.4 and 0.8 at "
+        "gamma 0.23 and 0.12).",
         "onset": "Nothing rises at eta* of the data mode. From that of the mean mode the first rise is 0.06 decades "
         "away in the median (20 values, 5 seeds), as on MNIST.",
         "best-rate": "From gamma 3.3 on the best rate is the smallest of the grid.",

@@ -14,7 +14,7 @@ ENTRY = phase_entry(
         "corrected": "At the smallest gammas the boundary lies below eta*: steps are large there, gamma and the "
         "weights move far within a few of them, and the curvature at the start is no longer that of training.",
         "closer": "As trained, the hidden layers' share of the top eigenvalue cancels, and what remains is the last "
-        "layer's; docs/theory.md has the derivation.",
+        "layer's; docs/evidence/theory.md has the derivation.",
         "measured": "They differ by less than the grid resolves.",
         "best-rate": "From gamma 0.5 on the best rate falls from eta* to a quarter of it; at gamma 4 and 5 it is the "
         "smallest rate of the grid.",

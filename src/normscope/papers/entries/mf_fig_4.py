@@ -53,7 +53,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     return {
         "diverged_at": training.diverged_at,
         "train_loss": [float(mean) for mean in means],
-        "test_accuracy": [one["accuracy"] for one in training.evaluations[1:]],
+        "test_accuracy": [evaluation["accuracy"] for evaluation in training.evaluations[1:]],
     }
 
 
@@ -75,7 +75,7 @@ INITIAL = Experiment(
 def _loss(runs: Runs, network: str, gamma: float, epoch: int) -> float:
     """Training loss of one epoch (from 1 on; the last where there are fewer), mean of seeds; inf for divergence."""
     by_seed = runs.of(cell(network, gamma)).values()
-    rows = [one["train_loss"] if one["diverged_at"] is None else [np.inf] for one in by_seed]
+    rows = [run["train_loss"] if run["diverged_at"] is None else [np.inf] for run in by_seed]
     return float(np.mean([row[min(epoch, len(row)) - 1] for row in rows]))
 
 
@@ -92,7 +92,7 @@ def _panels(runs: Runs) -> list[Panel]:
     for network, title in NETWORKS.items():
         lines = []
         for gamma in GAMMAS:
-            rows = [one["train_loss"] for one in runs.of(cell(network, gamma)).values()]
+            rows = [run["train_loss"] for run in runs.of(cell(network, gamma)).values()]
             n = min(map(len, rows), default=0)
             if n:
                 lines.append(spread(f"gamma {gamma:g}", list(range(1, n + 1)), [row[:n] for row in rows]))

@@ -55,13 +55,13 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
             model, loss_fn, seen, momentum=plan.momentum, hessian=False, solver=Solver(tol=TOLERANCE)
         ).eta_star
 
-    looks: dict[str, list[float]] = {name: [] for name in ("looks", "measured", "several", "left", "highest")}
+    by_value: dict[str, list[float]] = {name: [] for name in ("looks", "measured", "several", "left", "highest")}
     for gamma in (plan.values[i] for i in settings["looks"]):
         model = networks.build(gamma, seed).to(place.device)
-        start = eta_star(model, (x, y))
+        first_eta = eta_star(model, (x, y))
         several = eta_star(model, stream)
         trained = deepcopy(model)
-        sgd = torch.optim.SGD(trained.parameters(), lr=settings["beyond"] * start, momentum=plan.momentum)
+        sgd = torch.optim.SGD(trained.parameters(), lr=settings["beyond"] * first_eta, momentum=plan.momentum)
         losses, left = list[float](), math.nan
         for step in range(settings["steps"]):
             place.tick(step)
@@ -76,9 +76,9 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
                 losses.append(math.inf)
                 break
         highest = max(losses) / losses[0]
-        for name, number in zip(looks, (gamma, start, several, left, highest), strict=True):
-            looks[name].append(number)
-    return {"value": list(plan.values), **eta_stars, **looks}
+        for name, number in zip(by_value, (gamma, first_eta, several, left, highest), strict=True):
+            by_value[name].append(number)
+    return {"value": list(plan.values), **eta_stars, **by_value}
 
 
 _BEYOND = {"beyond": 1.26, "batches": 6, "after": 12, "steps": 40}
@@ -137,10 +137,10 @@ def _left(runs: Runs) -> list[Part]:
     for i, value in enumerate(all_seeds[0]["looks"]):
         mean = [curves["mean_mode"][curves["value"].index(value)] for curves in all_seeds]
         left = [math.log10(m / c["left"][i]) for m, c in zip(mean, all_seeds, strict=True)]
-        start = [math.log10(m / c["measured"][i]) for m, c in zip(mean, all_seeds, strict=True)]
+        first_logs = [math.log10(m / c["measured"][i]) for m, c in zip(mean, all_seeds, strict=True)]
         several = [math.log10(m / c["several"][i]) for m, c in zip(mean, all_seeds, strict=True)]
         words = (
-            f"gamma {value:.2g}: lambda is {np.median(start):+.2f} decades from the mean mode's at the start "
+            f"gamma {value:.2g}: lambda is {np.median(first_logs):+.2f} decades from the mean mode's at the start "
             f"({np.median(several):+.2f} as the mean over six batches), {np.median(left):+.2f} after twelve steps"
         )
         parts.append(Part(words, abs(float(np.median(left))) <= _LEFT))

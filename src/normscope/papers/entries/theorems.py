@@ -45,14 +45,14 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
             norm.weight.fill_(uniform(0.1, 3.0))
         x, a, size = normal(m, d_in), normal(m, settings["units"]), 10 ** uniform(-2, 1)
 
-        def loss(z: torch.Tensor, kind: int = draw % 4, a: torch.Tensor = a, size: float = size) -> torch.Tensor:
+        def loss(z: torch.Tensor, loss_number: int = draw % 4, a: torch.Tensor = a, size: float = size) -> torch.Tensor:
             values = (
                 ((a * z) ** 2).sum() + z.sum() ** 2,
                 F.softplus(a * z + z.roll(1, 0)).sum(),
                 torch.logsumexp(a * z, 0).sum(),
                 (a * z**3).sum() + (z[:-1] * z[1:] ** 2).sum(),
             )
-            return size * values[kind]
+            return size * values[loss_number]
 
         bounds = check(linear, norm, x, loss, w0=first + 0.5 * linear.weight.detach())
         for row in bounds.rows:
@@ -102,7 +102,9 @@ def _statement(key: str, row: str, relation: str, words: str, found: str = "") -
     return Statement(key, words, rule, _judge(row, relation), exact=True, found=found)
 
 
-_MISPRINT = "A misprint or slip of the derivation, not of the idea: the corrected form holds. docs/errata.md, {}."
+_MISPRINT = (
+    "A misprint or slip of the derivation, not of the idea: the corrected form holds. docs/evidence/errata.md, {}."
+)
 _STATEMENTS = (
     _statement(
         "gradient-bound-printed", "Theorem 4.1, printed", "<=",
@@ -128,7 +130,7 @@ _STATEMENTS = (
     _statement(
         "curvature-second-printed", "Theorem 4.2, part 2, printed", "<=",
         "Theorem 4.2, second part: the same with g^T H g in the place of d^T H d, without a condition.",
-        "It needs d^T H d <= g^T H g, which large gamma/s breaks. docs/errata.md, E-THM-3.",
+        "It needs d^T H d <= g^T H g, which large gamma/s breaks. docs/evidence/errata.md, E-THM-3.",
     ),
     _statement(
         "curvature-second", "Theorem 4.2, part 2, corrected", "<=",
@@ -147,7 +149,7 @@ _STATEMENTS = (
     _statement(
         "weights-hessian-maximum", "Theorem C.1, (58), lam = 1, printed", "<=",
         "Theorem C.1, (58): the maximum over inputs of norm lam is lam^4 d^T Hh d.",
-        "X X^T d runs through a ball, and the maximum lies elsewhere in it. docs/errata.md, E-THM-5.",
+        "X X^T d runs through a ball, and the maximum lies elsewhere in it. docs/evidence/errata.md, E-THM-5.",
     ),
     _statement(
         "initialisation", "Lemma 4.5, printed", "<=",

@@ -42,12 +42,12 @@ def _alone(runs: Runs) -> list[Part]:
 
 def _panels(runs: Runs) -> list[Panel]:
     alone = list(runs.of("batch").values())
-    lines = [spread("batch: cross-entropy", alone[0]["step"], [one["loss"] for one in alone])] if alone else []
+    lines = [spread("batch: cross-entropy", alone[0]["step"], [run["loss"] for run in alone])] if alone else []
     for cell in DECAYED:
-        parts = [_parts(one) for one in runs.of(cell).values()]
+        parts = [_parts(run) for run in runs.of(cell).values()]
         if parts:
-            lines.append(spread(f"{cell}: cross-entropy", parts[0][0], [one[1] for one in parts]))
-            both = [list(np.add(one[1], one[2])) for one in parts]
+            lines.append(spread(f"{cell}: cross-entropy", parts[0][0], [part[1] for part in parts]))
+            both = [list(np.add(part[1], part[2])) for part in parts]
             lines.append(spread(f"{cell}: with L2", parts[0][0], both))
     if not lines:
         return []
@@ -58,7 +58,7 @@ def _panels(runs: Runs) -> list[Panel]:
 ENTRY = Entry(
     name="vgg-loss",
     title="Cross-entropy, and cross-entropy with L2",
-    source="How Does Batch Normalization Help Optimization?, Figure 4(a); docs/errata.md, E-SAN-1",
+    source="How Does Batch Normalization Help Optimization?, Figure 4(a); docs/evidence/errata.md, E-SAN-1",
     origin="as fig-1 at lr 0.1; weight decay 4e-4, inferred from the figure; penalty (4e-4/2)|W|^2 of all parameters",
     needs={VGG: ("batch", *DECAYED)},
     statements=(

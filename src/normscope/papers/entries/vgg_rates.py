@@ -81,7 +81,7 @@ def _best(runs: Runs) -> list[Part]:
 
 def _panels(runs: Runs) -> list[Panel]:
     lines = [
-        spread(cell, curves[0]["rate"], [one["accuracy"] for one in curves])
+        spread(cell, curves[0]["rate"], [run["accuracy"] for run in curves])
         for cell in ("none", "batch")
         for curves in (list(runs.of(cell).values()),)
         if curves

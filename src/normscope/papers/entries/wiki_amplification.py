@@ -41,7 +41,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         seen, h = [], x
         for layer in model:
             h = layer(h)
-            if any(layer is one for one in linears):
+            if any(layer is linear for linear in linears):
                 seen.append(h)
         return seen
 
@@ -82,7 +82,7 @@ DEPTHS = Experiment(
 
 def _ratio(runs: Runs, cell: str, when: str) -> float:
     """Change in the last hidden layer over that in the first; geometric mean of seeds."""
-    logs = [np.log(one[when]["change"][-1] / one[when]["change"][0]) for one in runs.of(cell).values()]
+    logs = [np.log(run[when]["change"][-1] / run[when]["change"][0]) for run in runs.of(cell).values()]
     return float(np.exp(np.mean(logs)))
 
 
@@ -112,7 +112,7 @@ def _panels(runs: Runs) -> list[Panel]:
         for cell in CELLS:
             curves = list(runs.of(cell).values())
             if curves:
-                rows = np.array([one[when]["change"] for one in curves])
+                rows = np.array([run[when]["change"] for run in curves])
                 layers = list(range(1, rows.shape[1] + 1))
                 lines.append(Line(cell, layers, list(np.median(rows, 0)), list(rows.min(0)), list(rows.max(0))))
         panels.append(Panel(f"{when.capitalize()} weights", "layer", "change / standard deviation", lines, log_y=True))

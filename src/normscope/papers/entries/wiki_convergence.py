@@ -12,22 +12,22 @@ FLOOR = 1e-12
 
 def _kept(runs: Runs, name: str) -> tuple[int, int]:
     """On how many of the problems the linear bound holds at every step."""
-    held = []
+    holding = []
     for curves in runs.of("least squares").values():
         for gap, bound in zip(curves[name], curves["bound"], strict=True):
-            held.append(all(g <= b * (1 + 1e-5) + FLOOR for g, b in zip(gap, bound, strict=True)))
-    return sum(held), len(held)
+            holding.append(all(g <= b * (1 + 1e-5) + FLOOR for g, b in zip(gap, bound, strict=True)))
+    return sum(holding), len(holding)
 
 
 def _least_squares(runs: Runs) -> list[Part]:
-    held, of = _kept(runs, "gap")
-    return [Part(f"the bound (1 - mu/L)^(2t) holds at every step on {held} of {of} problems", held == of)]
+    holding, total = _kept(runs, "gap")
+    return [Part(f"the bound (1 - mu/L)^(2t) holds at every step on {holding} of {total} problems", holding == total)]
 
 
 def _sublinear(runs: Runs) -> list[Part]:
-    held, of = _kept(runs, "descent")
-    words = f"plain gradient descent keeps the linear bound (1 - mu/L)^(2t) on {held} of {of} problems"
-    return [Part(words, held == 0)]
+    holding, total = _kept(runs, "descent")
+    words = f"plain gradient descent keeps the linear bound (1 - mu/L)^(2t) on {holding} of {total} problems"
+    return [Part(words, holding == 0)]
 
 
 def _halfspace(runs: Runs, form: str) -> list[Part]:
@@ -51,9 +51,9 @@ def _unit(runs: Runs) -> list[Part]:
 
 def _aligned(runs: Runs) -> list[Part]:
     rows = list(runs.of("network").values())
-    cosines = [min(one["cosines"]) for one in rows]
-    below = [one["below_aligned"] for one in rows]
-    words = f"joint minima (gradient {each([one['gradient'] for one in rows], '.0e')}) have cosines of "
+    cosines = [min(row["cosines"]) for row in rows]
+    below = [row["below_aligned"] for row in rows]
+    words = f"joint minima (gradient {each([row['gradient'] for row in rows], '.0e')}) have cosines of "
     return [
         Part(
             f"{words}{each(cosines, '.3f')}, and lie {each(below, '.2e')} below the best aligned point",
@@ -66,23 +66,23 @@ def _panels(runs: Runs) -> list[Panel]:
     by_seed = runs.of("least squares")
     panels = []
     if by_seed:
-        one = by_seed[min(by_seed)]
-        steps = list(range(len(one["gap"][0])))
+        run = by_seed[min(by_seed)]
+        steps = list(range(len(run["gap"][0])))
         lines = [
-            Line(name, steps, one[key][0])
+            Line(name, steps, run[key][0])
             for name, key in (("normalized", "gap"), ("gradient descent", "descent"), ("bound", "bound"))
         ]
         panels.append(Panel("Least squares, first problem", "step", "gap / first gap", lines, log_y=True))
     by_seed = runs.of("halfspaces")
     if by_seed:
-        one = by_seed[min(by_seed)]
+        run = by_seed[min(by_seed)]
         # Below rounding, whether a gap is exactly zero is chance.
-        lines = [Line(name, list(range(len(one[name]))), list(np.maximum(one[name], 1e-16))) for name in one]
+        lines = [Line(name, list(range(len(run[name]))), list(np.maximum(run[name], 1e-16))) for name in run]
         panels.append(Panel("Halfspaces, direction, seed 0", "step", "gap / first gap", lines, log_y=True))
     by_seed = runs.of("network")
     if by_seed:
-        one = by_seed[min(by_seed)]
-        lines = [Line(name, list(range(len(one[name]))), one[name]) for name in ("gap", "bound")]
+        run = by_seed[min(by_seed)]
+        lines = [Line(name, list(range(len(run[name]))), run[name]) for name in ("gap", "bound")]
         panels.append(Panel("One unit of a network, seed 0", "step", "gap / first gap", lines, log_y=True))
     return panels
 
@@ -112,7 +112,7 @@ ENTRY = Entry(
             n=5,
             exact=True,
             cells=("least squares",),
-            found="For mu > 0 it has the same linear guarantee. docs/errata.md, E-DEC-3.",
+            found="For mu > 0 it has the same linear guarantee. docs/evidence/errata.md, E-DEC-3.",
         ),
         Statement(
             "halfspaces-printed",
@@ -122,7 +122,8 @@ ENTRY = Entry(
             n=5,
             exact=True,
             cells=("halfspaces",),
-            found="The printed h lacks a factor gamma/|w|_S; with it the theorem holds. docs/errata.md, E-DEC-6.",
+            found="The printed h lacks a factor gamma/|w|_S; with it the theorem holds. "
+            "docs/evidence/errata.md, E-DEC-6.",
         ),
         Statement(
             "halfspaces",
@@ -151,7 +152,7 @@ ENTRY = Entry(
             exact=True,
             cells=("network",),
             found="Joint minima lie off the line and below the best aligned point, a saddle. One problem, found from "
-            "every seed's own start. docs/errata.md, E-DEC-9.",
+            "every seed's own start. docs/evidence/errata.md, E-DEC-9.",
         ),
     ),
     panels=_panels,

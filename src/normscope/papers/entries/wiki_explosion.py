@@ -110,7 +110,7 @@ def _panels(runs: Runs) -> list[Panel]:
     for cell in ("relu", "linear", "relu, skip"):
         curves = list(runs.of(cell).values())
         if curves:
-            logs = np.mean([one["256"] for one in curves], 0) / math.log(10)
+            logs = np.mean([run["256"] for run in curves], 0) / math.log(10)
             lines.append(Line(cell, list(range(1, len(logs) + 1)), list(10 ** (logs - logs[-1]))))
     measured = [_rates(runs, "relu", m) for m in SIZES]
     theory = [explosion("relu", m).rate for m in SIZES]
@@ -152,7 +152,7 @@ ENTRY = Entry(
             cells=("relu",),
             exact=True,
             found="1.467 is the growth of the squared norm; the norm grows by its root, 1.211, which is less than the "
-            "printed lower bound. docs/errata.md, E-GE-1.",
+            "printed lower bound. docs/evidence/errata.md, E-GE-1.",
         ),
         Statement(
             "any-activation",

@@ -76,7 +76,7 @@ def _close(runs: Runs, name: str, words: str) -> list[Part]:
 def _unbiased(runs: Runs) -> list[Part]:
     parts = []
     for i, m in enumerate(SIZES):
-        rows = [(one["biased_mean"][i], one["biased_error"][i]) for one in runs.of("digits").values()]
+        rows = [(run["biased_mean"][i], run["biased_error"][i]) for run in runs.of("digits").values()]
         mean, error = np.mean([a for a, _ in rows]), np.sqrt(np.mean([b**2 for _, b in rows]) / len(rows))
         factor = m / (m - 1)
         words = f"m = {m}: {factor * mean:.3f} with the factor, {mean:.3f} without, 9 true"
@@ -93,7 +93,7 @@ def _linear(runs: Runs) -> list[Part]:
 def _panels(runs: Runs) -> list[Panel]:
     if not runs.has(("digits",)):
         return []
-    rows = [one["biased_mean"] for one in runs.of("digits").values()]
+    rows = [run["biased_mean"] for run in runs.of("digits").values()]
     mean = np.mean(rows, 0)
     factor = np.array(SIZES) / (np.array(SIZES) - 1)
     lines = [Line("with m/(m-1)", SIZES, list(factor * mean)), Line("without", SIZES, list(mean))]
@@ -138,7 +138,7 @@ ENTRY = Entry(
             n=5,
             exact=True,
             found="Affine: gamma (x - E)/sqrt(Var + eps) + beta has a constant. Many say linear for that; whoever does "
-            "will call the sentence right. docs/errata.md, E-BN-3.",
+            "will call the sentence right. docs/evidence/errata.md, E-BN-3.",
         ),
     ),
     panels=_panels,

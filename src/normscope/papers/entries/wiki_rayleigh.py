@@ -56,8 +56,8 @@ def _holds(runs: Runs, form: str) -> list[Part]:
         np.concatenate([np.array(curves[form][side]) for curves in runs.of("pencils").values()])
         for side in ("left", "right")
     )
-    held = (left >= -1e-9) & (left <= right * (1 + 1e-5) + 1e-9)
-    return [Part(f"{held.sum()} of {len(held)} steps keep the rate", bool(held.all()))]
+    inside = (left >= -1e-9) & (left <= right * (1 + 1e-5) + 1e-9)
+    return [Part(f"{inside.sum()} of {len(inside)} steps keep the rate", bool(inside.all()))]
 
 
 def _panels(runs: Runs) -> list[Panel]:
@@ -89,7 +89,7 @@ ENTRY = Entry(
             lambda runs: _holds(runs, "printed"),
             n=5,
             exact=True,
-            found="The eigenvalues are those of the pencil (B, A). docs/errata.md, E-DEC-4.",
+            found="The eigenvalues are those of the pencil (B, A). docs/evidence/errata.md, E-DEC-4.",
         ),
         Statement(
             "pencil",

@@ -41,7 +41,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     training = train(
         model, losses.cross_entropy, stream, sgd, seed=seed, evaluate=evaluate, every=every, on_step=place.tick
     )
-    return {name: [one[name] for one in training.evaluations] for name in training.evaluations[0]}
+    return {name: [evaluation[name] for evaluation in training.evaluations] for name in training.evaluations[0]}
 
 
 SMALL_SET = Experiment(
@@ -98,7 +98,7 @@ def _panels(runs: Runs) -> list[Panel]:
     for cell in CELLS:
         curves = list(runs.of(cell).values())
         if curves:
-            lines.append(spread(cell, curves[0]["step"], [one["test_accuracy"] for one in curves]))
+            lines.append(spread(cell, curves[0]["step"], [run["test_accuracy"] for run in curves]))
     return [Panel("200 training images", "step", "test accuracy", lines)]
 
 

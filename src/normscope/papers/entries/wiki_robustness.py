@@ -26,11 +26,11 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
 
     def trained(init: str, lr: float) -> float:
         """Zero where training diverged."""
-        kind: dict[str, dict[str, Any]] = {
+        changes: dict[str, dict[str, Any]] = {
             "He": {"init": "mean_field", "sigma_b2": 0.0},
             "mean-field": {"init": "mean_field"},
         }
-        options = kind.get(init, {"init": "glorot"})
+        options = changes.get(init, {"init": "glorot"})
         model = models.MLP(64, 10, width=100, depth=settings["depth"], norm=settings["norm"], seed=seed, **options)
         factor = {"0.1 Glorot": 0.1, "10 Glorot": 10.0}.get(init, 1.0)
         with torch.no_grad():

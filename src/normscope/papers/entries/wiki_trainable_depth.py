@@ -116,7 +116,7 @@ def _panels(runs: Runs) -> list[Panel]:
     for cell in ("plain", "skip"):
         curves = list(runs.of(cell).values())
         if curves:
-            lines.append(spread(cell, curves[0]["depth"], [one["accuracy"] for one in curves]))
+            lines.append(spread(cell, curves[0]["depth"], [run["accuracy"] for run in curves]))
     limit = explosion("relu", BATCH).trainable_depth
     lines.append(Line(f"16 xi = {limit:.0f}", [limit, limit], [0.0, 1.0]))
     return [Panel("Test images", "layers", "share right", lines)]

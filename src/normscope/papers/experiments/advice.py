@@ -136,11 +136,11 @@ def named(settings: Mapping[str, Any], curves: Curves, adviser: str) -> float:
         from normscope.losses import LOSSES
         from normscope.stability.first_guess import ADAM, MOMENTUM, PLAIN, guessed_rate, rate_from_critical_rate
 
-        critical, kind = float(curves["critical"]), kind_by_name(LOSSES[settings["loss"]])
+        critical, loss_kind = float(curves["critical"]), kind_by_name(LOSSES[settings["loss"]])
         if adviser == "start":
-            return rate_from_critical_rate(critical, kind)
+            return rate_from_critical_rate(critical, loss_kind)
         descent = {"sgd": PLAIN, "momentum": MOMENTUM, "adam": ADAM}[settings["optimizer"]]
-        return guessed_rate(critical, float(curves["measure"]), kind, descent)
+        return guessed_rate(critical, float(curves["measure"]), loss_kind, descent)
     return SHARES[adviser].get(settings["optimizer"], math.nan) * float(curves[adviser])
 
 
@@ -201,11 +201,11 @@ def _advised(
     predicted = math.nan
     if not adam:
         momentum = 0.9 if settings["optimizer"] == "momentum" else 0.0
-        inputs, start = x.cpu(), network().cpu()
+        inputs, initial = x.cpu(), network().cpu()
         # Use the batch's overlaps where that is affordable: a batch of images through a deep network is a large kernel.
         known = inputs if settings["network"] in ("mlp", "cnn") else None
         shape = tuple(inputs.shape[1:])
-        predicted = predict(start, shape, settings["loss"], len(inputs), momentum=momentum, batch=known).eta_star
+        predicted = predict(initial, shape, settings["loss"], len(inputs), momentum=momentum, batch=known).eta_star
     return {"predict": predicted, "measure": measured, "critical": critical.eta}
 
 

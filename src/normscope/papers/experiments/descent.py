@@ -41,15 +41,15 @@ def goes_above(
     def holds(lr: float) -> bool:
         import torch
 
-        model, start = network(), math.nan
+        model, first_loss = network(), math.nan
         sgd = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
         for step in range(steps):
             tick(step)
             x, y = stream[step % len(stream)]
             loss = loss_fn(model(x), y)
             now = float(loss.detach())
-            start = now if step == 0 else start
-            if not now <= factor * start:
+            first_loss = now if step == 0 else first_loss
+            if not now <= factor * first_loss:
                 return True
             sgd.zero_grad()
             loss.backward()

@@ -66,21 +66,21 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         "step_loss": list(training.losses[:: settings["keep"]]),
         "keep": settings["keep"],
         "step": [record.step for record in records],
-        "loss": [one.loss for one in landscapes],
-        "loss_min": [min(one.losses[:SHOWN]) for one in landscapes],
-        "loss_max": [max(one.losses[:SHOWN]) for one in landscapes],
-        "change_max": [max(one.changes[:SHOWN]) for one in landscapes],
-        "beta": [max(one.betas[:SHOWN]) for one in landscapes],
+        "loss": [landscape.loss for landscape in landscapes],
+        "loss_min": [min(landscape.losses[:SHOWN]) for landscape in landscapes],
+        "loss_max": [max(landscape.losses[:SHOWN]) for landscape in landscapes],
+        "change_max": [max(landscape.changes[:SHOWN]) for landscape in landscapes],
+        "beta": [max(landscape.betas[:SHOWN]) for landscape in landscapes],
         "factors": list(FACTORS),
-        "change": [list(one.changes) for one in landscapes],
-        "loss_at": [list(one.losses) for one in landscapes],
-        "shift": {str(n): [one.shifts[i] for one in shifts] for i, n in enumerate(SHIFT_LAYERS)},
-        "cosine": {str(n): [one.cosines[i] for one in shifts] for i, n in enumerate(SHIFT_LAYERS)},
+        "change": [list(landscape.changes) for landscape in landscapes],
+        "loss_at": [list(landscape.losses) for landscape in landscapes],
+        "shift": {str(n): [shift.shifts[i] for shift in shifts] for i, n in enumerate(SHIFT_LAYERS)},
+        "cosine": {str(n): [shift.cosines[i] for shift in shifts] for i, n in enumerate(SHIFT_LAYERS)},
         "histograms": {
             str(n): [
-                {"step": step, "edges": list(one.edges[place]), "counts": list(one.counts[place])}
-                for step, one in chosen
-                for place in (one.layers.index(f"norms.{n - 1}"),)
+                {"step": step, "edges": list(activations.edges[place]), "counts": list(activations.counts[place])}
+                for step, activations in chosen
+                for place in (activations.layers.index(f"norms.{n - 1}"),)
             ]
             for n in HISTOGRAM_LAYERS
         },
@@ -92,7 +92,7 @@ def earlier(folder: Path) -> list[Run]:
     path, runs = folder / "landscape-dln.json", []
     for row in read_json(path)["runs"] if path.is_file() else []:
         snapshots = row["snapshots"]
-        layers = {str(n): one for n, one in zip(SHIFT_LAYERS, sorted(row["layers"], key=_number), strict=True)}
+        layers = {str(n): layer for n, layer in zip(SHIFT_LAYERS, sorted(row["layers"], key=_number), strict=True)}
         curves = {
             "lr": row["settings"]["lr"],
             "diverged_at": row["diverged_at"],
@@ -100,8 +100,8 @@ def earlier(folder: Path) -> list[Run]:
             "step_loss": [*snapshots["loss"], row["final_loss"]],
             "keep": snapshots["step"][1] - snapshots["step"][0],
             "change_max": snapshots["grad_change_max"],
-            "shift": {n: one["shift"] for n, one in layers.items()},
-            "cosine": {n: one["shift_cosine"] for n, one in layers.items()},
+            "shift": {n: layer["shift"] for n, layer in layers.items()},
+            "cosine": {n: layer["shift_cosine"] for n, layer in layers.items()},
         }
         runs.append(Run(row["norm"], row["seed"], curves, row["seconds"], {"files": [path.name]}))
     return runs

@@ -84,17 +84,17 @@ def trained(plan: "Plan", place: Place) -> "list[Outcome]":
 def packed(outcomes: "Iterable[Outcome]") -> Curves:
     """Outcomes of one seed as rows of numbers."""
     by_value: dict[float, list[Outcome]] = {}
-    for outcome in sorted(outcomes, key=lambda one: one.cell):
-        by_value.setdefault(outcome.cell.value, []).append(outcome)
+    for each in sorted(outcomes, key=lambda outcome: outcome.cell):
+        by_value.setdefault(each.cell.value, []).append(each)
     rows = {value: by_value[value] for value in sorted(by_value)}
     return {
         "value": list(rows),
-        "rate": [[one.cell.lr for one in row] for row in rows.values()],
-        "diverged_at": [[one.diverged_at for one in row] for row in rows.values()],
-        "rose_at": [[one.rose_at for one in row] for row in rows.values()],
-        "first_loss": [[one.train_loss[0] for one in row] for row in rows.values()],
-        "train_loss": [[one.train_loss[-1] for one in row] for row in rows.values()],
-        "test_loss": [[one.test_loss[-1] for one in row] for row in rows.values()],
+        "rate": [[outcome.cell.lr for outcome in row] for row in rows.values()],
+        "diverged_at": [[outcome.diverged_at for outcome in row] for row in rows.values()],
+        "rose_at": [[outcome.rose_at for outcome in row] for row in rows.values()],
+        "first_loss": [[outcome.train_loss[0] for outcome in row] for row in rows.values()],
+        "train_loss": [[outcome.train_loss[-1] for outcome in row] for row in rows.values()],
+        "test_loss": [[outcome.test_loss[-1] for outcome in row] for row in rows.values()],
     }
 
 
@@ -142,7 +142,7 @@ def earlier(folder: Path) -> list[Run]:
     diagram = PhaseDiagram.load(path)
     runs = []
     for seed in diagram.plan.seeds:
-        curves = packed(one for one in diagram.outcomes if one.cell.seed == seed)
+        curves = packed(outcome for outcome in diagram.outcomes if outcome.cell.seed == seed)
         runs.append(Run("mlp", seed, numbers(compact(curves)), 0.0, {"files": [path.name]}))
     return runs
 

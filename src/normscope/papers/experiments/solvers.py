@@ -37,11 +37,11 @@ def least_squares(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         x = rng.standard_normal((300, len(s))) @ np.linalg.cholesky(s).T
         y = x @ rng.standard_normal(len(s)) + rng.standard_normal(300)
         problem = LeastSquares(Design(x), y)
-        start = rng.standard_normal(len(s))
-        history = gdnp(problem, start, max_iter=settings["steps"], tol=0.0, safeguard=False).history
+        start_point = rng.standard_normal(len(s))
+        history = gdnp(problem, start_point, max_iter=settings["steps"], tol=0.0, safeguard=False).history
         first = history["gap"][0]
         steps = np.arange(settings["steps"] + 1)
-        ray = problem.ray(start)
+        ray = problem.ray(start_point)
         coef, descent = -ray.correlation * ray.w, []
         best = problem.energy + problem.best_rho
         for _ in steps:
@@ -63,12 +63,12 @@ def halfspaces(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     rng = np.random.default_rng(seed)
     curves: Curves = {}
     u, s = _moments(settings["d"], 3.0, rng)
-    start = rng.standard_normal(settings["d"])
+    start_point = rng.standard_normal(settings["d"])
     for loss in ("softplus", "sigmoid"):
         for form in ("corrected", "printed"):
             place.tick(0)
             problem = GaussianHalfspace(u, s, named_loss(loss), printed=form == "printed")
-            gap = gdnp(problem, start, max_iter=settings["steps"], tol=0.0, safeguard=False).history["gap"]
+            gap = gdnp(problem, start_point, max_iter=settings["steps"], tol=0.0, safeguard=False).history["gap"]
             curves[f"{loss}, {form}"] = list(gap / gap[0])
     curves["bound"] = list(problem.spectrum.rate ** (2.0 * np.arange(settings["steps"] + 1)))
     return curves
@@ -108,8 +108,8 @@ def network(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     aligned = minimize(lambda c: value(np.outer(c, line).ravel())[0], [-2.0, -2.0], method="BFGS").x
     best_aligned = np.outer(aligned, line)
     place.tick(0)
-    start = best_aligned + 0.3 * rng.standard_normal((2, 3))
-    joint = minimize(value, start.ravel(), jac=True, method="BFGS", options={"gtol": 1e-9})
+    start_point = best_aligned + 0.3 * rng.standard_normal((2, 3))
+    joint = minimize(value, start_point.ravel(), jac=True, method="BFGS", options={"gtol": 1e-9})
     cosines = [float(abs(u @ w) / np.sqrt((w @ s @ w) * (u @ line))) for w in joint.x.reshape(2, 3)]
     return {
         "gap": list(gap / gap[0]),

@@ -154,53 +154,57 @@ def _run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
         **_landscapes(monitor, settings),
         **_layers(monitor, names),
         "accuracy": hits.shares(),
-        "evaluated": [one["step"] for one in evaluations],
-        **{name: [one[name] for one in evaluations] for name in ("test_accuracy", "train_accuracy", "penalty")},
+        "evaluated": [evaluation["step"] for evaluation in evaluations],
+        **{
+            name: [evaluation[name] for evaluation in evaluations]
+            for name in ("test_accuracy", "train_accuracy", "penalty")
+        },
     }
 
 
 def _landscapes(monitor: Any, settings: dict[str, Any]) -> Curves:
     records = [record for record in monitor.records if "landscape" in record.results]
     landscapes = [record.results["landscape"] for record in records]
-    bands = [one.band for one in landscapes]
+    bands = [landscape.band for landscape in landscapes]
     return {
         "step": [record.step for record in records],
         "lr": settings["lr"],
-        "loss": [one.loss for one in landscapes],
+        "loss": [landscape.loss for landscape in landscapes],
         "loss_min": [low for low, _ in bands],
         "loss_max": [high for _, high in bands],
-        "grad_norm": [one.grad_norm for one in landscapes],
-        "change_max": [max(one.changes) for one in landscapes],
-        "beta": [one.beta for one in landscapes],
+        "grad_norm": [landscape.grad_norm for landscape in landscapes],
+        "change_max": [max(landscape.changes) for landscape in landscapes],
+        "beta": [landscape.beta for landscape in landscapes],
         "factors": list(landscapes[0].factors),
-        "change": [list(one.changes) for one in landscapes],
+        "change": [list(landscape.changes) for landscape in landscapes],
     }
 
 
 def _layers(monitor: Any, names: list[str]) -> Curves:
     shifts = [record.results["shift"] for record in monitor.records if "shift" in record.results]
     curves: Curves = {
-        "shift": {str(n): [one.shifts[i] for one in shifts] for i, n in enumerate(SHIFT_LAYERS)},
-        "cosine": {str(n): [one.cosines[i] for one in shifts] for i, n in enumerate(SHIFT_LAYERS)},
+        "shift": {str(n): [shift.shifts[i] for shift in shifts] for i, n in enumerate(SHIFT_LAYERS)},
+        "cosine": {str(n): [shift.cosines[i] for shift in shifts] for i, n in enumerate(SHIFT_LAYERS)},
         "moments": {},
         "histograms": {},
     }
     seen = [(r.step, r.results["activations"]) for r in monitor.records if "activations" in r.results]
     # Only the record after a snapshot compares two steps in a row. A network without a norm has an Identity there.
-    after = [one for _, one in seen if not math.isnan(one.mean_changes[0])]
+    after = [activations for _, activations in seen if not math.isnan(activations.mean_changes[0])]
     for number in MOMENT_LAYERS:
         place = seen[0][1].layers.index(str(int(names[number - 1]) + 1))
         curves["moments"][str(number)] = {
-            "mean_change": [one.mean_changes[place] for one in after],
-            "variance_change": [one.variance_changes[place] for one in after],
-            "mean_drift": [one.mean_drifts[place] for one in after],
-            "variance_drift": [one.variance_drifts[place] for one in after],
+            "mean_change": [activations.mean_changes[place] for activations in after],
+            "variance_change": [activations.variance_changes[place] for activations in after],
+            "mean_drift": [activations.mean_drifts[place] for activations in after],
+            "variance_drift": [activations.variance_drifts[place] for activations in after],
         }
     for number in HISTOGRAM_LAYERS:
         place = seen[0][1].layers.index(str(int(names[number - 1]) + 1))
         chosen = [seen[int(share * (len(seen) - 1))] for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
         curves["histograms"][str(number)] = [
-            {"step": step, "edges": list(one.edges[place]), "counts": list(one.counts[place])} for step, one in chosen
+            {"step": step, "edges": list(activations.edges[place]), "counts": list(activations.counts[place])}
+            for step, activations in chosen
         ]
     return curves
 
@@ -214,19 +218,19 @@ def earlier(folder: Path) -> list[Run]:
     looked, evaluated = folder / "landscape-vgg16-cifar10.json", folder / "vgg16-cifar10.json"
     for row in read_json(looked)["runs"] if looked.is_file() else []:
         snapshots = row["snapshots"]
-        layers = {str(n): one for n, one in zip(SHIFT_LAYERS, sorted(row["layers"], key=_number), strict=True)}
+        layers = {str(n): layer for n, layer in zip(SHIFT_LAYERS, sorted(row["layers"], key=_number), strict=True)}
         by_norm_and_seed[row["norm"], row["seed"]] = {
             "lr": row["settings"]["lr"],
             **{name: snapshots[name] for name in ("step", "loss", "loss_min", "loss_max", "grad_norm", "beta")},
             "change_max": snapshots["grad_change_max"],
-            "shift": {n: one["shift"] for n, one in layers.items()},
-            "cosine": {n: one["shift_cosine"] for n, one in layers.items()},
+            "shift": {n: layer["shift"] for n, layer in layers.items()},
+            "cosine": {n: layer["shift_cosine"] for n, layer in layers.items()},
         }
     for row in read_json(evaluated)["runs"] if evaluated.is_file() else []:
         curves = by_norm_and_seed.setdefault((row["norm"], row["seed"]), {})
-        curves["evaluated"] = [one["step"] for one in row["evaluations"]]
+        curves["evaluated"] = [evaluation["step"] for evaluation in row["evaluations"]]
         for name in ("test_accuracy", "train_accuracy"):
-            curves[name] = [one[name] for one in row["evaluations"]]
+            curves[name] = [evaluation[name] for evaluation in row["evaluations"]]
     made = {"files": [looked.name, evaluated.name]}
     return [Run(norm, seed, curves, 0.0, made) for (norm, seed), curves in by_norm_and_seed.items()]
 

@@ -53,17 +53,17 @@ def _flattenings(graph: fx.Graph, x: Field, walk: Walk, submodule: Callable[[str
     """The calls that flatten the input, if the network does nothing else with it; an empty list otherwise."""
 
     def value(node: fx.Node) -> Any:
-        args, kwargs = (fx.node.map_arg(given, value) for given in (node.args, node.kwargs))
+        args, kwargs = (fx.node.map_arg(arguments, value) for arguments in (node.args, node.kwargs))
         return x if node.op == "placeholder" else _call(node, args, kwargs, walk, submodule)
 
     def reshapes(node: fx.Node) -> bool:
         layer = submodule(str(node.target)) if node.op == "call_module" else None
         return isinstance(layer, nn.Flatten) or node.target in _RESHAPING
 
-    start = next(node for node in graph.nodes if node.op == "placeholder")
-    found = [node for node in start.users if node.target not in _SIZES]
-    flat = all(map(reshapes, found)) and all(value(node).shape == (math.prod(x.shape),) for node in found)
-    return found if flat else []
+    input_node = next(node for node in graph.nodes if node.op == "placeholder")
+    calls = [node for node in input_node.users if node.target not in _SIZES]
+    flat = all(map(reshapes, calls)) and all(value(node).shape == (math.prod(x.shape),) for node in calls)
+    return calls if flat else []
 
 
 def _run(traced: TracedGraph, x: Field, walk: Walk) -> Field:
@@ -143,9 +143,9 @@ def _call(node: fx.Node, args: Any, kwargs: Any, walk: Walk, submodule: Callable
     except ValueError as error:
         raise ValueError(f"{_named(node, called)} {str(error).rstrip('.')}.") from error
     except Exception as error:
-        given = ", ".join([*map(_kind, args), *(f"{key}={_kind(value)}" for key, value in kwargs.items())])
+        arguments = ", ".join([*map(_kind, args), *(f"{key}={_kind(value)}" for key, value in kwargs.items())])
         raise UnknownOperation(
-            f"{_named(node, called)} has no rule for its arguments here, ({given}). {WAY_OUT}"
+            f"{_named(node, called)} has no rule for its arguments here, ({arguments}). {WAY_OUT}"
         ) from error
 
 
@@ -200,16 +200,16 @@ def _computed(node: fx.Node, layer: nn.Module | None, args: Any, kwargs: Any) ->
 
 def _rule(node: fx.Node, layer: nn.Module | None) -> Callable[..., Any]:
     if layer is not None:
-        found = rule_of_module(layer)
+        rule = rule_of_module(layer)
     elif node.op == "call_method":
-        found = rule_of_method(str(node.target))
+        rule = rule_of_method(str(node.target))
     elif isinstance(node.target, torch._ops.OpOverload):
-        found = rule_of_exported(_aten(node.target))
+        rule = rule_of_exported(_aten(node.target))
     else:
-        found = rule_of_function(node.target)
-    if found is None:
+        rule = rule_of_function(node.target)
+    if rule is None:
         raise UnknownOperation("has no moment map")
-    return found
+    return rule
 
 
 def _sizes(target: Any, args: Any) -> tuple[Any] | None:

@@ -95,8 +95,8 @@ def _written(node: fx.Node, submodule: Callable[[str], nn.Module]) -> list[fx.No
     if isinstance(target, torch._ops.OpOverload):
         if not target._schema.is_mutable:
             return []
-        given = dict(zip((a.name for a in target._schema.arguments), node.args, strict=False)) | node.kwargs
-        wrote = [given.get(a.name) for a in target._schema.arguments if a.alias_info and a.alias_info.is_write]
+        passed = dict(zip((a.name for a in target._schema.arguments), node.args, strict=False)) | node.kwargs
+        wrote = [passed.get(a.name) for a in target._schema.arguments if a.alias_info and a.alias_info.is_write]
         return [a for a in wrote if isinstance(a, fx.Node)]
     if target in _WRITING_OPERATORS.values() or target in (operator.setitem, operator.delitem):
         return [tensor for tensor in first if not _number(tensor)]

@@ -39,10 +39,10 @@ Undo = Callable[[], None]
 def restored(model: nn.Module) -> Iterator[None]:
     """Let the model work with copies of all its tensors inside the block; restore everything it reaches afterwards."""
     with ExitStack() as stack:
-        held = _Held(model)
-        for undo in held.undos:
+        contents = _Held(model)
+        for undo in contents.undos:
             stack.callback(undo)
-        for module in (model, *held.hidden):
+        for module in (model, *contents.hidden):
             originals = {id(p) for p in module.parameters()}
             stack.enter_context(untouched(module))
             _copy(module, originals)
@@ -112,11 +112,11 @@ class _Held:
             self.undos.append(lambda: None if value._version == version else _write(value, kept))
 
     def _contents(self, value: Any) -> None:
-        kind = next((kind for kind in _CONTAINERS if isinstance(value, kind)), None)
-        if kind is not None:
-            content = _content(value, kind)
-            self.undos.append(lambda: _refill(value, kind, content))
-            self._waiting.extend(held[-1] for held in content)
+        container_type = next((each for each in _CONTAINERS if isinstance(value, each)), None)
+        if container_type is not None:
+            content = _content(value, container_type)
+            self.undos.append(lambda: _refill(value, container_type, content))
+            self._waiting.extend(entry[-1] for entry in content)
         elif isinstance(value, (tuple, frozenset)):
             self._waiting.extend(value)
         self._fields(value)
@@ -129,34 +129,36 @@ class _Held:
             attributes = object.__getattribute__(value, "__dict__")
         except AttributeError:
             attributes = None
-        if type(attributes) is dict and not any(isinstance(held, _SHARED) for held in attributes.values()):
+        if type(attributes) is dict and not any(isinstance(attribute, _SHARED) for attribute in attributes.values()):
             self._waiting.append(attributes)
-        for kind in type(value).__mro__:
-            names = vars(kind).get("__slots__", ())
+        for owner in type(value).__mro__:
+            names = vars(owner).get("__slots__", ())
             for name in (names,) if isinstance(names, str) else names:
-                if isinstance(slot := vars(kind).get(name), MemberDescriptorType):
-                    held = _in_slot(slot, value)
-                    self.undos.append(partial(_fill, slot, value, held))
-                    self._waiting.append(held)
+                if isinstance(slot := vars(owner).get(name), MemberDescriptorType):
+                    value_in_slot = _in_slot(slot, value)
+                    self.undos.append(partial(_fill, slot, value, value_in_slot))
+                    self._waiting.append(value_in_slot)
 
 
-def _content(container: Any, kind: Any) -> list[tuple[Any, ...]]:
+def _content(container: Any, container_type: Any) -> list[tuple[Any, ...]]:
     """The keys and values of a dictionary, or the values of another container."""
-    if issubclass(kind, dict):
-        return list(kind.items(container))
-    return [(value,) for value in kind.__iter__(container)]
+    if issubclass(container_type, dict):
+        return list(container_type.items(container))
+    return [(value,) for value in container_type.__iter__(container)]
 
 
-def _refill(container: Any, kind: Any, content: list[tuple[Any, ...]]) -> None:
-    now = _content(container, kind)
+def _refill(container: Any, container_type: Any, content: list[tuple[Any, ...]]) -> None:
+    now = _content(container, container_type)
     pairs = zip(now, content, strict=False)
     if len(now) == len(content) and all(a is b for one, two in pairs for a, b in zip(one, two, strict=True)):
         return
-    kind.clear(container)
-    if issubclass(kind, dict):
-        kind.update(container, content)
+    container_type.clear(container)
+    if issubclass(container_type, dict):
+        container_type.update(container, content)
     else:
-        (kind.update if kind is set else kind.extend)(container, [value for (value,) in content])
+        (container_type.update if container_type is set else container_type.extend)(
+            container, [value for (value,) in content]
+        )
 
 
 def _in_slot(slot: MemberDescriptorType, value: Any) -> Any:
@@ -166,13 +168,13 @@ def _in_slot(slot: MemberDescriptorType, value: Any) -> Any:
         return _EMPTY
 
 
-def _fill(slot: MemberDescriptorType, value: Any, held: Any) -> None:
-    if _in_slot(slot, value) is held:
+def _fill(slot: MemberDescriptorType, value: Any, before: Any) -> None:
+    if _in_slot(slot, value) is before:
         return
-    if held is _EMPTY:
+    if before is _EMPTY:
         slot.__delete__(value)
     else:
-        slot.__set__(value, held)
+        slot.__set__(value, before)
 
 
 @torch.no_grad()

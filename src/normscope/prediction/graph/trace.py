@@ -104,15 +104,15 @@ def _check_forwards(model: nn.Module) -> None:
 
 def _defaults(model: nn.Module) -> dict[str, Any]:
     """Defaults of the forward's further inputs, so that a branch such as `if mask is not None` goes as in a call."""
-    given = list(inspect.signature(type(model).forward).parameters.values())[2:]
-    return {p.name: p.default for p in given if type(p.default) in _PLAIN}
+    further = list(inspect.signature(type(model).forward).parameters.values())[2:]
+    return {p.name: p.default for p in further if type(p.default) in _PLAIN}
 
 
 def _attribute(model: nn.Module, path: str) -> Any:
-    found: Any = model
+    value: Any = model
     for name in path.split("."):
-        found = getattr(found, name)
-    return found
+        value = getattr(value, name)
+    return value
 
 
 def _exported(model: nn.Module, shape: tuple[int, ...], submodule: Callable[[str], nn.Module]) -> TracedGraph:
@@ -127,12 +127,12 @@ def _exported(model: nn.Module, shape: tuple[int, ...], submodule: Callable[[str
     state |= dict(model.named_buffers(remove_duplicate=False)) | dict(program.constants)
     names = signature.inputs_to_parameters | signature.inputs_to_buffers
     names |= getattr(signature, "inputs_to_lifted_tensor_constants", {})
-    given = {node: state[path] for node, path in names.items()}
+    values = {node: state[path] for node, path in names.items()}
     out = next(node for node in program.graph.nodes if node.op == "output")
     # Buffers that were written are outputs of the graph too.
     both = zip(out.args[0], signature.output_specs, strict=True)
     out.args = (tuple(value for value, spec in both if spec.kind.name == "USER_OUTPUT"),)
-    return TracedGraph(program.graph, state.__getitem__, submodule, given, program.call_spec.out_spec)
+    return TracedGraph(program.graph, state.__getitem__, submodule, values, program.call_spec.out_spec)
 
 
 @contextlib.contextmanager

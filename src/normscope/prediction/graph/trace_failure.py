@@ -27,11 +27,11 @@ def not_traced(model: nn.Module, by_fx: Exception, by_export: Exception) -> Unkn
     """One error from both; torch.export runs further into a forward, so that its place is named."""
     places = _places(model, by_export) or _places(model, by_fx)
     kinds = (nn.Embedding, nn.EmbeddingBag)
-    found = [(place.path, place.module) for place in places if isinstance(place.module, kinds)]
-    if not found and re.search(r"[Ee]mbedding|argument #1 'indices'", str(by_export)):
-        found = [(path, module) for path, module in model.named_modules() if isinstance(module, kinds)]
-    if found:
-        path, module = found[-1]
+    embeddings = [(place.path, place.module) for place in places if isinstance(place.module, kinds)]
+    if not embeddings and re.search(r"[Ee]mbedding|argument #1 'indices'", str(by_export)):
+        embeddings = [(path, module) for path, module in model.named_modules() if isinstance(module, kinds)]
+    if embeddings:
+        path, module = embeddings[-1]
         return UnknownOperation(integer_input(repr(path), type(module).__name__))
     where = ""
     if places:
@@ -54,12 +54,12 @@ def _said(error: Exception) -> str:
 def _places(model: nn.Module, error: BaseException) -> list[_Place]:
     """The modules whose forwards the error passed through, outermost first, each with its last line."""
     paths = {id(module): path for path, module in model.named_modules()}
-    found: dict[int, _Place] = {}
+    places: dict[int, _Place] = {}
     for module, line in _frames(error):
         if id(module) in paths:
             # A later frame of the same module is deeper.
-            found[id(module)] = _Place(module, paths[id(module)], line)
-    return list(found.values())
+            places[id(module)] = _Place(module, paths[id(module)], line)
+    return list(places.values())
 
 
 def _frames(error: BaseException | None) -> Iterator[tuple[nn.Module, str]]:

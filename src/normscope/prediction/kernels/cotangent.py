@@ -105,13 +105,13 @@ class Cotangent:
 
 def _both(one: Cotangent, two: Cotangent) -> tuple[tuple[Strand, ...], ...]:
     """Strands of both for each part; the strands of the longest way first, gradients without strands last."""
-    found = []
+    by_part = []
     for i, mixed in enumerate(one.strands or two.strands):
         ones = torch.ones_like(mixed[0].first)
         fresh = tuple(Strand(c.g[i], ones, ones) for c in (one, two) if not c.strands)
         own = (*(s for c in (one, two) if c.strands for s in c.strands[i]), *fresh)
-        found.append((_as_one(own[: 1 - _STRANDS]), *own[1 - _STRANDS :]) if len(own) > _STRANDS else own)
-    return tuple(found)
+        by_part.append((_as_one(own[: 1 - _STRANDS]), *own[1 - _STRANDS :]) if len(own) > _STRANDS else own)
+    return tuple(by_part)
 
 
 def _as_one(strands: tuple[Strand, ...]) -> Strand:

@@ -83,8 +83,8 @@ def prelu(walk: Walk, name: str, x: Field, layer: nn.PReLU) -> Field:
 @rule(modules=_MODULES, settings=lambda layer, x: {"layer": layer}, subclasses=False)
 def module_of_values(walk: Walk, name: str, x: Field, layer: nn.Module) -> Field:
     """A module that acts on each value by itself: torch's function of that name, or by quadrature."""
-    kind = type(layer).__name__
-    phi = _WITHOUT_SETTINGS.get(kind.lower()) or Activation(kind, _forward_of(layer), monotone=False)
+    layer_type = type(layer).__name__
+    phi = _WITHOUT_SETTINGS.get(layer_type.lower()) or Activation(layer_type, _forward_of(layer), monotone=False)
     return activation(walk, name, x, phi)
 
 

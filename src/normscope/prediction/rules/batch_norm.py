@@ -85,7 +85,7 @@ without_rule(NoisyBatchNorm1d, NoisyBatchNorm2d, NoisyBatchNorm3d, NoisyBatchNor
 
 def _check_dimensions(layer: Any, x: Field) -> None:
     """Dimensions as torch's own layers ask for them, and channels where the layer holds any."""
-    taken = [n for kind, n in _DIMENSIONS.items() if isinstance(layer, kind)]
+    taken = [n for layer_type, n in _DIMENSIONS.items() if isinstance(layer, layer_type)]
     if taken and len(x.shape) not in taken[0]:
         raise ValueError(
             f"takes {' or '.join(f'{n + 1}' for n in taken[0])} dimensions and gets (N, {', '.join(map(str, x.shape))})"
@@ -112,17 +112,19 @@ def _by_batch(
     if x.before is not None:
         walk.met.normalized_activation = True
         walk.remarks.note("normalizes after an activation; channels were taken to have the same variance.", name)
-    found = [normalize(x.sites, part.kernel, eps, part.noise + part.few, part.uneven) for part in x.parts]
-    kept = [kept_by_norm(part.fan_in, 1 - eps / (n.variance or 1.0)) for part, n in zip(x.parts, found, strict=True)]
+    normalized = [normalize(x.sites, part.kernel, eps, part.noise + part.few, part.uneven) for part in x.parts]
+    kept = [
+        kept_by_norm(part.fan_in, 1 - eps / (n.variance or 1.0)) for part, n in zip(x.parts, normalized, strict=True)
+    ]
     for part, share in zip(x.parts, kept, strict=True):
         if part.fresh is not None:
             part.readers.kept_by_norm = share
-    _check(walk, name, found)
+    _check(walk, name, normalized)
     row = walk.row(
         name,
         "BatchNorm",
         gamma2=sum(a[0] * p.channels for a, p in zip(affine, x.parts, strict=True)) / x.channels,
-        variance=sum(n.variance * p.channels for n, p in zip(found, x.parts, strict=True)) / x.channels,
+        variance=sum(n.variance * p.channels for n, p in zip(normalized, x.parts, strict=True)) / x.channels,
     )
     parts = tuple(
         Part(
@@ -138,14 +140,16 @@ def _by_batch(
             # A long sample lengthens what it is divided by.
             uneven=part.uneven / (1 + 4 * n.own * (1 + part.uneven)),
         )
-        for part, n, k, (g2, b) in zip(x.parts, found, kept, affine, strict=True)
+        for part, n, k, (g2, b) in zip(x.parts, normalized, kept, affine, strict=True)
     )
     out = Field(x.sites, parts, x.shape, x.gaussian, x.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
         row.columns = directions(walk, out, gamma, beta)
         sent, twos = [], []
-        for n, (g2, _), g, bend, two in zip(found, affine, cotangent.g, cotangent.bend, cotangent.two, strict=True):
+        for n, (g2, _), g, bend, two in zip(
+            normalized, affine, cotangent.g, cotangent.bend, cotangent.two, strict=True
+        ):
             before, products = send_back(n, g, bend, g2, trained=walk.as_trained)
             if walk.trains(gamma) and walk.trains(beta):
                 # Gamma and beta at once: they meet the same gradients.
@@ -162,9 +166,9 @@ def _by_batch(
     return walk.tape.record(out, [x], back, bends=f"{name!r} (BatchNorm)")
 
 
-def _paired(part: Part, found: Normalized) -> float:
+def _paired(part: Part, normalized: Normalized) -> float:
     """Overlaps that differ from pair to pair act as too small a kurtosis does: E[f(k)] - f(E k) = Var[k] f'' / 2."""
-    return kurtosis(part.uneven) - 6 * found.noise / (1 + 2 * found.noise)
+    return kurtosis(part.uneven) - 6 * normalized.noise / (1 + 2 * normalized.noise)
 
 
 def _before(part: Part, kept: float) -> Tensor:
@@ -174,16 +178,16 @@ def _before(part: Part, kept: float) -> Tensor:
     return (kept * part.tangent).add_(part.fresh, alpha=1 - kept)
 
 
-def _check(walk: Walk, name: str, found: Sequence[Normalized]) -> None:
-    freedom = min(n.freedom for n in found)
-    if any(n.variance < 1e-12 or n.freedom == 0 for n in found):
+def _check(walk: Walk, name: str, normalized: Sequence[Normalized]) -> None:
+    freedom = min(n.freedom for n in normalized)
+    if any(n.variance < 1e-12 or n.freedom == 0 for n in normalized):
         walk.remarks.warn(
             f"{name}: the variance before it is zero (all samples are alike there), so that it divides by sqrt(eps) "
             "alone, and lambda_max is by eps more than by the network. Initialize the weights before it, or use a "
             "larger batch_size."
         )
-    elif all(n.directions is not None for n in found):
-        most = min(n.directions.most for n in found if n.directions)
+    elif all(n.directions is not None for n in normalized):
+        most = min(n.directions.most for n in normalized if n.directions)
         if most < _FEW:
             walk.remarks.warn(
                 f"{name}: nine tenths of the batch's variance lie in {most} directions; with so few lambda was seen at "

@@ -53,11 +53,11 @@ def multiplied(
     walk: Walk, x: Field, factor: Callable[[Field], Tensor | float], of_mean: float, *, gaussian: bool
 ) -> Field:
     """Kernels times a factor for each pair, the same for what comes back."""
-    by = factor(x)
+    factors = factor(x)
     parts = tuple(
         replace(
             part,
-            kernel=part.kernel * by,
+            kernel=part.kernel * factors,
             mean=part.mean * of_mean,
             tangent=part.tangent * of_mean**2,
             noise=part.noise * of_mean**4,
@@ -74,7 +74,9 @@ def multiplied(
         _tell_before(x, out)
         bend = tuple(b * of_mean**4 for b in cotangent.bend)
         two = tuple(both * of_mean**2 for both in cotangent.two)
-        return [Cotangent(tuple(g * by for g in cotangent.g), bend, two, cotangent.spread, origin=cotangent.origin)]
+        return [
+            Cotangent(tuple(g * factors for g in cotangent.g), bend, two, cotangent.spread, origin=cotangent.origin)
+        ]
 
     return walk.tape.record(out, [x], back)
 

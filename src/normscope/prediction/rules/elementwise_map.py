@@ -46,8 +46,11 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
     walk.met.after_sum |= known and any(m.moved is not None for part in x.parts if (m := part.marginal))
     pairs = [x.sites.pairs(part.kernel, part.mean) for part in x.parts]
     joined = [Joined(m, p) if known and (m := part.marginal) else None for part, p in zip(x.parts, pairs, strict=True)]
-    gaussian = [of.moments(phi) if of else phi.moments(p) for of, p in zip(joined, pairs, strict=True)]
-    found = [_of_batch(phi, x, *each) for each in zip(x.parts, pairs, gaussian, strict=True)]
+    gaussian = [
+        distribution.moments(phi) if distribution else phi.moments(p)
+        for distribution, p in zip(joined, pairs, strict=True)
+    ]
+    corrected = [_of_batch(phi, x, *each) for each in zip(x.parts, pairs, gaussian, strict=True)]
     lengths = [_lengths(phi, x, part, p) for part, p in zip(x.parts, pairs, strict=True)]
     walk.met.length_growth *= max(_lengthens(phi, part, p) for part, p in zip(x.parts, pairs, strict=True))
     for part, p in zip(x.parts, pairs, strict=True):
@@ -66,25 +69,27 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
             uneven=slope**2 * part.uneven,
             single=single,
         )
-        for part, m, (length, _), (single, slope, rise) in zip(x.parts, found, lengths, places, strict=True)
+        for part, m, (length, _), (single, slope, rise) in zip(x.parts, corrected, lengths, places, strict=True)
     )
     out = Field(x.sites, parts, x.shape, False, x.roots, (phi, x))
     others = x.sites.others()
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
-        g = tuple(g * m.slope for g, m in zip(cotangent.g, found, strict=True))
-        bend = tuple(g * (x.sites.outer(m.bend, m.bend) * others) for g, m in zip(cotangent.g, found, strict=True))
+        g = tuple(g * m.slope for g, m in zip(cotangent.g, corrected, strict=True))
+        bend = tuple(g * (x.sites.outer(m.bend, m.bend) * others) for g, m in zip(cotangent.g, corrected, strict=True))
         strands: tuple[tuple[Strand, ...], ...] = ()
         if known:
-            g, bend, strands = _through_strands(phi, x, cotangent, [of for of in joined if of])
+            g, bend, strands = _through_strands(
+                phi, x, cotangent, [distribution for distribution in joined if distribution]
+            )
         elif cotangent.strands and (marginal := of_gaussian(x)):
             # To what made Gaussian values, the slopes that these decide are independent.
             g, bend, _ = _through_strands(phi, x, cotangent, [Joined(marginal, pairs[0])])
-        two = tuple(_two(x, *each) for each in zip(x.parts, gaussian, found, cotangent.two, strict=True))
+        two = tuple(_two(x, *each) for each in zip(x.parts, gaussian, corrected, cotangent.two, strict=True))
         single, crossed = _uneven(x, cotangent, [pairs for _, pairs in lengths])
         more = Spread(0.0, 0.0, crossed, (1 + 2 / walk.tape.outputs) * single, _apart(x, cotangent.g, g))
         spread = cotangent.spread.plus(more)
-        return [Cotangent(g, bend, two, spread, strands, _masked(x, cotangent, g, found))]
+        return [Cotangent(g, bend, two, spread, strands, _masked(x, cotangent, g, corrected))]
 
     return walk.tape.record(out, [x], back, bends=f"{name!r} ({phi.name})")
 
@@ -103,14 +108,14 @@ def _through_strands(
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[tuple[Strand, ...], ...]]:
     """g, bend and strands before phi, whose slopes depend on the same values as slopes further on."""
     gs, bends, strands = [], [], []
-    for i, of in enumerate(joined):
-        slopes = derivative(phi.function, of.marginal.at)
+    for i, distribution in enumerate(joined):
+        slopes = derivative(phi.function, distribution.marginal.at)
         ones = torch.ones_like(slopes)
         own = came.strands[i] if came.strands else (Strand(came.g[i], ones, ones),)
         first = torch.stack([s.first for s in own]) * slopes
         second = torch.stack([s.second for s in own]) * slopes.square()
-        through = of.read(of.marginal.tables(first, second))
-        bent = of.bend(first)
+        through = distribution.read(distribution.marginal.tables(first, second))
+        bent = distribution.bend(first)
         gs.append(sum(s.g * each for s, each in zip(own, through, strict=True)))
         bends.append(sum(s.g * each for s, each in zip(own, bent, strict=True)) * x.sites.others())
         strands.append(tuple(Strand(s.g, a, b) for s, a, b in zip(own, first, second, strict=True)))
@@ -156,8 +161,8 @@ def _apart(x: Field, came: Sequence[Tensor], sent: Sequence[Tensor]) -> float:
         return 0.0
     ratios = []
     for gs in (came, sent):
-        one, two = map(sum, zip(*(g[0].sum((-2, -1)).tolist() for g in gs), strict=True))
-        ratios.append(one / two if two * x.sites.batch > one > two else 1.0)
+        own, shared = map(sum, zip(*(g[0].sum((-2, -1)).tolist() for g in gs), strict=True))
+        ratios.append(own / shared if shared * x.sites.batch > own > shared else 1.0)
     return max(ratios[1] - ratios[0], 0.0) / x.channels
 
 
@@ -181,10 +186,10 @@ def _uneven(x: Field, cotangent: Cotangent, pairs: list[Tensor]) -> tuple[float,
     if not 0 < total < math.inf:
         return 0.0, 0.0
     single, crossed = 0.0, 0.0
-    for at, g, part, by in zip(weights, kernels, x.parts, pairs, strict=True):
-        one, of_all = at / total, g[0] / total
-        single += float(one @ by @ one if one.ndim else one * one * average(by)) / part.channels
-        crossed += float((of_all * of_all * by).sum()) / (x.sites.entry_sites * part.channels)
+    for at, g, part, spread in zip(weights, kernels, x.parts, pairs, strict=True):
+        share, of_all = at / total, g[0] / total
+        single += float(share @ spread @ share if share.ndim else share * share * average(spread)) / part.channels
+        crossed += float((of_all * of_all * spread).sum()) / (x.sites.entry_sites * part.channels)
     return single, crossed
 
 

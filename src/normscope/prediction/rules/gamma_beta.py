@@ -72,8 +72,8 @@ def _check_count(walk: Walk, name: str, channels: int, counted: float) -> None:
 
 def tangent_after(walk: Walk, before: Tensor, kernel: Tensor, gamma: Tensor | None, beta: Tensor | None) -> Tensor:
     """The tangents' kernel with what a trained gamma and beta add; kernel: of two samples, that gamma multiplies."""
-    found = before + kernel if walk.trains(gamma) else before
-    return found + 1.0 if walk.trains(beta) else found
+    tangent = before + kernel if walk.trains(gamma) else before
+    return tangent + 1.0 if walk.trains(beta) else tangent
 
 
 def two_before(

@@ -69,9 +69,9 @@ def _sum_of(walk: Walk, left: Field, right: Field) -> Field:
             "between, so they are not independent, and their sum has no map here. End one of them in a linear layer"
         )
     cuts = _cuts(left, right)
-    one, two = _split(left, cuts), _split(right, cuts)
+    left_parts, right_parts = _split(left, cuts), _split(right, cuts)
     parts = []
-    for a, b in zip(one, two, strict=True):
+    for a, b in zip(left_parts, right_parts, strict=True):
         cross = left.sites.outer(a.mean, b.mean) + left.sites.outer(b.mean, a.mean)
         parts.append(
             Part(
@@ -122,8 +122,8 @@ def _known(field: Field, part: Part) -> Marginal | None:
     if part.marginal is not None or field.before is None:
         return part.marginal
     phi, before = field.before
-    found = None if phi.line is None else of_gaussian(before)
-    return found and found.through(phi)
+    distribution = None if phi.line is None else of_gaussian(before)
+    return distribution and distribution.through(phi)
 
 
 def _with_strands(sent: Cotangent, came: Cotangent, field: Field, out: Field) -> Cotangent:
@@ -131,12 +131,15 @@ def _with_strands(sent: Cotangent, came: Cotangent, field: Field, out: Field) ->
     if not came.strands or field.gaussian or len(field.parts) != len(out.parts):
         return sent
     strands = []
-    for part, of in zip(out.parts, came.strands, strict=True):
+    for part, strands_above in zip(out.parts, came.strands, strict=True):
         if part.marginal is None:
             return sent
-        pulled = part.marginal.pulled(torch.stack([each for s in of for each in (s.first, s.second)]))
+        pulled = part.marginal.pulled(torch.stack([each for s in strands_above for each in (s.first, s.second)]))
         strands.append(
-            tuple(Strand(s.g, *both) for s, both in zip(of, pulled.reshape(len(of), 2, -1).unbind(0), strict=True))
+            tuple(
+                Strand(s.g, *both)
+                for s, both in zip(strands_above, pulled.reshape(len(strands_above), 2, -1).unbind(0), strict=True)
+            )
         )
     return replace(sent, strands=tuple(strands))
 
@@ -168,12 +171,12 @@ def _concatenated(walk: Walk, fields: Sequence[Field]) -> Field:
     out = Field(first.sites, parts, shape, all(f.gaussian for f in fields), roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
-        sent, start = [], 0
+        sent, first_part = [], 0
         for f in fields:
-            end = start + len(f.parts)
-            g, bend, two = (of[start:end] for of in (cotangent.g, cotangent.bend, cotangent.two))
+            last_part = first_part + len(f.parts)
+            g, bend, two = (of[first_part:last_part] for of in (cotangent.g, cotangent.bend, cotangent.two))
             sent.append(Cotangent(g, bend, two, cotangent.spread, origin=cotangent.origin))
-            start = end
+            first_part = last_part
         return sent
 
     return walk.tape.record(out, fields, back)
@@ -205,27 +208,27 @@ def _cuts(left: Field, right: Field) -> list[int]:
 
 
 def _split(field: Field, cuts: list[int]) -> list[Part]:
-    found, start, at = [], 0, 0
+    pieces, first_channel, cut = [], 0, 0
     for part in field.parts:
-        end = start + part.channels
-        while at < len(cuts) and cuts[at] <= end:
-            found.append(replace(part, channels=cuts[at] - (cuts[at - 1] if at else 0), kurtosis=0.0))
-            at += 1
-        start = end
-    return found
+        end = first_channel + part.channels
+        while cut < len(cuts) and cuts[cut] <= end:
+            pieces.append(replace(part, channels=cuts[cut] - (cuts[cut - 1] if cut else 0), kurtosis=0.0))
+            cut += 1
+        first_channel = end
+    return pieces
 
 
 def _gather(cotangent: Cotangent, cuts: list[int], field: Field) -> Cotangent:
     """Cotangents of the cut pieces, summed to those of the field's own parts."""
-    g, bend, two, start, at = [], [], [], 0, 0
+    g, bend, two, first_channel, cut = [], [], [], 0, 0
     for part in field.parts:
-        end, first = start + part.channels, at
-        while at < len(cuts) and cuts[at] <= end:
-            at += 1
-        g.append(_summed(cotangent.g[first:at]))
-        bend.append(_summed(cotangent.bend[first:at]))
-        two.append(_summed(cotangent.two[first:at]))
-        start = end
+        end, first = first_channel + part.channels, cut
+        while cut < len(cuts) and cuts[cut] <= end:
+            cut += 1
+        g.append(_summed(cotangent.g[first:cut]))
+        bend.append(_summed(cotangent.bend[first:cut]))
+        two.append(_summed(cotangent.two[first:cut]))
+        first_channel = end
     return Cotangent(tuple(g), tuple(bend), tuple(two), cotangent.spread, origin=cotangent.origin)
 
 

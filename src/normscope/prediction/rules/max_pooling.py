@@ -64,20 +64,20 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
         pairs = before.sites.pairs(part.kernel, part.mean)
         q, mean = average(pairs.q), average(pairs.mean)
         inside = _inside(window, pairs.k, pairs.q)
-        found, share = of_windows(window, phi.function, q, mean, inside)
+        maxima, share = of_windows(window, phi.function, q, mean, inside)
         covariance = pool(window, pairs.k) / after.outer(share, share)
         own = after.diagonal(covariance).clamp_min(0)
         chosen = agreement(after, covariance, own)
         # How cotangents go back to single places, apart and together, and by them the tangents forward.
-        slopes, weights = after.outer(found.slope / share, found.slope / share), found.slope2 / share
+        slopes, weights = after.outer(maxima.slope / share, maxima.slope / share), maxima.slope2 / share
         apart, together = slopes * (1 - chosen), after.outer(weights.sqrt(), weights.sqrt()) * chosen
         tangent = after.two(apart) * pool(window, part.tangent) + after.two(together) * convolve(window, part.tangent)
         marginal = distribution(window, q, mean, inside).through(phi) if phi.line is not None and q > 0 else None
         parts.append(
             Part(
                 part.channels,
-                products(after, found, covariance, own),
-                found.mean,
+                products(after, maxima, covariance, own),
+                maxima.mean,
                 tangent,
                 part.noise / window.taps**2,
                 length=part.length,
@@ -87,8 +87,8 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
                 single=scatter(marginal.at, marginal.weight) if marginal else 2.0,
             )
         )
-        slope = after.two(products_slope(after, found, covariance, own)) / after.outer(share, share)
-        backs.append((apart, together, after.outer(found.bend / share, found.bend / share), slope))
+        slope = after.two(products_slope(after, maxima, covariance, own)) / after.outer(share, share)
+        backs.append((apart, together, after.outer(maxima.bend / share, maxima.bend / share), slope))
     space = (after.width,) if len(x.shape) == 2 else (after.height, after.width)
     pooled = (name, window, x) if x.before is None else None
     out = Field(after, tuple(parts), (x.channels, *space), False, x.roots, pooled=pooled)

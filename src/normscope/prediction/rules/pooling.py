@@ -127,5 +127,5 @@ def _mean_of(walk: Walk, x: Field, dims: tuple[int, ...], *, keepdim: bool) -> F
     window = Window(x.sites, kernel, (1, 1), (0, 0))
     if whole or keepdim:
         return average_pool(walk, x, window, flat=whole and not keepdim)
-    found = average_pool(walk, x, window)
-    return same_values(walk, found if dims == (2,) else turned(walk, found), (x.channels, found.sites.count))
+    pooled = average_pool(walk, x, window)
+    return same_values(walk, pooled if dims == (2,) else turned(walk, pooled), (x.channels, pooled.sites.count))

@@ -63,16 +63,18 @@ def rule(
         applies: whether a module has the rule as it stands; one without is read operation by operation.
     """
 
-    def register(found: _Registered) -> _Registered:
+    def register(function: _Registered) -> _Registered:
         for name in names:
-            _FUNCTIONS.update({getattr(place, name): found for place in (torch, F, operator) if hasattr(place, name)})
-            _EXPORTED[name] = found
+            _FUNCTIONS.update(
+                {getattr(place, name): function for place in (torch, F, operator) if hasattr(place, name)}
+            )
+            _EXPORTED[name] = function
             if hasattr(Tensor, name):
-                _METHODS[name] = found
-        _FUNCTIONS.update(dict.fromkeys(functions, found))
-        _EXPORTED.update(dict.fromkeys(exported, found))
-        _MODULES.update(dict.fromkeys(modules, _ModuleRule(found, settings, subclasses, applies)))
-        return found
+                _METHODS[name] = function
+        _FUNCTIONS.update(dict.fromkeys(functions, function))
+        _EXPORTED.update(dict.fromkeys(exported, function))
+        _MODULES.update(dict.fromkeys(modules, _ModuleRule(function, settings, subclasses, applies)))
+        return function
 
     return register
 
@@ -117,12 +119,12 @@ def rule_of_module(module: nn.Module) -> Rule | None:
 
 def _registered(module: nn.Module) -> _ModuleRule | None:
     """The entry of the module's class, or of the nearest class above it whose subclasses have its rule."""
-    kind = type(module)
-    if kind in _MODULES:
-        return _MODULES[kind]
-    if kind.__module__.split(".")[0] not in ("torch", "normscope"):
+    module_type = type(module)
+    if module_type in _MODULES:
+        return _MODULES[module_type]
+    if module_type.__module__.split(".")[0] not in ("torch", "normscope"):
         return None
-    for above in kind.__mro__[1:]:
+    for above in module_type.__mro__[1:]:
         entry = _MODULES.get(above)
         if above in _MODULES and (entry is None or entry.subclasses):
             return entry

@@ -66,17 +66,17 @@ def select(walk: Walk, name: str, x: Field, dim: int, index: int) -> Field:
 @rule("getitem")
 def getitem(walk: Walk, name: str, x: Field, index: Any) -> Field:
     """Indexing that takes all there is, such as x[:, 0] of (N, 1) and x[..., None]."""
-    given = list(index) if isinstance(index, tuple) else [index]
-    free = len(x.size()) - sum(one is not None and one is not Ellipsis for one in given)
-    place = next((i for i, one in enumerate(given) if one is Ellipsis), len(given))
-    given[place : place + 1] = [slice(None)] * free
+    indices = list(index) if isinstance(index, tuple) else [index]
+    free = len(x.size()) - sum(each is not None and each is not Ellipsis for each in indices)
+    place = next((i for i, each in enumerate(indices) if each is Ellipsis), len(indices))
+    indices[place : place + 1] = [slice(None)] * free
     sizes, shape = list(x.size()), []
-    for one in given:
-        if one is None:
+    for each in indices:
+        if each is None:
             shape.append(1)
-        elif isinstance(one, slice) and one == slice(None):
+        elif isinstance(each, slice) and each == slice(None):
             shape.append(sizes.pop(0))
-        elif isinstance(one, int) and len(sizes) < len(x.size()) and sizes.pop(0) == 1 and one in (0, -1):
+        elif isinstance(each, int) and len(sizes) < len(x.size()) and sizes.pop(0) == 1 and each in (0, -1):
             continue
         else:
             raise UnknownOperation(f"takes a part of {x.said()}, which has no map here")

@@ -35,7 +35,8 @@ def bounds_section(title: str, stored: Mapping[str, Any]) -> Section:
     ]
     broken = sorted({row.statement for f in layers.values() for row in f.rows if row.form == "printed" and _fails(row)})
     if broken:
-        said.append(Said(None, f"As printed in the source, these fail here: {'; '.join(broken)}.", "", "docs/errata"))
+        words = f"As printed in the source, these fail here: {'; '.join(broken)}."
+        said.append(Said(None, words, "", "docs/evidence/errata"))
     columns = ("layer", "statement", "form", "relation", "units", "applies", "holds", "largest error", "least slack")
     rows = [
         [name, *(_number(value) for value in row.values())]
@@ -58,14 +59,17 @@ def _chart(name: str, result: Bounds) -> Chart | None:
     shares: dict[str, dict[str, float]] = {}
     for row in result.rows:
         if row.applies and row.left > 0 and row.right > 0 and math.isfinite(row.left / row.right):
-            of = shares.setdefault(row.form, {})
-            of[row.statement] = max(of.get(row.statement, 0.0), row.left / row.right)
+            of_form = shares.setdefault(row.form, {})
+            of_form[row.statement] = max(of_form.get(row.statement, 0.0), row.left / row.right)
     statements = list(dict.fromkeys(row.statement for row in result.rows))
+
+    def of_statements(shares_of_form: Mapping[str, float]) -> list[float]:
+        return [shares_of_form.get(statement, math.nan) for statement in statements]
+
     lines = tuple(
-        Line(form, range(len(statements)), [of.get(one, math.nan) for one in statements], *_COLOURS[form], marks=True,
-             joined=False)
-        for form, of in shares.items()
-    )  # fmt: skip
+        Line(form, range(len(statements)), of_statements(of_form), *_COLOURS[form], marks=True, joined=False)
+        for form, of_form in shares.items()
+    )
     if not lines:
         return None
     axis = Axis("left / right", log=spans_decades(*(line.y for line in lines)))

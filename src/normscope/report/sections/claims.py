@@ -46,18 +46,27 @@ def claims_section(title: str, judged: Sequence[Judged], store: Store, *, comman
     """The section of some statements; statements that were not reproduced are verdicts, all are rows of the table."""
     said = tuple(
         Said(
-            _GOOD[one.verdict],
-            f"{one.name}: {one.verdict}. {one.statement.words}",
-            one.statement.rule.rstrip("."),
-            one.entry.source,
+            _GOOD[claim.verdict],
+            f"{claim.name}: {claim.verdict}. {claim.statement.words}",
+            claim.statement.rule.rstrip("."),
+            claim.entry.source,
         )
-        for one in judged
-        if one.verdict not in (claims.OPEN, claims.REPRODUCED)
+        for claim in judged
+        if claim.verdict not in (claims.OPEN, claims.REPRODUCED)
     )
     rows = [
-        (one.name, one.entry.title, one.statement.words, one.came_out, one.verdict, one.n, one.scale) for one in judged
+        (
+            claim.name,
+            claim.entry.title,
+            claim.statement.words,
+            claim.came_out,
+            claim.verdict,
+            claim.n,
+            claim.scale,
+        )
+        for claim in judged
     ]
-    charts = claim_charts(dict.fromkeys(one.entry for one in judged), store)
+    charts = claim_charts(dict.fromkeys(claim.entry for claim in judged), store)
     return Section(
         title,
         (Said(False, f"{summary(judged)}."), *said),
@@ -117,13 +126,13 @@ def _heat(heat: claims.Heat) -> Heat:
 
 def summary(judged: Sequence[Judged]) -> str:
     """One sentence: the number of statements with each verdict."""
-    verdicts = [one.verdict for one in judged]
+    verdicts = [claim.verdict for claim in judged]
     counts = {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)}
     said = f"{len(judged)} statements: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    small = sum(reduced(one) for one in judged)
+    small = sum(reduced(claim) for claim in judged)
     return f"{said}; {small} of these verdicts are at small scale" if small else said
 
 
-def reduced(one: Judged) -> bool:
+def reduced(claim: Judged) -> bool:
     """Whether the verdict was computed from runs at small scale."""
-    return bool(one.parts) and one.scale == "small"
+    return bool(claim.parts) and claim.scale == "small"

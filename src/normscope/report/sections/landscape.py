@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from normscope.report.document import Said
-from normscope.report.sections.training import Course
+from normscope.report.sections.monitor_runs import Course
 
 
 def landscape_courses(runs: Sequence[Mapping[str, Any]]) -> list[Course]:

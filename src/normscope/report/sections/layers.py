@@ -62,19 +62,19 @@ def activation_chart(
 ) -> Chart | None:
     """Ridgelines: the histogram of one unit of a layer at each snapshot, the first at the top."""
     panels: list[Panel] = []
-    names = [name for name, held in histograms.items() if held]
+    names = [name for name, rows in histograms.items() if rows]
     for name in some(names, MOST_LAYERS):
-        held = some([one for one in histograms[name] if math.isfinite(one[1]) and math.isfinite(one[2])], MOST_TIMES)
+        rows = some([row for row in histograms[name] if math.isfinite(row[1]) and math.isfinite(row[2])], MOST_TIMES)
         bands = []
-        for place, (step, low, high, counts) in enumerate(held):
-            width, floor = (high - low) / len(counts), float(len(held) - 1 - place)
+        for place, (step, low, high, counts) in enumerate(rows):
+            width, floor = (high - low) / len(counts), float(len(rows) - 1 - place)
             tall = max(max(counts), 1.0)
             x = [low + (i + 0.5) * width for i in range(len(counts))]
             texts = [f"step {step:g}: {count:g} of {sum(counts):g}" for count in counts]
             top = [floor + 1.4 * count / tall for count in counts]
             bands.append(Band(f"step {step:g}", x, [floor] * len(x), top, BLUE, texts))
         if bands:
-            steps = tuple(f"{step:g}" for step, *_ in reversed(held))
+            steps = tuple(f"{step:g}" for step, *_ in reversed(rows))
             panels.append(Panel(name or "network", Axis("activation"), Axis("step", ticks=steps), (), tuple(bands)))
     caption = "The values of one unit over the batch; a ridge that wanders or widens is a distribution that drifts."
     of = f", {MOST_LAYERS} of {len(names)} layers" if len(names) > MOST_LAYERS else ""

@@ -47,8 +47,10 @@ def phase_section(
     """
     plan, edges = diagram.plan, diagram.boundary()
     # A bisected boundary adds cells to the grid's.
-    missing = len(set(plan.cells()) - {one.cell for one in diagram.outcomes})
-    modes = dict.fromkeys(f"Trained {one.mode}{f': {one.note}' if one.note else ''}." for one in diagram.outcomes)
+    missing = len(set(plan.cells()) - {outcome.cell for outcome in diagram.outcomes})
+    modes = dict.fromkeys(
+        f"Trained {outcome.mode}{f': {outcome.note}' if outcome.note else ''}." for outcome in diagram.outcomes
+    )
     return Section(
         title,
         (*_unfinished(missing, len(plan.cells())), *_verdicts(diagram, edges, lines, bool(missing))),
@@ -85,20 +87,21 @@ def _verdicts(
         )
         said.append(Said(None, text, "every seed survives without a gap", "this sweep"))
     elif diagram.outcomes and not unfinished:
-        survived = {one.survived for one in diagram.outcomes}
+        survived = {outcome.survived for outcome in diagram.outcomes}
         more = "larger or smaller" if len(survived) > 1 else "larger" if True in survived else "smaller"
         said.append(Said(None, f"The boundary lies outside the grid: add {more} learning rates."))
-    for one in diagram.agreement(lines).values():
-        if unfinished and not one.n:
+    for distance in diagram.agreement(lines).values():
+        if unfinished and not distance.n:
             continue
-        good = abs(one.median) <= 0.3 if one.n else None
-        said.append(Said(good, _foretold(one), "boundary / eta*", f"eta* {one.name}"))
+        good = abs(distance.median) <= 0.3 if distance.n else None
+        said.append(Said(good, _foretold(distance), "boundary / eta*", f"eta* {distance.name}"))
     return said
 
 
 def _advice(diagram: PhaseDiagram, best: Edge) -> Said:
     """The best learning rate; at an end of the rates that were tried it is not known yet."""
-    axis, rates = diagram.plan.axis, {one.cell.lr for one in diagram.outcomes if one.cell.value == best.value}
+    axis = diagram.plan.axis
+    rates = {outcome.cell.lr for outcome in diagram.outcomes if outcome.cell.value == best.value}
     formula, source = "mean over seeds that all survived", "this sweep"
     ends = {"largest": max(rates), "smallest": min(rates)}
     end = next((name for name, rate in ends.items() if rate == best.best), "")
@@ -116,13 +119,13 @@ def _advice(diagram: PhaseDiagram, best: Edge) -> Said:
     return Said(True, text, formula, source)
 
 
-def _foretold(one: Distance) -> str:
+def _foretold(edge: Distance) -> str:
     """One sentence on the distance of eta* from the boundary, as factors."""
-    if not one.n:
-        return f"The limit as {one.name} cannot be compared: the boundary lies outside the grid."
+    if not edge.n:
+        return f"The limit as {edge.name} cannot be compared: the boundary lies outside the grid."
     return (
-        f"Training survives up to {10**one.median:.2g} times the limit as {one.name} before training (eta*), the "
-        f"median over {one.n} values; at worst {10**one.worst:.2g} times."
+        f"Training survives up to {10**edge.median:.2g} times the limit as {edge.name} before training (eta*), the "
+        f"median over {edge.n} values; at worst {10**edge.worst:.2g} times."
     )
 
 
@@ -168,22 +171,22 @@ def _chart(diagram: PhaseDiagram, edges: Sequence[Edge], lines: Mapping[str, Map
 def _cells(diagram: PhaseDiagram) -> dict[tuple[float, float], tuple[float | None, str]]:
     """Mean test loss over the seeds (nan where one exploded) and the words of each cell, by (learning rate, value)."""
     gathered: dict[tuple[float, float], list[Outcome]] = {}
-    for one in diagram.outcomes:
-        gathered.setdefault((one.cell.lr, one.cell.value), []).append(one)
+    for outcome in diagram.outcomes:
+        gathered.setdefault((outcome.cell.lr, outcome.cell.value), []).append(outcome)
     return {
         cell: (
-            float(np.mean([one.test_loss[-1] for one in seeds])),
-            "\n".join(f"seed {one.cell.seed}: {_words(one)}" for one in seeds),
+            float(np.mean([outcome.test_loss[-1] for outcome in seeds])),
+            "\n".join(f"seed {outcome.cell.seed}: {_words(outcome)}" for outcome in seeds),
         )
         for cell, seeds in gathered.items()
     }
 
 
-def _words(one: Outcome) -> str:
-    if one.diverged_at is not None:
-        return f"diverged at step {one.diverged_at}, loss at start {one.initial_loss:.4g}"
-    risen = "" if one.rose_at is None else f", above its start at step {one.rose_at}"
-    return f"test loss {one.test_loss[-1]:.4g}, accuracy {one.test_accuracy[-1]:.2%}{risen}"
+def _words(outcome: Outcome) -> str:
+    if outcome.diverged_at is not None:
+        return f"diverged at step {outcome.diverged_at}, loss at start {outcome.initial_loss:.4g}"
+    risen = "" if outcome.rose_at is None else f", above its start at step {outcome.rose_at}"
+    return f"test loss {outcome.test_loss[-1]:.4g}, accuracy {outcome.test_accuracy[-1]:.2%}{risen}"
 
 
 def _title(diagram: PhaseDiagram) -> str:
