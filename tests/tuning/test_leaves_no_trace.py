@@ -95,7 +95,7 @@ def test_everything_is_as_it_was_after_an_error(error, raised):
 def test_the_message_on_memory_says_what_to_do():
     described = setup()
     described.model.append(_Stops(5, torch.OutOfMemoryError("CUDA out of memory")))
-    with pytest.raises(MemoryError, match=r"while rehearsing the learning rate 0.1: .*accumulate="):
+    with pytest.raises(MemoryError, match=r"while rehearsing the learning rate 0.12: .*accumulate="):
         ns.tune(described, steps=600)
 
 

@@ -100,10 +100,10 @@ class Rehearsal(TypedDict):
 
 
 class TuningCost(TypedDict):
-    passes_predicted: float
+    passes_predicted: tuple[float, float]
     passes_used: float
     share: float
-    seconds_predicted: float
+    seconds_predicted: tuple[float, float]
     seconds_used: float
 
 

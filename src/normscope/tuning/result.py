@@ -22,15 +22,16 @@ SCHEMA = 1
 class Cost:
     """The cost of a search, as predicted before it and as it was.
 
-    passes_predicted, passes_used: gradient passes of a whole training step; a forward pass counts as a third. share:
-    passes_used over the steps of the training. seconds_predicted: from the steps of the first rehearsal.
-    seconds_used: with copying, reading batches and judging. stored: rehearsals that were read from the store.
+    passes_predicted: gradient passes of a whole training step, those of the first wave and at most; a forward pass
+    counts as a third. seconds_predicted: the same in seconds, by the pace of the first rehearsal's steps. passes_used,
+    seconds_used: with reading batches, copying and judging. share: passes_used over the steps of the training. stored:
+    rehearsals that were read from the store.
     """
 
-    passes_predicted: float
+    passes_predicted: tuple[float, float]
     passes_used: float
     share: float
-    seconds_predicted: float
+    seconds_predicted: tuple[float, float]
     seconds_used: float
     stored: int = 0
 
@@ -100,11 +101,13 @@ class Tuning(Reportable):
     def __str__(self) -> str:
         low, high = self.lr_range
         cost = self.cost
+        passes, seconds = cost.passes_predicted, cost.seconds_predicted
         lines = [
             f"lr = {self.lr:.2g} ({low:.2g} to {high:.2g}) for {self.optimizer}, {self.steps} steps, {self.schedule}",
             self.reason,
             f"Cost: {cost.passes_used:.0f} gradient passes, {cost.share:.1%} of the training, "
-            f"{cost.seconds_used:.1f} s (predicted: {cost.passes_predicted:.0f}, {cost.seconds_predicted:.1f} s).",
+            f"{cost.seconds_used:.1f} s (predicted: {passes[0]:.0f} to {passes[1]:.0f} passes, {seconds[0]:.1f} to "
+            f"{seconds[1]:.1f} s).",
         ]
         return "\n".join(lines + [f"- {note}" for note in self.notes])
 

@@ -85,7 +85,7 @@ def tune(
     given = {"loss_fn": loss_fn, "batches": batches, "optimizer": optimizer, "eval_batches": eval_batches}
     setup = gathered(model, **given, metric=metric, forward=forward)
     request = checked(setup, steps=steps, schedule=schedule, budget=budget, engine=engine, address=address)
-    prior = prior_of(request.optimizer)
+    prior = prior_of(request.optimizer, request.steps)
     started = time.perf_counter()
     judged = HELD_OUT if request.setup.eval_batches is not None else 0
     plan = planned(prior.rate, request.passes, judged and FORWARD_SHARE * (judged + 2) / request.setup.accumulate)
@@ -104,9 +104,16 @@ def tune(
         lr=choice.lr,
         lr_range=choice.lr_range,
         reason=choice.reason,
-        cost=Cost(plan.most, used, used / request.steps, pace * plan.most, time.perf_counter() - started, stored),
+        cost=Cost(
+            plan.passes,
+            used,
+            used / request.steps,
+            (pace * plan.passes[0], pace * plan.passes[1]),
+            time.perf_counter() - started,
+            stored,
+        ),
         rehearsals=tuple(sorted(known, key=lambda each: each.lr)),
-        notes=(*request.notes, *_notes(request, plan, stage)),
+        notes=(*request.notes, *([prior.note] if prior.note else ()), *_notes(request, plan, stage)),
         steps=request.steps,
         optimizer=type(request.optimizer).__name__,
         schedule=request.schedule,
@@ -138,7 +145,7 @@ def _search(
                 store.add(made)
             known.append(made)
             if progress is not None:
-                progress(sum(each.passes for each in known), plan.most)
+                progress(sum(each.passes for each in known), plan.passes[1])
     return stored
 
 

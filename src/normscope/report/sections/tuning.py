@@ -38,11 +38,12 @@ def tuning_section(title: str, stored: Mapping[str, Any]) -> Section:
     )
 
 
-def _cost(cost: Mapping[str, float]) -> str:
+def _cost(cost: Mapping[str, Any]) -> str:
+    passes, seconds = cost["passes_predicted"], cost["seconds_predicted"]
     return (
         f"The search took {cost['passes_used']:.0f} gradient passes, {cost['share']:.1%} of the training, and "
-        f"{cost['seconds_used']:.1f} s; predicted were at most {cost['passes_predicted']:.0f} passes and "
-        f"{cost['seconds_predicted']:.1f} s."
+        f"{cost['seconds_used']:.1f} s; predicted were {passes[0]:.0f} to {passes[1]:.0f} passes and "
+        f"{seconds[0]:.1f} to {seconds[1]:.1f} s."
     )
 
 
