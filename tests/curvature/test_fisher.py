@@ -100,6 +100,17 @@ def test_sampled_is_within_five_standard_errors(loss_fn, target):
             assert abs(float(v @ product(v) - v @ exact @ v)) < 5 * error
 
 
+def test_the_standard_error_is_the_same_before_and_after_a_product():
+    model = _net()
+    with untouched(model) as lent:
+        network = Network(lent, model, F.cross_entropy, (X, LABELS), stats="batch", draws=50, seed=3)
+        v = torch.randn(network.size, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+        before = network.fisher_error(v)
+        network.product("fisher")(v)
+        network.product("ggn")(v)
+        assert before == network.fisher_error(v) > 0
+
+
 def test_measure_gives_the_standard_error_and_is_seeded():
     model = _net()
     exact = measure(model, F.cross_entropy, (X, LABELS), matrix="fisher", hessian=False)

@@ -146,6 +146,21 @@ def test_products_begun_with_the_gradient_are_those_of_forward_mode(name, loss, 
         assert begun.forward_mode
 
 
+@pytest.mark.parametrize("stats", ["batch", "running"])
+@pytest.mark.parametrize("matrix", ["ggn", "hessian"])
+def test_a_product_depends_on_its_arguments_alone(matrix, stats):
+    """The graph of the gradient's pass serves two products, and one that is not given it makes its own."""
+    model, batch = prepared("CNN")
+    with untouched(model) as lent:
+        network = Network(lent, model, F.cross_entropy, batch, stats=stats)
+        v = torch.randn(network.size, dtype=torch.float64)
+        plain = network.product(matrix)(v)
+        _, _, first = network.value_and_gradients(matrix)
+        network.value_and_gradients("hessian")
+        for graph in (first, first, None):
+            torch.testing.assert_close(network.product(matrix, graph)(v), plain, rtol=1e-10, atol=1e-12)
+
+
 class Heads(nn.Module):
     """Outputs of which one alone has a second derivative that is zero: squared error does not mix it with the other."""
 

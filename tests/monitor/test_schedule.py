@@ -1,4 +1,4 @@
-"""When a Monitor looks: steps by number, and a budget of time kept by a clock that is set by hand."""
+"""When a Monitor measures: steps by number, and a budget of time kept by a clock that is set by hand."""
 
 from typing import Any
 
@@ -29,12 +29,12 @@ def test_what_is_no_schedule_is_said(every: Any) -> None:
 def test_the_budget_holds_at_every_step_after_the_first_look_is_paid_back(follows: bool) -> None:
     now = 0.0
     budget = Budget(0.1, clock=lambda: now)
-    looks = 0
+    snapshots = 0
     paid_back = False
     for _ in range(2_000):
         budget.step()
         if budget.allows():
-            looks += 1
+            snapshots += 1
             for seconds, after in ((3.0, False), (0.5, True))[: 1 + follows]:
                 now += seconds
                 budget.pay(seconds, follows=after)
@@ -42,7 +42,7 @@ def test_the_budget_holds_at_every_step_after_the_first_look_is_paid_back(follow
         paid_back = paid_back or 0 < budget.used <= 0.1
         assert not paid_back or budget.used <= 0.1 + 1e-9
     assert budget.used > 0.095
-    assert looks > 50
+    assert snapshots > 50
 
 
 def test_the_share_is_of_the_training_and_stands_still_after_it() -> None:

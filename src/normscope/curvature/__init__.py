@@ -3,6 +3,9 @@
 Here: `measure` (its request, steps, notes and result), the whole spectrum, and the session in which both work. Below:
 `operators/` knows networks and makes products, `eigensolvers/` knows only products, `autograd/` has the derivatives
 that torch lacks or makes slow.
+
+How a product with the Hessian is made is said, and done, in `operators/network_products.py`; `operators/passes.py` has
+the passes through the network. `session.py` hands such a product to a search of `eigensolvers/solver.py`.
 """
 
 from typing import TYPE_CHECKING

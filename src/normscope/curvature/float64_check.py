@@ -74,11 +74,11 @@ def checked_in_float64(
     settings: dict[str, Any] = {"call": session.call, "processes": session.processes, "limit": session.limit}
     settings |= {"over": session.over, "draws": session.draws, "solver": solver, "dtype": torch.float64}
     settings |= {"only": set(map(id, leaves)), "choose": lambda _: session.chosen}
-    alike = NarrowDraws() if session.observed.draws else nullcontext()
+    same_draws = NarrowDraws() if session.observed.draws else nullcontext()
     with (
         differentiated(session.lent, range(len(leaves))),
         open_session(session.model, session.loss_fn, session.batches, **settings) as wide,
-        alike,
+        same_draws,
     ):
         for name, narrow in searches.items():
             try:
@@ -86,11 +86,11 @@ def checked_in_float64(
                 if all(end.difference <= bearable for end in ends):
                     continue
                 ritz, error = _mended(narrow.ritz, ends, solver.tol), narrow.error
-                left = solver.most - narrow.ritz.products
-                if left >= LEAST and ends[0].exact and any(end.gap > _NEAR for end in ends):
-                    again = replace(wide, solver=replace(solver, most=left))
-                    asked = narrow.stats, narrow.matrix, narrow.block
-                    ritz, error = again.search(*asked, smallest=narrow.smallest, keep=keep)
+                products_left = solver.most - narrow.ritz.products
+                if products_left >= LEAST and ends[0].exact and any(end.gap > _NEAR for end in ends):
+                    again = replace(wide, solver=replace(solver, most=products_left))
+                    arguments = narrow.stats, narrow.matrix, narrow.block
+                    ritz, error = again.search(*arguments, smallest=narrow.smallest, keep=keep)
                     ritz = replace(ritz, products=narrow.ritz.products + ritz.products)
             except Exception as problem:
                 reason = (str(problem) or repr(problem)).splitlines()[0]
@@ -131,10 +131,10 @@ def _pairs(ends: SpectrumEnds) -> list[_Pair]:
     """The top pair, and the bottom one if it was asked for."""
     ritz = ends.ritz
     sizes = scales(torch.tensor(ritz.values, dtype=torch.float64).flip(0)).flip(0).tolist()
-    wanted = [(ritz.values[0], ritz.residuals[0], ritz.vectors[0], sizes[0])]
+    ends_asked_for = [(ritz.values[0], ritz.residuals[0], ritz.vectors[0], sizes[0])]
     if ends.smallest:
-        wanted.append((ritz.values[-1], ritz.residuals[-1], ritz.smallest_vector, sizes[-1]))
-    return [_Pair(value, residual, v.double() / v.double().norm(), size) for value, residual, v, size in wanted]
+        ends_asked_for.append((ritz.values[-1], ritz.residuals[-1], ritz.smallest_vector, sizes[-1]))
+    return [_Pair(value, residual, v.double() / v.double().norm(), size) for value, residual, v, size in ends_asked_for]
 
 
 def _end(pair: _Pair, session: Session, ends: SpectrumEnds, bearable: float) -> _End:

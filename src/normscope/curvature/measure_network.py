@@ -73,7 +73,7 @@ def measure(
         matrix: "ggn" (generalized Gauss-Newton, the default), "hessian" or "fisher". By default it is the Hessian,
             with a note, where the loss is no known function of the model's outputs.
         stats: how normalizers' batch statistics are read: "batch", "frozen" or "running".
-        compare: further readings of the statistics, whose lambda_max is given beside that of `stats`.
+        compare: further statistics modes, whose lambda_max is given beside that of `stats`.
         hessian: also search both ends of the Hessian's spectrum, for several times the cost of all the rest.
         layers: also search lambda_max of every parameterized layer's own block.
         parameters: (name, parameter) -> whether to take curvature by it; all trainable ones by default.

@@ -51,7 +51,7 @@ class Request:
 
     @property
     def compared(self) -> list[str]:
-        """Readings of the statistics to give beside `stats`."""
+        """Statistics modes to give beside `stats`."""
         return [name for name in self.compare if name != self.stats]
 
     @property
@@ -101,7 +101,7 @@ class Measured:
 
 
 def by_statistics_name(name: str) -> str:
-    """The name of the search in another reading of the statistics."""
+    """The name of the search in another statistics mode."""
     return f"statistics {name!r}"
 
 
@@ -136,8 +136,8 @@ def result_of(
 ) -> Measurement:
     top, limit = measured.top, measured.limit
     lambda_max, residual = top.ritz.values[0], top.ritz.residuals[0]
-    ends = measured.searches.get(TOP if top.smallest else HESSIAN)
-    hessian = None if ends is None else ends.ritz
+    hessian_search = measured.searches.get(TOP if top.smallest else HESSIAN)
+    hessian_ritz = None if hessian_search is None else hessian_search.ritz
     by_statistics = {name: measured.searches[by_statistics_name(name)].ritz for name in request.compared}
     by_layer = {name: measured.searches[by_layer_name(name)].ritz for name in measured.layers}
     return Measurement(
@@ -155,9 +155,9 @@ def result_of(
         matrix=top.matrix,
         stats=request.stats,
         products=top.ritz.products,
-        hessian_max=hessian.values[0] if hessian else math.nan,
-        hessian_min=hessian.values[-1] if hessian else math.nan,
-        hessian_residual=max(hessian.residuals[0], hessian.residuals[-1]) if hessian else math.nan,
+        hessian_max=hessian_ritz.values[0] if hessian_ritz else math.nan,
+        hessian_min=hessian_ritz.values[-1] if hessian_ritz else math.nan,
+        hessian_residual=max(hessian_ritz.residuals[0], hessian_ritz.residuals[-1]) if hessian_ritz else math.nan,
         by_statistics={request.stats: lambda_max} | {name: ritz.values[0] for name, ritz in by_statistics.items()},
         statistics_residuals={request.stats: residual} | {k: ritz.residuals[0] for k, ritz in by_statistics.items()},
         by_layer={name: ritz.values[0] for name, ritz in by_layer.items()},

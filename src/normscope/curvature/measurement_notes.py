@@ -54,9 +54,9 @@ def on_the_pass(session: Session, unused: Sequence[str], matrix: str, over: str)
     observed, batches = session.observed, session.batches
     notes = []
     if observed.draws:
-        each = ", for each batch too" if len(batches) > 1 else ""
-        said = "The forward draws random numbers (dropout, noise); every product was made with the same ones"
-        notes.append(f"{said}{each}.")
+        for_each_batch = ", for each batch too" if len(batches) > 1 else ""
+        same_numbers = "The forward draws random numbers (dropout, noise); every product was made with the same ones"
+        notes.append(f"{same_numbers}{for_each_batch}.")
     if observed.mixing:
         names = " and ".join(f"stats={name!r}" for name in sorted(observed.mixing))
         notes.append(

@@ -14,9 +14,14 @@ from normscope.isolation.coming_update import check_optimizer, rates_by_id
 from normscope.isolation.lending import Lent, untouched
 
 
-def every_parameter(lent: Lent) -> list[int]:
-    """Numbers of all lent parameters."""
-    return parameters_of(lent, None)
+def parameters_of(lent: Lent, wanted: Callable[[str, nn.Parameter], bool] | None = None) -> list[int]:
+    """Numbers of the lent parameters that `wanted` chooses; None chooses all."""
+    named = zip(lent.names, lent.originals, strict=True)
+    chosen = [i for i, (name, p) in enumerate(named) if wanted is None or wanted(name, p)]
+    if not chosen:
+        reason = "parameters= chose none of them" if lent.names else "none of the model's requires a gradient"
+        raise ValueError(f"There is no parameter to take curvature by: {reason}.")
+    return chosen
 
 
 @contextmanager
@@ -27,7 +32,7 @@ def open_session(
     *,
     only: Container[int] | None = None,
     dtype: torch.dtype | None = None,
-    choose: Callable[[Lent], Sequence[int]] = every_parameter,
+    choose: Callable[[Lent], Sequence[int]] = parameters_of,
     **settings: Any,
 ) -> Iterator[Session]:
     """A session of `model` on these batches; at the end the model is as it was.
@@ -68,16 +73,6 @@ def working_dtype(model: nn.Module, asked: torch.dtype | None) -> torch.dtype | 
 def cast(batches: Sequence[Any], dtype: torch.dtype) -> list[Any]:
     """The batches with floating-point tensors of this dtype."""
     return [tree_map_only(Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, b) for b in batches]
-
-
-def parameters_of(lent: Lent, wanted: Callable[[str, nn.Parameter], bool] | None) -> list[int]:
-    """Numbers of the lent parameters that `wanted` chooses; None chooses all."""
-    named = zip(lent.names, lent.originals, strict=True)
-    chosen = [i for i, (name, p) in enumerate(named) if wanted is None or wanted(name, p)]
-    if not chosen:
-        left = "parameters= chose none of them" if lent.names else "none of the model's requires a gradient"
-        raise ValueError(f"There is no parameter to take curvature by: {left}.")
-    return chosen
 
 
 def held_by(optimizer: torch.optim.Optimizer, lent: Lent, chosen: list[int]) -> tuple[list[int], list[str]]:

@@ -70,9 +70,9 @@ def carry_out(
         on_choice.extend(left_out)
         return numbers
 
-    asked: dict[str, Any] = {"solver": request.solver, "draws": request.draws, "seed": request.seed}
-    asked |= {"processes": processes, "dtype": request.dtype, "choose": choose, "call": objective.outputs}
-    with open_session(model, loss_fn, inputs.batches, **asked) as session:
+    settings: dict[str, Any] = {"solver": request.solver, "draws": request.draws, "seed": request.seed}
+    settings |= {"processes": processes, "dtype": request.dtype, "choose": choose, "call": objective.outputs}
+    with open_session(model, loss_fn, inputs.batches, **settings) as session:
         notes += on_precision(inputs.device, session.dtype)
         notes += notes_on_statistics(model, request.stats, request.compare)
         notes += on_choice
@@ -146,8 +146,8 @@ def _check_earlier_result(request: Request, session: Session) -> None:
     earlier = request.start
     size = sum(session.lent.leaves[i].numel() for i in session.chosen)
     if earlier is not None and earlier.vector.numel() != size:
-        what = "has let go of its memory" if earlier.memory is None else "was measured with other parameters"
-        raise ValueError(f"start= {what}. Hand in a whole result of this network.")
+        reason = "has let go of its memory" if earlier.memory is None else "was measured with other parameters"
+        raise ValueError(f"start= {reason}. Hand in a whole result of this network.")
 
 
 def _first_pass_and_top(
@@ -178,8 +178,8 @@ def _further_searches(
     stats, searches = request.stats, {}
     if request.hessian and not top.smallest:
         try:
-            both, _ = session.search(stats, "hessian", smallest=True, gradient=gradient)
-            searches[HESSIAN] = SpectrumEnds(stats, "hessian", None, True, both)
+            ends, _ = session.search(stats, "hessian", smallest=True, gradient=gradient)
+            searches[HESSIAN] = SpectrumEnds(stats, "hessian", None, True, ends)
         except (NotImplementedError, RuntimeError) as problem:
             notes.append(f"The Hessian was not measured: {str(problem).splitlines()[0]}")
     for name in request.compared:
@@ -228,5 +228,6 @@ def _further_batches(
     request: Request, session: Session, batches: Sequence[Any], top: SpectrumEnds, critical: float, eta_star: float
 ) -> list[FurtherBatch]:
     guess = eta_star if critical in (0.0, math.inf) else critical
-    asked: dict[str, Any] = {"stats": request.stats, "matrix": top.matrix, "optimizer": request.optimizer}
-    return [further_batch(session.on([batch]), vector=top.ritz.vectors[0], guess=guess, **asked) for batch in batches]
+    settings: dict[str, Any] = {"stats": request.stats, "matrix": top.matrix, "optimizer": request.optimizer}
+    settings |= {"vector": top.ritz.vectors[0], "guess": guess}
+    return [further_batch(session.on([batch]), **settings) for batch in batches]

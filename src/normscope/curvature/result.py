@@ -31,7 +31,7 @@ class Measurement(Reportable):
         loss `loss_name`, whose value is `loss`. stderr: of lambda_max where the matrix is sampled, else 0.
     hessian_max, hessian_min: the ends of the Hessian's spectrum, nan where not asked for. hessian_residual: the larger
         of their two relative residuals.
-    by_statistics, statistics_residuals: lambda_max in each reading of the statistics asked for, and its residual.
+    by_statistics, statistics_residuals: lambda_max in each statistics mode asked for, and its residual.
     by_layer, layer_residuals: lambda_max of each layer's own block, and its residual.
     notes: conventions that were used, and searches that did not converge.
     memory: Ritz pairs that measure(start=...) starts from, up to 12 vectors of the parameters' size. To free them, use

@@ -1,7 +1,7 @@
 r"""A session: one lent network on its batches, with its loss, the ends of its spectra, and single products.
 
-`opening.open_session` lends the model, casts its tensors and the batches, and chooses the parameters. Each method of
-the `Session` takes the reading of the normalizers' statistics. A session's fields never change, and each method's
+`opening.open_session` lends the model, casts its tensors and the batches, and chooses the parameters. The methods of
+the `Session` take the statistics mode (`operators/statistics.py`). A session's fields never change, and each method's
 answer follows from its arguments; `Observations` alone gathers facts for the notes. With a preconditioner P the
 operator is P^-1/2 (A + R) P^-1/2 + D (`stability/optimizer_limits.py`). Several processes average gradients and
 products, as DDP averages gradients; all of them then take the same steps.
@@ -21,7 +21,6 @@ from normscope.curvature.eigensolvers.solver import Solver
 from normscope.curvature.operators.network_products import FirstGraph, Network
 from normscope.curvature.operators.several_batches import Several, check_parts, refuse_linear, refuse_mixing, shares
 from normscope.curvature.operators.statistics import differentiable, enough_values
-from normscope.isolation.flat_vectors import flat
 from normscope.isolation.lending import Lent
 from normscope.isolation.processes import Processes
 from normscope.objective import call_model
@@ -32,7 +31,7 @@ from normscope.stability.optimizer_limits import Limit, momentum_limit, precondi
 class Observations:
     """Facts that the passes of a session have shown so far.
 
-    draws: whether forwards draw random numbers. mixing: readings of the statistics in which outputs depend on other
+    draws: whether forwards draw random numbers. mixing: statistics modes in which outputs depend on other
     samples though no known normalizer makes them. forward_mode: whether forward mode gave every J v. penalty: whether
     the loss reads parameters itself. separate, weights: what is known of putting batches together, so that it is
     computed once.
@@ -101,7 +100,9 @@ class Session:
         with self._plain_products(block):
             searched = self.processes.each(lambda: self.network(stats, block) if first is None else first.network)
             if gradient is None:
-                gradient, first = self._gradient(searched, matrix)
+                with enough_values():
+                    own_gradient, first = self.processes.each(lambda: searched.gradient_and_graph(matrix))
+                gradient = self.processes.mean(lambda: [own_gradient])[0]
             product, half = self._operator(searched, matrix, block, first)
             settings: dict[str, Any] = {"keep": keep, "seed": self.seed, "alone": self.processes.size == 1}
             ritz = self.solver.search(product, gradient, smallest=smallest, memory=memory, **settings)
@@ -180,27 +181,11 @@ class Session:
             observed.weights = shares(self.networks(stats, block))
         return observed.weights
 
-    def _gradient(self, network: Network | Several, matrix: str) -> tuple[Tensor, FirstGraph | None]:
-        """The gradient, and the graph of one batch that made it."""
-        graphs: list[FirstGraph | None] = []
-
-        def local() -> list[Tensor]:
-            if isinstance(network, Several):
-                return [network.gradient()]
-            _, gradients, graph = network.value_and_gradients(matrix)
-            graphs.append(graph)
-            return [flat(gradients, network.leaves)]
-
-        with enough_values():
-            return self.processes.mean(local)[0], graphs[0] if graphs else None
-
     def _operator(
         self, network: Network | Several, matrix: str, block: Sequence[int] | None, first: FirstGraph | None
     ) -> tuple[Product, Tensor | None]:
         """The operator, preconditioned and averaged over processes, and the vector of P^-1/2."""
-        local = self.processes.each(
-            lambda: network.product(matrix) if isinstance(network, Several) else network.product(matrix, first)
-        )
+        local = self.processes.each(lambda: network.product(matrix, first))
 
         def averaged(v: Tensor) -> Tensor:
             image = self.processes.mean(lambda: [local(v)])[0]

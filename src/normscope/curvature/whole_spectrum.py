@@ -90,17 +90,17 @@ def spectrum(
 
     def work() -> Spectrum:
         with _opened(inner, loss_fn, batch, stats, processes) as (network, loss):
-            local = processes.each(lambda: network.product(matrix))
+            local_product = processes.each(lambda: network.product(matrix))
             refuse_linear(network)
 
             def product(v: Tensor) -> Tensor:
-                return processes.mean(lambda: [local(v)])[0]
+                return processes.mean(lambda: [local_product(v)])[0]
 
             like = torch.zeros(network.size, dtype=network.leaves[0].dtype, device=network.leaves[0].device)
-            whole = density(product, like, starts=starts, steps=steps, seed=seed)
+            eigenvalues = density(product, like, starts=starts, steps=steps, seed=seed)
             total, error = trace(product, like, products=steps, seed=seed)
         settings = {"starts": starts, "steps": steps, "seed": seed, "samples": samples(batch), "dtype": str(like.dtype)}
-        return Spectrum(matrix, stats, whole, total, error, loss, settings, environment(like.device))
+        return Spectrum(matrix, stats, eigenvalues, total, error, loss, settings, environment(like.device))
 
     return processes.together(work)
 

@@ -58,8 +58,8 @@ def lent_loss(loss_fn: Callable[..., Any], dtype: torch.dtype | None = None) -> 
 
     torch's own losses write nothing; others may keep a running centre, a queue or a counter.
     """
-    own = isinstance(loss_fn, nn.Module) and not type(loss_fn).__module__.startswith("torch.nn.")
-    if not isinstance(loss_fn, nn.Module) or (not own and dtype is None):
+    written_by_the_user = isinstance(loss_fn, nn.Module) and not type(loss_fn).__module__.startswith("torch.nn.")
+    if not isinstance(loss_fn, nn.Module) or (not written_by_the_user and dtype is None):
         return loss_fn
 
     def loss(*args: Any, **kwargs: Any) -> Any:

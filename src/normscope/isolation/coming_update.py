@@ -82,14 +82,14 @@ def updated(
     Raises:
         ValueError: no parameter has a gradient, the optimizer needs a closure, or an attribute cannot be copied.
     """
-    given = [p.grad for p in parameters] if gradients is None else gradients
-    if all(gradient is None for gradient in given):
+    gradients_to_use = [p.grad for p in parameters] if gradients is None else gradients
+    if all(gradient is None for gradient in gradients_to_use):
         raise ValueError(
             "The optimizer's update needs gradients, and no parameter has any. Call the monitor after loss.backward() "
             "and before optimizer.step(), or ask for update='gradient'."
         )
     leaves = [nn.Parameter(p.detach().clone()) for p in parameters]
-    for leaf, p, gradient in zip(leaves, parameters, given, strict=True):
+    for leaf, p, gradient in zip(leaves, parameters, gradients_to_use, strict=True):
         leaf.grad = None if gradient is None else gradient.detach() / scale
         vars(leaf).update(vars(p))
     twin = _twin(optimizer, {id(p): leaf for p, leaf in zip(parameters, leaves, strict=True)})

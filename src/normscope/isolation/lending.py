@@ -98,8 +98,8 @@ class Lent:
         """A copy of the model's `own` tensor to lend; None for results of a forward and for a large frozen part."""
         if id(own) not in lent:
             parameter = isinstance(own, nn.Parameter)
-            wanted = self._copies.casts(own) or (id(own) in self._copied and type(own) is nn.Parameter)
-            if own.grad_fn is not None or (parameter and not wanted):
+            is_copied = self._copies.casts(own) or (id(own) in self._copied and type(own) is nn.Parameter)
+            if own.grad_fn is not None or (parameter and not is_copied):
                 if parameter:
                     self.uncopied.append((called(where), own))
                 return None
@@ -186,8 +186,8 @@ def raise_first(failed: Sequence[tuple[str, BaseException]]) -> None:
         if not isinstance(error, Exception):
             raise error
     if failed:
-        what = "; ".join(f"{name} ({type(error).__name__}: {error})" for name, error in failed)
-        raise NotPutBack(f"Everything but this was put back after a measurement: {what}.") from failed[0][1]
+        places = "; ".join(f"{name} ({type(error).__name__}: {error})" for name, error in failed)
+        raise NotPutBack(f"Everything but this was put back after a measurement: {places}.") from failed[0][1]
 
 
 def _like(parameter: nn.Parameter, copy: Tensor) -> nn.Parameter:

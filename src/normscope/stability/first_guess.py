@@ -103,8 +103,8 @@ def first_guess_of(
         why = _why_none(critical, loss_kind, descent, optimizer, unmeasured)
         return FirstGuess(rate, (rate, rate), "", (f"No learning rate to start with is named: {why}.",))
     rates = [guessed_rate(each, eta_star, loss_kind.name, descent) for each in by_batch] or [rate]
-    known = [each for each in rates if math.isfinite(each)] or [rate]
-    span = min(known), max(known)
+    finite_rates = [each for each in rates if math.isfinite(each)] or [rate]
+    span = min(finite_rates), max(finite_rates)
     notes = []
     if span[1] > _APART * span[0]:
         finite = [each for each in by_batch if 0 < each < math.inf]
@@ -112,7 +112,7 @@ def first_guess_of(
             f"The critical rate varies over these {len(rates)} batches, from {min(finite):.2g} to "
             f"{max(finite):.2g}, and with it the learning rate to start with: begin at the low end."
         )
-    if missing := len(rates) - len(known):
+    if missing := len(rates) - len(finite_rates):
         notes.append(f"{missing} of {len(rates)} batches {'has' if missing == 1 else 'have'} no critical rate.")
     if span[1] > _FAR * eta_star:
         notes.append(
@@ -172,12 +172,14 @@ def advice_from_measurement(
     if math.isnan(rate):
         return ""
     low, high = over_batches or (rate, rate)
-    of = f"the critical rate {critical:.2g}" if low == high else "the critical rate of each batch"
-    half = rate != rate_from_critical_rate(critical, loss_kind)
-    what = f"half of eta*, below {of}" if half else f"{OF_CRITICAL_RATE[loss_kind]:g} times {of}"
+    critical_rate = f"the critical rate {critical:.2g}" if low == high else "the critical rate of each batch"
+    is_half = rate != rate_from_critical_rate(critical, loss_kind)
+    how_named = (
+        f"half of eta*, below {critical_rate}" if is_half else f"{OF_CRITICAL_RATE[loss_kind]:g} times {critical_rate}"
+    )
     tested = _tested(f"{KINDS[loss_kind].words}, {descent}", *COST[loss_kind, descent])
     named = in_digits(low, high)
-    return f"To start training with: {named}, {what}. {tested}{beyond(rate, eta_star, loss_kind)}"
+    return f"To start training with: {named}, {how_named}. {tested}{beyond(rate, eta_star, loss_kind)}"
 
 
 def in_digits(least: float, most: float) -> str:

@@ -76,9 +76,9 @@ def optimizer_limit(
 
     moments: second moments for an optimizer that has made no step (`curvature/first_pass.py`).
     """
-    wanted = {id(parameters[i]) for i in (range(len(parameters)) if chosen is None else chosen)}
-    groups = {id(p): group for group in optimizer.param_groups for p in group["params"] if id(p) in wanted}
-    used = [group for group in optimizer.param_groups if any(id(p) in wanted for p in group["params"])]
+    chosen_ids = {id(parameters[i]) for i in (range(len(parameters)) if chosen is None else chosen)}
+    groups = {id(p): group for group in optimizer.param_groups for p in group["params"] if id(p) in chosen_ids}
+    used_groups = [group for group in optimizer.param_groups if any(id(p) in chosen_ids for p in group["params"])]
     name = type(optimizer).__name__
     if type(optimizer) not in RULES:
         names = ", ".join(known.__name__ for known in RULES)
@@ -86,27 +86,28 @@ def optimizer_limit(
             f"No stability bound is known here for {name}; there is one for {names}. For another leave "
             "optimizer= out, and momentum= gives gradient descent's."
         )
-    if any(group["maximize"] for group in used):
+    if any(group["maximize"] for group in used_groups):
         raise ValueError(
             f"This {name} maximizes, so the curvature that limits it is that of the negative loss. Measure "
             "-loss with an optimizer that has maximize=False."
         )
-    factor, formula, decoupled = RULES[type(optimizer)](optimizer, used)
-    own = [groups.get(id(p)) for p in parameters]
-    rates = [0.0 if group is None else float(group["lr"]) for group in own]
+    factor, formula, decoupled = RULES[type(optimizer)](optimizer, used_groups)
+    group_of_each = [groups.get(id(p)) for p in parameters]
+    rates = [0.0 if group is None else float(group["lr"]) for group in group_of_each]
     largest = max(rates)
     shares = [
-        0.0 if group is None else rate / largest if largest else 1.0 for group, rate in zip(own, rates, strict=True)
+        0.0 if group is None else rate / largest if largest else 1.0
+        for group, rate in zip(group_of_each, rates, strict=True)
     ]
     inverse: list[Tensor] | None = None
     if divides(optimizer):
-        inverse = [s * m for s, m in zip(shares, _inverses(optimizer, parameters, own, moments), strict=True)]
-    elif {share for group, share in zip(own, shares, strict=True) if group is not None} != {1.0}:
+        inverse = [s * m for s, m in zip(shares, _inverses(optimizer, parameters, group_of_each, moments), strict=True)]
+    elif {share for group, share in zip(group_of_each, shares, strict=True) if group is not None} != {1.0}:
         inverse = [torch.tensor(share) for share in shares]
     if len(set(rates) - {0.0}) > 1:
         formula += ", of the largest learning rate with the others in proportion"
     idle = tuple(i for i, m in enumerate(inverse or []) if not m.any())
-    decays = [0.0 if group is None else float(group["weight_decay"]) for group in own]
+    decays = [0.0 if group is None else float(group["weight_decay"]) for group in group_of_each]
     if decoupled is not None:
         decays = [0.0 if i in idle else decoupled * shares[i] * decay for i, decay in enumerate(decays)]
     added = tuple(torch.tensor(d, dtype=torch.float64) for d in decays) if any(decays) else None

@@ -107,8 +107,8 @@ def _adam(optimizer: torch.optim.Optimizer, groups: Groups) -> OptimizerRule:
 def _nadam(optimizer: torch.optim.Optimizer, groups: Groups) -> OptimizerRule:
     settings = _shared(groups, lambda g: (g["betas"][0], _decouples(optimizer, g), g["momentum_decay"]), optimizer)
     (beta, decoupled, psi), steps = settings, _steps(optimizer, groups)
-    now, following = (beta * (1 - 0.5 * 0.96 ** (psi * t)) for t in (steps + 1, steps + 2))
-    share = (1 - now) + following * (1 - beta) / (1 + beta)
+    mu_now, mu_next = (beta * (1 - 0.5 * 0.96 ** (psi * t)) for t in (steps + 1, steps + 2))
+    share = (1 - mu_now) + mu_next * (1 - beta) / (1 + beta)
     formula = "eta* = 2 (1 + b) / (((1 - mu) (1 + b) + mu' (1 - b)) lambda_P), b = beta_1, "
     formula += "P = sqrt(v_hat) + eps held constant"
     return OptimizerRule(2 / share, formula, 1 / share if decoupled else None)

@@ -88,11 +88,11 @@ def _bilinear(layer: nn.Module) -> bool:
     """Whether the layer is torch's linear map or convolution with torch's forward; borders may be zeros or copies."""
     if "forward" in vars(layer):
         return False
-    kind: Any = type(layer)
+    layer_class: Any = type(layer)
     if isinstance(layer, _CONVOLUTIONS):
-        (own,) = (base for base in _CONVOLUTIONS if isinstance(layer, base))
-        return kind.forward is own.forward and kind._conv_forward is own._conv_forward
-    return isinstance(layer, nn.Linear) and kind.forward is nn.Linear.forward
+        (torch_class,) = (base for base in _CONVOLUTIONS if isinstance(layer, base))
+        return layer_class.forward is torch_class.forward and layer_class._conv_forward is torch_class._conv_forward
+    return isinstance(layer, nn.Linear) and layer_class.forward is nn.Linear.forward
 
 
 def _apply(layer: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -128,9 +128,9 @@ def with_tangent(name: str, layer: Any, forward: Callable[..., Any], args: Any, 
         mean, rate = layer.running_mean, (layer.running_var + layer.eps).rsqrt()
     dy = None
     if dx is not None and batch:
-        back = torch.ops.aten._batch_norm_impl_index_backward
-        wanted = [True, False, False]
-        dy = back(kernel, x, dx.contiguous(), weight, None, None, mean, rate, True, layer.eps, wanted, reserve)[0]
+        backward_kernel = torch.ops.aten._batch_norm_impl_index_backward
+        batch_values = weight, None, None, mean, rate, True, layer.eps
+        dy = backward_kernel(kernel, x, dx.contiguous(), *batch_values, [True, False, False], reserve)[0]
     elif dx is not None:
         dy = dx * per_channel(rate if weight is None else rate * weight, x)
     if d_weight is not None:

@@ -32,7 +32,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,17 +55,17 @@ _stacks: dict[tuple[int, str], list[Any]] = {}
 @contextmanager
 def replaced(names: Names, make: Callable[[str, Any], Any]) -> Iterator[None]:
     """Inside, each of `names` in a module's namespace is make(name, the function that was there)."""
-    put: list[Any] = []
+    replacements: list[Any] = []
     try:
         for home, name in names:
             with _lock:
                 stack = _stacks.setdefault((id(home), name), [home[name]])
-                put.append(make(name, stack[-1]))
-                stack.append(put[-1])
-                home[name] = put[-1]
+                replacements.append(make(name, stack[-1]))
+                stack.append(replacements[-1])
+                home[name] = replacements[-1]
         yield
     finally:
-        for (home, name), function in zip(names, put, strict=False):
+        for (home, name), function in zip(names, replacements, strict=False):
             with _lock:
                 stack = _stacks[id(home), name]
                 stack.remove(function)
@@ -132,21 +132,26 @@ def _rectifier(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return call
 
 
+class _BatchNorm(NamedTuple):
+    """The arguments of torch.batch_norm."""
+
+    input: Tensor
+    weight: Tensor | None
+    bias: Tensor | None
+    running_mean: Any
+    running_var: Any
+    training: bool
+    momentum: float
+    eps: float
+    cudnn_enabled: bool
+
+
 def _normalization(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def call(
-        input: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        running_mean: Any,
-        running_var: Any,
-        training: bool,
-        momentum: float,
-        eps: float,
-        cudnn_enabled: bool,
-    ) -> Tensor:
-        x, mean, var = input, running_mean, running_var
+    def call(*args: Any, **kwargs: Any) -> Tensor:
+        asked = _BatchNorm(*args, **kwargs)
+        x, weight, bias, mean, var, training, momentum, eps, _ = asked
         if transformed() or not x.numel() or not _fits(x, training, mean, var, weight, bias):
-            return function(x, weight, bias, mean, var, training, momentum, eps, cudnn_enabled)
+            return function(*asked)
         if not training:
             scale = (var + eps).rsqrt()
             folded = into_weights(x, scale if weight is None else scale * weight, mean, bias)
@@ -165,20 +170,11 @@ def _fits(x: Tensor, training: bool, mean: Any, var: Any, *affine: Tensor | None
 
 
 def _holding(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def call(
-        input: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        running_mean: Any,
-        running_var: Any,
-        training: bool,
-        momentum: float,
-        eps: float,
-        cudnn_enabled: bool,
-    ) -> Tensor:
-        if training and held():
-            return batch_norm(input, weight, bias, eps=eps)
-        return function(input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled)
+    def call(*args: Any, **kwargs: Any) -> Tensor:
+        asked = _BatchNorm(*args, **kwargs)
+        if asked.training and held():
+            return batch_norm(asked.input, asked.weight, asked.bias, eps=asked.eps)
+        return function(*asked)
 
     return call
 
@@ -222,10 +218,10 @@ def _own_setting(setting: tuple[str, str], parent: tuple[str, str], parents: str
     """
     value: str = _get(*setting)
     try:
-        read = set()
+        values_read = set()
         for other in ("ieee", "tf32"):
             _set(*parent, other)
-            read.add(_get(*setting))
+            values_read.add(_get(*setting))
     finally:
         _set(*parent, parents)
-    return value if len(read) == 1 else "none"
+    return value if len(values_read) == 1 else "none"

@@ -166,18 +166,18 @@ class _Probe:
         """The derivatives that agree with differences; any derivative agrees with differences that are not finite."""
         x = [t.detach().requires_grad_() for t in self._x]
         g = [t.detach().requires_grad_() for t in self._g]
-        along, slopes = [self._few(t) for t in x], [self._draw(t) for t in g]
+        directions, cotangents = [self._few(t) for t in x], [self._draw(t) for t in g]
         value = self._phi(x, g, graph=True)
         inputs = [*x, *g]
-        taken: Sequence[Tensor | None] = [None] * len(inputs)
+        gradients: Sequence[Tensor | None] = [None] * len(inputs)
         if value.requires_grad:
-            taken = torch.autograd.grad(value, inputs, allow_unused=True)
-        by_x, by_g = _along(taken[: len(x)], along), _along(taken[len(x) :], slopes)
-        ahead = self._phi([t + self._step * v for t, v in zip(x, along, strict=True)], self._g)
-        behind = self._phi([t - self._step * v for t, v in zip(x, along, strict=True)], self._g)
+            gradients = torch.autograd.grad(value, inputs, allow_unused=True)
+        by_x, by_g = _along(gradients[: len(x)], directions), _along(gradients[len(x) :], cotangents)
+        ahead = self._phi([t + self._step * v for t, v in zip(x, directions, strict=True)], self._g)
+        behind = self._phi([t - self._step * v for t, v in zip(x, directions, strict=True)], self._g)
         agrees = {BY_INPUT} if self._near(by_x, float(ahead - behind) / (2 * self._step), float(value)) else set()
         # phi is linear in g.
-        return agrees | ({BY_SLOPE} if self._near(by_g, float(self._phi(x, slopes)), float(value)) else set())
+        return agrees | ({BY_SLOPE} if self._near(by_g, float(self._phi(x, cotangents)), float(value)) else set())
 
     def _few(self, t: Tensor) -> Tensor:
         """A direction along few entries, as large as the inputs are."""
@@ -212,13 +212,13 @@ class Calls:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        own = {kind: vars(kind).get("forward") for kind in self._kinds}
+        own_forwards = {kind: vars(kind).get("forward") for kind in self._kinds}
         try:
             for kind in self._kinds:
                 kind.forward = self._watching(kind, kind.forward)
             yield
         finally:
-            for kind, forward in own.items():
+            for kind, forward in own_forwards.items():
                 if forward is None:
                     del kind.forward
                 else:
@@ -241,8 +241,8 @@ class Calls:
         @functools.wraps(forward)
         def watched(*args: Any, **kwargs: Any) -> Any:
             if kind not in self.first:
-                given = args[1:] if args and isinstance(args[0], FunctionCtx) else args
-                self.first[kind] = tree_map_only(Tensor, lambda t: t.detach().clone(), given), self._place[-1]
+                inputs = args[1:] if args and isinstance(args[0], FunctionCtx) else args
+                self.first[kind] = tree_map_only(Tensor, lambda t: t.detach().clone(), inputs), self._place[-1]
             return forward(*args, **kwargs)
 
         return staticmethod(watched)

@@ -38,7 +38,7 @@ def block_lanczos(
         [5.0, 5.0]
     """
     block, _ = _orthonormal(start, 0.0)
-    basis, inside = start.new_empty(0, start.shape[1]), torch.zeros(0, 0, dtype=torch.float64)
+    basis, projected = start.new_empty(0, start.shape[1]), torch.zeros(0, 0, dtype=torch.float64)
     converged = False
     while len(block) and not converged and len(basis) < most:
         block = block[: most - len(basis)]
@@ -46,17 +46,17 @@ def block_lanczos(
         basis = torch.cat([basis, block])
         images = torch.stack([product(q) for q in block])
         columns = (basis @ images.T).double().cpu()
-        inside = _extended(inside, columns)
+        projected = _extended(projected, columns)
         # Two passes are enough: the part that the first one leaves is of the size of rounding.
         for _ in range(2):
             images = images - (images @ basis.T) @ basis
-        theta, s = torch.linalg.eigh(inside)
+        theta, s = torch.linalg.eigh(projected)
         scale = float(theta.abs().max()) or 1.0
         block, coupling = _orthonormal(images, rounding(start.dtype) * scale)
         residuals = torch.linalg.vector_norm(coupling.double().cpu() @ s[before:], dim=0) / scales(theta)
-        wanted = residuals[-min(k, len(basis)) :].tolist() + (residuals[:1].tolist() if smallest else [])
+        residuals_to_reach = residuals[-min(k, len(basis)) :].tolist() + (residuals[:1].tolist() if smallest else [])
         enough = len(basis) >= min(max(least, k), start.shape[1])
-        converged = not len(block) or (max(wanted) <= tol and enough)
+        converged = not len(block) or (max(residuals_to_reach) <= tol and enough)
     return Ritz(
         values=tuple(theta.flip(0).tolist()),
         residuals=tuple(residuals.flip(0).tolist()),

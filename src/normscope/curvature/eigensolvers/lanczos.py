@@ -194,8 +194,8 @@ def lanczos(
         theta, s = torch.linalg.eigh(space.tridiagonal())
         lengths = space.beta * s[-1].abs()
         residuals = lengths / scales(theta)
-        wanted = residuals[-min(k, done) :].tolist() + (residuals[:1].tolist() if smallest else [])
-        converged = max(wanted) <= tol and done >= min(max(least, k), start.numel())
+        residuals_to_reach = residuals[-min(k, done) :].tolist() + (residuals[:1].tolist() if smallest else [])
+        converged = max(residuals_to_reach) <= tol and done >= min(max(least, k), start.numel())
         if converged or float(lengths.max()) <= rounding(start.dtype) * (float(theta.abs().max()) or 1.0):
             converged = True
             break

@@ -115,10 +115,10 @@ def fresh_start(gradient: Tensor, block: int, seed: int) -> Tensor:
 
 def warm_start(memory: Memory, fresh: Tensor) -> Tensor:
     """As many start vectors as `fresh` has; a single one has a part of every remembered vector."""
-    known = memory.vectors.to(fresh)
+    remembered = memory.vectors.to(fresh)
     rows = fresh.clone()
     if len(rows) == 1:
-        rows[0] += known[1:].sum(0)
-    together = known[: len(rows)]
+        rows[0] += remembered[1:].sum(0)
+    together = remembered[: len(rows)]
     rows[: len(together)] = together + WARM * rows[: len(together)]
     return rows

@@ -74,14 +74,14 @@ def rehearsed(
         return exactly(0)
     size = max(map(abs, rehearsal.values))
     end = DavidsonSearch(rehearsal.memory, rehearsal.vectors[0], size)
-    both = smallest and len(rehearsal.values) > 1
-    wanted = (rehearsal.vectors[0], rehearsal.smallest_vector) if both else (rehearsal.vectors[0],)
-    top, *bottom = [end.basis.coordinates(v) for v in wanted]
+    two_ends = smallest and len(rehearsal.values) > 1
+    end_vectors = (rehearsal.vectors[0], rehearsal.smallest_vector) if two_ends else (rehearsal.vectors[0],)
+    top, *bottom = [end.basis.coordinates(v) for v in end_vectors]
     end.multiply(top, product)
     error = math.hypot(float(end.theta[0]) - rehearsal.values[0], float(end.lengths[0]))
     if rehearsal.converged and error > max(_MISLED, 2 * tol) * size:
         return exactly(rehearsal.products + 1)
     for direction in bottom:
         end.multiply(end.basis.stacked([direction])[0], product)
-    done = rehearsal.products + len(wanted)
+    done = rehearsal.products + len(end_vectors)
     return end.ended(product, done, smallest=smallest, tol=tol, least=0, most=most, keep=keep)

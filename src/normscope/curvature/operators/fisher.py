@@ -117,8 +117,8 @@ def fisher_of_outputs(
     p = output.exp() if kind == LOG_LABELS else output.softmax(1)
     rows = p.movedim(1, -1).reshape(-1, p.shape[1])
     labels = torch.multinomial(rows, draws, replacement=True, generator=generator)
-    hot = F.one_hot(labels.T, p.shape[1]).to(p.dtype).view(draws, *p.movedim(1, -1).shape).movedim(-1, 2)
-    return FisherOfOutputs(((0 if kind == LOG_LABELS else p) - hot) * root, (2,))
+    one_hot = F.one_hot(labels.T, p.shape[1]).to(p.dtype).view(draws, *p.movedim(1, -1).shape).movedim(-1, 2)
+    return FisherOfOutputs(((0 if kind == LOG_LABELS else p) - one_hot) * root, (2,))
 
 
 def _squared_rate(loss_fn: Callable[..., Any], output: Tensor) -> float:

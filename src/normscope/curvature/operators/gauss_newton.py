@@ -79,7 +79,7 @@ def adjoint(t: Tensor, u: Tensor, v: Tensor, w: Tensor) -> bool:
 
 
 def goes_into_weights(model: nn.Module, stats: str) -> bool:
-    """Whether `model` has batch normalization, each of which is a scale and a shift in this reading of the statistics.
+    """Whether `model` has batch normalization, each of which is a scale and a shift in this statistics mode.
 
     With statistics of the batch, the second derivative takes more passes than forward mode.
     """

@@ -112,16 +112,16 @@ class LossOfOutputs:
             if not grads:
                 return torch.zeros_like(u), None
             along = [u, *split(v, leaves)] if self.direct else [u]
-            taken = [along[i] for i in curved]
-            slopes_along = torch.autograd.grad(grads, inputs, taken, retain_graph=True, allow_unused=True)
+            directions = [along[i] for i in curved]
+            slopes_along = torch.autograd.grad(grads, inputs, directions, retain_graph=True, allow_unused=True)
             by_outputs = torch.zeros_like(u) if slopes_along[0] is None else slopes_along[0]
             return by_outputs, flat(slopes_along[1:], leaves) if self.direct else None
 
         generator = torch.Generator(z.device).manual_seed(0)
-        probe = torch.empty_like(z).normal_(generator=generator)
+        random_direction = torch.empty_like(z).normal_(generator=generator)
         kind = distribution(self.loss_fn)
-        known = self.direct or kind not in (None, LOG_LABELS)
-        self.linear = not known and not product(probe, probe)[0].any()
+        has_curvature = self.direct or kind not in (None, LOG_LABELS)
+        self.linear = not has_curvature and not product(random_direction, random_direction)[0].any()
         return product
 
     def _bent_inside(self, outputs: Any, read: tuple[int, ...], leaves: Sequence[Tensor]) -> Bent:
@@ -131,9 +131,9 @@ class LossOfOutputs:
         if slope is None:
             raise NoOutputs
         refuse_delayed([slope])
-        whole = flat(torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True), leaves)
-        through = torch.autograd.grad(z, leaves, slope.detach(), retain_graph=True, allow_unused=True)
-        if (whole - flat(through, leaves)).norm() > _THROUGH * whole.norm():
+        gradient = flat(torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True), leaves)
+        gradient_through_outputs = torch.autograd.grad(z, leaves, slope.detach(), retain_graph=True, allow_unused=True)
+        if (gradient - flat(gradient_through_outputs, leaves)).norm() > _THROUGH * gradient.norm():
             raise NoOutputs
 
         def product(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -107,7 +107,12 @@ class Network(Passes):
             return self.loss(self.output())
 
     def gradient(self) -> Tensor:
-        return flat(self.value_and_gradients()[1], self.leaves)
+        return self.gradient_and_graph("")[0]
+
+    def gradient_and_graph(self, matrix: str) -> tuple[Tensor, FirstGraph | None]:
+        """The gradient, and the graph of the pass that made it, for products with `matrix`."""
+        _, gradients, first = self.value_and_gradients(matrix)
+        return flat(gradients, self.leaves), first
 
     def value_and_gradients(self, matrix: str = "") -> tuple[Tensor, Parts, FirstGraph | None]:
         """The loss, its gradient by each leaf, and the graph for products with `matrix`.
@@ -166,17 +171,17 @@ class Network(Passes):
             return v @ image, lambda: image
         graph = self._forward_graph()
         read = self.loss.read(graph.outputs)
-        t = self.push(graph.kept, read)(v)
-        u, own = self._bent(matrix, graph.outputs, read)(t, v)
+        tangent = self.push(graph.kept, read)(v)
+        u, by_leaves = self._bent(matrix, graph.outputs, read)(tangent, v)
 
         def completed() -> Tensor:
-            w = self.pull(joined(graph.outputs, read))(u)
-            if not adjoint(t, u, v, w):
+            pulled = self.pull(joined(graph.outputs, read))(u)
+            if not adjoint(tangent, u, v, pulled):
                 return self.product(matrix)(v)
-            return w if own is None else w + own
+            return pulled if by_leaves is None else pulled + by_leaves
 
-        form = (t * u).sum()
-        return (form if own is None else form + v @ own), completed
+        quadratic_form = (tangent * u).sum()
+        return (quadratic_form if by_leaves is None else quadratic_form + v @ by_leaves), completed
 
     def fisher_error(self, v: Tensor) -> float:
         """Standard error of v^T F v by the draws; 0 where F is exact."""

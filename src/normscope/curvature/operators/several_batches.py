@@ -31,7 +31,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from normscope.choices import check_choice
 from normscope.curvature.eigensolvers.lanczos import Product
-from normscope.curvature.operators.network_products import Network
+from normscope.curvature.operators.network_products import FirstGraph, Network
 from normscope.curvature.operators.statistics import mode_of, over_the_batch
 
 OVER = ("batches", "data")
@@ -58,11 +58,11 @@ class Several:
     def forward_mode(self) -> bool:
         return all(network.forward_mode for network in self._networks)
 
-    def gradient(self) -> Tensor:
-        return self._sum(lambda network: network.gradient())
+    def gradient_and_graph(self, matrix: str) -> tuple[Tensor, None]:
+        return self._sum(lambda network: network.gradient()), None
 
-    def product(self, matrix: str) -> Product:
-        """The product v -> A v. Each one makes all graphs anew, so that only one batch's graph is there at a time."""
+    def product(self, matrix: str, first: FirstGraph | None = None) -> Product:
+        """The product v -> A v. Each one makes the graph of one batch after another, so only one is in memory."""
         return lambda v: self._sum(lambda network: network.product(matrix)(v))
 
     def form(self, matrix: str, v: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
@@ -118,20 +118,21 @@ def shares(networks: Sequence[Network]) -> list[float]:
     """The weight w_b of each batch."""
     with torch.no_grad():
         outputs = [tree_flatten(network.output()) for network in networks]
-    form = outputs[0][1]
+    structure = outputs[0][1]
     sizes = [[len(leaf) for leaf in leaves] for leaves, _ in outputs]
     targets = [network.loss.targets for network in networks]
-    joined = tree_map(_joined, *targets)
+    joined_targets = tree_map(_joined, *targets)
     ratios = []
     for share in _SHARES_OF_NEIGHBOUR:
-        whole = [_mixed(torch.cat(parts), share) for parts in zip(*(leaves for leaves, _ in outputs), strict=True)]
-        cut = zip(*(leaf.split([n[i] for n in sizes]) for i, leaf in enumerate(whole)), strict=True)
-        slopes = _slopes(networks[0], whole, form, joined)
-        of_parts = zip(*(slope.split([n[i] for n in sizes]) for i, slope in enumerate(slopes)), strict=True)
+        joined_outputs = map(torch.cat, zip(*(leaves for leaves, _ in outputs), strict=True))
+        mixed_outputs = [_mixed(output, share) for output in joined_outputs]
+        outputs_by_part = zip(*(leaf.split([n[i] for n in sizes]) for i, leaf in enumerate(mixed_outputs)), strict=True)
+        slopes = _slopes(networks[0], mixed_outputs, structure, joined_targets)
+        slopes_by_part = zip(*(slope.split([n[i] for n in sizes]) for i, slope in enumerate(slopes)), strict=True)
         ratios.append(
             [
-                _ratio(_vector(of_part), _vector(_slopes(network, leaves, form, y)))
-                for network, leaves, of_part, y in zip(networks, cut, of_parts, targets, strict=True)
+                _ratio(_vector(of_part), _vector(_slopes(network, leaves, structure, y)))
+                for network, leaves, of_part, y in zip(networks, outputs_by_part, slopes_by_part, targets, strict=True)
             ]
         )
     if not all(math.isclose(a, b, rel_tol=_TOLERANCE) for a, b in zip(*ratios, strict=True)):
@@ -155,12 +156,12 @@ def _mixed(outputs: Tensor, share: float) -> Tensor:
 
 
 def _slopes(network: Network, leaves: Sequence[Tensor], form: Any, targets: Any) -> list[Tensor]:
-    moved = [leaf.detach().clone().requires_grad_(leaf.is_floating_point()) for leaf in leaves]
-    loss = network.loss(tree_unflatten(moved, form), targets)
-    wanted = [leaf for leaf in moved if leaf.requires_grad]
-    taken = iter(torch.autograd.grad(loss, wanted, allow_unused=True))
-    slopes = [next(taken) if leaf.requires_grad else None for leaf in moved]
-    return [torch.zeros_like(leaf) if s is None else s for s, leaf in zip(slopes, moved, strict=True)]
+    differentiable_outputs = [leaf.detach().clone().requires_grad_(leaf.is_floating_point()) for leaf in leaves]
+    loss = network.loss(tree_unflatten(differentiable_outputs, form), targets)
+    floating_outputs = [leaf for leaf in differentiable_outputs if leaf.requires_grad]
+    gradients = iter(torch.autograd.grad(loss, floating_outputs, allow_unused=True))
+    slopes = [next(gradients) if leaf.requires_grad else None for leaf in differentiable_outputs]
+    return [torch.zeros_like(leaf) if s is None else s for s, leaf in zip(slopes, differentiable_outputs, strict=True)]
 
 
 def _vector(slopes: Sequence[Tensor]) -> Tensor:

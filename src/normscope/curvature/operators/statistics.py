@@ -82,7 +82,7 @@ class StatisticsMode:
 
     @property
     def holds_the_batch(self) -> bool:
-        """Whether the batch's statistics are constants, as fused kernels of BatchNorm do not take them."""
+        """Whether the batch's statistics are constants; fused kernels of BatchNorm differentiate through them."""
         return self.of_the_batch and not self.differentiated
 
 

@@ -7,10 +7,10 @@ import sys
 import time
 
 import pytest
+from test_cli import run
 
 from normscope.cli import main
 from normscope.monitor import frame_of, records_of
-from test_cli import run
 
 SETUP = """
 import torch
