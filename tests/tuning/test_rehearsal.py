@@ -16,7 +16,7 @@ from normscope.tuning.stage import staged
 
 def stage_of(described, *, steps=6, held_out=0, schedule="constant"):
     factors = None if schedule is None else factors_of(schedule, 100)
-    return staged(described, steps=steps, held_out=held_out, factors=factors, seed=7)
+    return staged(described, steps=steps, held_out=held_out, factors=factors, horizon=100, seed=7)
 
 
 def by_hand(described, batches, lr, factor):

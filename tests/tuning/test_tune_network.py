@@ -88,6 +88,23 @@ def test_a_loader_that_ends_is_read_again_and_named():
     assert all(len(each.losses) == each.steps for each in tuning.rehearsals if each.diverged_at is None)
 
 
+def warm(step):
+    return min(1.0, (step + 1) / 200)
+
+
+def test_a_warm_up_longer_than_a_rehearsal_is_left_out_and_named():
+    tuning = ns.tune(setup(), steps=500, schedule=warm)
+    whole = ns.tune(setup(), steps=500)
+    assert [each.losses for each in tuning.rehearsals] == [each.losses for each in whole.rehearsals]
+    assert any("warms up for longer" in note for note in tuning.notes)
+    described = setup()
+    scheduler = torch.optim.lr_scheduler.LambdaLR(described.optimizer, warm)
+    scheduled = ns.tune(ns.Setup(**vars(described) | {"scheduler": scheduler}), steps=500)
+    assert [each.losses for each in scheduled.rehearsals] == [each.losses for each in whole.rehearsals]
+    assert any("warms up for longer" in note for note in scheduled.notes)
+    assert not any("warms up" in note for note in whole.notes)
+
+
 class Closure(torch.optim.SGD):
     def step(self, closure):
         return super().step(closure)

@@ -1,7 +1,7 @@
 r"""The choice: the learning rate to name, from the usual rate and what the rehearsals showed.
 
     p(x) ~ exp(-against(x) - x^2 / 2),      x = log(rate / usual rate)
-    lr = usual rate * exp(mean of x),       lr_range = lr * exp(+-0.8 sd of x), at least a factor 2.7 wide
+    lr = usual rate * exp(mean of x),       lr_range = lr * exp(+-0.8 sd of x), at least a factor of 2 either way
 
 `against` is what speaks against a rate (`evidence.py`), linear in x between the rates that were tried; beyond them it
 goes on rising where it rises outwards, and is constant elsewhere. Where the rehearsals cannot tell rates apart, p is
@@ -21,7 +21,7 @@ from normscope.tuning.search import RUNG, Plan
 
 # The width of the prior in x, and of the range in standard deviations of x with its least and most.
 WIDTH = 1.0
-RANGE, NARROWEST, WIDEST = 0.8, 0.5, 1.4
+RANGE, NARROWEST, WIDEST = 0.8, math.log(2.0), math.log(4.0)
 _GRID = np.linspace(-12.0, 12.0, 961)
 # What speaks against a rate by less than this does not tell it from the best.
 _TELLS = 1.0

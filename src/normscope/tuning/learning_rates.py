@@ -84,13 +84,13 @@ class Factors:
     """A scheduler that multiplies the present rates by one factor for each step.
 
     Args:
-        optimizer: its rates at this moment are the ones multiplied.
+        optimizer: the base rates of its groups are the ones multiplied.
         factors: the factor of each step; the last one stays after their end.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, factors: tuple[float, ...]) -> None:
         self._optimizer, self._factors, self._done = optimizer, factors, 0
-        self._rates = [float(group["lr"]) for group in optimizer.param_groups]
+        self._rates = [base_rate(group) for group in optimizer.param_groups]
         self._set()
 
     def step(self) -> None:

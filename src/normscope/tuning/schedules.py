@@ -8,10 +8,14 @@ A callable is one as `torch.optim.lr_scheduler.LambdaLR` takes it: schedule(t) r
 """
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from normscope.choices import check_choice
+from normscope.tuning.learning_rates import base_rate
 
 Schedule = str | Callable[[int], float]
 _NAMED: dict[str, Callable[[float], float]] = {
@@ -47,11 +51,30 @@ def _is_factor(value: Any) -> bool:
     return isinstance(value, (int, float)) and math.isfinite(value) and value >= 0
 
 
-def decays(factors: tuple[float, ...]) -> bool:
-    """Whether the learning rate ends below a fifth of its largest value.
+def without_warm_up(factors: tuple[float, ...], steps: int) -> tuple[float, ...] | None:
+    """The largest factor at every step, if the first `steps` factors all lie below half of it; else None.
+
+    A rehearsal that lasts for less than the warm-up would try every rate far below its size.
 
     Example:
-        >>> decays(factors_of("cosine", 100)), decays(factors_of("constant", 100))
-        (True, False)
+        >>> without_warm_up(tuple(min(1.0, step / 100) for step in range(1000)), 8), without_warm_up((1.0, 0.5), 2)
+        ((1.0,), None)
     """
-    return factors[-1] < 0.2 * max(factors)
+    most = max(factors)
+    return (most,) if max(factors[:steps], default=most) < 0.5 * most else None
+
+
+def factors_of_scheduler(optimizer: torch.optim.Optimizer, scheduler: Any, steps: int) -> tuple[float, ...]:
+    """The factors of a scheduler on the base rate of the optimizer's largest group; both are used up by the call."""
+    groups = optimizer.param_groups
+    group = max(groups, key=base_rate)
+    base, factors = base_rate(group), []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a scheduler that is stepped without its optimizer, or beyond its end
+        for _ in range(steps):
+            factors.append(float(group["lr"]) / base if base else 1.0)
+            try:
+                scheduler.step()
+            except ValueError:
+                break  # OneCycleLR at its end
+    return tuple(factors)

@@ -18,6 +18,7 @@ from normscope.isolation.batch_copies import Copies
 from normscope.isolation.batches import samples
 from normscope.isolation.loaders import first_batches, to_device
 from normscope.setup import Setup
+from normscope.tuning.schedules import factors_of_scheduler, without_warm_up
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +26,7 @@ class Stage:
     """A copy of the setup without its loaders, the batches that were read, and the schedule.
 
     factors: the factor on the learning rate at each step; None where the setup's scheduler sets it. seed: of the
-    random numbers that a rehearsal draws (dropout).
+    random numbers that a rehearsal draws (dropout). warm_up: whether the schedule's warm-up was left out.
     """
 
     setup: Setup
@@ -33,6 +34,7 @@ class Stage:
     held_out: list[Any]
     factors: tuple[float, ...] | None
     seed: int
+    warm_up: bool = False
 
     @property
     def device(self) -> torch.device:
@@ -87,8 +89,12 @@ class Stage:
         return digest.hexdigest()[:32]
 
 
-def staged(setup: Setup, *, steps: int, held_out: int, factors: tuple[float, ...] | None, seed: int) -> Stage:
+def staged(
+    setup: Setup, *, steps: int, held_out: int, factors: tuple[float, ...] | None, horizon: int, seed: int
+) -> Stage:
     """The stage of a setup, with batches for `steps` steps and at most `held_out` batches to judge on.
+
+    Where the schedule over `horizon` steps warms up for longer than a rehearsal, rehearsals have its full rate.
 
     Raises:
         ValueError: the loader gives no batch.
@@ -97,8 +103,14 @@ def staged(setup: Setup, *, steps: int, held_out: int, factors: tuple[float, ...
     if not batches:
         raise ValueError("The batches are empty. Check the loader: is the dataset empty, or drop_last=True?")
     judged = first_batches(setup.eval_batches, held_out)[0] if setup.eval_batches is not None and held_out else []
-    alone = replace(setup, batches=None, eval_batches=None)
-    return Stage(alone.copied(), batches, judged, factors, seed)
+    alone = replace(setup, batches=None, eval_batches=None).copied()
+    course = factors
+    if course is None:
+        probe = alone.copied()
+        assert probe.optimizer is not None
+        course = factors_of_scheduler(probe.optimizer, probe.scheduler, horizon)
+    full = without_warm_up(course, steps)
+    return Stage(alone, batches, judged, factors if full is None else full, seed, warm_up=full is not None)
 
 
 def trains_on(batches: Sequence[Any], held_out: Iterable[Any]) -> int:

@@ -89,7 +89,14 @@ def tune(
     started = time.perf_counter()
     judged = HELD_OUT if request.setup.eval_batches is not None else 0
     plan = planned(prior.rate, request.passes, judged and FORWARD_SHARE * (judged + 2) / request.setup.accumulate)
-    stage = staged(request.setup, steps=max(plan.steps, 1), held_out=judged, factors=request.factors, seed=seed)
+    stage = staged(
+        request.setup,
+        steps=max(plan.steps, 1),
+        held_out=judged,
+        factors=request.factors,
+        horizon=request.steps,
+        seed=seed,
+    )
     known: list[Rehearsal] = []
     if plan.steps:
         kept = Store(store, "" if store is None else stage.key())
@@ -190,8 +197,8 @@ def _notes(request: Request, plan: Plan, stage: Stage) -> Iterator[str]:
         same = trains_on(stage.batches, stage.held_out)
         if same or setup.eval_batches is setup.batches or _one_dataset(setup):
             yield "The evaluation batches are training batches: the held-out losses tell nothing about new data."
-    if stage.factors is not None and plan.steps and max(stage.factors[: plan.steps]) < 0.5 * max(stage.factors):
-        yield "The schedule warms up for longer than a rehearsal lasts, so the rates were tried below their full size."
+    if stage.warm_up:
+        yield "The schedule warms up for longer than a rehearsal lasts, so rates were tried at full size, without it."
 
 
 def _one_dataset(setup: Setup) -> bool:
