@@ -100,8 +100,9 @@ SAVED = {
 
 
 def schema_fits(held):
-    """Predictions, measurements, Monitor files and the demo have schema 2, all else has 1."""
-    second = held.get("kind") in ("prediction", "measurement", "run", "landscapes", "demo") or "findings" in held
+    """Predictions, measurements, runs, claims of papers and the demo have schema 2, all else has 1."""
+    kinds = ("prediction", "measurement", "run", "landscapes", "demo")
+    second = held.get("kind") in kinds or "experiment" in held or "findings" in held
     return held["schema"] == (2 if second else 1)
 
 
