@@ -72,7 +72,7 @@ def _frozen(runs: Runs) -> list[Part]:
     parts = []
     for cell, title in CELLS.items():
         middle = np.median(_ratios(runs, cell, "frozen"), axis=1)
-        words = f"{title}: {each(list(middle), '.2f')} times the curvature as trained (median over looks, by seed)"
+        words = f"{title}: {each(list(middle), '.2f')} times the curvature as trained (median over snapshots, by seed)"
         parts.append(Part(words, bool(middle.min() >= 1.2)))
     return parts
 
@@ -82,7 +82,9 @@ def _running(runs: Runs) -> list[Part]:
     for cell, title in CELLS.items():
         ratios = _ratios(runs, cell, "running")[:, 1:]
         off = np.exp(np.median(np.abs(np.log(ratios)), axis=1))
-        words = f"{title}: off by a factor of {each(list(off), '.2f')} (median over looks after the first, by seed), "
+        words = (
+            f"{title}: off by a factor of {each(list(off), '.2f')} (median over snapshots after the first, by seed), "
+        )
         parts.append(Part(f"{words}{ratios.min():.2g} to {ratios.max():.2g} of it in all", bool(off.min() >= 1.2)))
     return parts
 
@@ -118,15 +120,15 @@ ENTRY = Entry(
         Statement(
             "frozen",
             "With the batch's statistics held constant the curvature is larger than what is trained on.",
-            "lambda_max with constant statistics at least 1.2 times that as trained, median over looks, in every seed "
-            "of both networks.",
+            "lambda_max with constant statistics at least 1.2 times that as trained, median over snapshots, in "
+            "every seed of both networks.",
             _frozen,
         ),
         Statement(
             "eval-mode",
             "In eval mode, where tools measure that cannot differentiate through the statistics, it is another number.",
-            "lambda_max in eval mode off by a factor of at least 1.2, median over looks after the first, in every seed "
-            "of both networks.",
+            "lambda_max in eval mode off by a factor of at least 1.2, median over snapshots after the first, in "
+            "every seed of both networks.",
             _running,
         ),
         Statement(

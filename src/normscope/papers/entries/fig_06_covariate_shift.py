@@ -102,7 +102,7 @@ ENTRY = Entry(
     title="Internal covariate shift with and without BatchNorm",
     source="How Does Batch Normalization Help Optimization?, Figure 6 (arXiv: 3); encyclopedia article",
     origin="Definition 2.1 with a plain gradient step; VGG-16 layers 5 and 10 at lr 0.1 and 0.01, DLN layers 9 and 17 "
-    "at lr 1e-6 and 1e-7; looks from step 100 on",
+    "at lr 1e-6 and 1e-7; snapshots from step 100 on",
     needs={VGG: (*FAST, *SLOW_VGG), DLN: (*FAST, *SLOW_DLN)},
     statements=(
         Statement(

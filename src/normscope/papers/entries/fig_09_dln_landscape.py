@@ -158,7 +158,7 @@ ENTRY = Entry(
         Statement(
             "loss-average",
             "BatchNorm makes the loss vary less along the gradient: on average over the run.",
-            "Geometric mean over the looks of largest/smallest loss: smaller with BatchNorm in every seed.",
+            "Geometric mean over the snapshots of largest/smallest loss: smaller with BatchNorm in every seed.",
             _average,
             cells=CELLS,
             found="Only the peaks are tamed. The paper's own figure has the wider band with BatchNorm from step 4,000 "
@@ -167,14 +167,14 @@ ENTRY = Entry(
         Statement(
             "gradient",
             "BatchNorm makes the gradient change less along its own direction: its peaks.",
-            "Largest change of the gradient, pooled over seeds and looks: without / with BatchNorm >= 10.",
+            "Largest change of the gradient, pooled over seeds and snapshots: without / with BatchNorm >= 10.",
             _changes,
             cells=CELLS,
         ),
         Statement(
             "gradient-average",
-            "BatchNorm makes the gradient change less along its own direction: in the middle of the looks.",
-            "Median over the looks of the largest change of the gradient: smaller with BatchNorm in every seed.",
+            "BatchNorm makes the gradient change less along its own direction: in the middle of the snapshots.",
+            "Median over the snapshots of the largest change of the gradient: smaller with BatchNorm in every seed.",
             _steady,
             cells=CELLS,
             found="Peaks again. From step 2,000 on the plain network hardly moves: its gradient is nearly zero and "

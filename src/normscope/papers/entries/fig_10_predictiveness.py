@@ -58,7 +58,7 @@ def _panels(runs: Runs) -> list[Panel]:
         if lines:
             panels.append(
                 Panel(
-                    f"{title}, seed 0, medians of ten looks",
+                    f"{title}, seed 0, medians of ten snapshots",
                     "distance / learning rate",
                     "change of gradient, l2",
                     lines,
@@ -96,7 +96,7 @@ ENTRY = Entry(
         ),
         Statement(
             "dln-typical",
-            "Deep linear network: the same, in the middle of the looks.",
+            "Deep linear network: the same, in the middle of the snapshots.",
             "From step 100 on, at c = 1/100, 1 and 30: median change, pooled over seeds, smaller with BatchNorm.",
             _typical,
             cells=DLN_CELLS,

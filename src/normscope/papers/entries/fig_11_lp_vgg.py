@@ -114,7 +114,8 @@ ENTRY = Entry(
         Statement(
             "more-shift",
             "They lead to a larger shift of the distributions than the plain network has (Figure 14).",
-            "Mean |drift of mean since the first look|, layers 2, 9, 13: larger than the plain network's, for each.",
+            "Mean |drift of mean since the first snapshot|, layers 2, 9, 13: larger than the plain network's, for "
+            "each.",
             _shift,
             curves=("moments",),
             found="All three take the mean off, so that a unit's mean behind them is its beta and moves as slowly as "
