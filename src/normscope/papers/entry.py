@@ -114,7 +114,7 @@ class Statement:
     exact: a mathematical statement, where one counterexample decides. cells: the cells it needs, if not all of the
     entry's; as "experiment/cell" where two experiments have a cell of that name.
     curves: the curves that a run must have to count. n: seeds needed of each cell. scales: where the rule applies.
-    found: our reading of the numbers where they differ from the statement.
+    means: our reading of the numbers where they differ from the statement.
     """
 
     key: str
@@ -126,7 +126,7 @@ class Statement:
     cells: Sequence[str] | None = None
     curves: Sequence[str] = ()
     scales: Sequence[str] = ("paper", "small")
-    found: str = ""
+    means: str = ""
 
     def uses(self, experiment: Experiment, cell: str) -> bool:
         return self.cells is None or cell in self.cells or f"{experiment.name}/{cell}" in self.cells

@@ -38,7 +38,7 @@ from normscope.theory.softmax import curvatures
 
 LOSSES = ("half_mse", "half_sse", "mse", "cross_entropy")
 THEORIES = ("corrected", "paper")
-READINGS = ("batch", "frozen")
+STATISTICS = ("batch", "frozen")
 # Mean square of the part of the outputs that samples do not share, above which softmax differs much between samples.
 _SATURATED = 2.5
 # Measured over predicted lambda with cross-entropy; _UNEQUAL_SEEN from a mean square _UNEQUAL of that part on.
@@ -110,7 +110,7 @@ def predict(
         (2.25, 'data')
     """
     check_choice("theory", theory, THEORIES)
-    check_choice("stats", stats, READINGS)
+    check_choice("stats", stats, STATISTICS)
     check_choice("loss", loss, LOSSES)
     if isinstance(momentum, bool) or not isinstance(momentum, (int, float)):
         raise ValueError(f"momentum is a number; got {momentum!r}.")

@@ -126,8 +126,8 @@ def _section(entry: Entry, judged: Sequence[Judged], picture: bool, table: str |
         lines += [f"**{one.statement.key}**: {one.statement.words}", ""]
         lines += [f"- Rule: {one.statement.rule}", f"- Result: {one.came_out or 'nothing yet'}."]
         lines.append(f"- Verdict: **{one.verdict}** (n = {count}, {one.scale} scale)")
-        if one.statement.found and one.parts:
-            lines.append(f"- Explanation: {_linked(one.statement.found, '../')}")
+        if one.statement.means and one.parts:
+            lines.append(f"- Explanation: {_linked(one.statement.means, '../')}")
         lines.append("")
     return "\n".join(lines)
 

@@ -94,9 +94,10 @@ def _reproduced(path: Path) -> list[Path]:
     """The files that `normscope reproduce` wrote to a folder."""
     if not path.is_dir() or not any(path.glob("*.json")):
         return []
-    from normscope.papers import all_experiments
+    from normscope.papers import Store, all_experiments
 
-    return [path / f"{name}.json" for name in all_experiments() if (path / f"{name}.json").is_file()]
+    files = map(Store(path).path, all_experiments().values())
+    return [file for file in files if file.is_file()]
 
 
 def _claims(folder: Path) -> Section:
@@ -104,8 +105,8 @@ def _claims(folder: Path) -> Section:
     from normscope.papers import Store, all_entries, judge
     from normscope.report.sections.claims import claims_section
 
-    store, stored = Store(folder), {path.stem for path in _reproduced(folder)}
-    chosen = [entry for entry in all_entries().values() if stored & {experiment.name for experiment in entry.needs}]
+    store, files = Store(folder), _reproduced(folder)
+    chosen = [entry for entry in all_entries().values() if any(store.path(e) in files for e in entry.needs)]
     with _readable(folder):
         judged = [claim for entry in chosen for claim in judge(entry, store)]
         return claims_section(f"Claims, {folder.resolve().name}", judged, store)

@@ -125,7 +125,7 @@ ENTRY = Entry(
             "grid.",
             lambda runs: _cheap(runs, tuple(NORMALIZED), "start"),
             cells=tuple(NORMALIZED),
-            found=MEANINGS["start"],
+            means=MEANINGS["start"],
         ),
         Statement(
             "better",
@@ -134,7 +134,7 @@ ENTRY = Entry(
             "Mean regret over the tasks with a normalizer that both know, mean of seeds: below each of the three.",
             _beats,
             cells=tuple(NORMALIZED),
-            found=MEANINGS["better"],
+            means=MEANINGS["better"],
         ),
         Statement(
             "without-normalizer",
@@ -152,7 +152,7 @@ ENTRY = Entry(
             "grid.",
             lambda runs: _cheap(runs, tuple(AGAIN), "settled"),
             cells=tuple(AGAIN),
-            found=MEANINGS["settled"],
+            means=MEANINGS["settled"],
         ),
     ),
     panels=_panels,

@@ -120,7 +120,7 @@ ENTRY = Entry(
             lambda runs: _similar(runs, "vgg", SLOW_VGG),
             cells=SLOW_VGG,
             curves=("shift", "loss"),
-            found="For as long as both learn it holds, and more: up to step 5,000 the shift with BatchNorm is 1.6 to "
+            means="For as long as both learn it holds, and more: up to step 5,000 the shift with BatchNorm is 1.6 to "
             "thousands of times the one without. Then the network with BatchNorm is done, with a loss below 1e-3; "
             "its gradient is nearly zero and cannot change, while the plain one is half way. The median over the "
             "run falls into that time.",
@@ -132,7 +132,7 @@ ENTRY = Entry(
             _slow_dln,
             cells=SLOW_DLN,
             scales=("paper",),
-            found="The figure's contrast is there: the gradients hardly turn without BatchNorm, and with it they move "
+            means="The figure's contrast is there: the gradients hardly turn without BatchNorm, and with it they move "
             "a thousand times as far. But only layer 17 swings, between -0.8 and 1. Layer 9 has half as many layers "
             "before it that move; its cosine stays above 0.5 and its mean misses the 0.8. The bound was the same for "
             "both layers, which was too simple; it stays.",
@@ -160,7 +160,7 @@ ENTRY = Entry(
             lambda runs: _higher(runs, "vgg"),
             cells=VGG_FAST,
             curves=("cosine",),
-            found="In every seed and both layers G and G' agree more with BatchNorm: both networks start near 0.3 to "
+            means="In every seed and both layers G and G' agree more with BatchNorm: both networks start near 0.3 to "
             "0.8, and layer 10 loses nearly all of it after 3,000 steps. The article's words fit the deep linear "
             "network, not this one.",
         ),

@@ -161,7 +161,7 @@ ENTRY = Entry(
             "Geometric mean over the snapshots of largest/smallest loss: smaller with BatchNorm in every seed.",
             _average,
             cells=CELLS,
-            found="Only the peaks are tamed. The paper's own figure has the wider band with BatchNorm from step 4,000 "
+            means="Only the peaks are tamed. The paper's own figure has the wider band with BatchNorm from step 4,000 "
             "on; the network with BatchNorm has a lower loss there, and the same step is a larger share of it.",
         ),
         Statement(
@@ -177,7 +177,7 @@ ENTRY = Entry(
             "Median over the snapshots of the largest change of the gradient: smaller with BatchNorm in every seed.",
             _steady,
             cells=CELLS,
-            found="Peaks again. From step 2,000 on the plain network hardly moves: its gradient is nearly zero and "
+            means="Peaks again. From step 2,000 on the plain network hardly moves: its gradient is nearly zero and "
             "cannot change much.",
         ),
         Statement(
@@ -186,7 +186,7 @@ ENTRY = Entry(
             "Largest beta from step 25 on: with BatchNorm <= 1.5 (2/lr); without >= 10 (2/lr), pooled over seeds.",
             _beta,
             cells=CELLS,
-            found="beta saturates at 2/lr for every network that trains at the edge of stability, where one step turns "
+            means="beta saturates at 2/lr for every network that trains at the edge of stability, where one step turns "
             "the gradient round. What can be compared are spikes above 2/lr, not means.",
         ),
         Statement(

@@ -91,7 +91,7 @@ ENTRY = Entry(
             _dln,
             cells=DLN_CELLS,
             curves=("change",),
-            found="Of the largest change in the run only. The picture shows medians, early and late, and they are the "
+            means="Of the largest change in the run only. The picture shows medians, early and late, and they are the "
             "other way round: dln-typical.",
         ),
         Statement(
@@ -101,7 +101,7 @@ ENTRY = Entry(
             _typical,
             cells=DLN_CELLS,
             curves=("change",),
-            found="The plain network has stopped: its gradient is nearly zero, and so is every change of it. With "
+            means="The plain network has stopped: its gradient is nearly zero, and so is every change of it. With "
             "BatchNorm the network goes on at the edge of stability. Added when the numbers were known.",
         ),
     ),

@@ -113,7 +113,7 @@ def test_a_factory_that_is_not_there_is_said_when_it_is_built_and_not_by_the_has
 
 
 def test_a_factory_may_be_handed_in_where_it_can_be_imported_again():
-    assert Plan(**BASE | {"model": build}).model.endswith("test_sweep_plan:build")
+    assert Plan(**BASE | {"model": build}).model.endswith("test_plan:build")
     with pytest.raises(PlanError, match="must be importable"):
         Plan(**BASE | {"model": lambda seed, gamma: None})
 

@@ -1,4 +1,4 @@
-"""A look that the budget does not allow is made later, not left out."""
+"""A snapshot that the budget does not allow is made later, not left out."""
 
 import torch
 from torch import nn

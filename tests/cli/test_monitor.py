@@ -7,10 +7,10 @@ import sys
 import time
 
 import pytest
+from test_cli import run
 
 from normscope.cli import main
 from normscope.monitor import frame_of, records_of
-from test_cli import run
 
 SETUP = """
 import torch
@@ -215,7 +215,7 @@ def test_ctrl_c_leaves_what_was_measured_and_says_so(folder):
         (["work/train.py:setup", "--every", "often"], "every is a number of steps"),
         (
             ["work/train.py:setup", "--budget", "much"],
-            "is a share of the time such as 0.05, or 'none'; got 'much'.",
+            "is a share of the training's cost such as 0.05, or 'none'; got 'much'.",
         ),
         (["work/train.py:setup", "--measure", "ful"], "Did you mean 'full'?"),
     ],

@@ -262,7 +262,7 @@ def test_every_difference_has_a_meaning(judged):
     """Nothing that came out otherwise stands without what we think of it."""
     for one in judged:
         if one.verdict not in ("reproduced", "not yet run"):
-            assert one.statement.found, one.name
+            assert one.statement.means, one.name
 
 
 def test_the_papers_scale_is_judged_where_it_is_there(tmp_path):

@@ -46,14 +46,14 @@ def _world(folder, boundary, test_loss, printed):
     for data in ("mnist", "cifar10"):
         for seed in range(3):
             for cell in ("mlp", "cnn"):
-                rungs = {
+                eta_stars = {
                     "value": GAMMAS,
                     "printed": [printed(gamma) for gamma in GAMMAS],
                     "corrected": [_eta(gamma) for gamma in GAMMAS],
                     "measured": [_eta(gamma) for gamma in GAMMAS],
                 }
                 store.add(PHASES[data], "paper", Run(cell, seed, _diagram(boundary, test_loss), 0.0, {}))
-                store.add(all_experiments()[f"rungs-{data}"], "paper", Run(cell, seed, rungs, 0.0, {}))
+                store.add(all_experiments()[f"eta-stars-{data}"], "paper", Run(cell, seed, eta_stars, 0.0, {}))
     return store
 
 
@@ -64,7 +64,7 @@ def _modes(store, mean, left, convolutional=2.0):
             "value": GAMMAS,
             "mean_mode": [mean * _eta(gamma) for gamma in GAMMAS],
             "data_mode": [data_mode * mean * _eta(gamma) for gamma in GAMMAS],
-            "looks": [1.0],
+            "measured_at": [1.0],
             "measured": [0.5 * _eta(1.0)],
             "several": [0.6 * _eta(1.0)],
             "left": [left * _eta(1.0)],
