@@ -55,6 +55,12 @@ def swept(tmp_path_factory):
     return ns.sweep(plan, tmp_path_factory.mktemp("sweep"), device="cpu", quiet=True)
 
 
+def tuned():
+    model = mlp()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    return ns.tune(ns.Setup(model, ns.losses.cross_entropy, [BATCH] * 20, sgd, steps=400))
+
+
 def results():
     """One small result of each kind that has a `save`."""
     model = mlp()
@@ -65,6 +71,7 @@ def results():
         "Spectrum": ns.curvature.spectrum(mlp(), ns.losses.cross_entropy, BATCH, starts=1, steps=4),
         "MeanMode": ns.curvature.mean_mode(mlp(), BATCH),
         "Bounds": ns.bounds.check(torch.nn.Linear(6, 4), torch.nn.BatchNorm1d(4), BATCH[0], lambda z: (z**2).sum()),
+        "Tuning": tuned(),
         "Training": ns.train(model, ns.losses.cross_entropy, [BATCH] * 2, sgd),
     }
 
@@ -74,7 +81,7 @@ def made():
     return results()
 
 
-@pytest.mark.parametrize("name", ["Prediction", "Measurement", "Bounds", "Training"])
+@pytest.mark.parametrize("name", ["Prediction", "Measurement", "Bounds", "Training", "Tuning"])
 def test_columns_of_results(name, made):
     assert documented(f"{name}.frame()") == set(made[name].frame().columns)
 

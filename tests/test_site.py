@@ -75,7 +75,7 @@ def test_every_option_is_documented_with_its_meaning(reference):
     page = reference["command-line"]
     rows = [re.findall(r"<td>(.*?)</td>", row, flags=re.DOTALL) for row in page.split("<tr>")]
     meanings = {}
-    for names, _, _, meaning in (row for row in rows if len(row) == 4):
+    for names, meaning, _, _ in (row for row in rows if len(row) == 4):
         for name in re.findall(r"<code>(.*?)</code>", names):
             meanings.setdefault(name, []).append(meaning)
     verbs = get_command(app).commands

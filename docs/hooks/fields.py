@@ -107,6 +107,11 @@ OF_CLASS = {
         "y_hat": "normalized values, before scale and shift.",
         "s": "standard deviation that the normalizer divides by.",
     },
+    "Tuning": {
+        "cost": "cost of the search, as predicted and as it was.",
+        "steps": "planned number of training steps.",
+        "schedule": "name of the schedule.",
+    },
     "Moments": {
         "mean": "E[phi] of each place.",
         "rise": "E[phi'] of each place.",

@@ -133,7 +133,8 @@ def _section(entry: Entry, judged: Sequence[Judged], picture: bool, table: str |
 
 
 def _linked(text: str, up: str) -> str:
-    """The text with files of the documentation as links."""
+    """The text with errata and other files of the documentation as links."""
+    text = re.sub(r"docs/evidence/errata\.md, (E-[A-Z]+-\d+)", rf"[\1]({up}errata.md#\1)", text)
     return re.sub(r"docs/evidence/(\w+)\.md", rf"[\1]({up}\1.md)", text)
 
 
