@@ -24,7 +24,7 @@ class Demo(TypedDict):
 
 
 def demo_section(title: str, found: DemoResult) -> Section:
-    """What was learned first, then one chart for the learning rates and one for the watched run."""
+    """The findings first, then one chart for the learning rates and one for the watched run."""
     rows = [
         [case.norm, KINDS[case.loss].words, run.share, run.lr, run.training.final_loss, run.test_accuracy, outcome(run)]
         for case in found.cases
