@@ -80,6 +80,12 @@ FLAT = LossKind(OTHER, "it does not change with the outputs")
 def kind_by_name(loss_fn: Callable[..., Any] | None) -> str:
     """The kind of a loss function of torch or normscope that is known by its identity; "" for any other.
 
+    Args:
+        loss_fn: a loss function or module.
+
+    Returns:
+        A key of `KINDS`, or "".
+
     Example:
         >>> kind_by_name(F.cross_entropy), kind_by_name(nn.MSELoss()), kind_by_name(F.nll_loss)
         ('cross_entropy', 'squared', '')
