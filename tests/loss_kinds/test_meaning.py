@@ -9,7 +9,7 @@ from normscope.stability.wording import stability_verdict
 
 
 def _texts(loss_kind: str) -> dict[str, str]:
-    """What each place says of a learning rate that raises the loss."""
+    """The text of each place about a learning rate that raises the loss."""
     critical = CriticalRate("optimizer", 0.5, 0.4, 0.6, 0.1, 8)
     landscape = Landscape(
         lr=0.1, loss=1.0, grad_norm=1.0, factors=(1.0,), losses=(2.0,), changes=(0.1,), cosines=(0.5,)

@@ -1,4 +1,4 @@
-"""What a page says of eta*: the same as the verdict, for each kind of loss, without importing torch."""
+"""The page of a result says of eta* what the verdict says, for each kind of loss, without importing torch."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What a kind of loss is called, and what a learning rate beyond eta* means for training with it.
+"""The names of the kinds of loss, and the meaning of a learning rate beyond eta* for training with each.
 
 This file imports no torch, so that a page of stored results can read it. `kinds.py` has the functions of each kind.
 """
@@ -6,7 +6,7 @@ This file imports no torch, so that a page of stored results can read it. `kinds
 from typing import NamedTuple
 
 SQUARED, CROSS_ENTROPY, OTHER = "squared", "cross_entropy", "other"
-# What happens to training at a learning rate beyond the limit of the local quadratic.
+# The course of training at a learning rate beyond eta*: it diverges, survives, or nothing is known.
 DIVERGES, SURVIVES, UNCERTAIN = "diverges", "survives", "uncertain"
 
 
@@ -26,7 +26,7 @@ MEANINGS = {
 
 
 def beyond_limit(loss_kind: str) -> str:
-    """What a rate beyond the limit of the local quadratic means: DIVERGES, SURVIVES or UNCERTAIN.
+    """The meaning of a learning rate beyond eta*: DIVERGES, SURVIVES or UNCERTAIN.
 
     Args:
         loss_kind: a key of `MEANINGS`, or "other".

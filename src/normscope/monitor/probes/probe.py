@@ -1,4 +1,4 @@
-"""What the Monitor asks of a probe and of its result."""
+"""Protocols of a probe and of its result: the methods that the Monitor calls."""
 
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable

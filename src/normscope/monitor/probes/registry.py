@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KnownProbe:
-    """Where a probe is. Its module is imported on first use: most runs do without the curvature package.
+    """The place of a probe. Its module is imported on first use: most runs do without the curvature package.
 
     module: the file in `monitor/probes`. probe, result: names of the two classes in it.
     """

@@ -1,4 +1,4 @@
-"""What the Monitor asks of a sink."""
+"""Protocol of a sink: the methods that the Monitor calls."""
 
 from typing import Any, Protocol
 

@@ -1,15 +1,15 @@
 """Kernels of a tensor's channels: second moments over the random weights, for each pair of places and samples.
 
-Words of this file, and of the rules that fill it in:
+This file and the rules that fill it in use these words.
 
     place               one site of one sample: a pixel of an image, or the whole sample where it is a vector
-    kernel              K(x, y) = E[z_i(x) z_i(y)]: mean over the weights of a channel's values at two places
+    kernel              K(x, y) = E[z_i(x) z_i(y)]: a channel's value at x times that at y, mean over the weights
     tangent kernel      sum over all weights w of (d z_i(x) / d w) (d z_i(y) / d w): how far x moves when y is learned
     width               number of channels; kernels are exact for infinitely many
     relative variance   variance over squared mean; of the order 1 / width
 
-At infinite width every place of a layer has the same variance and every pair of samples the same kernel. The fields of
-`Part` that end in `variance` or `noise` say how far finite width is from that: 0 means not at all.
+A kernel is that of infinitely many channels. `noise`, `group_noise`, `length`, `overlap_variance` and `scale_variance`
+of a `Part` are corrections for finite widths and finite dimensions of the inputs; 0 means none.
 """
 
 from dataclasses import dataclass, field
