@@ -15,14 +15,16 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from normscope.curvature.autograd.precision import rounded
 from normscope.curvature.eigensolvers.heap_trimming import untrimmed_heap
-from normscope.curvature.eigensolvers.lanczos import Memory, Product, Ritz
+from normscope.curvature.eigensolvers.lanczos import Memory, Ritz
 from normscope.curvature.eigensolvers.solver import Solver
 from normscope.curvature.operators.network_products import FirstGraph, Network
 from normscope.curvature.operators.several_batches import Several, check_parts, refuse_linear, refuse_mixing, shares
 from normscope.curvature.operators.statistics import differentiable, enough_values
 from normscope.isolation.lending import Lent
 from normscope.isolation.processes import Processes
+from normscope.linear_maps import Product
 from normscope.objective import call_model
 from normscope.stability.optimizer_limits import Limit, momentum_limit, preconditioned
 
@@ -105,8 +107,17 @@ class Session:
                     own_gradient, first = self.processes.each(lambda: searched.gradient_and_graph(matrix))
                 gradient = self.processes.mean(lambda: [own_gradient])[0]
             product, half = self._operator(searched, matrix, block, first)
-            settings: dict[str, Any] = {"keep": keep, "seed": self.seed, "alone": self.processes.size == 1}
-            ritz = self.solver.search(product, gradient, smallest=smallest, memory=memory, **settings)
+            # Of several processes, one whose GPU rounds would make other products than one whose GPU does not.
+            rounded_product = _rounded(product) if self.processes.size == 1 else None
+            ritz = self.solver.search(
+                product,
+                gradient,
+                smallest=smallest,
+                memory=memory,
+                keep=keep,
+                seed=self.seed,
+                rounded_product=rounded_product,
+            )
             self.observed.forward_mode = self.observed.forward_mode and searched.forward_mode
             self.observed.penalty = self.observed.penalty or searched.direct
             if matrix != "fisher":
@@ -199,6 +210,16 @@ class Session:
         self, product: Product, network: Network | Several, block: Sequence[int] | None
     ) -> tuple[Product, Tensor | None]:
         return preconditioned(product, self.limit, self.chosen if block is None else block, network.leaves)
+
+
+def _rounded(product: Product) -> Product:
+    """The product rounded to TF32, on a GPU."""
+
+    def rounded_product(v: Tensor) -> Tensor:
+        with rounded():
+            return product(v)
+
+    return rounded_product
 
 
 @contextmanager

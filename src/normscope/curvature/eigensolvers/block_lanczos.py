@@ -11,7 +11,8 @@ that run out (an invariant space) leave the block. The module knows no network. 
 import torch
 from torch import Tensor
 
-from normscope.curvature.eigensolvers.lanczos import Product, Ritz, remembered, rounding, scales
+from normscope.curvature.eigensolvers.lanczos import Ritz, remembered, rounding, scales
+from normscope.linear_maps import Product
 
 
 def block_lanczos(

@@ -21,7 +21,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from normscope.curvature.eigensolvers.lanczos import Memory, Product, Ritz, lanczos, remembered, scales, unit_of
+from normscope.curvature.eigensolvers.lanczos import Memory, Ritz, lanczos, remembered, scales, unit_of
+from normscope.linear_maps import Product
 
 LEAST, LEAST_WARM = 6, 3
 

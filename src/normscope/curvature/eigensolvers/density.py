@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normscope.curvature.eigensolvers.lanczos import Product, krylov
+from normscope.curvature.eigensolvers.lanczos import krylov
+from normscope.linear_maps import Product
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,14 @@ The module knows no network: A is a function from a vector to a vector.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-Product = Callable[[Tensor], Tensor]
+from normscope.linear_maps import Product
+
 # Least scale of an upper end, as a share of the lower end's size: with tol=1e-3 the residual is then 1e-5 of the
 # spectrum, which float32 still resolves.
 _LEAST_SHARE = 0.01

@@ -8,16 +8,15 @@ end's size, as in a search by exact products; that size may be known from rounde
 """
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from normscope.curvature.eigensolvers.davidson import DavidsonSearch
-from normscope.curvature.eigensolvers.lanczos import KEPT, Product, Ritz
+from normscope.curvature.eigensolvers.lanczos import KEPT, Ritz
+from normscope.linear_maps import Product
 
 # Relative residual that rounded products reach: for a smaller tolerance a search by them would be in vain.
 _TOL = 5e-4
@@ -26,22 +25,6 @@ _TOL = 5e-4
 _MISLED = 0.1
 # Products set apart for the exact end, and the fewest products a search must be allowed for that to pay.
 _END, _LEAST = 4, 16
-
-_rounded: ContextVar[bool] = ContextVar("_rounded", default=False)
-
-
-@contextmanager
-def rounded() -> Iterator[None]:
-    """Inside, products may be rounded to TF32; whoever makes a product asks `is_rounded`."""
-    token = _rounded.set(True)
-    try:
-        yield
-    finally:
-        _rounded.reset(token)
-
-
-def is_rounded() -> bool:
-    return _rounded.get()
 
 
 def rehearsable(like: Tensor, tol: float, most: int) -> bool:
@@ -52,13 +35,17 @@ def rehearsable(like: Tensor, tol: float, most: int) -> bool:
 
 
 def rehearsed(
-    search: Callable[..., Ritz], product: Product, *, smallest: bool, tol: float, least: int, most: int, keep: int
+    search: Callable[..., Ritz],
+    product: Product,
+    rounded_product: Product,
+    *,
+    smallest: bool,
+    tol: float,
+    least: int,
+    most: int,
+    keep: int,
 ) -> Ritz:
-    """`search(product, ...)` by rounded products, its end by exact ones."""
-
-    def by_rounded_products(v: Tensor) -> Tensor:
-        with rounded():
-            return product(v)
+    """`search(product, ...)` by `rounded_product`, its end by exact products."""
 
     def exactly(done: int) -> Ritz:
         ritz = search(product, smallest=smallest, tol=tol, least=least, most=most - done, keep=keep)
@@ -66,7 +53,7 @@ def rehearsed(
 
     try:
         rehearsal = search(
-            by_rounded_products, smallest=smallest, tol=tol, least=least - 1, most=most - _END, keep=max(keep, KEPT)
+            rounded_product, smallest=smallest, tol=tol, least=least - 1, most=most - _END, keep=max(keep, KEPT)
         )
     except RuntimeError:
         # Torch refuses a forward that reads its older precision flags while the newer ones are set. Any other error

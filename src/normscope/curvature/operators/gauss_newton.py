@@ -19,13 +19,12 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from normscope.curvature.autograd.precision import is_rounded
 from normscope.curvature.autograd.user_functions import functions_of
-from normscope.curvature.eigensolvers.lanczos import Product
-from normscope.curvature.eigensolvers.tf32_refinement import is_rounded
 from normscope.curvature.operators.loss_of_outputs import Bent
+from normscope.curvature.operators.passes import Gradients
 from normscope.curvature.operators.statistics import over_the_batch, wavy
-
-Gradients = Sequence[Tensor | None]
+from normscope.linear_maps import Product
 
 
 class ForwardMode(Protocol):

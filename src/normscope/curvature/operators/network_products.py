@@ -20,19 +20,18 @@ from torch import Tensor, nn
 
 from normscope.curvature.autograd.forward_mode import Outputs
 from normscope.curvature.autograd.user_functions import Calls, refuse_delayed, refuse_without_second_derivative
-from normscope.curvature.eigensolvers.lanczos import Product
 from normscope.curvature.operators.fisher import FisherOfOutputs, fisher_of_outputs
 from normscope.curvature.operators.gauss_newton import (
-    Gradients,
     adjoint,
     gauss_newton_product,
     goes_into_weights,
     gradients_by_slope,
 )
 from normscope.curvature.operators.loss_of_outputs import Bent, LossOfOutputs, joined
-from normscope.curvature.operators.passes import Parts, Passes
+from normscope.curvature.operators.passes import Gradients, Parts, Passes
 from normscope.isolation.flat_vectors import flat
 from normscope.isolation.lending import Lent
+from normscope.linear_maps import Product
 from normscope.objective import call_model
 
 MATRICES = ("ggn", "hessian", "fisher")

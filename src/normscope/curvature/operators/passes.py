@@ -21,8 +21,6 @@ from normscope.curvature.autograd.convolutions import gradients_of_the_user
 from normscope.curvature.autograd.forward_mode import Outputs, fused, with_tangent
 from normscope.curvature.autograd.patching import differentiable_kernels, fast_second_derivatives
 from normscope.curvature.autograd.user_functions import Calls, refuse_delayed, refuse_without_second_derivative
-from normscope.curvature.eigensolvers.lanczos import Product
-from normscope.curvature.operators.gauss_newton import Gradients
 from normscope.curvature.operators.loss_of_outputs import joined
 from normscope.curvature.operators.statistics import depends_on_others, mode_of, reading
 from normscope.isolation.batch_copies import Copies
@@ -30,8 +28,11 @@ from normscope.isolation.flat_vectors import flat, split
 from normscope.isolation.lending import Lent
 from normscope.isolation.module_calls import answering
 from normscope.isolation.processes import FailedElsewhere
+from normscope.linear_maps import Product
 from normscope.out_of_memory import out_of_memory
 
+# Gradients by several tensors, None for a tensor without a part in the result.
+Gradients = Sequence[Tensor | None]
 Parts = list[Tensor | None]
 
 

@@ -30,9 +30,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from normscope.choices import check_choice
-from normscope.curvature.eigensolvers.lanczos import Product
 from normscope.curvature.operators.network_products import FirstGraph, Network
 from normscope.curvature.operators.statistics import mode_of, over_the_batch
+from normscope.linear_maps import Product
 
 OVER = ("batches", "data")
 _SHARES_OF_NEIGHBOUR = (0.3, 0.45)
