@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_leaves
 from normscope.curvature.eigensolvers.davidson import LEAST
 from normscope.curvature.eigensolvers.lanczos import Ritz, scales
 from normscope.curvature.opening import open_session
+from normscope.curvature.searches import SpectrumEnds
 from normscope.curvature.session import Session, differentiated
 from normscope.isolation.memory_bound import bytes_of
 
@@ -41,22 +42,6 @@ _FAR = 100.0
 _aten: Any = torch.ops.aten
 _IN_PLACE = {_aten.bernoulli_, _aten.uniform_, _aten.normal_, _aten.exponential_, _aten.cauchy_, _aten.log_normal_}
 _MADE = {_aten.rand, _aten.randn, _aten.rand_like, _aten.randn_like, _aten.normal, _aten.bernoulli}
-
-
-@dataclass(frozen=True)
-class SpectrumEnds:
-    """The ends of one spectrum, and the arguments of the search that found them.
-
-    block: numbers of the parameters, None for all chosen ones. smallest: whether the smallest eigenvalue was asked for
-    too. error: the standard error of a sampled matrix.
-    """
-
-    stats: str
-    matrix: str
-    block: Sequence[int] | None
-    smallest: bool
-    ritz: Ritz
-    error: float = 0.0
 
 
 def checked_in_float64(

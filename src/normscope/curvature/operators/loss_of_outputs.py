@@ -194,8 +194,8 @@ def refuse_flat(kind: LossKind, matrix: str) -> None:
     """Raise where the loss is the same whatever the outputs."""
     if kind == FLAT and matrix != "hessian":
         raise ValueError(
-            "The loss does not change with the outputs: they do not fit each other, or all targets of this batch are "
-            "ignored. Cross-entropy over one class is 0 always; for one logit a sample use "
+            "The loss does not change with the outputs: it is not meant for outputs of this shape, or all targets of "
+            "this batch are ignored. Cross-entropy over one class is always 0. For one logit a sample use "
             "binary_cross_entropy_with_logits, for numbers a squared error."
         )
 

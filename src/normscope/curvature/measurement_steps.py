@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normscope.curvature.autograd.user_functions import NoSecondDerivative
 from normscope.curvature.eigensolvers.lanczos import KEPT
 from normscope.curvature.first_pass import (
     FirstPass,
@@ -16,22 +17,10 @@ from normscope.curvature.first_pass import (
     loss_kind,
     observe_mixing,
 )
-from normscope.curvature.float64_check import SpectrumEnds, checked_in_float64
+from normscope.curvature.float64_check import checked_in_float64
 from normscope.curvature.further_batches import FurtherBatch, further_batch
-from normscope.curvature.measured import (
-    HESSIAN,
-    TOP,
-    Inputs,
-    Measured,
-    Request,
-    Searches,
-    by_layer_name,
-    by_statistics_name,
-    eta_star_of,
-    first_guess,
-    group_of,
-    result_of,
-)
+from normscope.curvature.measured import Inputs, Measured, eta_star_of, first_guess, group_of
+from normscope.curvature.measured_to_result import result_of
 from normscope.curvature.measurement_notes import (
     on_convergence,
     on_precision,
@@ -43,7 +32,9 @@ from normscope.curvature.opening import blocks, check_parameters, held_by, open_
 from normscope.curvature.operators.loss_of_outputs import NoOutputs, own_loss_of, refuse_flat, refuse_impossible
 from normscope.curvature.operators.network_products import FirstGraph
 from normscope.curvature.operators.statistics import mode_of, notes_on_statistics
+from normscope.curvature.request import Request
 from normscope.curvature.result import Measurement
+from normscope.curvature.searches import HESSIAN, TOP, Searches, SpectrumEnds, by_layer_name, by_statistics_name
 from normscope.curvature.session import Session
 from normscope.isolation.batch_loss import check_devices
 from normscope.isolation.batches import read_batches
@@ -155,8 +146,12 @@ def _check_earlier_result(request: Request, session: Session) -> None:
     earlier = request.start
     size = sum(session.lent.leaves[i].numel() for i in session.chosen)
     if earlier is not None and earlier.vector.numel() != size:
-        reason = "has let go of its memory" if earlier.memory is None else "was measured with other parameters"
-        raise ValueError(f"start= {reason}. Hand in a whole result of this network.")
+        raise ValueError(
+            "start= has no remembered eigenvectors: a saved result, and one with memory=None, has none. Hand in the "
+            "result as `measure` returned it."
+            if earlier.memory is None
+            else "start= is a result of other parameters. Hand in a result of this network with the same parameters."
+        )
 
 
 def _first_pass_and_top(
@@ -190,7 +185,7 @@ def _further_searches(
         try:
             ends, _ = session.search(stats, "hessian", smallest=True, gradient=gradient)
             searches[HESSIAN] = SpectrumEnds(stats, "hessian", None, True, ends)
-        except (NotImplementedError, RuntimeError) as problem:
+        except (NoSecondDerivative, NotImplementedError, RuntimeError) as problem:
             notes.append(f"The Hessian was not measured: {str(problem).splitlines()[0]}")
     for name in request.compared:
         observe_mixing(session, name)
