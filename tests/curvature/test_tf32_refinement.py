@@ -17,8 +17,9 @@ from normscope.curvature.eigensolvers import solver
 from normscope.curvature.eigensolvers.davidson import LEAST, lanczos_from
 from normscope.curvature.eigensolvers.lanczos import Ritz, lanczos
 from normscope.curvature.eigensolvers.solver import warm_start
-from normscope.curvature.eigensolvers.tf32_refinement import rehearsable, rehearsed
+from normscope.curvature.eigensolvers.tf32_refinement import tf32_first, tf32_pays
 from normscope.curvature.operators.gauss_newton import gauss_newton_product
+from normscope.curvature.operators.loss_of_outputs import OutputCurvature
 
 SIZE = 80
 
@@ -61,7 +62,7 @@ OPTIONS = {"smallest": False, "tol": 1e-3, "least": LEAST, "most": 100, "keep": 
 
 def in_two_parts(product: Counted, **options) -> Ritz:
     """A fresh search that begins by rounded products and ends by exact ones."""
-    return rehearsed(lambda p, **k: FRESH(p, **k), product, product.rounded_product, **options)
+    return tf32_first(lambda p, **k: FRESH(p, **k), product, product.rounded_product, **options)
 
 
 @pytest.mark.parametrize("smallest", [False, True])
@@ -69,7 +70,7 @@ def in_two_parts(product: Counted, **options) -> Ritz:
 def test_value_and_residual_are_of_exact_products(error, smallest):
     a = matrix(10.0, 9.7, 9.5)
     product = Counted(a, noise(error * 10))
-    found = rehearsed(
+    found = tf32_first(
         lambda p, **k: FRESH(p, **k), product, product.rounded_product, **OPTIONS | {"smallest": smallest}
     )
     values = torch.linalg.eigvalsh(a)
@@ -102,7 +103,7 @@ def test_the_end_knows_the_neighbours_whatever_is_kept_of_it():
     counts = []
     for keep in (1, 12):
         product = Counted(matrix(10.0, 9.97, 9.95, 9.93), noise(0.1))
-        assert rehearsed(
+        assert tf32_first(
             lambda p, **k: FRESH(p, **k), product, product.rounded_product, **OPTIONS | {"keep": keep}
         ).converged
         counts.append(product.exact)
@@ -122,7 +123,7 @@ def test_residuals_of_the_top_are_relative_to_itself():
 
 def test_a_loose_search_is_not_taken_for_a_misled_one():
     product = Counted(matrix(10.0, 9.7, 9.5), noise(1e-3))
-    found = rehearsed(
+    found = tf32_first(
         lambda p, **k: FRESH(p, **k), product, product.rounded_product, **OPTIONS | {"tol": 0.5, "least": 2}
     )
     assert found.converged
@@ -145,7 +146,7 @@ def test_where_rounded_products_fail_the_search_is_exact():
     def failing(v: Tensor) -> Tensor:
         raise RuntimeError("PyTorch is checking whether allow_tf32 is enabled")
 
-    found = rehearsed(lambda p, **k: FRESH(p, **k), product, failing, **OPTIONS)
+    found = tf32_first(lambda p, **k: FRESH(p, **k), product, failing, **OPTIONS)
     alone = FRESH(product, **OPTIONS)
     assert (found.values, found.products) == (alone.values, alone.products)
 
@@ -155,7 +156,7 @@ def test_nothing_is_remembered_twice(values):
     a = torch.diag(torch.tensor([*values, *[0.0] * 6], dtype=torch.float64))
     first = torch.ones(len(a), dtype=torch.float64)
     search = partial(lanczos, start=first, mix=0.0)
-    seen = rehearsed(lambda p, **k: search(p, **k), lambda v: a @ v, lambda v: a @ v, **OPTIONS)
+    seen = tf32_first(lambda p, **k: search(p, **k), lambda v: a @ v, lambda v: a @ v, **OPTIONS)
     again = lanczos_from(lambda v: a @ v, seen.memory, seen.vectors[0], first, keep=12)
     for memory in (seen.memory, again.memory):
         torch.testing.assert_close(memory.vectors @ memory.vectors.T, torch.eye(len(memory.values)).double())
@@ -176,7 +177,7 @@ def test_from_a_memory():
     seen = FRESH(lambda v: a @ v, **OPTIONS)
     product = Counted(a + noise(0.1), noise(1e-3))
     first = warm_start(seen.memory, start()[None])[0]
-    found = rehearsed(
+    found = tf32_first(
         lambda p, **k: lanczos_from(p, seen.memory, first, start(), **k),
         product,
         product.rounded_product,
@@ -188,7 +189,7 @@ def test_from_a_memory():
 
 
 def test_one_direction_is_both_ends():
-    found = rehearsed(
+    found = tf32_first(
         lambda p, **k: lanczos(p, torch.ones(1), mix=0.0, **k),
         lambda v: 3 * v,
         lambda v: 3 * v,
@@ -201,7 +202,7 @@ def test_one_direction_is_both_ends():
 @pytest.mark.parametrize("smallest", [False, True])
 def test_too_few_products_are_said_to_be(smallest):
     product = Counted(matrix(*torch.linspace(10, 2, 40).tolist()), noise(1e-3))
-    found = rehearsed(
+    found = tf32_first(
         lambda p, **k: FRESH(p, **k), product, product.rounded_product, **OPTIONS | {"most": 9, "smallest": smallest}
     )
     assert not found.converged
@@ -228,22 +229,29 @@ def test_when_a_search_is_rounded(changed, expected, monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", found["cuda"])
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: found["capability"])
     like = SimpleNamespace(device=torch.device(found["device"]), dtype=found["dtype"])
-    assert rehearsable(like, found["tol"], found["most"]) is expected
+    assert tf32_pays(like, found["tol"], found["most"]) is expected
 
 
 def test_rounding_is_not_taken_for_another_map():
     """<J v, u> and <v, J^T u> part by it; in a product that is not rounded that would end forward mode."""
-    mode = SimpleNamespace(forward_mode=True)
 
-    def pull(u: Tensor) -> Tensor:
+    class Passes:
+        forward_mode = True
+
+        def use_reverse_mode(self) -> None:
+            self.forward_mode = False
+
+    passes = Passes()
+
+    def vjp(u: Tensor) -> Tensor:
         return 1.1 * u if is_rounded() else u
 
-    product = gauss_newton_product(lambda t, _: (t, None), pull, lambda v: v, None, mode)
+    product = gauss_newton_product(OutputCurvature(lambda t, _: (t, None)), vjp, lambda v: v, None, passes)
     with rounded():
         product(torch.ones(3))
-    assert mode.forward_mode
+    assert passes.forward_mode
     product(torch.ones(3))
-    assert mode.forward_mode
+    assert passes.forward_mode
 
 
 def test_a_measurement_by_rounded_products_has_the_exact_value(monkeypatch):
@@ -263,10 +271,10 @@ def test_a_measurement_by_rounded_products_has_the_exact_value(monkeypatch):
             seen.append(True)
             return rounded_product(v).to(torch.bfloat16).float()
 
-        return rehearsed(search, exact, by_hand, **options)
+        return tf32_first(search, exact, by_hand, **options)
 
-    monkeypatch.setattr(solver, "rehearsable", lambda *_: True)
-    monkeypatch.setattr(solver, "rehearsed", coarse)
+    monkeypatch.setattr(solver, "tf32_pays", lambda *_: True)
+    monkeypatch.setattr(solver, "tf32_first", coarse)
     found = measure(model, F.cross_entropy, batch, hessian=False)
     assert True in seen
     assert seen[-1] is False
@@ -291,7 +299,7 @@ def test_another_forward_mode_than_backward_shows_in_the_first_exact_product(mon
     model = nn.Sequential(nn.Linear(4, 6), Constant(), nn.Linear(6, 3))
     batch = torch.randn(32, 4), torch.randint(3, (32,))
     exact = measure(model, F.cross_entropy, batch, hessian=False)
-    monkeypatch.setattr(solver, "rehearsable", lambda *_: True)
+    monkeypatch.setattr(solver, "tf32_pays", lambda *_: True)
     found = measure(model, F.cross_entropy, batch, hessian=False)
     assert found.lambda_max == pytest.approx(exact.lambda_max, rel=1e-4)
     assert found.notes == exact.notes
@@ -304,12 +312,12 @@ def test_on_a_gpu_a_rounded_product_is_near_and_the_result_exact(stats, monkeypa
     model = models.CNN(norm="batch").cuda()
     batch = torch.randn(64, 3, 32, 32).cuda(), torch.randint(10, (64,)).cuda()
     found = measure(model, F.cross_entropy, batch, stats=stats, hessian=True)
-    assert rehearsable(found.vector, 1e-3, 100)
+    assert tf32_pays(found.vector, 1e-3, 100)
     before = precision._get("cuda", "conv"), precision._get("cuda", "matmul")
     with rounded(), differentiable_kernels("cuda"):
         assert precision._get("cuda", "conv") == precision._get("cuda", "matmul") == "tf32"
     assert (precision._get("cuda", "conv"), precision._get("cuda", "matmul")) == before
-    monkeypatch.setattr(solver, "rehearsable", lambda *_: False)
+    monkeypatch.setattr(solver, "tf32_pays", lambda *_: False)
     exact = measure(model, F.cross_entropy, batch, stats=stats, hessian=True)
     assert found.residual <= 1e-3
     for name in ("lambda_max", "hessian_max"):

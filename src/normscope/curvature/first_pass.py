@@ -63,7 +63,7 @@ def first_pass(session: Session, stats: str, matrix: str = "") -> tuple[FirstPas
         for network, weight, batch in zip(networks, weights, session.batches, strict=True):
             with enough_values(), session.lent.guard.first_pass():
                 loss, gradients, graph = network.value_and_gradients(matrix if len(networks) == 1 else "")
-            session.observed.draws = session.observed.draws or session.lent.draws
+            session.observed.forward_draws |= session.lent.restores_generators
             _observe_mixing(session, network, stats)
             _refuse_not_finite(session, loss, dict(zip(names, gradients, strict=True)), batch, stats)
             unused.difference_update(name for name, g in zip(names, gradients, strict=True) if g is not None)

@@ -58,10 +58,10 @@ def checked_in_float64(
     leaves, solver = session.lent.leaves, session.solver
     bearable = max(solver.tol, _LEAST)
     settings: dict[str, Any] = {"call": session.call, "processes": session.processes, "limit": session.limit}
-    settings |= {"over": session.over, "draws": session.draws, "solver": solver, "dtype": torch.float64}
+    settings |= {"over": session.over, "label_draws": session.label_draws, "solver": solver, "dtype": torch.float64}
     settings |= {"only": set(map(id, leaves)), "choose": lambda _: session.chosen}
     settings |= {"max_memory": session.max_memory, "beside": session.lent.size + bytes_of(session.batches)}
-    same_draws = NarrowDraws() if session.observed.draws else nullcontext()
+    same_draws = NarrowDraws() if session.observed.forward_draws else nullcontext()
     with (
         differentiated(session.lent, range(len(leaves))),
         open_session(session.model, session.loss_fn, session.batches, **settings) as wide,

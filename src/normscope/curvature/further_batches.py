@@ -63,5 +63,5 @@ def _first_pass_and_bound(session: Session, stats: str, matrix: str, vector: Ten
 
 
 def _least(v: Tensor, image: Tensor, matrix: str) -> float:
-    along = float(v @ image)
-    return along if matrix == "hessian" or along <= 0 else float(image @ image) / along
+    form = float(v @ image)
+    return form if matrix == "hessian" or form <= 0 else float(image @ image) / form

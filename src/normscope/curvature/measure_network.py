@@ -130,7 +130,7 @@ def measure(
         hessian=hessian,
         layers=layers,
         parameters=parameters,
-        draws=draws,
+        label_draws=draws,
         over=over,
         micro_batch=micro_batch,
         n_batches=n_batches,

@@ -53,7 +53,7 @@ def on_the_pass(session: Session, unused: Sequence[str], matrix: str, over: str)
     """Notes on facts that the passes have shown."""
     observed, batches = session.observed, session.batches
     notes = []
-    if observed.draws:
+    if observed.forward_draws:
         for_each_batch = ", for each batch too" if len(batches) > 1 else ""
         same_numbers = "The forward draws random numbers (dropout, noise); every product was made with the same ones"
         notes.append(f"{same_numbers}{for_each_batch}.")

@@ -63,7 +63,7 @@ def carry_out(
         on_choice.extend(left_out)
         return numbers
 
-    settings: dict[str, Any] = {"solver": request.solver, "draws": request.draws, "seed": request.seed}
+    settings: dict[str, Any] = {"solver": request.solver, "label_draws": request.label_draws, "seed": request.seed}
     settings |= {"processes": processes, "dtype": request.dtype, "choose": choose, "call": objective.outputs}
     settings["max_memory"] = request.max_memory
     with open_session(model, loss_fn, inputs.batches, **settings) as session:
@@ -102,7 +102,7 @@ def _measure(request: Request, opened: Session, notes: list[str]) -> Measured:
     first, kind, top = _first_pass_and_top(request, session, notes)
     layers = blocks(session.lent, session.model, session.chosen) if request.layers else {}
     searches = {TOP: top} | _further_searches(request, session, top, first.gradient, layers, notes)
-    if searches[TOP].ritz.vectors.dtype == torch.float32 and not request.draws:
+    if searches[TOP].ritz.vectors.dtype == torch.float32 and not request.label_draws:
         try:
             searches, corrections = checked_in_float64(searches, session, keep=KEPT)
         except TooMuchMemory as problem:

@@ -26,7 +26,7 @@ class Request:
     hessian: bool
     layers: bool
     parameters: Callable[[str, nn.Parameter], bool] | None
-    draws: int
+    label_draws: int
     over: str
     micro_batch: int | None
     n_batches: int | None

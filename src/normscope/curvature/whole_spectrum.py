@@ -91,7 +91,7 @@ def spectrum(
     def work() -> Spectrum:
         with _opened(inner, loss_fn, batch, stats, processes) as (network, loss):
             local_product = processes.each(lambda: network.product(matrix))
-            refuse_linear(network)
+            refuse_linear(local_product)
 
             def product(v: Tensor) -> Tensor:
                 return processes.mean(lambda: [local_product(v)])[0]

@@ -106,11 +106,11 @@ class _ConvolutionGrad(torch.autograd.Function):
         elif by_g and vb is not None:
             d_g = vb.view(1, -1, *[1] * (g.ndim - 2)).expand_as(g)
         if v is not None and (by_g or by_weight):
-            along = image.alike(v)
+            image_of_v = image.alike(v)
             if by_g:
-                through = along.by(weight, None)
+                through = image_of_v.by(weight, None)
                 d_g = through if d_g is None else through.add_(d_g)
-            d_weight = along.by_weight(g) if by_weight else None
+            d_weight = image_of_v.by_weight(g) if by_weight else None
         if d_g is not None and slope.is_contiguous():
             d_g = d_g.contiguous()
         if by_x and vw is not None:

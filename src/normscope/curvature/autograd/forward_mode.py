@@ -37,7 +37,7 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _BATCHNORM_FORWARDS = (_BatchNorm.forward, _BatchNormLayer.forward)
 
 
-class Outputs:
+class KeptLayerOutputs:
     """The outputs of linear maps and convolutions in one pass of `model`, by layer and call."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -77,8 +77,8 @@ class Outputs:
         parts += [(x, d_weight, d_bias)] if d_weight is not None else []
         tangents = [_apply(layer, *part) for part in parts]
         if d_weight is None and d_bias is not None:
-            along = d_bias if isinstance(layer, nn.Linear) else d_bias.view(-1, *[1] * (weight.ndim - 2))
-            tangents.append(along.expand_as(kept[0]))
+            d_bias_everywhere = d_bias if isinstance(layer, nn.Linear) else d_bias.view(-1, *[1] * (weight.ndim - 2))
+            tangents.append(d_bias_everywhere.expand_as(kept[0]))
         if not tangents:
             return kept[0]
         return forward_ad.make_dual(kept[0], tangents[0] if len(tangents) == 1 else tangents[0].add_(tangents[1]))
@@ -137,8 +137,8 @@ def with_tangent(name: str, layer: Any, forward: Callable[..., Any], args: Any, 
         centred, slope = x - per_channel(mean, x), per_channel(rate * d_weight, x)
         dy = centred.mul_(slope) if dy is None else dy.addcmul_(centred, slope)
     if d_bias is not None:
-        along = per_channel(d_bias, x)
-        dy = along.expand_as(y) if dy is None else dy.add_(along)
+        d_bias_everywhere = per_channel(d_bias, x)
+        dy = d_bias_everywhere.expand_as(y) if dy is None else dy.add_(d_bias_everywhere)
     return y if dy is None else forward_ad.make_dual(y, dy)
 
 

@@ -130,7 +130,7 @@ def _rectifier(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return call
 
 
-class _BatchNorm(NamedTuple):
+class _BatchNormArguments(NamedTuple):
     """The arguments of torch.batch_norm."""
 
     input: Tensor
@@ -146,7 +146,7 @@ class _BatchNorm(NamedTuple):
 
 def _normalization(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def call(*args: Any, **kwargs: Any) -> Tensor:
-        asked = _BatchNorm(*args, **kwargs)
+        asked = _BatchNormArguments(*args, **kwargs)
         x, weight, bias, mean, var, training, momentum, eps, _ = asked
         if transformed() or not x.numel() or not _fits(x, training, mean, var, weight, bias):
             return function(*asked)
@@ -169,7 +169,7 @@ def _fits(x: Tensor, training: bool, mean: Any, var: Any, *affine: Tensor | None
 
 def _holding(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def call(*args: Any, **kwargs: Any) -> Tensor:
-        asked = _BatchNorm(*args, **kwargs)
+        asked = _BatchNormArguments(*args, **kwargs)
         if asked.training and held():
             return batch_norm(asked.input, asked.weight, asked.bias, eps=asked.eps)
         return function(*asked)

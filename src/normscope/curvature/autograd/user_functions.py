@@ -162,7 +162,7 @@ class _Probe:
         gradients: Sequence[Tensor | None] = [None] * len(inputs)
         if value.requires_grad:
             gradients = torch.autograd.grad(value, inputs, allow_unused=True)
-        by_x, by_g = _along(gradients[: len(x)], directions), _along(gradients[len(x) :], cotangents)
+        by_x, by_g = _directional(gradients[: len(x)], directions), _directional(gradients[len(x) :], cotangents)
         ahead = self._phi([t + self._step * v for t, v in zip(x, directions, strict=True)], self._g)
         behind = self._phi([t - self._step * v for t, v in zip(x, directions, strict=True)], self._g)
         agrees = {BY_INPUT} if self._near(by_x, float(ahead - behind) / (2 * self._step), float(value)) else set()
@@ -188,7 +188,7 @@ def _size(t: Tensor) -> float:
     return float(t.detach().double().square().mean().sqrt()) or 1.0
 
 
-def _along(taken: Sequence[Tensor | None], directions: Sequence[Tensor]) -> float:
+def _directional(taken: Sequence[Tensor | None], directions: Sequence[Tensor]) -> float:
     pairs = zip(taken, directions, strict=True)
     return sum(float((t.double() * v.double()).sum()) for t, v in pairs if t is not None)
 

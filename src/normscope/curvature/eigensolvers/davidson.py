@@ -101,7 +101,7 @@ class DavidsonSearch:
         first = float(self._values[0])
         self._values = self._values * (max(float(self.theta[0]) / first, 0.0) if first else 0.0)
 
-    def known(self) -> tuple[Tensor, Tensor]:
+    def known_matrix(self) -> tuple[Tensor, Tensor]:
         """B and P."""
         outside = torch.eye(len(self.basis.rows), dtype=torch.float64) - self.space.T @ self.space
         recalled = self.basis.stacked(self._recalled) @ outside
@@ -112,18 +112,18 @@ class DavidsonSearch:
 
     def towards_the_top(self) -> Tensor | None:
         """The direction to multiply next, or None where the space is invariant."""
-        known, outside = self.known()
+        known, outside = self.known_matrix()
         directions = (outside @ torch.linalg.eigh(known).eigenvectors).T.flip(0)
         return next((direction for direction in directions if float(direction.norm()) > 1e-6), None)
 
     def towards_the_bottom(self) -> Tensor | None:
         """The residual of the lower end; None where it lies within the space, and so is rounding alone."""
-        outside: Tensor = self.known()[1] @ self._left[0]
+        outside: Tensor = self.known_matrix()[1] @ self._left[0]
         return outside if float(outside.norm()) > 1e-6 * float(self._left[0].norm()) else None
 
     def memory(self, keep: int) -> Memory:
         """The top pair, and the top pairs of B orthogonal to it."""
-        top, (known, _) = self.ritz[-1], self.known()
+        top, (known, _) = self.ritz[-1], self.known_matrix()
         across = torch.eye(len(top), dtype=torch.float64) - torch.outer(top, top)
         # Shifts the top pair so low that it is not among the top ones again.
         low = 2 * float(known.norm()) or 1.0
@@ -132,7 +132,7 @@ class DavidsonSearch:
         vectors = torch.cat([self.basis.vector(top)[None], others.vectors])
         return Memory((float(self.theta[-1]), *others.values), vectors)
 
-    def ended(
+    def run_until_converged(
         self, product: Product, done: int, *, smallest: bool, tol: float, least: int, most: int, keep: int
     ) -> Ritz:
         """Go on with the search after `done` products, until it has converged or `most` products are made."""
@@ -185,4 +185,4 @@ def lanczos_from(
         ritz = lanczos(product, fresh, smallest=smallest, tol=tol, least=LEAST, most=most - 1, mix=0.0, keep=keep)
         return replace(ritz, products=ritz.products + 1)
     search.scale()
-    return search.ended(product, 1, smallest=smallest, tol=tol, least=least, most=most, keep=keep)
+    return search.run_until_converged(product, 1, smallest=smallest, tol=tol, least=least, most=most, keep=keep)

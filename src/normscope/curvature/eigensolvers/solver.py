@@ -15,7 +15,7 @@ from torch import Tensor
 from normscope.curvature.eigensolvers.block_lanczos import block_lanczos
 from normscope.curvature.eigensolvers.davidson import LEAST, LEAST_WARM, lanczos_from
 from normscope.curvature.eigensolvers.lanczos import Memory, Ritz, lanczos
-from normscope.curvature.eigensolvers.tf32_refinement import rehearsable, rehearsed
+from normscope.curvature.eigensolvers.tf32_refinement import tf32_first, tf32_pays
 from normscope.linear_maps import Product
 
 # Share of the fresh start. This much lets an eigenvector that has overtaken the last one show: of those remembered, one
@@ -93,8 +93,8 @@ class Solver:
 
         if len(start) > 1:
             return block_lanczos(product, start, **options)
-        if rounded_product is not None and rehearsable(start, self.tol, self.most):
-            return rehearsed(from_one_vector, product, rounded_product, **options)
+        if rounded_product is not None and tf32_pays(start, self.tol, self.most):
+            return tf32_first(from_one_vector, product, rounded_product, **options)
         return from_one_vector(product, **options)
 
 

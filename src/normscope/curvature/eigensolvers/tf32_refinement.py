@@ -27,14 +27,14 @@ _MISLED = 0.1
 _END, _LEAST = 4, 16
 
 
-def rehearsable(like: Tensor, tol: float, most: int) -> bool:
+def tf32_pays(like: Tensor, tol: float, most: int) -> bool:
     """Whether products with vectors like this one have a rounded form, and it leads far enough."""
     if like.device.type != "cuda" or torch.version.cuda is None or like.dtype != torch.float32:
         return False
     return torch.cuda.get_device_capability(like.device) >= (8, 0) and tol >= _TOL and most >= _LEAST
 
 
-def rehearsed(
+def tf32_first(
     search: Callable[..., Ritz],
     product: Product,
     rounded_product: Product,
@@ -52,23 +52,23 @@ def rehearsed(
         return replace(ritz, products=done + ritz.products)
 
     try:
-        rehearsal = search(
+        by_rounded = search(
             rounded_product, smallest=smallest, tol=tol, least=least - 1, most=most - _END, keep=max(keep, KEPT)
         )
     except RuntimeError:
         # Torch refuses a forward that reads its older precision flags while the newer ones are set. Any other error
         # will recur in the exact search.
         return exactly(0)
-    size = max(map(abs, rehearsal.values))
-    end = DavidsonSearch(rehearsal.memory, rehearsal.vectors[0], size)
-    two_ends = smallest and len(rehearsal.values) > 1
-    end_vectors = (rehearsal.vectors[0], rehearsal.smallest_vector) if two_ends else (rehearsal.vectors[0],)
+    size = max(map(abs, by_rounded.values))
+    end = DavidsonSearch(by_rounded.memory, by_rounded.vectors[0], size)
+    two_ends = smallest and len(by_rounded.values) > 1
+    end_vectors = (by_rounded.vectors[0], by_rounded.smallest_vector) if two_ends else (by_rounded.vectors[0],)
     top, *bottom = [end.basis.coordinates(v) for v in end_vectors]
     end.multiply(top, product)
-    error = math.hypot(float(end.theta[0]) - rehearsal.values[0], float(end.lengths[0]))
-    if rehearsal.converged and error > max(_MISLED, 2 * tol) * size:
-        return exactly(rehearsal.products + 1)
+    error = math.hypot(float(end.theta[0]) - by_rounded.values[0], float(end.lengths[0]))
+    if by_rounded.converged and error > max(_MISLED, 2 * tol) * size:
+        return exactly(by_rounded.products + 1)
     for direction in bottom:
         end.multiply(end.basis.stacked([direction])[0], product)
-    done = rehearsal.products + len(end_vectors)
-    return end.ended(product, done, smallest=smallest, tol=tol, least=0, most=most, keep=keep)
+    done = by_rounded.products + len(end_vectors)
+    return end.run_until_converged(product, done, smallest=smallest, tol=tol, least=0, most=most, keep=keep)
