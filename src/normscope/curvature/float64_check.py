@@ -50,21 +50,33 @@ def checked_in_float64(
     """The searches, made again where float32 had the wrong eigenvector, and a note on each that was corrected.
 
     Args:
-        session: in float32. Its solver's tolerance is the relative difference to bear. keep: pairs to remember.
+        session: in float32. Its solver's tolerance is the relative difference to bear.
+        keep: Ritz pairs to remember.
     """
     # Generators, too, begin in the state where every pass has begun.
     session.lent.reset()
     checked, notes = dict(searches), []
     leaves, solver = session.lent.leaves, session.solver
     bearable = max(solver.tol, _LEAST)
-    settings: dict[str, Any] = {"call": session.call, "processes": session.processes, "limit": session.limit}
-    settings |= {"over": session.over, "label_draws": session.label_draws, "solver": solver, "dtype": torch.float64}
-    settings |= {"only": set(map(id, leaves)), "choose": lambda _: session.chosen}
-    settings |= {"max_memory": session.max_memory, "beside": session.lent.size + bytes_of(session.batches)}
     same_draws = NarrowDraws() if session.observed.forward_draws else nullcontext()
     with (
         differentiated(session.lent, range(len(leaves))),
-        open_session(session.model, session.loss_fn, session.batches, **settings) as wide,
+        open_session(
+            session.model,
+            session.loss_fn,
+            session.batches,
+            only=set(map(id, leaves)),
+            dtype=torch.float64,
+            choose=lambda _: session.chosen,
+            max_memory=session.max_memory,
+            beside=session.lent.size + bytes_of(session.batches),
+            call=session.call,
+            processes=session.processes,
+            limit=session.limit,
+            solver=solver,
+            over=session.over,
+            label_draws=session.label_draws,
+        ) as wide,
         same_draws,
     ):
         for name, narrow in searches.items():
@@ -76,8 +88,9 @@ def checked_in_float64(
                 products_left = solver.most - narrow.ritz.products
                 if products_left >= LEAST and ends[0].exact and any(end.gap > _NEAR for end in ends):
                     again = replace(wide, solver=replace(solver, most=products_left))
-                    arguments = narrow.stats, narrow.matrix, narrow.block
-                    ritz, error = again.search(*arguments, smallest=narrow.smallest, keep=keep)
+                    ritz, error = again.search(
+                        narrow.stats, narrow.matrix, narrow.block, smallest=narrow.smallest, keep=keep
+                    )
                     ritz = replace(ritz, products=narrow.ritz.products + ritz.products)
             except Exception as problem:
                 reason = (str(problem) or repr(problem)).splitlines()[0]
@@ -90,7 +103,14 @@ def checked_in_float64(
 
 @dataclass(frozen=True)
 class _Pair:
-    """A value and its residual in float32, its unit vector, and the size that differences are relative to."""
+    """One eigenpair that the search in float32 has found.
+
+    Attributes:
+        value: the eigenvalue.
+        residual: its relative residual.
+        vector: the unit vector, in float64.
+        size: the size that differences are relative to.
+    """
 
     value: float
     residual: float
@@ -100,9 +120,13 @@ class _Pair:
 
 @dataclass(frozen=True)
 class _End:
-    """exact: v'Av in float64. difference: relative, of the float32 value from it. residual: relative, in float64.
+    """One end of a spectrum, looked at in float64.
 
-    Where the difference is bearable, the residual is that of the search in float32.
+    Attributes:
+        exact: v'Av in float64.
+        difference: the relative difference of the float32 value from it.
+        residual: the relative residual in float64. Where the difference is bearable, it is that of the search in
+            float32.
     """
 
     exact: float

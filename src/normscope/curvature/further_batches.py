@@ -9,7 +9,6 @@ one product, and at most four forwards of a search for its critical rate that be
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +23,12 @@ _PASSES = 4
 
 @dataclass(frozen=True)
 class FurtherBatch:
-    """lambda_least: a lower bound of this batch's lambda_max, or nan. critical: its critical rate, or nan."""
+    """The numbers of one batch beside the searched one.
+
+    Attributes:
+        lambda_least: a lower bound of this batch's lambda_max, or nan.
+        critical: its critical rate, or nan.
+    """
 
     lambda_least: float
     critical: float
@@ -49,8 +53,9 @@ def further_batch(
     if math.isnan(guess):
         return FurtherBatch(least, math.nan)
     loss = loss_function(session, stats)
-    search: dict[str, Any] = {"guess": guess, "here": first.loss, "most": _PASSES}
-    critical = find_critical_rate(session.lent, session.chosen, loss, first.gradient, optimizer, **search)
+    critical = find_critical_rate(
+        session.lent, session.chosen, loss, first.gradient, optimizer, guess=guess, here=first.loss, most=_PASSES
+    )
     return FurtherBatch(least, critical)
 
 

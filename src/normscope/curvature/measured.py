@@ -51,6 +51,7 @@ class Measured:
         parameters: names of the chosen parameters, or "all".
         dtype: that in which the model was lent, None for its own.
         group: settings of the optimizer's group.
+        notes: facts and failures that the steps have shown, in the order of the steps.
     """
 
     limit: Limit
@@ -64,6 +65,7 @@ class Measured:
     parameters: str | list[str]
     dtype: torch.dtype | None
     group: Mapping[str, Any]
+    notes: list[str]
 
     @property
     def top(self) -> SpectrumEnds:

@@ -19,6 +19,7 @@ from normscope.curvature.autograd.precision import rounded
 from normscope.curvature.eigensolvers.heap_trimming import untrimmed_heap
 from normscope.curvature.eigensolvers.lanczos import Memory, Ritz
 from normscope.curvature.eigensolvers.solver import Solver
+from normscope.curvature.observations import Observations
 from normscope.curvature.operators.network_products import FirstGraph, MatrixProduct, Network
 from normscope.curvature.operators.several_batches import (
     Several,
@@ -34,27 +35,6 @@ from normscope.isolation.processes import Processes
 from normscope.linear_maps import Product
 from normscope.objective import call_model
 from normscope.stability.optimizer_limits import Limit, momentum_limit, preconditioned
-
-
-@dataclass
-class Observations:
-    """Facts that the passes of a session have shown so far.
-
-    Attributes:
-        forward_draws: whether forwards draw random numbers.
-        mixing: statistics modes in which outputs depend on other samples though no known normalizer makes them.
-        forward_mode: whether forward mode gave every J v.
-        penalty: whether the loss reads parameters itself.
-        separate: statistics modes in which outputs were found to depend on no other sample.
-        weights: the weight of each batch in the loss of all data, None until it is computed.
-    """
-
-    forward_draws: bool = False
-    mixing: set[str] = field(default_factory=set)
-    forward_mode: bool = True
-    penalty: bool = False
-    separate: set[str] = field(default_factory=set)
-    weights: list[float] | None = None
 
 
 @dataclass(frozen=True)
@@ -120,8 +100,12 @@ class Session:
         """The largest eigenvalue (and the smallest, if asked), and the standard error of a sampled matrix.
 
         Args:
-            memory: Ritz pairs of an earlier search, to start from. keep: pairs to remember.
-            gradient: the loss's, where it is known already. first: the graph of the pass that gave this gradient.
+            block: numbers of the parameters, all chosen ones by default.
+            smallest: whether the smallest eigenvalue is asked for too.
+            memory: Ritz pairs of an earlier search, to start from.
+            gradient: the gradient of the loss, where it is known already.
+            first: the graph of the pass that gave this gradient.
+            keep: Ritz pairs to remember for a later search.
         """
         with self._plain_products(block):
             searched = self.processes.each(lambda: self.network(stats, block) if first is None else first.network)
@@ -198,15 +182,19 @@ class Session:
 
     def networks(self, stats: str, block: Sequence[int] | None = None) -> list[Network]:
         """The network on each of the batches."""
-        settings: dict[str, Any] = {
-            "stats": stats,
-            "call": self.call,
-            "label_draws": self.label_draws,
-            "dtype": self.dtype,
-        }
-        settings["chosen"] = self.chosen if block is None else block
         return [
-            Network(self.lent, self.model, self.loss_fn, batch, seed=self.seed + i, **settings)
+            Network(
+                self.lent,
+                self.model,
+                self.loss_fn,
+                batch,
+                stats=stats,
+                chosen=self.chosen if block is None else block,
+                call=self.call,
+                label_draws=self.label_draws,
+                seed=self.seed + i,
+                dtype=self.dtype,
+            )
             for i, batch in enumerate(self.batches)
         ]
 

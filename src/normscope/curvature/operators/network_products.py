@@ -234,8 +234,13 @@ class Network(Passes):
         return OutputCurvature(lambda t, _: (drawn.product(t), None))
 
     def _fisher_of(self, outputs: Any, read: tuple[int, ...]) -> FisherOfOutputs | None:
-        sample = {"label_draws": self._label_draws, "seed": self._seed}
-        return fisher_of_outputs(self.loss.loss_fn, joined(outputs, read).detach(), self.loss.targets, **sample)
+        return fisher_of_outputs(
+            self.loss.loss_fn,
+            joined(outputs, read).detach(),
+            self.loss.targets,
+            label_draws=self._label_draws,
+            seed=self._seed,
+        )
 
     def _forward_graph(self) -> ForwardGraph:
         kept = KeptLayerOutputs(self.model)
