@@ -38,9 +38,12 @@ _MOST = 5
 
 @dataclass(frozen=True)
 class FirstPass:
-    """The loss and its gradient, as the curvature's mean or sum over the batches.
+    """The loss and its gradient, averaged or summed over the batches as the curvature is.
 
-    unused: names of parameters without any gradient.
+    Attributes:
+        loss: the value of the loss.
+        gradient: its gradient by the chosen parameters, as one vector.
+        unused: names of parameters without any gradient.
     """
 
     loss: float

@@ -1,11 +1,12 @@
 r"""A check of float32 results in float64: v'Av of each pair, and the product A v where it differs.
 
-Behind inputs whose mean is many times their spread a normalizer takes the difference of large numbers. In float32 its
-products are then those of another matrix, symmetric and with small residuals; with a mean of 1e4 standard deviations,
-of a matrix 90 times as large. No residual shows this, since residuals come from the same products.
+Let the inputs of a normalizer have a mean that is many times their spread. The normalizer then takes the difference of
+large numbers, and its float32 products are those of another matrix: also symmetric, and with small residuals. With a
+mean of 1e4 standard deviations that matrix is 90 times as large as the true one. No residual shows this, since
+residuals come from the same products.
 
 Where v'Av in the two precisions differ by more than the tolerance, there are three cases:
-- The vector is near an eigenvector in float64 too: value and residual of the float64 product are taken.
+- The vector is near an eigenvector in float64 too: the result takes value and residual of the float64 product.
 - The vector is not near one: the search is made again in float64, with the products that are left of `most`.
 - Too few products are left: the one float64 product stands, and counts as not converged.
 

@@ -21,9 +21,9 @@ and slower.
 
 **Other threads.** Autocast is set for one thread, and whether statistics are held is asked of the calling thread. All
 else is seen by every thread. So each function put in a name gives the values and derivatives of torch's own, up to
-rounding, to whoever calls it, and the flags choose other kernels of the same functions. Names are counted: whoever
-leaves first, torch's function is back when the last one has left. Flags are not counted: measurements take turns
-(`isolation/one_at_a_time.py`), so no two threads hold them at once.
+rounding, to whoever calls it, and the flags choose other kernels of the same functions. Replacements of one name are
+counted, so torch's function is back when the last of them has ended, in whatever order they end. Flags are not counted:
+measurements take turns (`isolation/one_at_a_time.py`), so no two threads hold them at once.
 """
 
 import sys

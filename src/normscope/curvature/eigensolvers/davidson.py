@@ -1,13 +1,14 @@
 r"""The top of a spectrum from the memory of an earlier search: generalized Davidson.
 
-All knowledge of A is put into a matrix B. Let V be the vectors multiplied so far, P = 1 - V V^T, and (theta_i, y_i)
-the remembered pairs, scaled so that theta_1 is the value that the first product finds; then
+A search remembers Ritz pairs. The next search, for a matrix A that has changed little, starts from them. All that is
+known of A is put into a matrix B. Let V be the vectors multiplied so far and P = 1 - V V^T. Let (theta_i, y_i) be the
+remembered pairs, scaled so that theta_1 is the value that the first product finds. Then
 
     B = A on V, with all that A couples V to;     P (sum_i theta_i y_i y_i^T) P elsewhere
     next vector: P u / |P u|,   u the top eigenvector of B
 
-So no product is spent on remembered pairs. Near-equal neighbours, which a Krylov space separates from the top only
-after many products, are known from the start. Without a memory u lies in the Krylov space, and this is Lanczos.
+So no product is spent on remembered pairs. A Krylov space separates near-equal neighbours from the top only after many
+products; here the memory knows them from the start. Without a memory u lies in the Krylov space, and this is Lanczos.
 
 The pair that is found and its residual are those of A on V alone: the memory decides only which vector is multiplied
 next. Nothing is remembered of the lower end; there the next vector is the residual. All vectors lie in one orthonormal
@@ -67,8 +68,11 @@ class _Basis:
 class DavidsonSearch:
     """The vectors multiplied so far with their images, the Ritz pairs in their span, and B.
 
-    size: the size of A, as far as it is known. With it the scale of residuals is no less than in a space that has shown
-    both ends (`lanczos.scales`).
+    Args:
+        memory: the remembered pairs.
+        like: any vector of the operator's size, dtype and device.
+        size: the largest |eigenvalue| of A, as far as it is known; 0 where nothing is known. With it the scale of
+            residuals is no less than in a space that has shown both ends (`lanczos.scales`).
     """
 
     def __init__(self, memory: Memory, like: Tensor, size: float = 0.0) -> None:
@@ -102,7 +106,7 @@ class DavidsonSearch:
         self._values = self._values * (max(float(self.theta[0]) / first, 0.0) if first else 0.0)
 
     def known_matrix(self) -> tuple[Tensor, Tensor]:
-        """B and P."""
+        """The matrix B of all that is known of A, and the projector P out of the space of multiplied vectors."""
         outside = torch.eye(len(self.basis.rows), dtype=torch.float64) - self.space.T @ self.space
         recalled = self.basis.stacked(self._recalled) @ outside
         half = self.space.T @ self._of

@@ -61,7 +61,13 @@ def distribution(loss_fn: Callable[..., Any]) -> str | None:
 
 @dataclass(frozen=True)
 class FisherOfOutputs:
-    """B by the scores of its draws, of shape (K, *outputs), with inner products over `dims`; or B by its diagonal."""
+    """The Fisher matrix B of the outputs, by scores of drawn labels or by its diagonal.
+
+    Attributes:
+        scores: the scores, of shape (K, *outputs) for K draws; None where B is exact.
+        dims: dimensions of the scores that one term's inner product goes over.
+        diagonal: the diagonal of an exact B, else None.
+    """
 
     scores: Tensor | None
     dims: tuple[int, ...]

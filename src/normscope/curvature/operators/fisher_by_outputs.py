@@ -31,10 +31,19 @@ SIGNS = 16
 
 @dataclass(frozen=True)
 class MeanMode:
-    """The all-ones direction of the outputs against the top eigenvector.
+    """How much of the top eigenvector is constant over samples, with bounds on lambda_max.
 
-    v_statistic, u_statistic: the largest over the outputs. upper: the trace, with its standard error (0 where every
-    sample's gradient was taken). share: squared length of the top eigenvector's part that is constant over samples.
+    Attributes:
+        lambda_max: the largest eigenvalue of the Fisher matrix.
+        residual: its relative residual.
+        converged: whether the residual has reached the tolerance.
+        v_statistic: the lower bound V, the largest over the outputs.
+        u_statistic: the unbiased U, the largest over the outputs.
+        upper: the trace, an upper bound.
+        upper_error: its standard error; 0 where every sample's gradient was taken.
+        share: squared length of the top eigenvector's part that is constant over samples.
+        settings: arguments that the numbers depend on.
+        environment: versions and device.
     """
 
     lambda_max: float

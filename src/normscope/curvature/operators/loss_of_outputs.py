@@ -47,7 +47,10 @@ class LossOfOutputs:
     """loss_fn(outputs, targets) of one batch.
 
     Args:
+        loss_fn: loss_fn(outputs, targets) is a scalar.
+        targets: the targets of the batch.
         originals: the model's own parameters, in whose places it is lent copies.
+        device: type of the device, "cpu" or "cuda".
         dtype: cast the tensors that the loss holds to it; None leaves them.
     """
 

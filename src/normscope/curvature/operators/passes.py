@@ -40,11 +40,15 @@ class Passes:
     """Forwards of the lent model on one batch, and products with their derivative by the leaves.
 
     Args:
-        inputs: of the batch; call(model, inputs) gives the outputs, and every forward draws the same.
+        lent: the copies that the model works with.
+        model: the model that they are lent to.
+        call: call(model, inputs) gives the outputs, and every forward draws the same random numbers.
+        inputs: the inputs of the batch.
         stats: name of the statistics mode in which every pass is made.
         leaves: the lent parameters to differentiate by.
 
-    forward_mode: whether J v comes by forward mode; off once forward mode has failed.
+    Attributes:
+        forward_mode: whether J v is computed in forward mode; False once forward mode has failed.
     """
 
     def __init__(
@@ -93,7 +97,7 @@ class Passes:
         cotangents: Sequence[Tensor] | None,
         keep: bool = True,
     ) -> Parts:
-        """Gradients of the outputs by the inputs, for these cotangents; keep: the graph stays."""
+        """Gradients of the outputs by the inputs, for these cotangents; with `keep` the graph stays."""
         self._lent.backwards += 1
         with self.reading():
             return list(torch.autograd.grad(outputs, inputs, cotangents, retain_graph=keep, allow_unused=True))
@@ -113,9 +117,11 @@ class Passes:
         return lambda u: flat(self.grad([output], self.leaves, [u]), self.leaves)
 
     def jvp(self, kept: KeptLayerOutputs | None = None, read: tuple[int, ...] = ()) -> Product:
-        """The map v -> J v, in the outputs' shape: by forward mode, with outputs `kept`, else by reverse mode twice.
+        """The map v -> J v, in the outputs' shape: by forward mode, else by reverse mode twice.
 
-        read: numbers of the tensors among the outputs that the loss depends on.
+        Args:
+            kept: outputs of layers, for forward mode.
+            read: numbers of the tensors among the outputs that the loss depends on.
         """
         twice: list[Product] = []
 

@@ -65,7 +65,7 @@ def _in_eval_mode(model: nn.Module) -> Iterator[None]:
 class StatisticsMode:
     """One way to read the statistics.
 
-    Args:
+    Attributes:
         entered: entered(model) is the context in which forwards of `model` read the statistics in this way.
         of_the_batch: whether layers in train mode take their statistics from the batch.
         differentiated: whether derivatives go through the statistics.
