@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from normscope.curvature.operators.loss_of_outputs import own_loss_of
 from normscope.curvature.operators.network_products import FirstGraph, Network
-from normscope.curvature.operators.statistics import enough_values, mode_of, reading
+from normscope.curvature.operators.statistics import AS_TRAINED, enough_values, mode_of, reading
 from normscope.curvature.session import Session
 from normscope.isolation.batch_copies import Copies
 from normscope.isolation.flat_vectors import flat, split
@@ -134,7 +134,7 @@ def gathered_moments(optimizer: torch.optim.Optimizer, session: Session) -> Seco
     used = session.batches[:_MOST]
     means, squares = ([torch.zeros_like(leaf) for leaf in leaves] for _ in range(2))
     for batch in used:
-        gradient = split(first_pass(session.on([batch]), "batch")[0].gradient, leaves)
+        gradient = split(first_pass(session.on([batch]), AS_TRAINED)[0].gradient, leaves)
         for mean, square, slope, leaf, decay in zip(means, squares, gradient, leaves, decays, strict=True):
             with_decay = slope + decay * leaf.detach()
             mean += with_decay / len(used)

@@ -68,5 +68,6 @@ def _first_pass_and_bound(session: Session, stats: str, matrix: str, vector: Ten
 
 
 def _least(v: Tensor, image: Tensor, matrix: str) -> float:
+    """The bound from the product `image` = A v."""
     form = float(v @ image)
     return form if matrix == "hessian" or form <= 0 else float(image @ image) / form

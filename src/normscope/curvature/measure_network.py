@@ -76,7 +76,8 @@ def measure(
             with a note, where the loss is no known function of the model's outputs.
         stats: how normalizers' batch statistics are read: "batch", "frozen" or "running".
         compare: further statistics modes, whose lambda_max is given beside that of `stats`.
-        hessian: also search both ends of the Hessian's spectrum, for several times the cost of all the rest.
+        hessian: also search both ends of the Hessian's spectrum, for several times the cost of all the rest. A note
+            says so where the model has no second derivative.
         layers: also search lambda_max of every parameterized layer's own block.
         parameters: (name, parameter) -> whether to take curvature by it; all trainable ones by default.
         draws: labels drawn for each output to sample the Fisher matrix; 0 is the exact matrix.

@@ -40,7 +40,7 @@ class Measurement(Reportable):
         rule: the formula of eta_star.
         optimizer: the optimizer that eta_star is for, with its settings.
         loss: the value of the loss.
-        loss_kind: "squared_error", "cross_entropy" or "other".
+        loss_kind: the kind of the loss, as "squared" or "cross_entropy" (`loss_kinds/kinds.py`).
         loss_name: the name of the loss.
         matrix: "ggn", "hessian" or "fisher".
         stats: how batch statistics were read, "batch", "frozen" or "running".

@@ -86,8 +86,10 @@ class StatisticsMode:
         return self.of_the_batch and not self.differentiated
 
 
+# The mode of the loss that an optimizer sees.
+AS_TRAINED = "batch"
 MODES = {
-    "batch": StatisticsMode(lambda _: nullcontext(), of_the_batch=True, differentiated=True),
+    AS_TRAINED: StatisticsMode(lambda _: nullcontext(), of_the_batch=True, differentiated=True),
     "frozen": StatisticsMode(_held, of_the_batch=True, differentiated=False),
     "running": StatisticsMode(_in_eval_mode, of_the_batch=False, differentiated=False),
 }
