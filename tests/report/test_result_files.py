@@ -74,7 +74,7 @@ def test_runs_stand_side_by_side_with_the_records_numbers(folder):
 @pytest.mark.parametrize(
     ("name", "first", "chart"),
     [
-        ("demo", "Digits, 6-layer MLP at learning rate 0.5", "Digits, 6-layer MLP"),
+        ("demo", "Predicted before training: eta* = ", "Where training ends, in units of eta*"),
         ("sweep", "Use a learning rate of", "Phase diagram"),
         ("prediction.json", "Use a learning rate below eta*", "Order parameters along depth"),
         ("measurement.json", "Use a learning rate below eta*", "Curvature by layer"),
@@ -243,7 +243,8 @@ def test_labels_are_text_and_nothing_is_fetched():
         ("other.json", b'{"a": 1}', "is a foreign file: JSON that normscope did not write"),
         ("list.json", b"[1, 2]", "is a foreign file"),
         ("picture.png", b"\x89PNG\r\n\x1a\n\xff\xfe", "is a foreign file"),
-        ("demo.json", b'{"kind": "demo", "schema": 2, "runs": []}', "has schema 2"),
+        ("demo.json", b'{"kind": "demo", "schema": 3, "cases": []}', "has schema 3"),
+        ("old.json", b'{"kind": "demo", "schema": 1, "runs": []}', "lacks"),
         ("torn.json", b'{"kind": "prediction", "schema": 1}', "lacks some of it"),
         ("layers.json", b'{"kind": "bounds", "schema": 1, "layers": {}}', "lacks some of it"),
         ("words.json", b'{"kind": "training", "schema": 1, "losses": ["x"]}', "lacks some of it"),
@@ -306,8 +307,8 @@ def test_a_line_cut_short_is_left_out_and_said(folder, tmp_path):
     assert len(section.charts[3].panels[0].lines[0].x) == 5
 
 
-def test_trainings_bounds_and_mean_modes_have_pages_of_their_own(tmp_path):
-    layer, mode, run = (sections_of([path])[0] for path in more(tmp_path))
+def test_trainings_tunings_bounds_and_mean_modes_have_pages_of_their_own(tmp_path):
+    layer, mode, run, tuned = (sections_of([path])[0] for path in more(tmp_path))
     assert layer.verdicts[0].text == "Every corrected statement holds on 4 units of 1 layer."
     assert "Theorem 4.1" in layer.verdicts[1].text
     assert {line.name for line in layer.charts[0].panels[0].lines} == {"both", "printed", "corrected"}
@@ -315,6 +316,9 @@ def test_trainings_bounds_and_mean_modes_have_pages_of_their_own(tmp_path):
     assert [chart.title for chart in run.charts] == ["Loss over training", "Evaluated: test"]
     assert run.verdicts[0].good
     assert run.charts[0].panels[0].y.high is None
+    assert tuned.verdicts[0].text.startswith("Train with a learning rate of")
+    assert "gradient passes" in tuned.verdicts[1].text
+    assert [len(line.y) for line in tuned.charts[0].panels[0].lines] == [row[1] for row in tuned.tables[0].rows]
     stored = json.loads((tmp_path / "training.json").read_text())
     stored |= {"losses": [1.0, 50.0, "inf"], "diverged_at": 2}
     (tmp_path / "training.json").write_text(json.dumps(stored))
@@ -350,7 +354,7 @@ def test_what_is_cut_short_empty_or_unfinished_is_said(folder, tmp_path):
 def test_the_verb_prints_verdicts_or_json(folder, tmp_path, monkeypatch, capsys):
     status, out, err = report(monkeypatch, capsys, folder / "demo", "--out", tmp_path / "page.html")
     assert (status, err) == (0, "")
-    assert out.startswith("- [ok] Digits")
+    assert out.startswith("- [ok] Predicted before training")
     assert out.endswith(f"Written: {tmp_path / 'page.html'}\n")
     status, out, err = report(monkeypatch, capsys, folder / "demo", "--json", "--out", tmp_path / "page.html")
     found = json.loads(out)

@@ -203,6 +203,9 @@ def lanczos(
         least, most: smallest and largest number of products; a Krylov space that ends before is exact.
         keep: Ritz pairs to remember.
 
+    Returns:
+        A `Ritz`: eigenvalues in falling order, with their vectors and relative residuals.
+
     Example:
         >>> a = torch.diag(torch.arange(5.0))
         >>> found = lanczos(lambda v: a @ v, torch.ones(5), smallest=True)
