@@ -71,6 +71,7 @@ class Solver:
         Args:
             product: v -> A v, A symmetric.
             gradient: a vector with a large part in the top eigenvectors; the search starts near it.
+            smallest: whether to find the smallest eigenvalue too.
             memory: Ritz pairs of an earlier search, to start from.
             keep: Ritz pairs to remember for a later search.
             seed: seed of the random part of the start vectors.

@@ -105,8 +105,8 @@ def gradients_by_slope(
 ) -> tuple[Gradients, Tensor | None] | None:
     """The gradient of the loss by each leaf, as a function of the slope u = dL/df by the outputs.
 
-    The gradients keep their graph in u, from which `Passes.jvp_by_gradients` makes J v. In the second place stands u
-    itself, None where the loss reads no output.
+    The gradients keep their graph in u, from which `Passes.jvp_by_gradients` makes J v. The second value returned is u,
+    or None where the loss reads no output.
 
     Returns None, without gradients, in two cases:
     - The graph holds an autograd function of the user's. Such a function may drop its second derivative for one output.

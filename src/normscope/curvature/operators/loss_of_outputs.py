@@ -167,9 +167,9 @@ def own_loss_of(outputs: Any, _: Any) -> Tensor:
 
 
 def joined(outputs: Any, read: tuple[int, ...]) -> Tensor:
-    """The outputs of the numbers `read` as one tensor: itself where it is one, else all entries in a row.
+    """The outputs with the numbers `read` as one tensor: a single one as it is, several with all entries in a row.
 
-    With no numbers: the outputs where they are one tensor, or the predictions among several.
+    Without numbers: the outputs where they are one tensor, or the predictions among several tensors.
     """
     if isinstance(outputs, Tensor):
         return outputs
@@ -207,7 +207,7 @@ class NoOutputs(ValueError):
 
 
 def refuse_flat(kind: LossKind, matrix: str) -> None:
-    """Raise where the loss is the same whatever the outputs."""
+    """Raise where the loss has the same value at all outputs."""
     if kind == FLAT and matrix != "hessian":
         raise ValueError(
             "The loss does not change with the outputs: it is not meant for outputs of this shape, or all targets of "

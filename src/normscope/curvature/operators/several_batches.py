@@ -15,10 +15,10 @@ proportional at any outputs:
 
     dL/df_b = w_b dL_b/df_b,        w_b = <dL/df_b, dL_b/df_b> / ||dL_b/df_b||^2
 
-So w_b is read off the loss, whatever the loss divides by: samples, class weights, targets that are not ignored. The
-slopes are taken at two mixtures of the outputs, which keep to the loss's domain; at the outputs themselves all slopes
-may be zero. Where the slopes are not proportional, or the ratio changes with the outputs, the loss is no such sum and
-is refused.
+So w_b is read off the loss, whatever the loss divides by: samples, class weights, targets that are not ignored. For
+example, a mean over parts of 30 and 10 samples has the weights 0.75 and 0.25. The slopes are not taken at the outputs
+themselves, where all of them may be zero, but at two mixtures of the outputs, which stay in the loss's domain. Where
+the slopes are not proportional, or w_b differs between the mixtures, the loss is no such sum and is refused.
 """
 
 import math
@@ -39,7 +39,12 @@ _TOLERANCE = 1e-3
 
 
 class Several:
-    """Networks on several batches, with the products of a `Network`."""
+    """Networks on several batches, with the products of a `Network`.
+
+    Args:
+        networks: one network for each batch.
+        weights: the weight of each batch's operator in the sum.
+    """
 
     def __init__(self, networks: Sequence[Network], weights: Sequence[float]) -> None:
         self._networks, self._weights = list(networks), list(weights)

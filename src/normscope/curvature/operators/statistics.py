@@ -165,9 +165,11 @@ def depends_on_others(
     """Whether the slope of the first sample's outputs, d(output[0])/d(rows), is zero in all other rows.
 
     Args:
+        forward: forward(x) gives the outputs for these samples.
+        rows: the samples of the batch, one a row.
         slope_of: the slope of a scalar by `rows`.
-        whole: look in a pass of all samples, for a forward that mixes larger batches only. Otherwise the pass has a few
-            samples; all where the forward takes no fewer, or where other processes are in it too.
+        whole: look in a pass of all samples, for a forward that mixes larger batches only. Otherwise the pass has eight
+            samples; all of them where the forward takes no fewer, or where other processes are in it too.
     """
     few = rows if whole or several_processes() else rows[:_FEW]
     try:
