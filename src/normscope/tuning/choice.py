@@ -74,23 +74,26 @@ def _against(x: np.ndarray, known: np.ndarray) -> np.ndarray:
 def _reason(plan: Plan, prior: Prior, known: Sequence[Rehearsal], found: Evidence | None) -> str:
     if not known:
         return f"Nothing was rehearsed, so this is {prior.words}: the budget of {plan.budget:.0f} steps buys too few."
-    seen = "; ".join(said(each) for each in sorted(known, key=lambda each: each.lr))
     if found is None:
-        return f"Every rate that was tried diverged ({seen}), so this is a quarter of the lowest. Try rates below it."
+        return f"Every rate that was tried diverged ({seen(known)}): a quarter of the lowest. Try rates below it."
     best = min(known, key=score)
     if not falls(best):
         return (
-            f"The loss fell at none of the rates that were tried ({seen}), so this is near {prior.words}. Many "
+            f"The loss fell at none of the rates that were tried ({seen(known)}), so this is near {prior.words}. Many "
             "networks leave their first plateau later; if yours never does, check labels, inputs and frozen layers."
         )
     if max(found.against) < _TELLS:
-        return f"After {plan.steps} steps the losses differ by less than their noise ({seen}): near {prior.words}."
-    ends = f" It is the {'lowest' if best.lr == min(found.rates) else 'highest'} rate that was tried."
-    at_end = best.lr in (found.rates[0], found.rates[-1])
-    return (
-        f"After {plan.steps} steps on the same batches the loss was lowest at {best.lr:.2g} ({seen}), weighed against "
-        f"{prior.words}, {prior.rate:.2g}.{ends if at_end else ''}"
+        return (
+            f"After {plan.steps} steps the losses differ by less than their noise ({seen(known)}), so this is near "
+            f"{prior.words}."
+        )
+    text = (
+        f"After {plan.steps} steps on the same batches the loss was lowest at {best.lr:.2g} ({seen(known)}); weighed "
+        f"against {prior.words}, {prior.rate:.2g}."
     )
+    if best.lr in (found.rates[0], found.rates[-1]):
+        text += f" It was the {'lowest' if best.lr == found.rates[0] else 'highest'} rate that the budget bought."
+    return text
 
 
 def falls(rehearsal: Rehearsal) -> bool:
@@ -99,8 +102,15 @@ def falls(rehearsal: Rehearsal) -> bool:
     return score(rehearsal) < first - (1 - _FALLS) * abs(first)
 
 
-def said(rehearsal: Rehearsal) -> str:
-    """What a rehearsal showed, in words."""
-    if rehearsal.diverged_at is not None:
-        return f"{rehearsal.lr:.2g} diverged at step {rehearsal.diverged_at}"
-    return f"{rehearsal.lr:.2g}: from {rehearsal.first_loss:.3g} to {score(rehearsal):.3g}"
+def seen(known: Sequence[Rehearsal]) -> str:
+    """What the rehearsals showed, in words.
+
+    Example:
+        >>> seen([Rehearsal(0.1, 2, (2.0, 1.0)), Rehearsal(0.4, 2, (2.0,), 1)])
+        'from 2 to 1.5 at 0.1; 0.4 diverged at step 1'
+    """
+    ordered = sorted(known, key=lambda each: each.lr)
+    lasts = [f"{score(each):.3g} at {each.lr:.2g}" for each in ordered if each.diverged_at is None]
+    parts = [f"from {ordered[0].first_loss:.3g} to {', '.join(lasts)}"] if lasts else []
+    parts += [f"{each.lr:.2g} diverged at step {each.diverged_at}" for each in ordered if each.diverged_at is not None]
+    return "; ".join(parts)
