@@ -19,6 +19,8 @@ from normscope.tuning.rehearsal import Rehearsal
 RUNG = 4.0
 FIRST_WAVE = (0, 1, -1)
 LEAD = 1.0
+# The search ends a million times above or below the usual rate.
+_FARTHEST = 10
 # The share of the budget for one rehearsal, and its fewest and most steps.
 SHARE, FEWEST_STEPS, MOST_STEPS = 1 / 6, 4, 16
 
@@ -46,7 +48,7 @@ class Plan:
         """The passes of the search: of the first wave, and at most."""
         if not self.steps:
             return 0.0, 0.0
-        return len(FIRST_WAVE) * self.cost, self.cost * math.floor(self.budget / self.cost)
+        return len(FIRST_WAVE) * self.cost, self.budget
 
     def rate(self, rung: int) -> float:
         """The learning rate of a rung."""
@@ -75,9 +77,10 @@ def next_wave(plan: Plan, known: Sequence[Rehearsal]) -> list[float]:
         return []
     if not known:
         return [plan.rate(rung) for rung in FIRST_WAVE]
-    if plan.budget - sum(each.passes for each in known) < plan.cost:
-        return []
     rungs = sorted(plan.rung(each.lr) for each in known)
+    left = plan.budget - sum(each.passes for each in known)
+    if left < plan.cost or _FARTHEST in (rungs[-1], -rungs[0]):
+        return []
     found = evidence(known)
     if found is None:
         return [plan.rate(rungs[0] - 1)]  # all diverged
