@@ -1,4 +1,4 @@
-"""The choice lies between the usual rate and what the rehearsals showed, and its reason says which."""
+"""The choice lies between the usual rate and what the rehearsals showed, and its reason names both."""
 
 import math
 

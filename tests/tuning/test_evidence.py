@@ -1,4 +1,4 @@
-"""What speaks against a rate: differences of losses on the same batches, against their noise."""
+"""The evidence against a rate: differences of losses on the same batches, against their noise."""
 
 import math
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from normscope.tuning.rehearsal import Rehearsal
-from normscope.tuning.search import FEWEST_STEPS, MOST_STEPS, RUNG, next_wave, planned
+from normscope.tuning.search import FEWEST_STEPS, MOST_STEPS, RATIO, next_wave, planned
 
 
 def searched(plan, loss_at, judging=0.0):
@@ -30,10 +30,12 @@ def test_it_stops_where_the_best_rate_is_bracketed():
     assert rates(known) == pytest.approx([0.1, 0.4, 0.025])
 
 
-@pytest.mark.parametrize(("best", "rungs"), [(0.1 * RUNG**2, [0, 1, -1, 2, 3]), (0.1 * RUNG**-2, [0, 1, -1, -2, -3])])
-def test_it_climbs_while_the_best_rate_is_at_an_end(best, rungs):
+@pytest.mark.parametrize(
+    ("best", "places"), [(0.1 * RATIO**2, [0, 1, -1, 2, 3]), (0.1 * RATIO**-2, [0, 1, -1, -2, -3])]
+)
+def test_it_climbs_while_the_best_rate_is_at_an_end(best, places):
     known = searched(planned(0.1, 50), lambda lr: 1 + abs(math.log(lr / best)) / 10)
-    assert rates(known) == pytest.approx([0.1 * RUNG**rung for rung in rungs])
+    assert rates(known) == pytest.approx([0.1 * RATIO**place for place in places])
 
 
 def test_equal_losses_are_no_reason_to_climb():
@@ -44,7 +46,7 @@ def test_equal_losses_are_no_reason_to_climb():
 def test_it_goes_down_where_all_rates_diverge():
     known = searched(planned(0.1, 50), lambda lr: None if lr > 1e-4 else 1.0)
     assert min(rates(known)) < 1e-4
-    assert sorted(rates(known), reverse=True)[0] == pytest.approx(0.1 * RUNG)
+    assert sorted(rates(known), reverse=True)[0] == pytest.approx(0.1 * RATIO)
 
 
 @pytest.mark.parametrize("budget", range(0, 400, 7))
@@ -68,4 +70,4 @@ def test_it_ends_far_from_the_usual_rate_whatever_the_budget():
 
 def test_rungs_are_numbered_by_rate():
     plan = planned(0.006, 50)
-    assert [plan.rung(plan.rate(rung)) for rung in range(-5, 6)] == list(range(-5, 6))
+    assert [plan.place(plan.rate(place)) for place in range(-5, 6)] == list(range(-5, 6))

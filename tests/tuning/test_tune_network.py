@@ -1,4 +1,4 @@
-"""What `tune` names, what it refuses, and what it says where it cannot decide."""
+"""`tune` names a rate, refuses what it cannot rehearse, and says where it cannot decide."""
 
 import json
 import math

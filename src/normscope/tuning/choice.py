@@ -3,9 +3,9 @@ r"""The choice: the learning rate to name, from the usual rate and what the rehe
     p(x) ~ exp(-against(x) - x^2 / 2),      x = log(rate / usual rate)
     lr = usual rate * exp(mean of x),       lr_range = lr * exp(+-0.8 sd of x), at least a factor of 2 either way
 
-`against` is what speaks against a rate (`evidence.py`), linear in x between the rates that were tried; beyond them it
-goes on rising where it rises outwards, and is constant elsewhere. Where the rehearsals cannot tell rates apart, p is
-that of the usual rate alone.
+`against` is the evidence against a rate (`evidence.py`), linear in x between the rates that were tried. Beyond the
+highest and lowest of them it goes on rising if it rises there, and is constant otherwise. Where the rehearsals cannot
+tell rates apart, lr is the usual rate.
 """
 
 import math
@@ -17,13 +17,13 @@ import numpy as np
 from normscope.tuning.evidence import Evidence, evidence, score
 from normscope.tuning.prior import Prior
 from normscope.tuning.rehearsal import Rehearsal
-from normscope.tuning.search import RUNG, Plan
+from normscope.tuning.search import RATIO, Plan
 
 # The width of the prior in x, and of the range in standard deviations of x with its least and most.
 WIDTH = 1.0
 RANGE, NARROWEST, WIDEST = 0.8, math.log(2.0), math.log(4.0)
 _GRID = np.linspace(-12.0, 12.0, 961)
-# What speaks against a rate by less than this does not tell it from the best.
+# Evidence below this does not tell a rate from the best one.
 _TELLS = 1.0
 # A loss that ends above this share of its first value did not fall.
 _FALLS = 0.999
@@ -43,7 +43,7 @@ def choose(plan: Plan, prior: Prior, known: Sequence[Rehearsal]) -> Choice:
     found = evidence(known) if known else None
     lr, spread = _posterior(prior.rate, found)
     if known and found is None:
-        lr = min(each.lr for each in known) / RUNG
+        lr = min(each.lr for each in known) / RATIO
     half = min(max(RANGE * spread, NARROWEST), WIDEST)
     low, high = lr * math.exp(-half), lr * math.exp(half)
     diverged = [each.lr for each in known if each.diverged_at is not None and each.lr > lr]
@@ -62,7 +62,7 @@ def _posterior(usual: float, found: Evidence | None) -> tuple[float, float]:
 
 
 def _against(x: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """What speaks against each rate of the grid."""
+    """The evidence against each rate of the grid."""
     values = np.interp(_GRID, x, known)
     if len(x) > 1:
         up = max(0.0, (known[-1] - known[-2]) / (x[-1] - x[-2]))
@@ -103,7 +103,7 @@ def falls(rehearsal: Rehearsal) -> bool:
 
 
 def seen(known: Sequence[Rehearsal]) -> str:
-    """What the rehearsals showed, in words.
+    """The losses of the rehearsals, in words.
 
     Example:
         >>> seen([Rehearsal(0.1, 2, (2.0, 1.0)), Rehearsal(0.4, 2, (2.0,), 1)])
