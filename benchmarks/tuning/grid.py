@@ -7,12 +7,13 @@ next two rates of the series on that side are added, at most `GROWTHS` times.
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 SEEDS = (0, 1, 2)
 GROWTHS = 3
+DIVERGED = 1.5
 _SGD = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 _ADAM = (1e-4, 3e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2)
 RATES: dict[str, tuple[float, ...]] = {
@@ -48,15 +49,31 @@ class Cell:
         return " ".join(word for word in words if word)
 
 
-def score(record: dict[str, Any]) -> float:
+def diverged(record: Mapping[str, Any]) -> bool:
+    """Whether a loss was not finite, or the last tenth's mean is above 1.5 times the loss at the start.
+
+    The loss at the start is the mean over the evaluation batches. A run that only fails to learn has not diverged.
+    """
+    return not record["finite"] or record["last"] is None or record["last"] > DIVERGED * record["start"]["eval"]["loss"]
+
+
+def score(record: Mapping[str, Any]) -> float:
     """What the judge compares, larger is better: test accuracy in points, or minus the test loss.
 
     A run that diverged has the score of the network at its start.
     """
-    end = record["start" if record["diverged"] else "end"]["test"]
-    if end["metric"] is not None:
-        return 100.0 * float(end["metric"])
-    return -math.inf if end["loss"] is None else -float(end["loss"])
+    return start_score(record) if diverged(record) else _score(record["end"]["test"])
+
+
+def start_score(record: Mapping[str, Any]) -> float:
+    """The score of the network at its start."""
+    return _score(record["start"]["test"])
+
+
+def _score(result: Mapping[str, Any]) -> float:
+    if result["metric"] is not None:
+        return 100.0 * float(result["metric"])
+    return -math.inf if result["loss"] is None else -float(result["loss"])
 
 
 def best_of(runs: dict[tuple[int, float], float], seeds: Iterable[int]) -> float:
