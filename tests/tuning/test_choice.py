@@ -70,8 +70,8 @@ def test_divergence_bounds_the_rate_and_its_range():
     assert choice.lr < 0.12
     assert choice.lr_range[1] < 0.4
     assert "0.4 diverged at step 5" in choice.reason
-    near = choose(PLAN, USUAL, [made(0.1, 1.0), made(0.11, 2.0, diverged_at=5)])
-    assert near.lr < near.lr_range[1] < 0.11
+    near = choose(PLAN, USUAL, [made(0.025, 1.9), made(0.1, 0.1), made(0.15, 2.0, diverged_at=5)])
+    assert 0.15 / 2 < near.lr < near.lr_range[1] < 0.15
 
 
 def test_where_all_rates_diverged_a_quarter_of_the_lowest_is_named():
