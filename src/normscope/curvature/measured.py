@@ -78,6 +78,7 @@ class Measured:
     searches: the ends of each spectrum, by the name of the search. layers: names of the measured layers. critical: the
     critical rate, or nan. further: the bound and critical rate of each further batch. parameters: names of the chosen
     ones, or "all". dtype: that in which the model was lent, None for its own. group: settings of the optimizer's group.
+    normalized: whether the model has a normalizer.
     """
 
     limit: Limit
@@ -91,6 +92,7 @@ class Measured:
     parameters: str | list[str]
     dtype: torch.dtype | None
     group: Mapping[str, Any]
+    normalized: bool
 
     @property
     def top(self) -> SpectrumEnds:
@@ -125,6 +127,7 @@ def first_guess(request: Request, measured: Measured) -> FirstGuess:
         kind_of_descent(request.optimizer, measured.group),
         optimizer=type(request.optimizer).__name__,
         unmeasured=_unmeasured(request.stats, measured.dtype),
+        normalized=measured.normalized,
     )
 
 

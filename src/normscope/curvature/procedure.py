@@ -52,6 +52,7 @@ from normscope.isolation.lending import Lent
 from normscope.isolation.processes import Processes
 from normscope.isolation.refusals import TooMuchMemory
 from normscope.loss_kinds import LossKind
+from normscope.norms.find_norms import has_normalizer
 from normscope.objective import Objective
 from normscope.stability.critical_rate import find_critical_rate
 from normscope.stability.optimizer_limits import Limit, SecondMoments, momentum_limit, optimizer_limit
@@ -136,6 +137,7 @@ def _measure(request: Request, opened: Session, notes: list[str]) -> Measured:
         parameters="all" if len(names) == len(session.lent.names) else names,
         dtype=session.dtype,
         group=group_of(request, session.lent.originals[session.chosen[0]]),
+        normalized=has_normalizer(session.model),
     )
 
 
