@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "normscope"
 # A package imports itself and packages to its right; every package may import what is in OPEN, and modules of the root.
 ORDER = """
-cli report papers diagnosis comparison monitor sweeping solve bounds curvature prediction stability
+cli report papers diagnosis comparison tuning monitor sweeping solve bounds curvature prediction stability
 norms isolation theory
 """.split()  # noqa: SIM905
 OPEN = {"models", "data", "loss_kinds"}
@@ -26,6 +26,7 @@ EXCEPTIONS = {
     ("prediction", "report"): SECTIONS,
     ("sweeping", "report"): SECTIONS,
     ("training", "report"): SECTIONS,
+    ("tuning", "report"): SECTIONS,
     ("report", "torch"): "The section of a whole spectrum widens its nodes into a curve by torch.",
 }
 # Tests of what a package does as a whole, or of several of its modules at once; by folder of tests.

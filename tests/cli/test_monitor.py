@@ -215,7 +215,7 @@ def test_ctrl_c_leaves_what_was_measured_and_says_so(folder):
         (["work/train.py:setup", "--every", "often"], "every is a number of steps"),
         (
             ["work/train.py:setup", "--budget", "much"],
-            "is a share of the time such as 0.05, or 'none'; got 'much'.",
+            "is a share of the training's cost such as 0.05, or 'none'; got 'much'.",
         ),
         (["work/train.py:setup", "--measure", "ful"], "Did you mean 'full'?"),
     ],

@@ -143,7 +143,7 @@ def with_a_budget(rank: int, cell: Cell) -> Any:
     """The second process keeps no books: alone it would measure at every step."""
 
     def watch(model: nn.Module) -> Monitor:
-        monitor = full(cell, every=1, budget=0.3, measure="standard")(model)
+        monitor = full(cell, every=1, budget=0.9, measure="standard")(model)
         if rank:
             monitor._budget.allows = lambda: True  # type: ignore[method-assign]
         return monitor

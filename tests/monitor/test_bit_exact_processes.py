@@ -86,6 +86,7 @@ def test_a_budget_is_kept_together(together):
     (wrong, steps, put_off), (wrong_there, steps_there, put_off_there) = together["budget"]
     assert wrong == wrong_there == []
     assert steps == steps_there
+    assert len(steps) == 2
     assert put_off == put_off_there > 0
 
 

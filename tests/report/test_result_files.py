@@ -306,8 +306,8 @@ def test_a_line_cut_short_is_left_out_and_said(folder, tmp_path):
     assert len(section.charts[3].panels[0].lines[0].x) == 5
 
 
-def test_trainings_bounds_and_mean_modes_have_pages_of_their_own(tmp_path):
-    layer, mode, run = (sections_of([path])[0] for path in more(tmp_path))
+def test_trainings_tunings_bounds_and_mean_modes_have_pages_of_their_own(tmp_path):
+    layer, mode, run, tuned = (sections_of([path])[0] for path in more(tmp_path))
     assert layer.verdicts[0].text == "Every corrected statement holds on 4 units of 1 layer."
     assert "Theorem 4.1" in layer.verdicts[1].text
     assert {line.name for line in layer.charts[0].panels[0].lines} == {"both", "printed", "corrected"}
@@ -315,6 +315,9 @@ def test_trainings_bounds_and_mean_modes_have_pages_of_their_own(tmp_path):
     assert [chart.title for chart in run.charts] == ["Loss over training", "Evaluated: test"]
     assert run.verdicts[0].good
     assert run.charts[0].panels[0].y.high is None
+    assert tuned.verdicts[0].text.startswith("Train with a learning rate of")
+    assert "gradient passes" in tuned.verdicts[1].text
+    assert [len(line.y) for line in tuned.charts[0].panels[0].lines] == [row[1] for row in tuned.tables[0].rows]
     stored = json.loads((tmp_path / "training.json").read_text())
     stored |= {"losses": [1.0, 50.0, "inf"], "diverged_at": 2}
     (tmp_path / "training.json").write_text(json.dumps(stored))

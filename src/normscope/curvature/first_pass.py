@@ -61,7 +61,7 @@ def first_pass(session: Session, stats: str, matrix: str = "") -> tuple[FirstPas
         loss_of_all, gradient_of_all = torch.zeros(()), torch.zeros(())
         weights, networks = session.weights(stats), session.networks(stats)
         for network, weight, batch in zip(networks, weights, session.batches, strict=True):
-            with enough_values():
+            with enough_values(), session.lent.guard.first_pass():
                 loss, gradients, graph = network.value_and_gradients(matrix if len(networks) == 1 else "")
             session.observed.draws = session.observed.draws or session.lent.draws
             _observe_mixing(session, network, stats)

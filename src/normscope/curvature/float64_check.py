@@ -26,6 +26,7 @@ from normscope.curvature.eigensolvers.davidson import LEAST
 from normscope.curvature.eigensolvers.lanczos import Ritz, scales
 from normscope.curvature.opening import open_session
 from normscope.curvature.session import Session, differentiated
+from normscope.isolation.memory_bound import bytes_of
 
 # Differences below this are accepted: rounding of v'Av alone makes up to 1e-5.
 _LEAST = 1e-4
@@ -74,6 +75,7 @@ def checked_in_float64(
     settings: dict[str, Any] = {"call": session.call, "processes": session.processes, "limit": session.limit}
     settings |= {"over": session.over, "draws": session.draws, "solver": solver, "dtype": torch.float64}
     settings |= {"only": set(map(id, leaves)), "choose": lambda _: session.chosen}
+    settings |= {"max_memory": session.max_memory, "beside": session.lent.size + bytes_of(session.batches)}
     same_draws = NarrowDraws() if session.observed.draws else nullcontext()
     with (
         differentiated(session.lent, range(len(leaves))),

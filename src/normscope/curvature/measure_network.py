@@ -26,6 +26,7 @@ from normscope.curvature.operators.several_batches import OVER
 from normscope.curvature.operators.statistics import MODES
 from normscope.curvature.procedure import carry_out
 from normscope.curvature.result import Measurement
+from normscope.isolation.memory_bound import check_max_memory
 from normscope.isolation.unwrapping import unwrapped
 from normscope.setup import Setup, gathered
 
@@ -57,6 +58,7 @@ def measure(
     solver: Solver | None = None,
     start: Measurement | None = None,
     seed: int = 0,
+    max_memory: float | None = None,
 ) -> Measurement:
     """Measure lambda_max and eta* of this network on this batch, as it is trained; the model is left untouched.
 
@@ -91,6 +93,8 @@ def measure(
             costs at most 30 gradient passes; at most 100 with hessian=, matrix="hessian" or another over= than "first".
         start: an earlier result of the same parameters; the search starts from its remembered eigenvectors.
         seed: seed of the start vector and of draws.
+        max_memory: bytes that copies of parameters, buffers and batches may take; refused before any is made where they
+            would take more. Gradients, activations and the search's vectors come beside.
 
     Example:
         >>> layer = nn.Linear(1, 1, bias=False)
@@ -113,6 +117,7 @@ def measure(
     if draws and matrix != "fisher":
         raise ValueError(f"draws= samples the Fisher matrix; with matrix={matrix!r} there is nothing to sample.")
     check_choice("over", over, ("first", *OVER))
+    check_max_memory(max_memory)
     if solver is None:
         solver = CHEAP if not hessian and matrix != "hessian" and over == "first" else Solver()
     request = Request(
@@ -134,6 +139,7 @@ def measure(
         solver=solver,
         seed=seed,
         start=start,
+        max_memory=max_memory,
     )
     inner, processes, convention = unwrapped(setup.model)
     # An error in one process, even by its batch alone, is raised in all processes, so none waits.

@@ -48,6 +48,7 @@ class Request:
     solver: Solver
     seed: int
     start: Measurement | None
+    max_memory: float | None = None
 
     @property
     def compared(self) -> list[str]:

@@ -63,6 +63,7 @@ def on_the_pass(session: Session, unused: Sequence[str], matrix: str, over: str)
             f"With {names} outputs still depend on other samples of the batch. A part of the forward that is no known "
             "normalizer makes them so; its statistics were differentiated through."
         )
+    notes += session.lent.outside.note()
     if unused:
         notes.append(f"No gradient reaches {', '.join(unused)}: their rows of the matrix are zero.")
     if matrix == "fisher" and distribution(session.loss_fn) is None:

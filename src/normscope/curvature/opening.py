@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map_only
 from normscope.curvature.session import Session, differentiated
 from normscope.isolation.coming_update import check_optimizer, rates_by_id
 from normscope.isolation.lending import Lent, untouched
+from normscope.isolation.memory_bound import bytes_of
 
 
 def parameters_of(lent: Lent, wanted: Callable[[str, nn.Parameter], bool] | None = None) -> list[int]:
@@ -33,6 +34,8 @@ def open_session(
     only: Container[int] | None = None,
     dtype: torch.dtype | None = None,
     choose: Callable[[Lent], Sequence[int]] = parameters_of,
+    max_memory: float | None = None,
+    beside: int = 0,
     **settings: Any,
 ) -> Iterator[Session]:
     """A session of `model` on these batches; at the end the model is as it was.
@@ -42,16 +45,21 @@ def open_session(
         dtype: of the products; by default the model's own, float32 where that is narrower. Tensors of the model and the
             batches are cast to it.
         choose: gives the numbers of the parameters to take curvature by.
+        max_memory: bytes that copies of parameters, buffers and batches may take. beside: bytes of copies that are
+            lent already.
         settings: further fields of the `Session`.
     """
     check_parameters(model)
     lent_dtype = working_dtype(model, dtype)
-    if lent_dtype is not None:
-        batches = cast(batches, lent_dtype)
-    with untouched(model, only=only, dtype=lent_dtype) as lent:
+    # A cast batch is a copy, and every network works on another one.
+    beside += bytes_of(batches, lent_dtype) * (1 if lent_dtype is None else 2)
+    bound: dict[str, Any] = {"max_memory": max_memory, "beside": beside}
+    with untouched(model, only=only, dtype=lent_dtype, **bound) as lent:
+        if lent_dtype is not None:
+            batches = cast(batches, lent_dtype)
         chosen = choose(lent)
         with differentiated(lent, chosen):
-            yield Session(lent, model, loss_fn, batches, chosen, lent_dtype, **settings)
+            yield Session(lent, model, loss_fn, batches, chosen, lent_dtype, max_memory=max_memory, **settings)
 
 
 def working_dtype(model: nn.Module, asked: torch.dtype | None) -> torch.dtype | None:

@@ -47,8 +47,10 @@ from normscope.curvature.result import Measurement
 from normscope.curvature.session import Session
 from normscope.isolation.batch_loss import check_devices
 from normscope.isolation.batches import read_batches
+from normscope.isolation.coming_update import note_on_others, refuse_trained_outside
 from normscope.isolation.lending import Lent
 from normscope.isolation.processes import Processes
+from normscope.isolation.refusals import TooMuchMemory
 from normscope.loss_kinds import LossKind
 from normscope.objective import Objective
 from normscope.stability.critical_rate import find_critical_rate
@@ -72,6 +74,7 @@ def carry_out(
 
     settings: dict[str, Any] = {"solver": request.solver, "draws": request.draws, "seed": request.seed}
     settings |= {"processes": processes, "dtype": request.dtype, "choose": choose, "call": objective.outputs}
+    settings["max_memory"] = request.max_memory
     with open_session(model, loss_fn, inputs.batches, **settings) as session:
         notes += on_precision(inputs.device, session.dtype)
         notes += notes_on_statistics(model, request.stats, request.compare)
@@ -92,7 +95,10 @@ def _read(request: Request, model: nn.Module, objective: Objective, given: Any) 
 def _chosen(request: Request, lent: Lent) -> tuple[list[int], list[str]]:
     """Numbers of the parameters to take curvature by, and a note on those that the optimizer does not hold."""
     chosen = parameters_of(lent, request.parameters)
-    return (chosen, []) if request.optimizer is None else held_by(request.optimizer, lent, chosen)
+    if request.optimizer is None:
+        return chosen, []
+    numbers, left_out = held_by(request.optimizer, lent, chosen)
+    return numbers, left_out + note_on_others(request.optimizer, lent)
 
 
 def _measure(request: Request, opened: Session, notes: list[str]) -> Measured:
@@ -106,7 +112,10 @@ def _measure(request: Request, opened: Session, notes: list[str]) -> Measured:
     layers = blocks(session.lent, session.model, session.chosen) if request.layers else {}
     searches = {TOP: top} | _further_searches(request, session, top, first.gradient, layers, notes)
     if searches[TOP].ritz.vectors.dtype == torch.float32 and not request.draws:
-        searches, corrections = checked_in_float64(searches, session, keep=KEPT)
+        try:
+            searches, corrections = checked_in_float64(searches, session, keep=KEPT)
+        except TooMuchMemory as problem:
+            corrections = [f"Not checked in float64. {problem}"]
         notes += corrections
     top = searches[TOP]
     refuse_impossible(kind, top.matrix, top.ritz.values[0])
@@ -160,6 +169,7 @@ def _first_pass_and_top(
     first, graph = first_pass(session, request.stats, request.matrix)
     if len(first.unused) == len(session.chosen):
         raise ValueError("The loss does not depend on any trainable parameter, so it has no curvature by them.")
+    refuse_trained_outside(request.optimizer, session.lent)
     kind = loss_kind(session, request.stats)
     if not first.gradient.any():
         refuse_flat(kind, request.matrix)

@@ -52,7 +52,7 @@ class Session:
     chosen: numbers of these parameters among the lent ones; a method's `block` is a part of them, all by default.
     call: call(model, x) gives the outputs. dtype: that in which the model is lent, None for its own. over: how several
     batches are put together ("batches" or "data"). draws: labels drawn for a sampled Fisher matrix, 0 for the exact.
-    seed: of the start vector and of these labels.
+    seed: of the start vector and of these labels. max_memory: bytes that copies may take, None for no limit.
     """
 
     lent: Lent
@@ -68,6 +68,7 @@ class Session:
     over: str = "batches"
     draws: int = 0
     seed: int = 0
+    max_memory: float | None = None
     observed: Observations = field(default_factory=Observations)
 
     def on(self, batches: Sequence[tuple[Any, Any]], **changed: Any) -> Self:

@@ -18,7 +18,7 @@ class Copies:
     """Copies of a batch for a forward that may write into them; the batch itself never changes.
 
     Tensors are copied once, and copied again after a pass has changed the copies, so that a stored graph keeps the
-    tensors it has used. Containers and objects of other classes are copied for every pass.
+    tensors it has used. Containers and objects of other classes are copied for every pass. tensors: the present copies.
     """
 
     def __init__(self, given: Any) -> None:
@@ -27,8 +27,8 @@ class Copies:
 
     def _fill(self) -> None:
         self._parts = [_copy(part) for part in self._given]
-        self._tensors = [part for part in self._parts if isinstance(part, Tensor)]
-        self._versions = [tensor._version for tensor in self._tensors]
+        self.tensors = [part for part in self._parts if isinstance(part, Tensor)]
+        self._versions = [tensor._version for tensor in self.tensors]
 
     def take(self) -> Any:
         """A copy of the batch."""
@@ -38,7 +38,7 @@ class Copies:
 
     def written(self) -> bool:
         """Whether a pass has written into the copies since they were made."""
-        return [tensor._version for tensor in self._tensors] != self._versions
+        return [tensor._version for tensor in self.tensors] != self._versions
 
     def changed(self) -> bool:
         """Whether a pass has changed values of the copies."""

@@ -10,6 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import optimizer as optimizers
 
+from normscope.isolation.lending import Lent
+from normscope.isolation.outside_tensors import shapes_of
+
 _WRAPPERS = ("lightning.", "pytorch_lightning.", "accelerate.")
 
 
@@ -50,6 +53,32 @@ def check_optimizer(rates: dict[int, float] | None, parameters: Iterable[nn.Para
         raise ValueError(
             "None of the model's parameters is in the optimizer: it was made for another model, or before the "
             "parameters were replaced. Hand in the optimizer that trains this model."
+        )
+
+
+def others_in(optimizer: torch.optim.Optimizer, lent: Lent) -> list[Tensor]:
+    """Tensors of the optimizer that are no parameters of the lent model."""
+    own = {id(parameter) for _, parameter, _ in lent.contents.parameters} | set(map(id, lent.originals))
+    return [p for group in optimizer.param_groups for p in group["params"] if id(p) not in own]
+
+
+def note_on_others(optimizer: torch.optim.Optimizer, lent: Lent) -> list[str]:
+    """A note on tensors that the optimizer trains and the model has not."""
+    others = others_in(optimizer, lent)
+    if not others:
+        return []
+    return [f"The optimizer also trains {shapes_of(others)}, which the model has not: held constant here."]
+
+
+def refuse_trained_outside(optimizer: torch.optim.Optimizer | None, lent: Lent) -> None:
+    """Refuse a loss that depends on a tensor that the optimizer trains and the model has not."""
+    if optimizer is None:
+        return
+    trained = lent.outside.among({id(tensor) for tensor in others_in(optimizer, lent)})
+    if trained:
+        raise ValueError(
+            f"The optimizer trains {shapes_of(trained)}: the loss depends on it and the model lacks it, so curvature "
+            "would leave it out. Register it in the model, as an nn.Parameter or a submodule, or leave out optimizer=."
         )
 
 

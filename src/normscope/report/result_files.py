@@ -31,6 +31,7 @@ _KINDS: dict[str, tuple[Any, str, str]] = {
     "mean_mode": (schemas.MeanMode, "stability", "mean_mode_section"),
     "bounds": (Any, "bounds", "bounds_section"),
     "training": (schemas.Training, "training", "training_section"),
+    "tuning": (schemas.Tuning, "tuning", "tuning_section"),
     "comparison": (schemas.Comparison, "solve", "solve_section"),
 }
 # Kinds whose files have a schema above 1, and the keys of schema 1 that have other names since.

@@ -20,6 +20,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from normscope.isolation.module_calls import answering
+from normscope.isolation.outside_tensors import nodes
 
 BY_SLOPE, BY_INPUT = "by the slope", "by the inputs"
 # Steps of the differences, as shares of the inputs' size, and the relative difference to bear. At the first step, a
@@ -45,17 +46,6 @@ def functions_of(root: Any) -> list[type]:
 def delayed(roots: Sequence[Any]) -> bool:
     """Whether a graph of gradients ends in a node that refuses a derivative, which torch passes over where it can."""
     return any(type(node).__name__ == "DelayedError" for node in nodes(roots))
-
-
-def nodes(roots: Sequence[Any]) -> Iterator[Any]:
-    waiting = [root for root in roots if root is not None]
-    reached = set(waiting)
-    while waiting:
-        node = waiting.pop()
-        yield node
-        new = {following for following, _ in node.next_functions if following is not None} - reached
-        waiting += new
-        reached |= new
 
 
 def refuse_without_second_derivative(root: Any, run: Callable[["Calls"], Any], *, slope_alone: bool = False) -> None:

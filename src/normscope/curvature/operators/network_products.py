@@ -127,8 +127,10 @@ class Network(Passes):
         kept = Outputs(self.model) if matrix and not self._folds else None
         output = self.output(around=None if kept is None else kept.keeping())
         loss = self.loss(output)
+        self._look_outside(loss)
         by_slope = None
         if matrix and self._folds and loss.requires_grad and isinstance(output, Tensor) and output.requires_grad:
+            self._lent.backwards += 1
             with self.reading():
                 by_slope = gradients_by_slope(loss, output, self.leaves)
         along: Product | None = None
@@ -153,7 +155,13 @@ class Network(Passes):
     def hessian(self, gradients: Gradients | None = None) -> Product:
         """The product v -> H v, by the graph of the gradients: H v = d <grad L, v> / dtheta."""
         through = self.through(gradients or self._derivable_gradients()[1], self.leaves)
-        return lambda v: flat(through(v), self.leaves)
+
+        def product(v: Tensor) -> Tensor:
+            # The graph holds a forward and a backward: its derivative by the parameters costs up to three backwards.
+            self._lent.backwards += 2
+            return flat(through(v), self.leaves)
+
+        return product
 
     def gauss_newton(self) -> Product:
         return self.product("ggn")
@@ -218,11 +226,18 @@ class Network(Passes):
         if not loss.requires_grad:
             return loss, [None] * len(self.leaves)
 
+        self._look_outside(loss)
+
         def again(calls: Calls) -> None:
             self.loss(self.output(around=calls.within(self.model)))
 
         refuse_without_second_derivative(loss.grad_fn, again)
+        self._lent.backwards += 1
         with self.reading():
             gradients = torch.autograd.grad(loss, self.leaves, create_graph=True, allow_unused=True)
         refuse_delayed(gradients)
         return loss, gradients
+
+    def _look_outside(self, loss: Tensor) -> None:
+        """Look in the graph of the loss for tensors that are no parameters of the model."""
+        self._lent.outside.look(loss, (self._inputs.tensors, self.loss.targets), self.loss.loss_fn)

@@ -77,7 +77,8 @@ class Passes:
         if self._fresh:
             self._lent.draws = True
         self._lent.reset()
-        with self.reading(), gradients_of_the_user(), around or nullcontext():
+        self._lent.forwards += 1
+        with self._lent.guard.first_pass(), self.reading(), gradients_of_the_user(), around or nullcontext():
             outputs = self._call(self.model, self._inputs.take() if x is None else x)
         if self._fresh:
             self._lent.draws = self._lent.generators.moved()
@@ -88,6 +89,7 @@ class Passes:
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], along: Sequence[Tensor] | None, keep: bool = True
     ) -> Parts:
         """Gradients of the outputs by the inputs, along these cotangents; keep: the graph stays."""
+        self._lent.backwards += 1
         with self.reading():
             return list(torch.autograd.grad(outputs, inputs, along, retain_graph=keep, allow_unused=True))
 
@@ -133,6 +135,7 @@ class Passes:
     def _forward(self, v: Tensor, kept: Outputs | None, read: tuple[int, ...]) -> Tensor:
         parts = split(v, self.leaves)
         self._lent.reset()
+        self._lent.forwards += 2
         with torch.no_grad(), forward_ad.dual_level():
             duals = [forward_ad.make_dual(leaf, part) for leaf, part in zip(self.leaves, parts, strict=True)]
             layers = {} if mode_of(self._stats).holds_the_batch else fused(self.model)
@@ -150,6 +153,7 @@ class Passes:
         refuse_without_second_derivative(output.grad_fn, again, slope_alone=True)
         with self.reading():
             u = torch.zeros_like(output, requires_grad=True)
+            self._lent.backwards += 1
             gradients = torch.autograd.grad(output, self.leaves, u, create_graph=True, allow_unused=True)
         refuse_delayed(gradients)
         return self.tangent(gradients, u)

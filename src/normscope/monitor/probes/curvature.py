@@ -16,6 +16,7 @@ from normscope.curvature.eigensolvers.solver import Solver
 from normscope.curvature.opening import open_session
 from normscope.curvature.operators.loss_of_outputs import own_loss_of
 from normscope.curvature.session import differentiated
+from normscope.isolation.memory_bound import bytes_of
 from normscope.monitor.snapshot import Snapshot, flat
 from normscope.stability.optimizer_limits import Limit, momentum_limit, optimizer_limit
 from normscope.stability.verdict import Verdict
@@ -90,6 +91,7 @@ class CurvatureProbe:
         remembered = self._last if self._last is not None and self._last.vectors.shape[1] == gradient.numel() else None
         settings: dict[str, Any] = {"limit": limit, "solver": self._solver, "processes": task.processes}
         settings |= {"call": task.objective.outputs, "only": set(map(id, outer.leaves))}
+        settings |= {"max_memory": task.max_memory, "beside": outer.size + bytes_of(snapshot.at.batch)}
         batches = [task.objective.parts(snapshot.at.batch)]
         with (
             differentiated(outer, range(len(outer.leaves))),
@@ -97,6 +99,8 @@ class CurvatureProbe:
         ):
             gradient = gradient.to(session.lent.leaves[0].dtype)
             ritz, _ = session.search("batch", matrix, memory=remembered, gradient=gradient, keep=KEPT)
+            outer.forwards += session.lent.forwards
+            outer.backwards += session.lent.backwards
         self._last = ritz.memory
         top = ritz.values[0]
         return Curvature(
