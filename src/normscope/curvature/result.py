@@ -90,7 +90,14 @@ class Measurement(Reportable):
         return torch.zeros(0) if self.memory is None else self.memory.vectors[0].clone()
 
     def verdict(self, lr: float) -> Verdict:
-        """A sentence on what a learning rate of `lr` means for this loss, and on the rate to start with."""
+        """A sentence on what a learning rate of `lr` means for this loss, and on the rate to start with.
+
+        Args:
+            lr: the learning rate to judge.
+
+        Returns:
+            A `Verdict`; print it, or read its `good`.
+        """
         stability = stability_verdict(
             lr,
             self.eta_star,

@@ -40,6 +40,9 @@ def loss_kind(loss: Callable[[Tensor], Tensor], outputs: Tensor) -> str:
         loss: the scalar loss as a function of the outputs, with fixed targets.
         outputs: the outputs of one batch.
 
+    Returns:
+        A key of `KINDS`, or "other".
+
     Example:
         >>> y = torch.tensor([0, 2])
         >>> loss_kind(lambda z: -z.log_softmax(1)[[0, 1], y].mean(), torch.zeros(2, 3))
@@ -53,7 +56,15 @@ def loss_kind(loss: Callable[[Tensor], Tensor], outputs: Tensor) -> str:
 
 
 def find_kind(loss: Callable[[Tensor], Any], outputs: Any) -> LossKind:
-    """The kind of the loss at these outputs, with a reason if it is "other"; never raises."""
+    """The kind of the loss at these outputs, with a reason if it is "other"; never raises.
+
+    Args:
+        loss: the scalar loss as a function of the outputs, with fixed targets.
+        outputs: the outputs of one batch.
+
+    Returns:
+        A `LossKind`.
+    """
     if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
         got = f"a tensor of {outputs.dtype}" if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
         return LossKind(OTHER, f"the outputs are {got}, not one tensor of real numbers")
@@ -79,6 +90,9 @@ def kind_of(loss_fn: Callable[..., Any], outputs: Any, targets: Any) -> LossKind
         loss_fn: the loss function.
         outputs: a tensor, or a tuple, list or dict with tensors.
         targets: the targets of the batch.
+
+    Returns:
+        A `LossKind`.
     """
     named = kind_by_name(loss_fn)
     if named:

@@ -91,6 +91,12 @@ FLAT = LossKind(OTHER, "it does not change with the outputs")
 def kind_by_name(loss_fn: Callable[..., Any] | None) -> str:
     """The kind of a loss function of torch or normscope that is known by its identity; "" for any other.
 
+    Args:
+        loss_fn: a loss function or module.
+
+    Returns:
+        A key of `KINDS`, or "".
+
     Example:
         >>> kind_by_name(F.cross_entropy), kind_by_name(nn.MSELoss()), kind_by_name(F.nll_loss)
         ('cross_entropy', 'squared', '')
@@ -101,6 +107,12 @@ def kind_by_name(loss_fn: Callable[..., Any] | None) -> str:
 
 def beyond_limit(loss_kind: str) -> str:
     """What a rate beyond the limit of the local quadratic means: DIVERGES, SURVIVES or UNCERTAIN.
+
+    Args:
+        loss_kind: a key of `KINDS`, or "other".
+
+    Returns:
+        One of the three words.
 
     Example:
         >>> beyond_limit(SQUARED), beyond_limit(OTHER)

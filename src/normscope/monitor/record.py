@@ -108,14 +108,28 @@ def _number(value: Any) -> float | None:
 
 
 def frame_of(records: Iterable[Record]) -> "pd.DataFrame":
-    """A table with one row for each snapshot: step, seconds, loss, and the summary of every probe."""
+    """A table with one row for each snapshot: step, seconds, loss, and the summary of every probe.
+
+    Args:
+        records: `Monitor.records`, or `records_of` of a file.
+
+    Returns:
+        The table; numbers that a record does not have are nan.
+    """
     import pandas as pd
 
     return pd.DataFrame([record.summary() for record in records])
 
 
 def layers_of(records: Iterable[Record]) -> "pd.DataFrame":
-    """A table with one row for each snapshot and layer: the numbers of the layer from every probe."""
+    """A table with one row for each snapshot and layer: the numbers of the layer from every probe.
+
+    Args:
+        records: `Monitor.records`, or `records_of` of a file.
+
+    Returns:
+        The table, with columns step and layer first.
+    """
     import pandas as pd
 
     rows = [

@@ -157,6 +157,9 @@ def make_norm(name: str, num_features: int, *, dim: int | None, gamma: float = 1
         gamma: initial value of the scale, if the layer has one.
         options: passed to the layer's constructor, e.g. eps, momentum, groups, centered, seed, sync.
 
+    Returns:
+        The layer.
+
     Raises:
         ValueError: an unknown name or another `dim`.
 

@@ -204,7 +204,16 @@ def fitting_curves(entry: Entry) -> Iterator[None]:
 
 
 def stored(entry: Entry, store: Store, scale: str) -> Runs:
-    """The stored runs of an entry's cells."""
+    """The stored runs of an entry's cells.
+
+    Args:
+        entry: an entry of `all_entries()`.
+        store: the stored runs.
+        scale: "paper" or "small".
+
+    Returns:
+        The curves by cell and seed; empty where nothing is stored.
+    """
     return Runs(
         scale,
         {
@@ -215,7 +224,15 @@ def stored(entry: Entry, store: Store, scale: str) -> Runs:
 
 
 def judge(entry: Entry, store: Store) -> list[Judged]:
-    """The verdicts of an entry, computed from the runs stored now."""
+    """The verdicts of an entry, computed from the runs stored now.
+
+    Args:
+        entry: an entry of `all_entries()`.
+        store: the stored runs.
+
+    Returns:
+        One `Judged` for each statement of the entry.
+    """
     at = {scale: stored(entry, store, scale) for scale in ("paper", "small")}
     return [_judge(entry, statement, at) for statement in entry.statements]
 

@@ -74,6 +74,12 @@ class Prediction(Reportable):
         """Judge the learning rate `lr`, in words that fit the loss, and name the rate to start with.
 
         Where `lr` lies inside the uncertainty of eta*, the verdict's `good` is None.
+
+        Args:
+            lr: the learning rate to judge.
+
+        Returns:
+            A `Verdict`; print it, or read its `good`.
         """
         source = f"mean-field theory at initialization, {self.theory}, statistics {self.stats!r}"
         answer = stability_verdict(

@@ -58,6 +58,14 @@ class SecondMoments:
 def momentum_limit(momentum: float = 0.0, *, nesterov: bool = False, dampening: float = 0.0) -> Limit:
     """The limit of gradient descent with momentum.
 
+    Args:
+        momentum: SGD momentum, in [0, 1).
+        nesterov: whether the momentum is Nesterov's.
+        dampening: SGD dampening.
+
+    Returns:
+        The `Limit`: eta* is its factor over lambda_max.
+
     Example:
         >>> momentum_limit(0.9).factor
         3.8
@@ -74,7 +82,17 @@ def optimizer_limit(
 ) -> Limit:
     """The limit of `optimizer` in its present state, for the parameters of the numbers `chosen` (all by default).
 
-    moments: second moments for an optimizer that has made no step (`curvature/first_pass.py`).
+    Args:
+        optimizer: an optimizer of torch.
+        parameters: parameters of the model, in their order.
+        chosen: numbers of the parameters that count; all by default.
+        moments: second moments for an optimizer that has made no step (`curvature/first_pass.py`).
+
+    Returns:
+        The `Limit`: eta* is its factor over the top eigenvalue of the preconditioned matrix.
+
+    Raises:
+        ValueError: an optimizer without a known stability bound, or one that maximizes.
     """
     chosen_ids = {id(parameters[i]) for i in (range(len(parameters)) if chosen is None else chosen)}
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"] if id(p) in chosen_ids}

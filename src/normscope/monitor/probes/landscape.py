@@ -125,8 +125,9 @@ def _turned(cosine: float) -> Verdict:
     formula = "cos(grad L(theta_c), g) > 0"
     if math.isnan(cosine):
         return Verdict("gradient", None, "The gradient is zero or not finite: it has no direction.", formula, _SOURCE)
-    direction = "still points the same way" if cosine > 0 else "points back"
-    text = f"After that step the gradient {direction} (cosine {cosine:.2f})."
+    angle = math.degrees(math.acos(max(-1.0, min(1.0, cosine))))
+    back = "" if cosine > 0 else "points back: it "
+    text = f"After that step the gradient {back}has turned by {angle:.0f} degrees (cosine {cosine:.2f})."
     return Verdict("gradient", cosine > 0, text, formula, _SOURCE)
 
 

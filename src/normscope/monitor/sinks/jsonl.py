@@ -94,7 +94,14 @@ def stored_run(path: str | Path) -> StoredRun:
 
 
 def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
-    """The lines of a `JSONL` file as dictionaries. A line that a kill cut short is left out, with a warning."""
+    """The lines of a `JSONL` file as dictionaries. A line that a kill cut short is left out, with a warning.
+
+    Args:
+        path: a file that a `JSONL` sink wrote.
+
+    Returns:
+        One dictionary for each line: the run first, then the snapshots.
+    """
     rows, notes = _rows(path)
     for note in notes:
         warnings.warn(note, stacklevel=2)
@@ -102,7 +109,14 @@ def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
 
 
 def records_of(path: str | Path) -> list[Record]:
-    """The records of a `JSONL` file as the Monitor made them; results of the user's own probes as `StoredResult`."""
+    """The records of a `JSONL` file as the Monitor made them; results of the user's own probes as `StoredResult`.
+
+    Args:
+        path: a file that a `JSONL` sink wrote.
+
+    Returns:
+        The records, by step.
+    """
     rows, notes = _rows(path)
     for note in notes:
         warnings.warn(note, stacklevel=2)

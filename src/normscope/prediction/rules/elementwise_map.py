@@ -31,6 +31,15 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
 
     A rising phi commutes with max pooling: phi goes before the maxima. Any other field is taken as a Gaussian of the
     same moments, and a note says so.
+
+    Args:
+        walk: the walk through the graph, which keeps the tape.
+        name: name of the operation's layer.
+        x: the field before the activation.
+        phi: the function.
+
+    Returns:
+        The field after the activation.
     """
     if x.pooled is not None and phi.monotone:
         place, window, before = x.pooled
