@@ -13,7 +13,7 @@ from normscope.cli.printing import console
 def tune(
     setup: Annotated[str, typer.Argument(metavar="SETUP", help=SETUP_HELP)],
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Planned training steps. Default: the steps of the setup.")
+        int | None, typer.Option(help="Planned training steps, at least 20. Default: the steps of the setup.")
     ] = None,
     schedule: Annotated[
         str | None,

@@ -19,7 +19,7 @@ from normscope.tuning.prior import prior_of
 from normscope.tuning.rehearsal import Rehearsal
 from normscope.tuning.request import Request, checked
 from normscope.tuning.result import Cost, Tuning
-from normscope.tuning.schedules import Schedule
+from normscope.tuning.schedules import Schedule, peak_in_words
 from normscope.tuning.search import Plan, next_wave, planned
 from normscope.tuning.stage import Stage, staged, trains_on
 from normscope.tuning.store import Store
@@ -197,8 +197,10 @@ def _notes(request: Request, plan: Plan, stage: Stage) -> Iterator[str]:
         same = trains_on(stage.batches, stage.held_out)
         if same or setup.eval_batches is setup.batches or _one_dataset(setup):
             yield "The evaluation batches are training batches: the held-out losses tell nothing about new data."
+    if len(set(stage.course)) > 1:
+        yield peak_in_words(stage.course)
     if stage.warm_up:
-        yield "The schedule warms up for longer than a rehearsal lasts, so rates were tried at full size, without it."
+        yield "The schedule warms up for longer than a rehearsal lasts, so each rate was tried at its peak from the start."
 
 
 def _one_dataset(setup: Setup) -> bool:
