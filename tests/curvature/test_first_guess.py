@@ -201,6 +201,17 @@ def test_with_small_batches_the_advice_says_that_it_may_be_far_too_large(task):
     assert parts.advice
 
 
+def test_a_rate_far_below_the_first_guess_is_ok_and_noted(task):
+    model, (x, y) = task
+    found = measure(model, losses.cross_entropy, (x, y), momentum=0.9)
+    low = found.first_guess_range[0]
+    far, near = found.verdict(low / 40), found.verdict(low / 10)
+    assert far.good is near.good is True
+    assert "is 40 times below it, so training may be slow." in far.text
+    assert "below it" not in near.text
+    assert "below it" not in found.verdict(10 * low).text
+
+
 def test_the_advice_names_the_tasks_it_rests_on(task):
     model, (x, y) = task
     for loss in (losses.cross_entropy, losses.half_mse):

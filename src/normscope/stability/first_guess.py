@@ -58,6 +58,8 @@ TESTED_BATCH = 128
 _TASKS = " These tasks are MLPs and CNNs on digits, MNIST or CIFAR-10; transformers and regression were not tried."
 # Measured with a ResNet with BatchNorm, 300 steps: 0.1 to 0.2 was named, and 0.01 was best.
 _SMALL_BATCH = " With batches as small as these it may be 20 times too large: see the notes."
+# Ratio of the rate to start with to another one from which a verdict notes that the other one is far below.
+_SLOW = 20.0
 _BEYOND = " This rate is beyond eta*: networks with a normalizer train there, but not all: try less too."
 
 
@@ -256,6 +258,18 @@ def _tested(of: str, tasks: int, median: float, worst: float) -> str:
     told = f"From initial weights, on {on} with a normalizer ({of}), this cost {median:.1f} points of test "
     told += f"accuracy against a grid in the median and {worst:.1f} at worst"
     return told + ("." if worst <= _BEARABLE else ": try rates around it too.") + _TASKS
+
+
+def far_below(lr: float, least: float) -> str:
+    """A sentence on a rate that is stable and needlessly small; empty for others, and where no rate is named.
+
+    Example:
+        >>> far_below(0.001, 0.04), far_below(0.01, 0.04), far_below(0.001, math.nan)
+        (' Note: lr = 0.001 is 40 times below it, so training may be slow.', '', '')
+    """
+    if not least > _SLOW * lr:
+        return ""
+    return f" Note: lr = {lr:.3g} is {least / lr:.0f} times below it, so training may be slow."
 
 
 def first_guess_sentence(least: float, most: float | None = None) -> str:

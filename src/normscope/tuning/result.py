@@ -41,7 +41,8 @@ class Cost:
 class Tuning(Reportable):
     """The learning rate to train with.
 
-    lr: the rate, which the schedule multiplies; of several parameter groups, the largest group's. lr_range: rates that cannot be told apart from it.
+    lr: the rate, which the schedule multiplies; of several parameter groups, the largest group's.
+    lr_range: rates that cannot be told apart from it.
     reason: why, in a sentence. rehearsals: all of them, by rate. notes: what the rate does not cover, what was unusual.
     """
 

@@ -200,7 +200,7 @@ def _notes(request: Request, plan: Plan, stage: Stage) -> Iterator[str]:
     if len(set(stage.course)) > 1:
         yield peak_in_words(stage.course)
     if stage.warm_up:
-        yield "The schedule warms up for longer than a rehearsal lasts, so each rate was tried at its peak from the start."
+        yield "The schedule warms up for longer than a rehearsal lasts, so each rate was tried at its full size."
 
 
 def _one_dataset(setup: Setup) -> bool:
