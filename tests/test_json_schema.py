@@ -107,8 +107,9 @@ SAVED = {
 
 
 def schema_fits(held):
-    """Predictions, measurements, Monitor files and runs for the papers' claims have schema 2, all else has 1."""
-    second = held.get("kind") in ("prediction", "measurement", "run", "landscapes") or "experiment" in held
+    """Predictions, measurements, runs, claims of papers and the demo have schema 2, all else has 1."""
+    kinds = ("prediction", "measurement", "run", "landscapes", "demo")
+    second = held.get("kind") in kinds or "experiment" in held or "findings" in held
     return held["schema"] == (2 if second else 1)
 
 
@@ -135,7 +136,7 @@ def test_printed_and_written(verb, monkeypatch, capsys, tmp_path):
     (tmp_path / "table.csv").write_text("a,b,y\n" + "".join(f"{i % 7},{i % 3},{i % 5}\n" for i in range(40)))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("normscope.data.fetch", lambda name, root: Path("data") / name)
-    monkeypatch.setattr("normscope.demo.run_demo", partial(demonstration.run_demo, digits_steps=3, dln_steps=2))
+    monkeypatch.setattr("normscope.demo.run_demo", partial(demonstration.run_demo, steps=3))
     if verb == "report":
         ns.predict(mlp(), (6,)).save("prediction.json")
     monkeypatch.setattr(sys, "argv", ["normscope", *verb.split(), *VERBS[verb], "--json"])

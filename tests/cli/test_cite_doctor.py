@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 
 from normscope.cli import main
-from normscope.installation import CHECKS, Check, examine
+from normscope.installation import CHECKS, Check, Missing, examine
 from normscope.sources import SOURCES, USES, sources_for
 
 
@@ -70,13 +70,40 @@ def test_a_check_works_fails_or_is_absent():
     assert (found.state, found.says) == ("absent", "bring it with: pip install 'normscope[ray]'")
     assert examine(Check("numpy", missing)).state == "fails"
 
+    def without():
+        raise Missing("do this instead")
+
+    assert (examine(Check("make", without)).state, examine(Check("make", without)).says) == (
+        "absent",
+        "do this instead",
+    )
+
 
 def test_what_must_be_there_works_here():
     required = [check for check in CHECKS if not check.brings]
-    assert {examine(check).state for check in required} == {"works"}
+    found = {check.name: examine(check).state for check in required}
+    # What normscope does without may be absent.
+    assert {state for name, state in found.items() if name not in ("compiler", "make")} == {"works"}
     assert {"lightning", "transformers", "tensorboard", "wandb", "ray"} <= {
         check.name for check in CHECKS if check.brings
     }
+
+
+def test_doctor_tells_each_machine_what_the_installation_page_tells(monkeypatch):
+    checks = {check.name: check for check in CHECKS}
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    assert "macOS" in examine(checks["system"]).says
+    assert "tests run on Linux alone" in examine(checks["system"]).says
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert (examine(checks["make"]).state, "normscope demo" in examine(checks["make"]).says) == ("absent", True)
+    monkeypatch.setattr("normscope.compiling.why_not_compiled", lambda: "RuntimeError: no g++")
+    assert (examine(checks["compiler"]).state, "runs eager" in examine(checks["compiler"]).says) == ("absent", True)
+    monkeypatch.setattr("urllib.request.getproxies", lambda: {"https": "http://me:secret@proxy.example:3128"})
+    assert examine(checks["proxy"]).says == "downloads go through proxy.example"
+    monkeypatch.setattr("urllib.request.getproxies", dict)
+    assert "HTTPS_PROXY" in examine(checks["proxy"]).says
+    monkeypatch.setattr("sys.version_info", (3, 10, 12))
+    assert (examine(checks["normscope"]).state, "3.11.4" in examine(checks["normscope"]).says) == ("fails", True)
 
 
 def test_doctor_says_a_row_a_check_and_exits_1_where_one_fails(monkeypatch, capsys):

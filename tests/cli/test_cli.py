@@ -71,9 +71,10 @@ def test_demo_writes_its_folder_and_prints_the_table(tmp_path):
     found = run("demo", "--seed", "3", cwd=tmp_path)
     assert found.returncode == 0, found.stderr
     written = sorted(path.name for path in (tmp_path / "normscope-demo").iterdir())
-    assert written == ["digits.png", "dln.png", "results.json", "summary.md"]
-    assert "What BatchNorm changed" in found.stdout
-    assert "1500" in found.stdout
+    assert written == ["learning-rates.png", "results.json", "summary.md", "watched.png"]
+    assert "What the demo found" in found.stdout
+    assert "bit for bit" in found.stdout
+    assert "normscope report normscope-demo" in found.stderr
     assert "…" not in found.stdout, "the table does not fit 80 columns"
 
 

@@ -20,9 +20,9 @@ from normscope.stability.first_guess import (
     PLAIN,
     advice_from_measurement,
     first_guess_of,
-    guessed_rate,
     in_digits,
     kind_of_descent,
+    rate_from_measurement,
 )
 
 
@@ -73,13 +73,13 @@ def test_over_several_batches_it_is_that_of_their_mean_loss(task):
 
 
 def test_the_rate_depends_on_loss_and_optimizer():
-    assert guessed_rate(0.5, 0.1, SQUARED, PLAIN) == pytest.approx(0.4)
-    assert guessed_rate(0.5, 0.1, SQUARED, MOMENTUM) == pytest.approx(0.05)
-    assert guessed_rate(0.5, 9.0, SQUARED, MOMENTUM) == pytest.approx(0.4)
-    assert guessed_rate(0.5, 0.1, SQUARED, ADAM) == pytest.approx(0.4)
-    assert guessed_rate(0.5, 0.1, CROSS_ENTROPY, MOMENTUM) == pytest.approx(0.05)
+    assert rate_from_measurement(0.5, 0.1, SQUARED, PLAIN) == pytest.approx(0.4)
+    assert rate_from_measurement(0.5, 0.1, SQUARED, MOMENTUM) == pytest.approx(0.05)
+    assert rate_from_measurement(0.5, 9.0, SQUARED, MOMENTUM) == pytest.approx(0.4)
+    assert rate_from_measurement(0.5, 0.1, SQUARED, ADAM) == pytest.approx(0.4)
+    assert rate_from_measurement(0.5, 0.1, CROSS_ENTROPY, MOMENTUM) == pytest.approx(0.05)
     for critical in (0.0, math.inf, math.nan):
-        assert math.isnan(guessed_rate(critical, 0.1, SQUARED, MOMENTUM))
+        assert math.isnan(rate_from_measurement(critical, 0.1, SQUARED, MOMENTUM))
         assert not advice_from_measurement(critical, 0.1, SQUARED, MOMENTUM)
 
 

@@ -32,7 +32,7 @@ def snapshots(path, *, steps=6, first=0):
 
 
 def demo(folder):
-    return write_demo(run_demo(seed=0, digits_steps=12, dln_steps=3), folder)
+    return write_demo(run_demo(seed=0, steps=12), folder)
 
 
 def swept(folder):

@@ -22,7 +22,7 @@ from normscope.report.page_file import write_report
 from normscope.report.result_files import sections_of
 from normscope.report.sections.monitor_runs import Course, monitor_section
 from normscope.report.sections.phase import phase_section
-from normscope.report.sections.stability import prediction_section
+from normscope.report.sections.predictions_and_measurements import prediction_section
 from normscope.sweeping.diagram import lines_file, save_lines
 
 ROOT = Path(__file__).parent.parent.parent
@@ -74,7 +74,7 @@ def test_runs_stand_side_by_side_with_the_records_numbers(folder):
 @pytest.mark.parametrize(
     ("name", "first", "chart"),
     [
-        ("demo", "Digits, 6-layer MLP at learning rate 0.5", "Digits, 6-layer MLP"),
+        ("demo", "Predicted before training: eta* = ", "Where training ends, in units of eta*"),
         ("sweep", "Use a learning rate of", "Phase diagram"),
         ("prediction.json", "Use a learning rate below eta*", "Order parameters along depth"),
         ("measurement.json", "Use a learning rate below eta*", "Curvature by layer"),
@@ -243,7 +243,8 @@ def test_labels_are_text_and_nothing_is_fetched():
         ("other.json", b'{"a": 1}', "is a foreign file: JSON that normscope did not write"),
         ("list.json", b"[1, 2]", "is a foreign file"),
         ("picture.png", b"\x89PNG\r\n\x1a\n\xff\xfe", "is a foreign file"),
-        ("demo.json", b'{"kind": "demo", "schema": 2, "runs": []}', "has schema 2"),
+        ("demo.json", b'{"kind": "demo", "schema": 3, "cases": []}', "has schema 3"),
+        ("old.json", b'{"kind": "demo", "schema": 1, "runs": []}', "lacks"),
         ("torn.json", b'{"kind": "prediction", "schema": 1}', "lacks some of it"),
         ("layers.json", b'{"kind": "bounds", "schema": 1, "layers": {}}', "lacks some of it"),
         ("words.json", b'{"kind": "training", "schema": 1, "losses": ["x"]}', "lacks some of it"),
@@ -353,7 +354,7 @@ def test_what_is_cut_short_empty_or_unfinished_is_said(folder, tmp_path):
 def test_the_verb_prints_verdicts_or_json(folder, tmp_path, monkeypatch, capsys):
     status, out, err = report(monkeypatch, capsys, folder / "demo", "--out", tmp_path / "page.html")
     assert (status, err) == (0, "")
-    assert out.startswith("- [ok] Digits")
+    assert out.startswith("- [ok] Predicted before training")
     assert out.endswith(f"Written: {tmp_path / 'page.html'}\n")
     status, out, err = report(monkeypatch, capsys, folder / "demo", "--json", "--out", tmp_path / "page.html")
     found = json.loads(out)

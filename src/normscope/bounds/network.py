@@ -33,6 +33,13 @@ def pairs(model: nn.Module, x: Tensor) -> list[tuple[str, str]]:
     Modules that run more than once in the pass are left out, and so are outputs that are changed in place on the way to
     the norm. The model is left as it was.
 
+    Args:
+        model: any module.
+        x: one batch of inputs.
+
+    Returns:
+        Pairs (name of the linear layer, name of its BatchNorm).
+
     Example:
         >>> pairs(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 1)), torch.eye(2))
         [('0', '1')]
@@ -65,12 +72,23 @@ def check_network(
         batches: one batch, as (x, y), a mapping or what `forward` takes; or an iterable, of which the first is taken.
         forward: forward(model, batch) gives the outputs, or without loss_fn the loss.
         w0: initial weights by the name of the linear layer ("stem" or "stem.weight"), for Lemma 4.5.
+        lam: bound on the spectral norm of the inputs in Theorems 4.4 and C.1; the norm of this batch unless given.
         units: how many of each layer to check, spread evenly.
         max_memory: bytes that the float64 copies of parameters, buffers and the batch may take; refused before any is
             made where they would take more.
 
     Returns:
         A `Bounds` by the linear layer's name.
+
+    Raises:
+        ValueError: no linear layer is followed by a BatchNorm, or an argument does not fit.
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+        >>> found = check_network(net, nn.CrossEntropyLoss(), (torch.randn(8, 2), torch.zeros(8, dtype=torch.long)))
+        >>> list(found), found["0"].holds
+        (['0'], True)
     """
     check_max_memory(max_memory)
     setup = gathered(model, loss_fn=loss_fn, forward=forward)

@@ -96,6 +96,12 @@ def measure(
         max_memory: bytes that copies of parameters, buffers and batches may take; refused before any is made where they
             would take more. Gradients, activations and the search's vectors come beside.
 
+    Returns:
+        A `Measurement`: lambda_max with its residual, eta*, the critical rate, a first guess, and notes.
+
+    Raises:
+        ValueError: an argument does not fit, the loss is not a scalar, or it is not finite on the batch.
+
     Example:
         >>> layer = nn.Linear(1, 1, bias=False)
         >>> x = torch.tensor([[1.0], [3.0]])

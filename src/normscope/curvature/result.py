@@ -90,7 +90,14 @@ class Measurement(Reportable):
         return torch.zeros(0) if self.memory is None else self.memory.vectors[0].clone()
 
     def verdict(self, lr: float) -> Verdict:
-        """A sentence on what a learning rate of `lr` means for this loss, and on the rate to start with."""
+        """A sentence on what a learning rate of `lr` means for this loss, and on the rate to start with.
+
+        Args:
+            lr: the learning rate to judge.
+
+        Returns:
+            A `Verdict`; print it, or read its `good`.
+        """
         stability = stability_verdict(
             lr,
             self.eta_star,
@@ -133,7 +140,7 @@ class Measurement(Reportable):
         write_json(path, self.plain())
 
     def _sections(self) -> Sequence[Any]:
-        from normscope.report.sections.stability import measurement_section
+        from normscope.report.sections.predictions_and_measurements import measurement_section
 
         return [measurement_section("Measurement", self.plain())]
 

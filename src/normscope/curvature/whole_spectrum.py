@@ -52,7 +52,7 @@ class Spectrum(Reportable):
         write_json(path, self.plain())
 
     def _sections(self) -> Sequence[Any]:
-        from normscope.report.sections.stability import spectrum_section
+        from normscope.report.sections.predictions_and_measurements import spectrum_section
 
         return [spectrum_section("Spectrum", self.plain())]
 
@@ -74,6 +74,9 @@ def spectrum(
         model, loss_fn, batch, matrix, stats: as for `measure`.
         starts, steps: random vectors, and products with each; the trace takes as many as one of them.
         seed: seed of the random vectors.
+
+    Returns:
+        A `Spectrum`: the density of eigenvalues, and the trace with its error.
 
     Example:
         >>> layer = nn.Linear(2, 1, bias=False)
@@ -114,9 +117,14 @@ def mean_mode(
     The batch's targets have no part in it. Refused with several processes, whose mean mode is not a mean over them.
 
     Args:
-        model, stats: as for `measure`. batch: (x, y) with at least two samples.
+        model: any module, in the modes it trains in.
+        batch: (x, y) with at least two samples; y is not read.
+        stats: how batch statistics are read: "batch", "frozen" or "running".
         solver: tol and most of the eigenvalue search, `Solver()` by default; it starts from one vector.
         seed: seed of the start vector and of random signs.
+
+    Returns:
+        A `MeanMode`: lambda_max, the share of its eigenvector that is constant over samples, and the bound.
     """
     solver = solver or Solver()
     inner, processes, _ = unwrapped(model)

@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 
-from normscope.loss_kinds import CROSS_ENTROPY, DIVERGES, KINDS, SQUARED, LossKind, beyond_limit
+from normscope.loss_kinds import CROSS_ENTROPY, DIVERGES, MEANINGS, SQUARED, LossKind, beyond_limit
 
 OF_CRITICAL_RATE = {SQUARED: 0.8, CROSS_ENTROPY: 0.1}
 OF_ETA_STAR = 0.5
@@ -102,11 +102,11 @@ def first_guess_of(
         >>> first_guess_of(0.5, (0.5,), 0.6, LossKind("other", "it is linear"), PLAIN, optimizer="SGD").notes[0][:47]
         'No learning rate to start with is named: shares'
     """
-    rate = guessed_rate(critical, eta_star, loss_kind.name, descent, normalized)
+    rate = rate_from_measurement(critical, eta_star, loss_kind.name, descent, normalized)
     if math.isnan(rate):
         why = _why_none(critical, loss_kind, descent, optimizer, unmeasured)
         return FirstGuess(rate, (rate, rate), "", (f"No learning rate to start with is named: {why}.",))
-    rates = [guessed_rate(each, eta_star, loss_kind.name, descent, normalized) for each in by_batch] or [rate]
+    rates = [rate_from_measurement(each, eta_star, loss_kind.name, descent, normalized) for each in by_batch] or [rate]
     finite_rates = [each for each in rates if math.isfinite(each)] or [rate]
     span = min(finite_rates), max(finite_rates)
     notes = []
@@ -140,26 +140,28 @@ def _why_none(critical: float, loss_kind: LossKind, descent: str, optimizer: str
     return unmeasured or "the critical rate was not measured"
 
 
-def guessed_rate(critical: float, eta_star: float, loss_kind: str, descent: str, normalized: bool = True) -> float:
+def rate_from_measurement(
+    critical: float, eta_star: float, loss_kind: str, descent: str, normalized: bool = True
+) -> float:
     """The rate to start with; nan where there is no critical rate, and for losses and optimizers not tried.
 
     Example:
-        >>> guessed_rate(0.5, 0.6, SQUARED, PLAIN), guessed_rate(0.5, 0.6, SQUARED, MOMENTUM)
+        >>> rate_from_measurement(0.5, 0.6, SQUARED, PLAIN), rate_from_measurement(0.5, 0.6, SQUARED, MOMENTUM)
         (0.4, 0.3)
-        >>> guessed_rate(0.5, 0.25, SQUARED, PLAIN, normalized=False)
+        >>> rate_from_measurement(0.5, 0.25, SQUARED, PLAIN, normalized=False)
         0.2
     """
     if (loss_kind, descent) not in COST:
         return math.nan
-    rate = rate_from_critical_rate(_bounded(critical, eta_star, loss_kind, normalized), loss_kind)
+    rate = share_of_critical_rate(_bounded(critical, eta_star, loss_kind, normalized), loss_kind)
     return min(rate, OF_ETA_STAR * eta_star) if (loss_kind, descent) == (SQUARED, MOMENTUM) else rate
 
 
-def rate_from_critical_rate(critical: float, loss_kind: str) -> float:
+def share_of_critical_rate(critical: float, loss_kind: str) -> float:
     """A share of the critical rate; nan where there is none or the loss is another.
 
     Example:
-        >>> rate_from_critical_rate(0.5, SQUARED), rate_from_critical_rate(math.inf, SQUARED)
+        >>> share_of_critical_rate(0.5, SQUARED), share_of_critical_rate(math.inf, SQUARED)
         (0.4, nan)
     """
     return _share(critical, OF_CRITICAL_RATE.get(loss_kind, math.nan))
@@ -179,18 +181,18 @@ def advice_from_measurement(
     normalized: bool = True,
 ) -> str:
     """`first_guess` in words, as a range over the batches where it has one; empty where there is none."""
-    rate = guessed_rate(critical, eta_star, loss_kind, descent, normalized)
+    rate = rate_from_measurement(critical, eta_star, loss_kind, descent, normalized)
     if math.isnan(rate):
         return ""
     low, high = over_batches or (rate, rate)
     critical_rate = f"the critical rate {critical:.2g}" if low == high else "the critical rate of each batch"
     bound = _bounded(critical, eta_star, loss_kind, normalized)
-    is_half = rate != rate_from_critical_rate(bound, loss_kind)
+    is_half = rate != share_of_critical_rate(bound, loss_kind)
     share = f"{OF_CRITICAL_RATE[loss_kind]:g} times"
     how_named = f"half of eta*, below {critical_rate}" if is_half else f"{share} {critical_rate}"
     if bound != critical and not is_half:
         how_named = f"{share} eta*, since there is no normalizer"
-    tested = _tested(f"{KINDS[loss_kind].words}, {descent}", *COST[loss_kind, descent])
+    tested = _tested(f"{MEANINGS[loss_kind].words}, {descent}", *COST[loss_kind, descent])
     named = in_digits(low, high)
     return f"To start training with: {named}, {how_named}. {tested}{beyond(rate, eta_star, loss_kind)}"
 
@@ -228,7 +230,7 @@ def advice_from_theory(eta_star: float, loss_kind: str) -> str:
     rate = rate_from_theory(eta_star)
     if math.isnan(rate):
         return ""
-    tested = _tested(KINDS[loss_kind].words, *COST_OF_THEORY[loss_kind])
+    tested = _tested(MEANINGS[loss_kind].words, *COST_OF_THEORY[loss_kind])
     return f"To start training with: {in_digits(rate, rate)}, half of eta*. {tested}"
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.stability.optimizer_rules import RULES, divides, momentum_rule, second_moment
+from normscope.stability.optimizer_rules import RULES, ReadSecondMoment, momentum_rule
 
 Product = Callable[[Tensor], Tensor]
 
@@ -58,6 +58,14 @@ class SecondMoments:
 def momentum_limit(momentum: float = 0.0, *, nesterov: bool = False, dampening: float = 0.0) -> Limit:
     """The limit of gradient descent with momentum.
 
+    Args:
+        momentum: SGD momentum, in [0, 1).
+        nesterov: whether the momentum is Nesterov's.
+        dampening: SGD dampening.
+
+    Returns:
+        The `Limit`: eta* is its factor over lambda_max.
+
     Example:
         >>> momentum_limit(0.9).factor
         3.8
@@ -74,7 +82,17 @@ def optimizer_limit(
 ) -> Limit:
     """The limit of `optimizer` in its present state, for the parameters of the numbers `chosen` (all by default).
 
-    moments: second moments for an optimizer that has made no step (`curvature/first_pass.py`).
+    Args:
+        optimizer: an optimizer of torch.
+        parameters: parameters of the model, in their order.
+        chosen: numbers of the parameters that count; all by default.
+        moments: second moments for an optimizer that has made no step (`curvature/first_pass.py`).
+
+    Returns:
+        The `Limit`: eta* is its factor over the top eigenvalue of the preconditioned matrix.
+
+    Raises:
+        ValueError: an optimizer without a known stability bound, or one that maximizes.
     """
     chosen_ids = {id(parameters[i]) for i in (range(len(parameters)) if chosen is None else chosen)}
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"] if id(p) in chosen_ids}
@@ -91,7 +109,8 @@ def optimizer_limit(
             f"This {name} maximizes, so the curvature that limits it is that of the negative loss. Measure "
             "-loss with an optimizer that has maximize=False."
         )
-    factor, formula, decoupled = RULES[type(optimizer)](optimizer, used_groups)
+    rule, second_moment = RULES[type(optimizer)]
+    factor, formula, decoupled = rule(optimizer, used_groups)
     group_of_each = [groups.get(id(p)) for p in parameters]
     rates = [0.0 if group is None else float(group["lr"]) for group in group_of_each]
     largest = max(rates)
@@ -100,8 +119,9 @@ def optimizer_limit(
         for group, rate in zip(group_of_each, rates, strict=True)
     ]
     inverse: list[Tensor] | None = None
-    if divides(optimizer):
-        inverse = [s * m for s, m in zip(shares, _inverses(optimizer, parameters, group_of_each, moments), strict=True)]
+    if second_moment is not None:
+        inverses = _inverses(optimizer, second_moment, parameters, group_of_each, moments)
+        inverse = [s * m for s, m in zip(shares, inverses, strict=True)]
     elif {share for group, share in zip(group_of_each, shares, strict=True) if group is not None} != {1.0}:
         inverse = [torch.tensor(share) for share in shares]
     if len(set(rates) - {0.0}) > 1:
@@ -117,6 +137,7 @@ def optimizer_limit(
 
 def _inverses(
     optimizer: torch.optim.Optimizer,
+    second_moment: ReadSecondMoment,
     parameters: Sequence[nn.Parameter],
     groups: Sequence[dict[str, Any] | None],
     moments: SecondMoments | None,

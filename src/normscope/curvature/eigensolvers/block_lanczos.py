@@ -28,8 +28,13 @@ def block_lanczos(
     """The k largest eigenvalues (and the smallest, if asked) to a relative residual of `tol`.
 
     Args:
+        product: v -> A v, A symmetric.
         start: (b, n), the start vectors as rows; dependent ones are left out.
         k, tol, least, most, keep: as for `lanczos`; products are counted one by one.
+        smallest: whether to search the smallest eigenvalue too.
+
+    Returns:
+        A `Ritz`: eigenvalues in falling order, with their vectors and relative residuals.
 
     Example:
         >>> a = torch.diag(torch.tensor([1.0, 2.0, 5.0, 5.0], dtype=torch.float64))

@@ -179,9 +179,15 @@ def lanczos(
     Args:
         product: v -> A v, A symmetric.
         start: any nonzero vector; the work is done in its dtype.
-        mix: length of the random vector that is added, in the start's; 0 for a start that has one in it.
+        k: number of the largest eigenvalues.
+        smallest: whether to search the smallest eigenvalue too.
+        tol: relative residual to reach.
         least, most: products at least and at most; a Krylov space that ends before is exact.
+        mix: length of the random vector that is added, in the start's; 0 for a start that has one in it.
         keep: pairs to remember.
+
+    Returns:
+        A `Ritz`: eigenvalues in falling order, with their vectors and relative residuals.
 
     Example:
         >>> a = torch.diag(torch.arange(5.0))

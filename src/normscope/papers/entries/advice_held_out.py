@@ -146,7 +146,7 @@ ENTRY = Entry(
         ),
         Statement(
             "settled",
-            "What `measure` names, which with squared error and momentum is no more than half of eta*, costs little "
+            "What `measure` names, which with squared error and momentum is at most half of eta*, costs little "
             "against a search (five tasks on digits).",
             "On every one of five tasks, mean of seeds: at most 2 points of test accuracy below the best rate of the "
             "grid.",

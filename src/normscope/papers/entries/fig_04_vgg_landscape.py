@@ -118,7 +118,7 @@ ENTRY = Entry(
             "Mean band over the first 1,500 steps: narrower with BatchNorm in every seed.",
             _early,
             curves=AT_SNAPSHOTS,
-            means="The order is the reverse at the start: without BatchNorm the network stands on a flat place and "
+            means="The order is the reverse at the start: without BatchNorm the network is at a flat place and "
             "does not learn yet.",
         ),
     ),

@@ -179,7 +179,7 @@ ENTRY = Entry(
         *(_statement(what, cells.values()) for what, cells in CHANGED.items()),
         Statement(
             "cross-entropy",
-            "With cross-entropy eta* is no limit of training: divergence comes much later.",
+            "With cross-entropy, training goes on far above eta*: divergence comes much later.",
             "The boundary at least 3 times corrected eta*, at every gamma.",
             _entropy,
             cells=("cross-entropy",),
