@@ -11,16 +11,16 @@ from normscope import Setup
 
 
 def recordings_of_every_loudness(seed: int, fault: bool) -> Setup:
-    """Inputs whose amplitude spans three decades, normalized by RMSNorm with the eps of bfloat16."""
+    """Inputs whose amplitude spans four decades, normalized by RMSNorm with the eps of bfloat16."""
     torch.manual_seed(seed)
     data = digits()
     generator = torch.Generator().manual_seed(seed)
     x, x_eval = (
-        part.flatten(1) * 10 ** (-3 * torch.rand(len(part), 1, generator=generator)) for part in (data.x, data.x_eval)
+        part.flatten(1) * 10 ** (-4 * torch.rand(len(part), 1, generator=generator)) for part in (data.x, data.x_eval)
     )
-    eps = torch.finfo(torch.bfloat16).eps if fault else 1e-8
+    eps = torch.finfo(torch.bfloat16).eps if fault else 1e-12
     model = nn.Sequential(
-        nn.RMSNorm(64, eps=eps), nn.Linear(64, 64), nn.RMSNorm(64, eps=eps), nn.GELU(), nn.Linear(64, 10)
+        nn.RMSNorm(64, eps=eps), nn.Linear(64, 64), nn.RMSNorm(64, eps, False), nn.GELU(), nn.Linear(64, 10)
     )
     return Setup(
         model,
@@ -150,7 +150,7 @@ CASES = (
         recordings_of_every_loudness,
         "eps-against-variance",
         "pytorch/pytorch#189581",
-        fix="eps 1e-8",
+        fix="eps 1e-12",
     ),
     Case(
         "one-pass-in-bfloat16",
