@@ -40,7 +40,7 @@ def digits() -> Split:
 
 @functools.cache
 def images(count: int = 2000, noise: float = 1.0) -> Split:
-    """Synthetic images (N, 1, 28, 28) of 10 classes: the class's smooth pattern, moved by up to 3 pixels, with noise."""
+    """Synthetic images (N, 1, 28, 28) of 10 classes: a smooth pattern for each, moved, with noise."""
     generator = torch.Generator().manual_seed(1)
     patterns = F.interpolate(torch.randn(10, 1, 7, 7, generator=generator), size=34, mode="bicubic")
     y = torch.arange(count) % 10

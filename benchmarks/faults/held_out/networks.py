@@ -1,5 +1,6 @@
 """Networks of the held-out cases, small and plain."""
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -23,7 +24,7 @@ def group_norm(width: int) -> nn.Module:
 def mlp(sizes: list[int], norm: Norm = nn.BatchNorm1d, act: Callable[[], nn.Module] = nn.ReLU) -> nn.Sequential:
     """Flatten, then (Linear, norm, activation) for each pair of sizes but the last, which is linear."""
     layers: list[nn.Module] = [nn.Flatten()]
-    for a, b in zip(sizes[:-2], sizes[1:-1], strict=True):
+    for a, b in itertools.pairwise(sizes[:-1]):
         layers += [nn.Linear(a, b, bias=norm is no_norm), norm(b), act()]
     return nn.Sequential(*layers, nn.Linear(sizes[-2], sizes[-1]))
 
@@ -37,6 +38,13 @@ def cnn(norm: Norm = nn.BatchNorm2d, widths: tuple[int, ...] = (8, 16, 32), clas
     """Strided convolutions, global average pooling, a linear head."""
     blocks = [conv_block(a, b, norm) for a, b in zip((1, *widths[:-1]), widths, strict=True)]
     return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes))
+
+
+class Float32RMSNorm(nn.RMSNorm):
+    """RMSNorm that computes in float32 and answers in the dtype of its input, as language models do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.float()).to(x.dtype)
 
 
 class Residual(nn.Module):
