@@ -16,7 +16,9 @@ from normscope import Setup
 def batch_norm(seed: int) -> Setup:
     torch.manual_seed(seed)
     model = cnn()
-    return classification(model, images(), SGD(model.parameters(), 0.05, 0.9), seed=seed, size=32, steps=150)
+    optimizer = SGD(model.parameters(), 0.05, 0.9)
+    schedule = CosineAnnealingLR(optimizer, 150)
+    return classification(model, images(), optimizer, seed=seed, size=32, steps=150, scheduler=schedule)
 
 
 def batch_of_128(seed: int) -> Setup:
@@ -31,8 +33,9 @@ def decay_on_everything(seed: int) -> Setup:
     """The usual small weight decay for all parameters: rate x decay x steps is far below 1."""
     torch.manual_seed(seed)
     model = cnn()
-    optimizer = SGD(model.parameters(), 0.02, 0.9, weight_decay=5e-4)
-    return classification(model, images(), optimizer, seed=seed, size=64, steps=150)
+    optimizer = SGD(model.parameters(), 0.05, 0.9, weight_decay=5e-4)
+    schedule = CosineAnnealingLR(optimizer, 150)
+    return classification(model, images(), optimizer, seed=seed, size=64, steps=150, scheduler=schedule)
 
 
 def group_norm_batch_of_4(seed: int) -> Setup:
@@ -54,7 +57,9 @@ def accumulated_large_micro_batches(seed: int) -> Setup:
     torch.manual_seed(seed)
     model = cnn()
     optimizer = SGD(model.parameters(), 0.1, 0.9)
-    return classification(model, images(), optimizer, seed=seed, size=64, steps=80, accumulate=2)
+    schedule = CosineAnnealingLR(optimizer, 80)
+    more = {"accumulate": 2, "scheduler": schedule}
+    return classification(model, images(), optimizer, seed=seed, size=64, steps=80, **more)
 
 
 def one_cycle(seed: int) -> Setup:
