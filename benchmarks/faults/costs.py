@@ -3,7 +3,7 @@
     cd benchmarks
     python -m faults.costs --half held-out --seeds 0
 
-The store is written after each case, so an interrupted run goes on where it stopped; --again starts anew.
+The store is written after each case, so an interrupted run goes on where it stopped; --again starts from nothing.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def trained(setup: Setup) -> dict[str, Any]:
 
 
 def cost(case: Case, seed: int) -> dict[str, Any]:
-    """What the fault costs with one seed; a clean case has its own training alone."""
+    """The trainings of one seed, faulty and clean; a clean case has one training."""
     row: dict[str, Any] = {"name": case.name, "problem": case.problem, "seed": seed}
     if case.problem is not None:
         row["faulty"] = trained(case.setup(seed))

@@ -86,7 +86,7 @@ class FollowTarget:
 
 
 def observed(place: Tensor) -> Tensor:
-    """What is seen of a place in 0 to 1: eight bumps along the way, in raw units."""
+    """The observation of a place in 0 to 1: eight bumps along the way, in raw units."""
     centres = torch.linspace(0, 1, 8)
     return 20 + 10 * (-((place[:, None] - centres) ** 2) / 0.02).exp()
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW
+from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from faults.case import Case
@@ -25,7 +26,8 @@ def zero_init_with_skips(seed: int) -> Setup:
     torch.manual_seed(seed)
     model = resnet(zero_last=True)
     optimizer = SGD(decayed_apart(model, 1e-4), 0.05, 0.9)
-    return classification(model, images(), optimizer, seed=seed, size=32, steps=120)
+    schedule = CosineAnnealingLR(optimizer, 120)
+    return classification(model, images(), optimizer, seed=seed, size=32, steps=120, scheduler=schedule)
 
 
 def group_norm_batch_of_2(seed: int) -> Setup:
@@ -38,7 +40,8 @@ def bfloat16(seed: int) -> Setup:
     torch.manual_seed(seed)
     model = resnet(width=8)
     optimizer = SGD(model.parameters(), 0.05, 0.9)
-    return classification(model, digits(), optimizer, seed=seed, size=32, steps=200, autocast=torch.bfloat16)
+    more = {"autocast": torch.bfloat16, "scheduler": CosineAnnealingLR(optimizer, 200)}
+    return classification(model, digits(), optimizer, seed=seed, size=32, steps=200, **more)
 
 
 def preactivation(seed: int) -> Setup:
@@ -92,7 +95,7 @@ def ema_of_torch(seed: int) -> Setup:
 
 
 class PreciseAverage(AveragedModel):
-    """An equal average of weights whose BatchNorm statistics are computed anew every ten updates."""
+    """An equal average of weights whose BatchNorm statistics are computed again every ten updates."""
 
     def __init__(self, model: nn.Module, batches: Iterable[Tensor]) -> None:
         super().__init__(model)

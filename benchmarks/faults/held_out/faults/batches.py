@@ -1,4 +1,4 @@
-"""What is in a batch: how many samples, which, and who sees whom."""
+"""Batches that are too small, sorted, or of one kind."""
 
 from collections.abc import Sequence
 
