@@ -120,7 +120,7 @@ def decay_on_scales(seed: int, fault: bool) -> Setup:
     model = mlp([64, 64, 64, 64, 64, 10])
     groups = decayed_apart(model, 1e-3)
     if fault:
-        groups[1]["weight_decay"] = 0.06
+        groups[1]["weight_decay"] = 0.1
     return Setup(
         model,
         nn.CrossEntropyLoss(),

@@ -62,7 +62,7 @@ def frozen_backbone_that_moves(seed: int, fault: bool) -> Setup:
     return Setup(
         model,
         new_loss,
-        shuffled(0.3 * data.x[new] + 1.5, data.y[new], size=32, steps=150, seed=seed),
+        shuffled(0.3 * data.x[new] + 2.5, data.y[new], size=32, steps=150, seed=seed),
         torch.optim.SGD(model.new.parameters(), lr=0.1, momentum=0.9),
         chunks(data.x_eval[old], data.y_eval[old]),
         old_accuracy,

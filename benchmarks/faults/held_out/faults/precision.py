@@ -121,7 +121,7 @@ def folded_to_four_bits(seed: int, fault: bool) -> Setup:
 
 
 def dropout_before_norm(seed: int, fault: bool) -> Setup:
-    """Dropout of 0.7 before the BatchNorms of a regression of pixel sums; the fix puts it after them."""
+    """Dropout of 0.7 before the linear layers that feed BatchNorms; the fix puts it after the last BatchNorm."""
     torch.manual_seed(seed)
     data = digits()
     drop, steps = 0.7, 300

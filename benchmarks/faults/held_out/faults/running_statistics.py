@@ -69,19 +69,16 @@ def checkpoint_without_buffers(seed: int, fault: bool) -> Setup:
 
 
 def momentum_of_tensorflow(seed: int, fault: bool) -> Setup:
-    """Digits read as eight steps of eight channels by 1-d convolutions, as in a speech network."""
+    """The momentum of a Keras model, typed into a port of it: six layers, batches of 12."""
     torch.manual_seed(seed)
     data, momentum = digits(), 0.99 if fault else 0.01
-    layers: list[nn.Module] = []
-    for a, b in ((8, 32), (32, 32), (32, 32)):
-        layers += [nn.Conv1d(a, b, 3, 2, 1, bias=False), nn.BatchNorm1d(b, momentum=momentum, eps=1e-3), nn.ReLU()]
-    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(32, 10))
+    model = mlp([64, 64, 64, 64, 64, 64, 64, 10], lambda width: nn.BatchNorm1d(width, momentum=momentum, eps=1e-3))
     return Setup(
         model,
         nn.CrossEntropyLoss(),
-        shuffled(data.x[:, 0], data.y, size=6, steps=500, seed=seed),
-        torch.optim.Adam(model.parameters(), lr=2e-3),
-        chunks(data.x_eval[:, 0], data.y_eval),
+        shuffled(data.x, data.y, size=12, steps=500, seed=seed),
+        torch.optim.Adam(model.parameters(), lr=1e-3),
+        chunks(data.x_eval, data.y_eval),
         accuracy,
         steps=500,
     )
