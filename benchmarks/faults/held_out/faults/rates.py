@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from faults.case import Case
 from faults.data import accuracy, chunks, digits, minus_squared_error, shuffled, text
-from faults.held_out.networks import ByteLM, ViT, decayed_apart, minus_token_loss, mlp, token_loss
+from faults.held_out.networks import Attention, ByteLM, ViT, decayed_apart, minus_token_loss, mlp, token_loss
 from normscope import Setup
 
 
@@ -79,10 +79,10 @@ def logits_without_qk_norm(seed: int, fault: bool) -> Setup:
     """Queries and keys have grown tenfold, as late in a long training, and nothing normalizes them."""
     torch.manual_seed(seed)
     data, model = digits(), ViT(qk_norm=not fault, depth=3)
-    for block in model.blocks.modules():
-        if hasattr(block, "qkv"):
+    for layer in model.modules():
+        if isinstance(layer, Attention):
             with torch.no_grad():
-                block.qkv.weight[:64] *= 10.0
+                layer.qkv.weight[:64] *= 10.0
     return Setup(
         model,
         nn.CrossEntropyLoss(),
