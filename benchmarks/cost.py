@@ -6,10 +6,16 @@ digits, and five of timm, config-initialized at 64 x 64 and trained for a few st
 installation is reported).
 """
 
+import itertools
+import json
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -21,6 +27,7 @@ import normscope as ns
 
 LOSS = nn.CrossEntropyLoss()
 STEPS = 20
+LARGE = ("VGG-16", "PreActResNet-18", "VGG-11")
 TIMM = {
     "timm resnet10t": ("resnet10t", {}),
     "timm convnext_atto": ("convnext_atto", {}),
@@ -102,25 +109,54 @@ def seconds(run: Callable[[], Any], rounds: int) -> float:
     return min(times)
 
 
-def costs(batch: int, keep: Callable[[str, dict[str, Any]], None]) -> None:
+def costs(batch: int, keep: Callable[[str, dict[str, Any]], None], jobs: int) -> None:
     """Rows for each network, at initialization and after training steps, handed to `keep` as soon as they are there.
 
-    First all of the default call, then those with the Hessian's ends, which take ten times as long.
+    Each row is made in a process of its own, pinned to one core. First all of the default call, at most a quarter of
+    the cores at a time, since they share the memory and these rows are timed; then those with the Hessian's ends, which
+    take ten times as long.
     """
-    for row in (_default, _with_hessian):
-        for name, make in networks(batch).items():
+    cores = sorted(os.sched_getaffinity(0))
+    # Large networks first, so that none is left over at the end.
+    asked = sorted(itertools.product(networks(batch), (STEPS, 0)), key=lambda task: task[0] not in LARGE)
+    for row, most in (("default", max(1, len(cores) // 4)), ("hessian", len(cores))):
+        free: SimpleQueue[int] = SimpleQueue()
+        for core in cores[: min(jobs, most)]:
+            free.put(core)
+
+        def made(task: tuple[str, int], row: str = row, free: SimpleQueue[int] = free) -> dict[str, Any]:
+            core = free.get()
+            command = [sys.executable, __file__, *map(str, (task[0], task[1], batch, row, core))]
             try:
-                model, batches = make()
-            except ImportError as error:
-                keep(name, {"not_run": f"not installed ({error.name})"})
-                continue
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-            for steps in (0, STEPS):
-                for i in range(steps):
-                    optimizer.zero_grad()
-                    _gradient(model, batches[i % 2])
-                    optimizer.step()
-                keep(f"{name}, {f'after {steps} steps' if steps else 'initialization'}", row(model, batches))
+                ran = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+            finally:
+                free.put(core)
+            if ran.returncode:
+                return {"not_run": (ran.stderr.splitlines() or [f"status {ran.returncode}"])[-1][:300]}
+            found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+            return found
+
+        with ThreadPoolExecutor(min(jobs, most)) as pool:
+            started = {pool.submit(made, task): task for task in asked}
+            for done in as_completed(started):
+                name, steps = started[done]
+                keep(f"{name}, {f'after {steps} steps' if steps else 'initialization'}", done.result())
+
+
+def one(name: str, steps: int, batch: int, row: str, core: int) -> dict[str, Any]:
+    """The row of one network after so many training steps, on one core."""
+    os.sched_setaffinity(0, {core})
+    torch.set_num_threads(1)
+    try:
+        model, batches = networks(batch)[name]()
+    except ImportError as error:
+        return {"not_run": f"not installed ({error.name})"}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for i in range(steps):
+        optimizer.zero_grad()
+        _gradient(model, batches[i % 2])
+        optimizer.step()
+    return (_default if row == "default" else _with_hessian)(model, batches)
 
 
 def _gradient(model: nn.Module, batch: tuple[Tensor, Tensor]) -> None:
@@ -149,3 +185,8 @@ def _counts(model: nn.Module, unit: float, call: Callable[[], Any]) -> dict[str,
     operations, forwards, measurement = counted(model, call)
     names = ("products", "lambda_max", "residual", "converged", "critical_rate", "first_guess")
     return {"passes": operations / unit, "forwards": forwards} | {name: getattr(measurement, name) for name in names}
+
+
+if __name__ == "__main__":
+    _name, _steps, _batch, _row, _core = sys.argv[1:]
+    print(json.dumps(one(_name, int(_steps), int(_batch), _row, int(_core))))

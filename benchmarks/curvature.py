@@ -19,7 +19,7 @@ compared, and "train" (as trained), where they raise, change the mode or move th
   Lanczos from the answer's own projection onto those 60 vectors, the nearest start in them. In a row: a search after
   each of five more steps, each from the memory of the one before.
 - cost: gradient passes of the default call, and with the Hessian's ends, the default before (`cost.py`); requested by
-  --only cost, with a batch of --batch.
+  --only cost, with a batch of --batch, in --jobs processes at a time.
 - memory: peak of a measurement over the peak of a training step, each in a process of its own.
 
 TF32 is off. On a GPU each other tool runs once more with TF32, since normscope searches with such products and ends
@@ -426,6 +426,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=60, help="of training, for the second point")
     parser.add_argument("--peak", nargs=2, metavar=("NETWORK", "WHAT"), help="print one peak and end")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time, each on one core, for cost")
     parser.add_argument("--only", nargs="+", choices=(*PARTS, COST), default=PARTS, help="some parts alone")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -463,7 +464,7 @@ def main() -> None:
             keep()
             print(name, json.dumps(numbers))
 
-        costs(args.batch, row)
+        costs(args.batch, row, args.jobs)
         return
     for network in chosen:
         points = {}

@@ -203,9 +203,9 @@ and seconds, or the gap at which a method stopped ("at"). scikit-learn is `Linea
 SGD its `SGDClassifier` ([numbers](../../benchmarks/results/solve-cpu.json); `python benchmarks/solve.py`)."""
 _SOLVER_COST = """\
 A step is a multiple of the products X w and X^T r alone. A halfspace step reads X twice: once in Z w and once in Z^T
-of two columns (phi' for the gradient, p for S w). A look along the ray is one exponential for each of the n samples,
-and gives value, slope, bend and phi' together. Least squares with d <= 128 forms S and reads X no more. The data are
-not copied."""
+of two columns (phi' for the gradient, p for S w). An evaluation along the ray is one exponential for each of the n
+samples, and gives value, slope, bend and phi' together. Least squares with d <= 128 forms S and reads X no more.
+The data are not copied."""
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def _finish(row: dict[str, Any] | None) -> str:
 
 def _costs(costs: dict[str, Any]) -> list[str]:
     rows = [
-        "| one step | X w and X^T r | halfspace | least squares | Z w | Z^T, two columns | one look | looks |",
+        "| one step | X w and X^T r | halfspace | least squares | Z w | Z^T, 2 columns | evaluation | evaluations |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for size, cost in costs.items():

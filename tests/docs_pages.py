@@ -144,7 +144,11 @@ def _filled(text, folder):
     for block, shown in zip(code_of(text), shown_below(text), strict=True):
         printed = printed_by(block, "page", namespace)
         if shown is not None and "..." not in shown:
-            printed = [part for line in printed for part in wrap(line, WIDTH, subsequent_indent="  ") or [""]]
+            printed = [
+                part
+                for line in printed
+                for part in wrap(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False) or [""]
+            ]
             old, new = ("\n".join([f"{block}```\n\n```text", *lines, "```"]) for lines in (shown, printed))
             text = text.replace(old, new)
     for command, shown in commands_of(text):

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "normscope"
 # A package imports itself and packages to its right; every package may import what is in OPEN, and modules of the root.
 ORDER = """
-cli report papers diagnosis comparison monitor sweeping solve bounds curvature prediction stability
+cli report papers diagnosis comparison tuning monitor sweeping solve bounds curvature prediction stability
 norms isolation theory
 """.split()  # noqa: SIM905
 OPEN = {"models", "data", "loss_kinds"}
@@ -26,7 +26,22 @@ EXCEPTIONS = {
     ("prediction", "report"): SECTIONS,
     ("sweeping", "report"): SECTIONS,
     ("training", "report"): SECTIONS,
+    ("tuning", "report"): SECTIONS,
     ("report", "torch"): "The section of a whole spectrum widens its nodes into a curve by torch.",
+}
+# Tests of what a package does as a whole, or of several of its modules at once; by folder of tests.
+ACROSS = {
+    "curvature": """cost derivatives first_guess from_initialisation hostile kept_outputs limits loss_fit measure
+        measure_cli peers probe products second_derivatives second_moments stability stored_races warm_starts wide""",
+    "isolation": "calls hostile_modules turns untouched",
+    "monitor": """against_twins awkward bit_exact bit_exact_processes bit_exact_ways closed_forms layers planted
+        verdicts""",
+    "norms": "transforms",
+    "papers": "mean_field_runs",
+    "prediction": """against_measure graphs order_parameters places post_activation stored_eigenvalues
+        written_otherwise""",
+    "solve": "estimators",
+    "theory": "figure_1 mean_field_errata",
 }
 # What a package that only reads results has no use for.
 COMPUTES = {"torch", "scipy", "sklearn", "theory", "prediction", "isolation", "norms", "stability", "models", "data"}
@@ -126,3 +141,21 @@ def test_the_map_names_files_that_exist_and_stays_a_map():
     for name in set(re.findall(r"(?<![\w/.-])([a-z_]+(?:/\w+)+\.py)", text)):
         below = SOURCE if name.split("/")[0] in tops else ROOT
         assert (below / name).exists(), f"docs/architecture.md names {name}"
+
+
+def test_tests_mirror_the_source():
+    """tests/<package>/test_<module>.py, with what is tested behind it: test_<module>_<subject>.py."""
+    tests = Path(__file__).parent
+    strangers = []
+    for path in sorted(tests.glob("*/test_*.py")):
+        package = path.parent.name
+        if package == "attack":
+            continue
+        files = (SOURCE / package).rglob("*.py")
+        modules = {package, *(file.stem.lstrip("_") for file in files)}
+        modules |= {f"{package}_{module}" for module in modules}
+        name = path.stem.removeprefix("test_")
+        known = any(f"{name}_".startswith(f"{module}_") for module in modules)
+        if not known and name not in ACROSS.get(package, "").split():
+            strangers.append(f"{package}/{path.name}")
+    assert strangers == []

@@ -1,14 +1,16 @@
-"""Documentation that runs: code blocks, commands with their output."""
+"""Documentation that runs: code blocks, commands with their output, numbers from stored results."""
 
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import docs_numbers
 from docs_pages import (
     PAGES,
     ROOT,
@@ -24,7 +26,16 @@ from docs_pages import (
 )
 
 # Pages whose code takes more than a few seconds, or an extra.
-SLOW = {"levels-of-evidence.md", "learning-rate.md", "lightning.md"}
+SLOW = {
+    "batchnorm-hurting.md",
+    "compare-normalizers.md",
+    "first-five-minutes.md",
+    "integrations.md",
+    "learning-rate.md",
+    "levels-of-evidence.md",
+    "small-batches.md",
+    "watch-a-run.md",
+}
 
 
 def _parameters(chosen, slow=lambda page: True):
@@ -107,17 +118,32 @@ def test_pages_link_to_files_that_exist():
             assert link.startswith("http") or (page.parent / link).exists(), f"{page.name} links to {link}"
 
 
-def test_how_far_eta_star_is_off_is_what_is_stored():
-    text = " ".join((ROOT / "docs/explanation/eta-star.md").read_text(encoding="utf-8").split())
-    near, far = (
-        {one["name"]: one for one in json.loads((ROOT / f"results/{name}.json").read_text())["agreement"]}
-        for name in ("phase-mnist-mlp", "phase-mnist-mlp-cross-entropy")
-    )
-    measured = near["measured"]
-    assert (
-        f"{measured['median']:+.2f} decades (median over {measured['n']} gammas), at worst {measured['worst']:.2f}"
-        in text
-    )
-    assert f"up to {far['measured']['worst']:.2f} decades beyond" in text
-    below = sorted(-distance for distance in measured["best"].values())
-    assert f"lay {below[0]:.1f} to {below[-1]:.1f} decades below" in text
+@pytest.mark.parametrize("page", [page for page in PAGES if "<!-- numbers: " in page.read_text(encoding="utf-8")])
+def test_numbers_of_pages_are_what_is_stored(page):
+    """After new results: python tests/docs_numbers.py"""
+    assert page.read_text(encoding="utf-8") == docs_numbers.filled(page)
+
+
+def test_a_changed_number_on_a_page_is_found(tmp_path, monkeypatch):
+    changed = tmp_path / "docs" / "page.md"
+    changed.parent.mkdir()
+    changed.write_text("<!-- numbers: accuracy -->\n| predicted lambda_max | 3% |\n<!-- end -->\n")
+    monkeypatch.setattr(docs_numbers, "ROOT", tmp_path)
+    monkeypatch.setitem(docs_numbers.PARTS, "accuracy", lambda: "| predicted lambda_max | 4% [a](docs/b.md) |")
+    expected = "<!-- numbers: accuracy -->\n| predicted lambda_max | 4% [a](b.md) |\n<!-- end -->\n"
+    assert docs_numbers.filled(changed) == expected
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_the_picture_of_the_readme_is_drawn_from_stored_results():
+    pictures = runpy.run_path(str(ROOT / "docs" / "pictures.py"))
+    drawn = pictures["phase_picture"]()
+    (line,) = drawn.axes[0].lines
+    stored = json.loads((ROOT / "results/phase-mnist-mlp.json").read_text())
+    networks = f"{len(stored['cells']):,} trained networks"
+    assert networks in drawn.axes[0].get_title()
+    assert networks in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert sorted(line.get_xdata()) == sorted(eta_star for _, eta_star in stored["lines"]["predicted"])

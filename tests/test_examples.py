@@ -52,6 +52,19 @@ def test_transformers_into_a_file(tmp_path):
     assert "The coming update" in said
 
 
+def test_tuning_in_lightning(tmp_path):
+    said = _output("tune_lightning.py", tmp_path).splitlines()
+    tuned = next(line for line in said if line.startswith("lr = "))
+    assert tuned.split()[2] == said[-1].split()[-1].rstrip(".")
+
+
+def test_tuning_in_transformers(tmp_path):
+    said = _output("tune_transformers.py", tmp_path)
+    assert "for AdamW, 300 steps, linear" in said
+    # Two classes of equal size: chance is log 2 = 0.69.
+    assert float(said.split("to a loss of ")[1].split()[0].rstrip(".")) < 0.6
+
+
 def test_weights_and_biases_offline(tmp_path):
     said = _output("monitor_wandb.py", tmp_path)
     rows = [

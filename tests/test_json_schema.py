@@ -63,6 +63,7 @@ VERBS = {
     "reproduce": ("--list", "--out", str(ROOT / "results/reproduce")),
     "solve": ("table.csv", "--target", "y"),
     "sweep": ("plan.toml", "--quiet", "--device", "cpu"),
+    "tune": ("net.py:setup", "--steps", "200"),
 }
 
 
@@ -76,6 +77,11 @@ def mlp():
 def trained(folder):
     model = mlp()
     return ns.train(model, ns.losses.half_mse, [BATCH] * 3, torch.optim.SGD(model.parameters(), lr=0.01))
+
+
+def tuned(folder):
+    model = mlp()
+    return ns.tune(model, ns.losses.half_mse, [BATCH], torch.optim.SGD(model.parameters(), lr=0.01), steps=200)
 
 
 def swept(folder):
@@ -96,12 +102,15 @@ SAVED = {
     "bounds": bounded,
     "training": trained,
     "phase diagram": swept,
+    "tuning": tuned,
 }
 
 
 def schema_fits(held):
-    """Predictions, measurements and Monitor files have schema 2, all else has 1."""
-    return held["schema"] == (2 if held.get("kind") in ("prediction", "measurement", "run", "landscapes") else 1)
+    """Predictions, measurements, runs, claims of papers and the demo have schema 2, all else has 1."""
+    kinds = ("prediction", "measurement", "run", "landscapes", "demo")
+    second = held.get("kind") in kinds or "experiment" in held or "findings" in held
+    return held["schema"] == (2 if second else 1)
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
@@ -127,7 +136,7 @@ def test_printed_and_written(verb, monkeypatch, capsys, tmp_path):
     (tmp_path / "table.csv").write_text("a,b,y\n" + "".join(f"{i % 7},{i % 3},{i % 5}\n" for i in range(40)))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("normscope.data.fetch", lambda name, root: Path("data") / name)
-    monkeypatch.setattr("normscope.demo.run_demo", partial(demonstration.run_demo, digits_steps=3, dln_steps=2))
+    monkeypatch.setattr("normscope.demo.run_demo", partial(demonstration.run_demo, steps=3))
     if verb == "report":
         ns.predict(mlp(), (6,)).save("prediction.json")
     monkeypatch.setattr(sys, "argv", ["normscope", *verb.split(), *VERBS[verb], "--json"])

@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -70,10 +72,15 @@ def test_importing_takes_no_extra_and_no_torch():
 
 @pytest.mark.slow
 def test_wheel_installs_into_an_empty_environment(tmp_path):
-    """Builds it, installs it with its dependencies, runs the command and two lines from outside the repository."""
+    """Builds the sdist and from it the wheel; installs it with its dependencies; uses it outside the repository."""
     built, home = tmp_path / "built", tmp_path / "env"
-    subprocess.run([sys.executable, "-m", "build", "--wheel", "--outdir", built, ROOT], check=True, capture_output=True)
-    (wheel,) = built.glob("*.whl")
+    subprocess.run([sys.executable, "-m", "build", "--outdir", built, ROOT], check=True, capture_output=True)
+    ((sdist,), (wheel,)) = built.glob("*.tar.gz"), built.glob("*.whl")
+    with tarfile.open(sdist) as packed, zipfile.ZipFile(wheel) as files:
+        assert any(name.endswith("/CITATION.cff") for name in packed.getnames())
+        source = ROOT / "src"
+        tracked = [path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+        assert {str(path.relative_to(source)) for path in tracked} <= set(files.namelist())
     venv.create(home, with_pip=True)
     pip = [home / "bin/python", "-m", "pip", "install", "--quiet", "--no-compile", "-c", ROOT / "constraints.txt"]
     subprocess.run([*pip, wheel], check=True, capture_output=True, cwd=tmp_path)

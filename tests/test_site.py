@@ -63,6 +63,10 @@ def test_every_public_name_is_in_the_reference(reference):
     assert missing == []
 
 
+def test_every_field_of_a_result_has_a_meaning(reference):
+    assert [name for name, page in reference.items() if "see the type." in page] == []
+
+
 def test_every_option_is_documented_with_its_meaning(reference):
     from typer.main import get_command
 
@@ -71,7 +75,7 @@ def test_every_option_is_documented_with_its_meaning(reference):
     page = reference["command-line"]
     rows = [re.findall(r"<td>(.*?)</td>", row, flags=re.DOTALL) for row in page.split("<tr>")]
     meanings = {}
-    for names, _, _, meaning in (row for row in rows if len(row) == 4):
+    for names, meaning, _, _ in (row for row in rows if len(row) == 4):
         for name in re.findall(r"<code>(.*?)</code>", names):
             meanings.setdefault(name, []).append(meaning)
     verbs = get_command(app).commands

@@ -7,12 +7,13 @@ next two rates of the series on that side are added, at most `GROWTHS` times.
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 SEEDS = (0, 1, 2)
 GROWTHS = 3
+DIVERGED = 1.5
 _SGD = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 _ADAM = (1e-4, 3e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2)
 RATES: dict[str, tuple[float, ...]] = {
@@ -29,9 +30,16 @@ RATES: dict[str, tuple[float, ...]] = {
 class Cell:
     """One training to make.
 
-    what: "grid"; "short", a rehearsal of `steps` steps with a cosine schedule; "free", for an optimizer without a rate,
-    and "gen", where `rule` is the name and `lr` the one setting; "name" for the search of the entrant `rule`; "named"
-    for a training at the rate an entrant named, with the steps that are left. steps: None for all of the task.
+    | what | training | rule | lr | steps |
+    |---|---|---|---|---|
+    | grid | at a rate of the grid | - | the rate | all |
+    | short | a rehearsal with a whole cosine | - | the rate | its length |
+    | free | an optimizer without a rate | its name | its setting | all |
+    | gen | GeN | "gen" | its setting | those left |
+    | name | none: the search of an entrant | its name | - | - |
+    | named | at the rate that an entrant named | - | the rate | those left |
+
+    steps: None for all of the task.
     """
 
     what: str
@@ -48,15 +56,31 @@ class Cell:
         return " ".join(word for word in words if word)
 
 
-def score(record: dict[str, Any]) -> float:
-    """What the judge compares, larger is better: test accuracy in points, or minus the test loss.
+def diverged(record: Mapping[str, Any]) -> bool:
+    """Whether a loss was not finite, or the last tenth's mean is above 1.5 times the loss at the start.
+
+    The loss at the start is the mean over the evaluation batches. A run that only fails to learn has not diverged.
+    """
+    return not record["finite"] or record["last"] is None or record["last"] > DIVERGED * record["start"]["eval"]["loss"]
+
+
+def score(record: Mapping[str, Any]) -> float:
+    """The score that the judge compares, larger is better: test accuracy in points, or minus the test loss.
 
     A run that diverged has the score of the network at its start.
     """
-    end = record["start" if record["diverged"] else "end"]["test"]
-    if end["metric"] is not None:
-        return 100.0 * float(end["metric"])
-    return -math.inf if end["loss"] is None else -float(end["loss"])
+    return start_score(record) if diverged(record) else _score(record["end"]["test"])
+
+
+def start_score(record: Mapping[str, Any]) -> float:
+    """The score of the network at its start."""
+    return _score(record["start"]["test"])
+
+
+def _score(result: Mapping[str, Any]) -> float:
+    if result["metric"] is not None:
+        return 100.0 * float(result["metric"])
+    return -math.inf if result["loss"] is None else -float(result["loss"])
 
 
 def best_of(runs: dict[tuple[int, float], float], seeds: Iterable[int]) -> float:

@@ -5,7 +5,8 @@
     python benchmarks/tuning/run.py --what name --rules tune asha --store DIR
     python benchmarks/tuning/run.py --what gen named --tasks all --jobs 16 --store DIR --seconds 520
 
-One process a core. Finished runs in the store are skipped. At the time limit the command stops and says what is left.
+One process a core. Finished runs in the store are skipped. At the time limit the command stops and prints how many are
+left.
 """
 
 import argparse
@@ -20,10 +21,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 from grid import GROWTHS, RATES, SEEDS, Cell, growth, score
+from methods import OURS, calibrated_names
 from opponents import entrants, gen, replacing
 from opponents.entrants import training_of
 from opponents.replacing import SETTINGS
 from pool import Pool
+from regret import curves
 from store import Store
 from task import Task, load, names
 from training import train
@@ -129,14 +132,17 @@ def gen_cells(tasks: list[str]) -> list[Cell]:
     ]
 
 
-def name_cells(tasks: list[str], rules: list[str]) -> list[Cell]:
-    """The searches of entrants."""
-    return [Cell("name", task, seed, 0.0, rule=rule) for rule in rules for task in tasks for seed in SEEDS]
+def name_cells(tasks: list[str], rules: list[str], seeds: int) -> list[Cell]:
+    """The searches of entrants, the judged seeds first."""
+    return [Cell("name", task, seed, 0.0, rule=rule) for rule in rules for seed in range(seeds) for task in tasks]
 
 
 def named_cells(tasks: list[str], store: Store) -> list[Cell]:
-    """The trainings at the rates that entrants have named, each once."""
-    cells = [training_of(r) for r in store.records.values() if r["what"] == "name" and r["task"] in tasks]
+    """The trainings at the rates that entrants have named, each once; ours first."""
+    named = [record for record in store.records.values() if record["what"] == "name" and record["seed"] in SEEDS]
+    named += calibrated_names(curves(store.records), store.records)
+    named.sort(key=lambda record: record["rule"] != OURS)
+    cells = [training_of(record) for record in named if record["task"] in tasks]
     return list({cell.key: cell for cell in cells if cell is not None}.values())
 
 
@@ -174,20 +180,17 @@ def run(
     return left
 
 
-CELLS: dict[str, Callable[[list[str], Store, list[str]], list[Cell]]] = {
-    "short": lambda tasks, store, rules: short_cells(tasks),
-    "free": lambda tasks, store, rules: free_cells(tasks),
-    "gen": lambda tasks, store, rules: gen_cells(tasks),
-    "name": lambda tasks, store, rules: name_cells(tasks, rules),
-    "named": lambda tasks, store, rules: named_cells(tasks, store),
-}
+PHASES = ("grid", "short", "free", "gen", "name", "named")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--what", nargs="+", choices=["grid", *CELLS], required=True)
+    parser.add_argument("--what", nargs="+", choices=PHASES, required=True)
     parser.add_argument("--tasks", nargs="+", default=["development"], help="development, held-out, all, or names")
     parser.add_argument("--rules", nargs="+", default=["tune"], help="entrants whose searches --what name makes")
+    parser.add_argument(
+        "--seeds", type=int, default=len(SEEDS), help="seeds of --what name; the first three are judged"
+    )
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=520.0)
@@ -203,7 +206,14 @@ def main() -> None:
             grid = Grid(tasks, store)
             run(grid.cells(), store, args.jobs, until, grid.after)
         else:
-            run(CELLS[what](tasks, store, args.rules), store, args.jobs, until)
+            cells = {
+                "short": lambda: short_cells(tasks),
+                "free": lambda: free_cells(tasks),
+                "gen": lambda: gen_cells(tasks),
+                "name": lambda: name_cells(tasks, args.rules, args.seeds),
+                "named": lambda: named_cells(tasks, store),
+            }[what]()
+            run(cells, store, args.jobs, until)
 
 
 if __name__ == "__main__":

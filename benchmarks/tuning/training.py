@@ -8,7 +8,8 @@
 | evals_batch_statistics | the same with the batch's own statistics in BatchNorm; only for networks that have it |
 | start, end | loss and metric on all evaluation batches ("eval") and test batches ("test") before and after training |
 | seconds | time of the processor |
-| diverged | a loss that is not finite, or a loss in the last tenth above the loss of the first batch |
+| finite | whether every loss was finite; training stops at the first that is not |
+| last | the mean loss of the last tenth of the steps |
 
 Evaluation changes nothing in the training: random generators and buffers are put back.
 """
@@ -68,7 +69,7 @@ MakeRule = Callable[[Task, Parts], Rule]
 
 
 class Trainer:
-    """A network in training: `advance` makes steps, `evaluate` looks on."""
+    """A network in training: `advance` makes steps, `evaluate` computes losses."""
 
     def __init__(
         self,
@@ -130,10 +131,10 @@ class Trainer:
         return [rounded(x) for x in self.losses[:EVERY_STEP]] + [rounded(sum(x) / len(x)) for x in late]
 
     @property
-    def diverged(self) -> bool:
-        """Whether a loss was not finite, or the last tenth of losses lies above the first."""
+    def last(self) -> float | None:
+        """The mean loss of the last tenth of the steps."""
         last = self.losses[-max(1, len(self.losses) // 10) :]
-        return not self.finite or not sum(last) / len(last) <= self.losses[0]
+        return rounded(sum(last) / len(last))
 
 
 def evaluated(parts: Parts, batch: Batch) -> tuple[float, float | None]:
@@ -215,6 +216,6 @@ def train(task: Task, seed: int, lr: float, *, curves: bool = True, **options: A
         "start": start,
         "end": end,
         "finite": trainer.finite,
-        "diverged": trainer.diverged,
+        "last": trainer.last,
         "seconds": round(time.process_time() - began, 2),
     }

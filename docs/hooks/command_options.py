@@ -53,13 +53,13 @@ def options(words: str, function: Callable[..., Any]) -> Iterator[tuple[list[str
 
 
 def _table(words: str, function: Callable[..., Any]) -> str:
-    rows = ["| argument or option | type | default | meaning |", "|---|---|---|---|"]
+    rows = ["| argument or option | meaning | type | default |", "|---|---|---|---|"]
     for names, info, kind, default in options(words, function):
         meaning = " ".join((info.help or "").split()).replace("|", "\\|")
         if info.envvar:
             meaning += f" Environment variable: `{info.envvar}`."
         rows.append(
-            f"| {', '.join(f'`{name}`' for name in names)} | {_type(kind, info)} | {_default(default)} | {meaning} |"
+            f"| {', '.join(f'`{name}`' for name in names)} | {meaning} | {_type(kind, info)} | {_default(default)} |"
         )
     return "\n".join(rows)
 

@@ -20,7 +20,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 def expanded(markdown: str) -> str:
     """The page with its lines of names replaced."""
-    markdown = _NAMES.sub(lambda found: _entries(found[1], markdown), markdown)
+    markdown = _NAMES.sub(lambda found: _entries(found[1], markdown, found.start()), markdown)
     return _SUMMARY.sub(lambda found: _summary(found[1]), markdown)
 
 
@@ -30,12 +30,14 @@ def public(package: str) -> list[str]:
     return [name for name in module.__all__ if not isinstance(getattr(module, name), ModuleType)]
 
 
-def _entries(package: str, page: str) -> str:
+def _entries(package: str, page: str, place: int) -> str:
     """Entries of functions, then of classes, then a table of constants; without names that the page has elsewhere."""
     module = importlib.import_module(package)
     kinds = {name: _kind(getattr(module, name)) for name in public(package)}
     here = [name for name in kinds if kinds[name] < 2 and f"::: {package}.{name}\n" not in page]
-    parts = [f"::: {package}.{name}" for name in sorted(here, key=lambda name: (kinds[name], name.lower()))]
+    # Below a heading of the page, entries are one level deeper.
+    below = "\n    options: {heading_level: 3}" if "\n## " in page[:place] else ""
+    parts = [f"::: {package}.{name}{below}" for name in sorted(here, key=lambda name: (kinds[name], name.lower()))]
     constants = sorted(name for name in kinds if kinds[name] == 2)
     if constants:
         rows = [f'| <a id="{package}.{name}"></a>`{name}` | {_value(getattr(module, name))} |' for name in constants]

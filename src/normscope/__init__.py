@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         prediction,
         solve,
         sweeping,
+        tuning,
     )
     from normscope.curvature import measure
     from normscope.monitor import Monitor
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from normscope.setup import Setup
     from normscope.sweeping import sweep
     from normscope.training import train
+    from normscope.tuning import tune
 
 _MODULES = (
     "bounds",
@@ -43,6 +45,7 @@ _MODULES = (
     "papers",
     "solve",
     "sweeping",
+    "tuning",
 )
 _NAMES = {
     "Monitor": "monitor",
@@ -54,6 +57,7 @@ _NAMES = {
     "swap_norms": "norms",
     "sweep": "sweeping",
     "train": "training",
+    "tune": "tuning",
 }
 
 __all__ = [
@@ -78,6 +82,8 @@ __all__ = [
     "sweep",
     "sweeping",
     "train",
+    "tune",
+    "tuning",
 ]
 
 

@@ -9,6 +9,14 @@ from normscope.messages import quoted
 def check_choice(what: str, value: object, options: Iterable[str | None]) -> None:
     """Raise a ValueError that lists the options and the nearest one, unless `value` is among them.
 
+    Args:
+        what: name of the argument, for the message.
+        value: the value that was given.
+        options: the values that are allowed.
+
+    Raises:
+        ValueError: the value is not among the options.
+
     Example:
         >>> check_choice("standardize", "pixels", ["channel", "pixel", None])
         Traceback (most recent call last):

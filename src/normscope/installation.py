@@ -1,5 +1,6 @@
 """Check an installation: each part is tried, not only looked up."""
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,6 +8,10 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from tempfile import TemporaryDirectory
 from typing import Any
+
+
+class Missing(Exception):
+    """Raised by a check of something that normscope can do without; its text names what to do instead."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +29,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a check; state: "works", "fails", or "absent" for an extra that is not installed."""
+    """The result of a check; state: "works", "fails", or "absent" for something that normscope does without."""
 
     name: str
     state: str
@@ -41,6 +46,8 @@ def examine(check: Check) -> Finding:
         state, says = "absent", f"bring it with: pip install '{check.brings}'"
         if not check.brings:
             state, says = "fails", "not installed; install normscope again"
+    except Missing as error:
+        state, says = "absent", str(error)
     except Exception as error:
         state, says = "fails", f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     return Finding(check.name, state, says, time.perf_counter() - started)
@@ -51,7 +58,48 @@ def _python() -> str:
 
     from normscope._version import __version__
 
-    return f"normscope {__version__}, Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    python = platform.python_version()
+    if sys.version_info < (3, 11, 4):
+        raise RuntimeError(
+            f"Python {python} is too old; normscope needs 3.11.4 or newer. Make an environment with that."
+        )
+    untested = "; tested with 3.11 to 3.13" if sys.version_info >= (3, 14) else ""
+    return f"normscope {__version__}, Python {python}{untested}"
+
+
+def _system() -> str:
+    import platform
+
+    system = {"Darwin": "macOS"}.get(platform.system(), platform.system())
+    return f"{system} {platform.machine()}" + ("" if system == "Linux" else "; the tests run on Linux alone")
+
+
+def _compiler() -> str:
+    """Runs a compiled graph; without a compiler everything works, some of it slower."""
+    from normscope.compiling import why_not_compiled
+
+    if reason := why_not_compiled():
+        raise Missing(f"the code runs eager, which is slower in places; torch.compile says {reason}")
+    return "torch.compile works"
+
+
+def _make() -> str:
+    from shutil import which
+
+    found = which("make")
+    if found is None:
+        raise Missing("use `normscope demo` for `make demo`, and `python -m pytest` for `make test`")
+    return found
+
+
+def _proxy() -> str:
+    """The proxy for downloads. An address may hold a password, so only its host is named."""
+    from urllib.parse import urlsplit
+    from urllib.request import getproxies
+
+    proxy = getproxies().get("https", "")
+    host = urlsplit(proxy).hostname if "://" in proxy else proxy.rpartition("@")[2]
+    return f"downloads go through {host}" if host else "none is set; behind one, set HTTPS_PROXY for pip and downloads"
 
 
 def _torch() -> str:
@@ -114,8 +162,10 @@ def _installed(package: str, module: str) -> Callable[[], str]:
 
 CHECKS = (
     Check("normscope", _python),
+    Check("system", _system),
     Check("torch", _torch),
     Check("device", _device),
+    Check("compiler", _compiler),
     *(
         Check(name, _installed(name, module))
         for name, module in (("numpy", "numpy"), ("scipy", "scipy"), ("scikit-learn", "sklearn"), ("pandas", "pandas"))
@@ -123,6 +173,8 @@ CHECKS = (
     Check("predict, measure", _eigenvalues),
     Check("figures", _figures),
     Check("downloads", _installed("pooch", "pooch"), "pooch"),
+    Check("proxy", _proxy),
+    Check("make", _make),
     *(
         Check(name, _installed(name, module), f"normscope[{name}]")
         for name, module in (

@@ -19,6 +19,13 @@ from torch.nn.functional import cross_entropy, one_hot
 def half_mse(output: Tensor, target: Tensor) -> Tensor:
     """Half the squared error, summed over outputs and averaged over samples.
 
+    Args:
+        output: (N, outputs) or (N,).
+        target: values of the same shape, or (N,) labels, which count as one-hot rows.
+
+    Returns:
+        The scalar loss.
+
     Example:
         >>> import torch
         >>> half_mse(torch.tensor([[1.0, 1.0], [0.0, 0.0]]), torch.tensor([1, 0]))
@@ -29,6 +36,13 @@ def half_mse(output: Tensor, target: Tensor) -> Tensor:
 
 def half_sse(output: Tensor, target: Tensor) -> Tensor:
     """Half the squared error, summed over outputs and samples.
+
+    Args:
+        output: (N, outputs) or (N,).
+        target: values of the same shape, or (N,) labels, which count as one-hot rows.
+
+    Returns:
+        The scalar loss.
 
     Example:
         >>> import torch
@@ -48,6 +62,16 @@ def half_sse(output: Tensor, target: Tensor) -> Tensor:
 
 def mse(output: Tensor, target: Tensor) -> Tensor:
     """The squared error averaged over samples and outputs, as torch.nn.MSELoss; refuses shapes that would broadcast.
+
+    Args:
+        output: (N, outputs) or (N,).
+        target: values of the same shape, or (N,) labels, which count as one-hot rows.
+
+    Returns:
+        The scalar loss.
+
+    Raises:
+        ValueError: shapes that would broadcast.
 
     Example:
         >>> import torch

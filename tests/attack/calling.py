@@ -64,20 +64,22 @@ class Arena:
             self.failures.append(f"{found}: {' '.join(arguments)[:300]}\n{text[-3000:]}")
         return found
 
-    def summary(self, what: str, seconds: float) -> str:
-        counts = ", ".join(f"{self.counts[name]} {name}" for name in ("ok", "refused"))
-        wrong = ", ".join(
-            f"{self.counts[name]} {words}"
-            for name, words in (
-                ("traceback", "tracebacks"),
-                ("import", "imports by reading"),
-                ("hang", f"hangs above {LIMIT:g} s"),
-                ("echo", "long messages"),
-                ("status", "other statuses"),
-            )
+
+def summary(what: str, found: Counter[str], slowest: tuple[float, str], seconds: float) -> str:
+    """All counts in one line, with the slowest call."""
+    counts = ", ".join(f"{found[name]} {name}" for name in ("ok", "refused"))
+    wrong = ", ".join(
+        f"{found[name]} {words}"
+        for name, words in (
+            ("traceback", "tracebacks"),
+            ("import", "imports by reading"),
+            ("hang", f"hangs above {LIMIT:g} s"),
+            ("echo", "long messages"),
+            ("status", "other statuses"),
         )
-        total = sum(self.counts.values())
-        return f"{total} {what}: {counts}; {wrong}; slowest {self.slowest[0]:.1f} s; {seconds:.0f} s in all"
+    )
+    slow = f"slowest {slowest[0]:.1f} s ({slowest[1]})"
+    return f"{sum(found.values())} {what}: {counts}; {wrong}; {slow}; {seconds:.0f} s in all"
 
 
 def _status(arguments: tuple[str, ...], out: io.StringIO, said: io.StringIO) -> object:

@@ -1,4 +1,4 @@
-"""Generated command lines, all verbs and odd values: `python tests/attack/command_lines.py --count 5000`.
+"""Generated command lines, all verbs and odd values: `python tests/attack/command_lines.py --count 5000 --jobs 16`.
 
 Each is run in this process, in a folder with small files of every kind, with bounds on time and memory. What may come
 out is a result, or one message and exit status 1 or 2.
@@ -6,20 +6,23 @@ out is a result, or one message and exit status 1 or 2.
 
 import argparse
 import contextlib
+import json
 import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent)]
 
-from calling import Arena, arena  # noqa: E402
+from calling import Arena, arena, summary  # noqa: E402
 from files import base_files  # noqa: E402
 
 MODULES = """
@@ -198,8 +201,9 @@ def trains(words: list[str]) -> bool:
     return words[:1] == ["demo"] and not {"table.csv", "pipe", "/dev/null"} & set(words)
 
 
-def attack(count: int, seed: int, folder: Path, *, progress: bool = False) -> Arena:
-    """`count` command lines; what each ended with."""
+def attack(count: int, seed: int, folder: Path, *, progress: bool = False, minutes: float = float("inf")) -> Arena:
+    """`count` command lines; what each ended with. No line is started after so many minutes."""
+    end = time.monotonic() + 60 * minutes
     draw = random.Random(seed)
     base, place = folder / "base", folder / "arena" / "here"
     base.mkdir(parents=True)
@@ -211,6 +215,8 @@ def attack(count: int, seed: int, folder: Path, *, progress: bool = False) -> Ar
         furnished(base)
         with arena(place) as held:
             for number in range(count):
+                if time.monotonic() > end:
+                    break
                 if number % 100 == 0:
                     _fresh(base, place)
                 words = drawn(draw.choice(list(VERBS)), draw)
@@ -264,13 +270,58 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=5_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--show", type=int, default=20, help="failures to print")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="processes, each pinned to one core, with seeds from --seed on"
+    )
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="start no line after so long")
+    parser.add_argument("--store", type=Path, help="write the counts to this file")
     given = parser.parse_args()
     started = time.monotonic()
+    if given.jobs > 1:
+        counts, failures, slowest = spread(given.count, given.seed, given.jobs, given.minutes)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            held = attack(given.count, given.seed, Path(folder), progress=True, minutes=given.minutes)
+        counts, failures, slowest = held.counts, held.failures, held.slowest
+    if given.store:
+        given.store.write_text(json.dumps([counts, failures, slowest]))
+    print("\n\n".join(failures[: given.show]))
+    print(summary("command lines", counts, slowest, time.monotonic() - started))
+    sys.exit(bool(failures))
+
+
+def spread(count: int, seed: int, jobs: int, minutes: float) -> tuple[Counter[str], list[str], tuple[float, str]]:
+    """The same in several processes at a time: counts, failures and the slowest line of all."""
+    cores = sorted(os.sched_getaffinity(0))
+    shares = [count // jobs + (job < count % jobs) for job in range(jobs)]
+    counts: Counter[str] = Counter()
+    failures: list[str] = []
+    slowest = (0.0, "")
     with tempfile.TemporaryDirectory() as folder:
-        held = attack(given.count, given.seed, Path(folder), progress=True)
-    print("\n\n".join(held.failures[: given.show]))
-    print(held.summary("command lines", time.monotonic() - started))
-    sys.exit(bool(held.failures))
+        stores = [Path(folder) / f"{job}.json" for job in range(jobs)]
+        running = []
+        for job, (share, store) in enumerate(zip(shares, stores, strict=True)):
+            command = [sys.executable, __file__, "--count", str(share), "--seed", str(seed + job)]
+            command += ["--minutes", str(minutes), "--store", str(store)]
+            core = cores[job % len(cores)]
+            running.append(
+                subprocess.Popen(
+                    command,
+                    stdout=subprocess.DEVNULL,
+                    env=os.environ | {"OMP_NUM_THREADS": "1"},
+                    preexec_fn=lambda core=core: os.sched_setaffinity(0, {core}),
+                )
+            )
+        for process, store in zip(running, stores, strict=True):
+            status = process.wait()
+            if not store.exists():
+                failures.append(f"a process of the attack ended with status {status} and stored nothing")
+                continue
+            these, said, slow = json.loads(store.read_text())
+            counts.update(these)
+            failures += said
+            slowest = max(slowest, tuple(slow))
+    return counts, failures, slowest
 
 
 if __name__ == "__main__":

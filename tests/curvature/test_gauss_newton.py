@@ -141,9 +141,24 @@ def test_products_begun_with_the_gradient_are_those_of_forward_mode(name, loss, 
         product, other = begun.product(matrix, first), plain.product(matrix)
         for v in torch.randn(2, begun.size, dtype=torch.float64):
             if name in ("CNN", "PreActResNet-18", "mixed"):
-                torch.testing.assert_close(first.graph.along(v), plain.push()(v), rtol=1e-10, atol=1e-12)
+                torch.testing.assert_close(first.graph.tangent_by_gradient(v), plain.jvp()(v), rtol=1e-10, atol=1e-12)
             torch.testing.assert_close(product(v), other(v), rtol=1e-10, atol=1e-12)
         assert begun.forward_mode
+
+
+@pytest.mark.parametrize("stats", ["batch", "running"])
+@pytest.mark.parametrize("matrix", ["ggn", "hessian"])
+def test_a_product_depends_on_its_arguments_alone(matrix, stats):
+    """The graph of the gradient's pass serves two products, and one that is not given it makes its own."""
+    model, batch = prepared("CNN")
+    with untouched(model) as lent:
+        network = Network(lent, model, F.cross_entropy, batch, stats=stats)
+        v = torch.randn(network.size, dtype=torch.float64)
+        plain = network.product(matrix)(v)
+        _, _, first = network.value_and_gradients(matrix)
+        network.value_and_gradients("hessian")
+        for graph in (first, first, None):
+            torch.testing.assert_close(network.product(matrix, graph)(v), plain, rtol=1e-10, atol=1e-12)
 
 
 class Heads(nn.Module):

@@ -159,6 +159,83 @@ def test_a_write_into_a_large_frozen_part_is_refused_before_it_is_made(way):
     assert torch.equal(net.backbone.weight, before)
 
 
+def reassign(weight):
+    weight.data = weight.data * 0.9
+
+
+@pytest.mark.parametrize("part", ["key", "backbone"])
+def test_memory_that_a_forward_gives_to_a_frozen_part_is_taken_back(part):
+    """A momentum encoder of MoCo: its forward assigns `.data`, here of a copied part and of a large one."""
+    net, still = Momentum(1200, part, reassign), Momentum(1200, part, lambda weight: None)
+    still.load_state_dict(net.state_dict())
+    weight = getattr(net, part).weight
+    before, address, version = weight.clone(), weight.data_ptr(), weight._version
+    sgd = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], 0.1)
+    F.cross_entropy(still(X), Y).backward()
+    for own, other in zip(net.parameters(), still.parameters(), strict=True):
+        own.grad = None if other.grad is None else other.grad.clone()
+    losses = []
+    for measure in ("light", ["landscape"]):
+        monitor = ns.Monitor(net, F.cross_entropy, measure=measure, on_error="raise")
+        losses.append(monitor.step(X, Y, sgd).loss)
+    assert losses[0] == losses[1]
+    assert torch.equal(weight, before)
+    assert (weight.data_ptr(), weight._version) == (address, version)
+
+
+def test_every_pass_of_a_measurement_has_the_same_frozen_part():
+    net = Momentum(1200, "key", reassign)
+    seen = []
+    net.key.register_forward_hook(lambda module, *_: seen.append(float(module.weight.sum())))
+    ns.measure(net, F.cross_entropy, (X, Y))
+    assert len(seen) > 5
+    assert max(seen) - min(seen) <= 1e-6 * abs(seen[0])
+
+
+class InTwoCalls(Momentum):
+    """Its layers are called one by one from outside; the write comes after the first call."""
+
+    def forward(self, batch):
+        raise AssertionError
+
+    @staticmethod
+    def outputs(model, batch):
+        query = model.query(batch[0])
+        with torch.no_grad():
+            model.way(model.backbone.weight)
+        return model.head(query)
+
+
+def in_the_backward_pass(model, batch):
+    query = model.query(batch[0])
+    query.register_hook(lambda grad: model.backbone.weight.data.mul_(0.9) and None)
+    return model.head(query)
+
+
+@pytest.mark.parametrize("forward", [InTwoCalls.outputs, in_the_backward_pass], ids=["second call", "backward"])
+def test_writes_after_the_first_call_of_a_layer_are_refused_too(forward):
+    net = InTwoCalls(1200, "backbone")
+    before = net.backbone.weight.clone()
+    with pytest.raises(ValueError, match=r"writes into backbone\.weight"):
+        ns.measure(net, F.cross_entropy, (X, Y), forward=forward)
+    monitor = ns.Monitor(net, F.cross_entropy, forward=forward, measure=["landscape"])
+    with pytest.warns(UserWarning, match="writes into backbone"):
+        monitor.step((X, Y), lr=0.1)
+    assert torch.equal(net.backbone.weight, before)
+
+
+def test_buffers_of_a_module_that_forward_calls_beside_the_model_are_put_back():
+    net, norm = nn.Linear(6, 6), nn.BatchNorm1d(6)
+    before = state(norm)
+
+    def forward(model, batch):
+        return norm(model(norm(batch[0])))
+
+    ns.measure(net, F.cross_entropy, (X, Y), forward=forward)
+    ns.Monitor(net, F.cross_entropy, forward=forward, measure=["landscape"], on_error="raise").step((X, Y), lr=0.1)
+    assert unchanged(before, state(norm))
+
+
 class Lazy(nn.Module):
     """A first forward that creates a buffer; the flag lies in what `make` gives."""
 

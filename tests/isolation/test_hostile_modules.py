@@ -248,13 +248,13 @@ def test_a_container_that_cannot_be_filled_stops_no_other(monkeypatch):
         with lending.untouched(run.model):
             run.model.linear.marked = run.model.norm.marked = True
             base = DICT._replace(fill=failing)
-            original = lending._State.put_back
+            original = lending.PresentEntries.put_back
 
             def put_back(self):
                 self._kept._groups = [(base, *g[1:]) if g[0] is DICT else g for g in self._kept._groups]
                 return original(self)
 
-            monkeypatch.setattr(lending._State, "put_back", put_back)
+            monkeypatch.setattr(lending.PresentEntries, "put_back", put_back)
 
     with pytest.raises(KeyboardInterrupt):
         break_it()

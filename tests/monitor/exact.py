@@ -154,7 +154,7 @@ def full(cell: Cell, **options: Any) -> Make:
 
 
 class Run:
-    """One run; `watch` makes its Monitor. `state` is all that it left, `disturbed` what changed around a look."""
+    """One run; `watch` makes its Monitor. `state` is all that it left, `disturbed` what changed around a snapshot."""
 
     def __init__(
         self,
@@ -296,7 +296,7 @@ def flags() -> dict[str, Any]:
 
 
 def moment(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Everything a look could touch, with identities and version counters; values are compared at the end."""
+    """Everything a snapshot could touch, with identities and version counters; values are compared at the end."""
     seen: dict[str, Any] = {"random": generators(model), "flags": flags(), "optimizer": sorted(vars(optimizer))}
     seen["warnings"] = len(warnings.filters)
     for name, p in model.named_parameters(remove_duplicate=False):

@@ -135,15 +135,15 @@ def one_raises(rank: int, cell: Cell, sync: bool) -> Any:
         "errors": watched.monitor.records[0].errors,
         "said": len(said),
         "unaffected": str(summaries) == str(expected),
-        "looks": [r.step for r in watched.monitor.records],
+        "snapshots": [r.step for r in watched.monitor.records],
     }
 
 
 def with_a_budget(rank: int, cell: Cell) -> Any:
-    """The second process keeps no books: alone it would look at every step."""
+    """The second process keeps no books: alone it would measure at every step."""
 
     def watch(model: nn.Module) -> Monitor:
-        monitor = full(cell, every=1, budget=0.3, measure="standard")(model)
+        monitor = full(cell, every=1, budget=0.9, measure="standard")(model)
         if rank:
             monitor._budget.allows = lambda: True  # type: ignore[method-assign]
         return monitor
@@ -168,12 +168,12 @@ def pure_batch(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def measured(rank: int, norm: str) -> list[dict[str, Any]]:
-    """Two looks, with a step of the optimizer between them."""
+    """Two snapshots, with a step of the optimizer between them."""
     ddp = DistributedDataParallel(pure_network(norm))
-    return looks(ddp, pure_batch(rank), F.cross_entropy)
+    return snapshots(ddp, pure_batch(rank), F.cross_entropy)
 
 
-def looks(model: nn.Module, batch: Any, loss_fn: Any = None, forward: Any = None) -> list[dict[str, Any]]:
+def snapshots(model: nn.Module, batch: Any, loss_fn: Any = None, forward: Any = None) -> list[dict[str, Any]]:
     sgd = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     monitor = Monitor(
         model,

@@ -110,7 +110,7 @@ class Situation:
         self.optimizer.zero_grad()
         self.loss(self.model).backward()
 
-    def look(self, *measure: Any) -> Record:
+    def snapshot(self, *measure: Any) -> Record:
         monitor = Monitor(self.model, self.loss_fn, every=1, measure=measure, budget=None, on_error="raise")
         record = monitor.step(self.x, self.y, self.optimizer)
         assert record is not None
@@ -186,7 +186,7 @@ def same(found: Sequence[float], wanted: Sequence[float], *, scale: float = 0.0,
 
 
 def compare_untouched(s: Situation, *measure: Any) -> None:
-    """A look leaves parameters, gradients, buffers, modes, optimizer and generators to the bit and in their places."""
+    """A snapshot leaves parameters, gradients, buffers, modes, optimizer and generators to the bit and in place."""
 
     def state() -> list[tuple[str, int, int, Any]]:
         named = [*s.model.named_parameters(), *s.model.named_buffers()]
@@ -200,7 +200,7 @@ def compare_untouched(s: Situation, *measure: Any) -> None:
         return [*kept, ("generator", 0, 0, torch.get_rng_state())]
 
     before = state()
-    s.look(*measure)
+    s.snapshot(*measure)
     after = state()
     assert [row[:3] for row in after] == [row[:3] for row in before]
     for (name, *_, now), (*_, then) in zip(after, before, strict=True):

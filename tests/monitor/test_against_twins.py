@@ -46,7 +46,7 @@ CELLS = [
 
 
 def _all(s: Situation, update: str) -> None:
-    record = s.look(
+    record = s.snapshot(
         LandscapeProbe((0.5, 1, 4)), ShiftProbe(update=update), ActivationProbe(), HealthProbe(), CriticalProbe(update)
     )
     found: dict[str, Any] = record.results
@@ -74,13 +74,13 @@ def test_a_look_leaves_no_trace(network: str, norm: str) -> None:
 def test_shift_of_the_plain_gradient_step(network: str) -> None:
     for optimizer in ("momentum", "groups"):
         s = situation(network, "batch", optimizer)
-        compare_shift(s, s.look(ShiftProbe(update="gradient")).results["shift"])
+        compare_shift(s, s.snapshot(ShiftProbe(update="gradient")).results["shift"])
 
 
 @pytest.mark.parametrize(("network", "norm"), [("mlp", "batch"), ("weird", "noisy"), ("sequences", "layer")])
 @pytest.mark.parametrize("every", [1, 3])
 def test_activations_over_several_steps(network: str, norm: str, every: int) -> None:
-    """Changes are from one training step to the next, also where looks are further apart; drifts from the first."""
+    """Changes are from one training step to the next, also where snapshots are further apart; drifts from the first."""
     s = situation(network, norm, "momentum")
     monitor = Monitor(s.model, s.loss_fn, every=every, measure=[ActivationProbe()], budget=None, on_error="raise")
     seen: list[Any] = []
@@ -115,12 +115,12 @@ _CRITICAL = [
 
 @pytest.mark.parametrize(("network", "norm", "optimizer"), _CRITICAL)
 def test_critical_step_is_the_first_crossing(network: str, norm: str, optimizer: str) -> None:
-    """A search of eight passes, most of them spent on finding the scale at the first look; 1 % once that is known."""
+    """A search of eight passes, most of them for the scale at the first snapshot; 1 % once that is known."""
     s = situation(network, norm, optimizer)
     for update in ("gradient", "optimizer"):
         probe = CriticalProbe(update)
-        compare_critical(s, s.look(probe).results["critical"], rtol=0.5)
-        compare_critical(s, s.look(probe).results["critical"], rtol=1e-2)
+        compare_critical(s, s.snapshot(probe).results["critical"], rtol=0.5)
+        compare_critical(s, s.snapshot(probe).results["critical"], rtol=1e-2)
 
 
 def _accumulated(s: Situation) -> None:
@@ -138,21 +138,21 @@ def _clipped(s: Situation) -> None:
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_the_update_is_made_of_the_gradient_that_the_optimizer_will_use(change: Any, optimizer: str) -> None:
     s = situation("weird", "batch", optimizer)
-    plain = s.look(ShiftProbe()).results["shift"]
+    plain = s.snapshot(ShiftProbe()).results["shift"]
     change(s)
-    record = s.look(ShiftProbe(), LandscapeProbe((1.0,)), CriticalProbe())
+    record = s.snapshot(ShiftProbe(), LandscapeProbe((1.0,)), CriticalProbe())
     compare_shift(s, record.results["shift"])
     compare_critical(s, record.results["critical"], rtol=0.5)
     # The landscape is this batch's own.
     compare_landscape(s, record.results["landscape"])
     s.backward()
-    assert s.look(ShiftProbe()).results["shift"].shifts != record.results["shift"].shifts
+    assert s.snapshot(ShiftProbe()).results["shift"].shifts != record.results["shift"].shifts
     assert plain.shifts != record.results["shift"].shifts
 
 
 def test_a_scaled_gradient_is_divided_by_its_scale() -> None:
     s = situation("mlp", "batch", "adam")
-    wanted = s.look(ShiftProbe(), CriticalProbe()).results
+    wanted = s.snapshot(ShiftProbe(), CriticalProbe()).results
     for p in s.model.parameters():
         assert p.grad is not None
         p.grad.mul_(1024.0)
@@ -186,7 +186,7 @@ def test_activation_checkpointing_changes_no_measurement(norm: str, reentrant: b
     for one in (plain, s):
         torch.set_rng_state(state)
         records.append(
-            one.look(LandscapeProbe((1.0, 4.0)), ShiftProbe(), ActivationProbe(), HealthProbe(), CriticalProbe())
+            one.snapshot(LandscapeProbe((1.0, 4.0)), ShiftProbe(), ActivationProbe(), HealthProbe(), CriticalProbe())
         )
     for name, wanted in records[0].results.items():
         assert repr(records[1].results[name]) == repr(wanted)  # to the bit, nan included

@@ -190,7 +190,7 @@ def _situation(model: nn.Module, make: Callable[[nn.Module], torch.optim.Optimiz
 
 
 def _compare(s: Situation) -> None:
-    record = s.look(*_all())
+    record = s.snapshot(*_all())
     compare_landscape(s, record.results["landscape"])
     compare_shift(s, record.results["shift"])
     compare_moments(s, record.results["activations"])
@@ -242,8 +242,8 @@ def test_a_schedule_that_wraps_the_step() -> None:
     s.optimizer.step()
     schedule.step()
     s.backward()
-    assert s.look(LandscapeProbe()).results["landscape"].lr == 0.005
-    compare_shift(s, s.look(ShiftProbe()).results["shift"])
+    assert s.snapshot(LandscapeProbe()).results["landscape"].lr == 0.005
+    compare_shift(s, s.snapshot(ShiftProbe()).results["shift"])
     compare_untouched(s, *_all())
     assert schedule.last_epoch == 1
 
@@ -261,7 +261,7 @@ def test_a_forward_that_changes_the_batch_is_said_and_the_batch_kept() -> None:
     s = _situation(InPlaceInput(lambda x: x.sub_(0.1)))
     before = s.x.clone()
     with pytest.raises(ValueError, match="changes the batch in place"):
-        s.look(LandscapeProbe())
+        s.snapshot(LandscapeProbe())
     assert torch.equal(s.x, before)
 
 
@@ -273,8 +273,8 @@ def test_a_change_that_changes_nothing_more_is_allowed() -> None:
 def test_some_layers_are_measured_as_all_of_them_are() -> None:
     torch.manual_seed(1)
     s = _situation(nn.Sequential(*(nn.Linear(6, 6) for _ in range(4)), nn.Linear(6, 3)))
-    every = s.look(ShiftProbe()).by_layer()
-    some = s.look(ShiftProbe(layers=["4", "1"])).by_layer()
+    every = s.snapshot(ShiftProbe()).by_layer()
+    some = s.snapshot(ShiftProbe(layers=["4", "1"])).by_layer()
     assert list(some) == ["1", "4"]
     assert some == {name: every[name] for name in some}
 
@@ -283,10 +283,10 @@ def test_some_layers_are_measured_as_all_of_them_are() -> None:
 def test_called_where_gradients_are_off(mode: Callable[[], Any]) -> None:
     torch.manual_seed(1)
     s = _situation(_plain())
-    wanted = s.look(*_all())
+    wanted = s.snapshot(*_all())
     with mode():
         s.x = s.x.clone()
-        found = s.look(*_all())
+        found = s.snapshot(*_all())
     assert repr(found.results) == repr(wanted.results)
 
 

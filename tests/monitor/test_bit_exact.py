@@ -1,7 +1,7 @@
 """A watched run equals one alone, bit for bit: every normalizer, on both networks, in every way to train.
 
 What is compared is in `exact.Run`: weights, gradients, buffers, outputs in eval mode, the optimizer's state, all random
-generators, modes, attributes of modules, torch's global flags; and around every look identities and version counters.
+generators, modes, attributes of modules, torch's global flags; and identities and version counters around snapshots.
 """
 
 import copy
@@ -105,7 +105,7 @@ class Small(nn.Module):
 
 
 def compiled_alone_and_watched(model, trained, cell):
-    """One compiled network trains twice, alone and watched, and no look makes a graph."""
+    """One compiled network trains twice, alone and watched, and no snapshot makes a graph."""
     initial = copy.deepcopy(model.state_dict())
     alone = Run(cell, model=model, trained=trained)
     graphs = dict(counters["stats"])

@@ -1,10 +1,10 @@
-"""Two processes under DDP: watched as alone, bit for bit; they look together, fail together, and find one number."""
+"""Two processes under DDP: watched as alone, bit for bit; they measure together, fail together, and find one number."""
 
 from dataclasses import replace
 
 import pytest
 from exact import NETWORKS, Cell, flat
-from exact_processes import looks, pure_batch, pure_network, two_processes
+from exact_processes import pure_batch, pure_network, snapshots, two_processes
 from torch.nn import functional as F
 
 from normscope.norms import NORM_NAMES
@@ -73,7 +73,7 @@ def test_where_one_raises_both_go_on(together, name):
     for found in (first, second):
         assert found["wrong"] == []
         assert found["unaffected"]
-        assert found["looks"] == first["looks"]
+        assert found["snapshots"] == first["snapshots"]
     assert first["errors"].keys() == second["errors"].keys()
     for where, text in second["errors"].items():
         assert text == f"RuntimeError: planted {where.removeprefix('breaks ')}"
@@ -86,6 +86,7 @@ def test_a_budget_is_kept_together(together):
     (wrong, steps, put_off), (wrong_there, steps_there, put_off_there) = together["budget"]
     assert wrong == wrong_there == []
     assert steps == steps_there
+    assert len(steps) == 2
     assert put_off == put_off_there > 0
 
 
@@ -98,7 +99,7 @@ def test_numbers_are_those_of_one_process_on_the_mean_loss(together, norm):
     def mean_loss(model, batch):
         return sum(F.cross_entropy(model(x), y) for x, y in batch) / 2
 
-    alone = looks(pure_network(norm), halves, forward=mean_loss)
+    alone = snapshots(pure_network(norm), halves, forward=mean_loss)
     for found in together[f"measured {norm}"]:
         for ours, theirs in zip(found, alone, strict=True):
             a, b = ({k: v for k, v in flat("", result) if "rerun" not in k} for result in (ours, theirs))

@@ -1,4 +1,4 @@
-"""Ways to train that a look could disturb: scalers, schedulers, hooks, checkpointing, tied weights, compilers."""
+"""Ways to train that a snapshot could disturb: scalers, schedulers, hooks, checkpointing, tied weights, compilers."""
 
 import subprocess
 import sys
@@ -200,7 +200,7 @@ def test_a_forward_of_the_instance_stays():
 
 @pytest.mark.parametrize("where", ["forward", "backward", "begin", "watch", "verdicts", "sink"])
 def test_whatever_raises_the_run_goes_on(where):
-    """In the middle of a look: the third forward, its backward, a measurement's own preparations, what it gives."""
+    """In the middle of a snapshot: the third forward, its backward, a measurement's own preparations, what it gives."""
     model_of = {"calls": 0}
 
     class Odd:
@@ -279,17 +279,17 @@ def test_a_compiled_part_compiled_in_place(fresh_compiler):  # noqa: F811
 
 
 def test_looking_before_the_first_compiled_step(fresh_compiler):  # noqa: F811
-    """The first look comes before any graph: the graphs made later are the same."""
+    """The first snapshot comes before any graph: the graphs made later are the same."""
     x, y = torch.randn(4, 3, 32, 32), torch.arange(4)
 
-    def first_steps(look):
+    def first_steps(snapshot):
         torch._dynamo.reset()
         counters.clear()
         model = Tiny("batch")
         sgd = torch.optim.SGD(model.parameters(), lr=0.1)
         compiled = torch.compile(model, backend="aot_eager")
         torch.manual_seed(3)
-        if look:
+        if snapshot:
             monitor = Monitor(compiled, F.cross_entropy, measure=["landscape", "activations"], on_error="raise")
             monitor.step(x, y, sgd)
             assert not counters["stats"]["unique_graphs"]
@@ -346,12 +346,12 @@ def test_between_the_users_forward_and_backward():
     """The graph that waits for its backward is still whole."""
     x, y = torch.randn(4, 3, 32, 32), torch.arange(4)
     grads = []
-    for look in (False, True):
+    for snapshot in (False, True):
         seed_everything()
         model = Watched(Cell())
         sgd = torch.optim.SGD(model.parameters(), lr=0.1)
         loss = F.cross_entropy(model(x), y)
-        if look:
+        if snapshot:
             Monitor(model, F.cross_entropy, measure=["landscape", "health", "activations"], on_error="raise").step(
                 x, y, sgd
             )

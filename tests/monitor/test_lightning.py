@@ -101,11 +101,11 @@ def test_the_run_is_the_same_bit_for_bit(tmp_path, options):
     assert vars(watched).keys() == vars(plain).keys()
     steps = 8 if "accumulate_grad_batches" in options else 16
     assert trainer.global_step == steps
-    # Activations take a second look at the step after.
+    # Activations take a second snapshot at the step after.
     assert [record.step for record in callback.monitor.records] == list(range(steps))
-    looks = callback.monitor.frame().dropna(subset="beta")
+    snapshots = callback.monitor.frame().dropna(subset="beta")
     columns = ["loss", "loss_min", "loss_max", "beta", "critical_step", "shift_max", "mean_drift"]
-    assert looks[columns].map(math.isfinite).all(axis=None)
+    assert snapshots[columns].map(math.isfinite).all(axis=None)
     assert len(records_of(tmp_path / "run.jsonl")) == len(callback.monitor.records)
     assert callback.monitor.notes[0].startswith("The forward pass draws random numbers")
 

@@ -136,7 +136,7 @@ def test_one_clear_message(name: str) -> None:
     assert monitor.step(x, y, handed) is not None  # no second warning: it would be an error here
 
 
-def _train(model: nn.Module, steps: int, look: Callable[[Tensor, Tensor, Any, int], None]) -> dict[str, Tensor]:
+def _train(model: nn.Module, steps: int, snapshot: Callable[[Tensor, Tensor, Any, int], None]) -> dict[str, Tensor]:
     torch.manual_seed(1)
     optimizer = _sgd(model)
     x, y = _data()
@@ -144,7 +144,7 @@ def _train(model: nn.Module, steps: int, look: Callable[[Tensor, Tensor, Any, in
         optimizer.zero_grad()
         loss = _first(model(x + 0.1 * torch.randn_like(x)), y)
         loss.backward()
-        look(x, y, optimizer, step)
+        snapshot(x, y, optimizer, step)
         optimizer.step()
     return model.state_dict()
 
@@ -157,13 +157,13 @@ def test_the_run_goes_on_to_the_same_weights(name: str) -> None:
     alone = _train(copy.deepcopy(model), 3, lambda *_: None)
     monitor = Monitor(model, loss_fn, every=1, measure=[measure, HealthProbe(), ActivationProbe()], budget=None)
 
-    def look(x: Tensor, y: Tensor, own: Any, step: int) -> None:
+    def snapshot(x: Tensor, y: Tensor, own: Any, step: int) -> None:
         wrong = optimizer is not None and optimizer is not _sgd
         handed = None if optimizer is None else optimizer(model) if wrong else own
         monitor.step(change(x) if change else x, y, handed)
 
     with pytest.warns(UserWarning, match="the run goes on"):
-        watched = _train(model, 3, look)
+        watched = _train(model, 3, snapshot)
     assert len(monitor.records) == 3
     assert all(torch.equal(alone[key], watched[key]) for key in alone)
 
@@ -189,14 +189,14 @@ def test_a_failure_in_the_middle_of_a_look_leaves_no_trace() -> None:
     alone = _train(copy.deepcopy(model), 4, lambda *_: None)
     monitor = Monitor(model, half_mse, every=1, measure=ALL, budget=None)
 
-    def look(x: Tensor, y: Tensor, optimizer: Any, step: int) -> None:
+    def snapshot(x: Tensor, y: Tensor, optimizer: Any, step: int) -> None:
         nonlocal fail
         fail = True
         monitor.step(x, y, optimizer)
         fail = False
 
     with pytest.warns(UserWarning, match="a forward of mine"):
-        watched = _train(model, 4, look)
+        watched = _train(model, 4, snapshot)
     assert any(record.errors for record in monitor.records)
     assert any(record.results for record in monitor.records)
     assert all(torch.equal(alone[key], watched[key]) for key in alone)

@@ -32,25 +32,25 @@ Patch = pytest.MonkeyPatch
 
 
 def _landscape(s: Situation) -> None:
-    compare_landscape(s, s.look(LandscapeProbe((0.5, 4.0))).results["landscape"])
+    compare_landscape(s, s.snapshot(LandscapeProbe((0.5, 4.0))).results["landscape"])
 
 
 def _shift(s: Situation) -> None:
-    compare_shift(s, s.look(ShiftProbe()).results["shift"])
+    compare_shift(s, s.snapshot(ShiftProbe()).results["shift"])
 
 
 def _critical(s: Situation) -> None:
-    compare_critical(s, s.look(CriticalProbe("gradient")).results["critical"], rtol=0.5)
+    compare_critical(s, s.snapshot(CriticalProbe("gradient")).results["critical"], rtol=0.5)
 
 
 def _activations(s: Situation) -> None:
-    found = s.look(ActivationProbe()).results["activations"]
+    found = s.snapshot(ActivationProbe()).results["activations"]
     now = compare_moments(s, found)
     compare_changes(found, now, None, now)
 
 
 def _health(s: Situation) -> None:
-    compare_health(s, s.look(HealthProbe()).results["health"])
+    compare_health(s, s.snapshot(HealthProbe()).results["health"])
 
 
 def _untouched(s: Situation) -> None:

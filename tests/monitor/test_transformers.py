@@ -101,10 +101,10 @@ def test_the_run_is_the_same_bit_for_bit(tmp_path, kind, options):
     assert logs[0] == logs[1]
     steps = 4 if "gradient_accumulation_steps" in options else 8
     assert [record.step for record in callback.monitor.records] == list(range(steps))
-    looks = callback.monitor.frame().dropna(subset="beta")
-    assert len(looks) == steps // 2
+    snapshots = callback.monitor.frame().dropna(subset="beta")
+    assert len(snapshots) == steps // 2
     columns = ["loss", "loss_min", "loss_max", "beta", "critical_step", "shift_max", "mean_drift"]
-    assert looks[columns].map(math.isfinite).all(axis=None)
+    assert snapshots[columns].map(math.isfinite).all(axis=None)
     assert len(records_of(tmp_path / "run.jsonl")) == len(callback.monitor.records)
 
 

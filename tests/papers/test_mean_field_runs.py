@@ -59,10 +59,10 @@ def test_a_phase_diagram_of_one_seed(data, cell):
     assert curves["diverged_at"][1][0] is None
     assert curves["diverged_at"][1][-1] is not None
     assert math.isnan(curves["test_loss"][1][-1])
-    rungs = phases.eta_stars(settings, 1, Place())
-    assert rungs["value"] == curves["value"]
+    eta_stars = phases.eta_stars(settings, 1, Place())
+    assert eta_stars["value"] == curves["value"]
     for name in ("printed", "corrected", "measured"):
-        assert rungs[name][0] > rungs[name][1] > 0
+        assert eta_stars[name][0] > eta_stars[name][1] > 0
 
 
 @pytest.mark.parametrize("cell", ["mlp", "cnn"])
@@ -107,15 +107,15 @@ def test_a_phase_diagram_ends_in_time():
 
 @pytest.mark.parametrize("data", ["mnist", "cifar10"])
 def test_both_modes_and_training_beyond_the_top(data):
-    tiny = {**TINY, "looks": [1], "batches": 2, "after": 2, "steps": 3}
+    tiny = {**TINY, "measured_at": [1], "batches": 2, "after": 2, "steps": 3}
     settings = mf_modes.MODES[data].plan("mlp", "small") | tiny
     curves = mf_modes.run(settings, 0, Place())
-    rungs = phases.eta_stars(settings, 0, Place())
+    eta_stars = phases.eta_stars(settings, 0, Place())
     # The theory's eta* is that of the mode with the larger lambda.
     tops = [min(pair) for pair in zip(curves["mean_mode"], curves["data_mode"], strict=True)]
-    assert tops == pytest.approx(rungs["corrected"])
-    assert curves["looks"] == [2.0]
-    assert curves["measured"] == pytest.approx(rungs["measured"][1:], rel=0.02)
+    assert tops == pytest.approx(eta_stars["corrected"])
+    assert curves["measured_at"] == [2.0]
+    assert curves["measured"] == pytest.approx(eta_stars["measured"][1:], rel=0.02)
     assert curves["several"][0] > 0
     assert curves["left"][0] > 0
     assert curves["highest"][0] >= 1
@@ -125,7 +125,7 @@ def test_both_modes_and_training_beyond_the_top(data):
 
 
 def test_gamma_and_beta_trained_and_held():
-    tiny = {**TINY, "looks": [0, 1], "steps": 3, "after": 2, "decades": 0.3}
+    tiny = {**TINY, "measured_at": [0, 1], "steps": 3, "after": 2, "decades": 0.3}
     curves = mf_affine.run(mf_affine.AFFINE["mnist"].plan("cnn", "small") | tiny, 0, Place())
     assert curves["gamma"] == [0.5, 2.0]
     assert all(len(row) == 2 for row in curves.values())
@@ -191,10 +191,10 @@ def test_initial_gammas(network):
 
 @pytest.mark.parametrize("network", ["vgg11", pytest.param("resnet18", marks=pytest.mark.slow)])
 def test_three_readings_of_the_curvature(network):
-    settings = curvature_modes.MODES.plan(network, "small") | {"width": 0.0625, "batch_size": 32, "looks": [0, 2]}
+    settings = curvature_modes.MODES.plan(network, "small") | {"width": 0.0625, "batch_size": 32, "measured_at": [0, 2]}
     curves = curvature_modes.run(settings, 0, Place())
     assert curves["step"] == [0, 2]
-    assert all(value > 0 for name in curvature_modes.READINGS for value in curves[name])
+    assert all(value > 0 for name in curvature_modes.STATISTICS for value in curves[name])
     assert curves["frozen"] != curves["batch"]
 
 
@@ -204,7 +204,7 @@ def test_the_same_report_for_a_normalizer(norm):
         "width": 32,
         "batch_size": 64,
         "train": 4,
-        "look": 2,
+        "snapshot_every": 2,
         "steps": 10,
     }
     curves = every_norm.run(settings, 0, Place())

@@ -32,7 +32,7 @@ def snapshots(path, *, steps=6, first=0):
 
 
 def demo(folder):
-    return write_demo(run_demo(seed=0, digits_steps=12, dln_steps=3), folder)
+    return write_demo(run_demo(seed=0, steps=12), folder)
 
 
 def swept(folder):
@@ -66,7 +66,7 @@ def saved(folder):
 
 
 def more(folder):
-    """The theorems on a layer, a training and the mean mode, as their files."""
+    """The theorems on a layer, a training, a tuning and the mean mode, as their files."""
     model = ns.models.MLP(6, 3, width=8, depth=3, norm="batch", seed=0)
     x = torch.randn(32, 6, generator=torch.Generator().manual_seed(0))
     linear, norm = nn.Linear(6, 4), nn.BatchNorm1d(4)
@@ -76,4 +76,5 @@ def more(folder):
     batches, evaluate = [(x, x[:, :3])] * 12, lambda model: {"test": float(model(x).square().mean())}
     run = ns.train(model, ns.losses.half_mse, batches, optimizer, evaluate=evaluate, every=4)
     run.save(folder / "training.json")
-    return [folder / f"{name}.json" for name in ("bounds", "mean_mode", "training")]
+    ns.tune(model, ns.losses.half_mse, [(x, x[:, :3])], optimizer, steps=200).save(folder / "tuning.json")
+    return [folder / f"{name}.json" for name in ("bounds", "mean_mode", "training", "tuning")]

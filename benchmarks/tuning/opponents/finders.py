@@ -79,7 +79,7 @@ def fastai(task: Task, parts: Parts, seed: int) -> Named:
         batch_size = task.batch_size
 
         def __init__(self) -> None:
-            self.dataset, self.n_inp = parts.batches.dataset, 1
+            self.dataset, self.n_inp = parts.batches, 1
 
         def __iter__(self) -> Any:
             return (((x, y), y) for x, y in parts.batches)

@@ -1,11 +1,10 @@
-"""What an entrant answers: a learning rate and the steps that its search cost."""
+"""The answer of an entrant: a learning rate and the steps that its search cost."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from task import Batch, Parts, Task
 from torch import Tensor, nn
 
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 class Named:
     """The answer of an entrant.
 
-    lr: the learning rate; None if it names none. steps: steps that the search cost, see `Meter`. note: its own words.
+    lr: the learning rate; None if it names none. steps: steps that the search cost. note: its own words.
     range: rates that the entrant cannot tell apart.
     """
 
@@ -31,22 +30,6 @@ class Named:
 
 # entrant(task, parts, seed): the parts are freshly made and the entrant's own.
 Entrant = Callable[[Task, Parts, int], Named]
-
-
-class Meter:
-    """Counts the cost of a search in steps of the task: 1 for a batch with gradient, 1/3 for one without.
-
-    Counts by hooks on the model that is watched and on its copies.
-    """
-
-    def __init__(self, task: Task, parts: Parts) -> None:
-        self.size = task.batch_size
-        self.steps = 0.0
-        parts.model.register_forward_hook(self._count)
-
-    def _count(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        samples = next((len(x) for x in inputs if isinstance(x, Tensor)), self.size)
-        self.steps += samples / self.size * (1.0 if torch.is_grad_enabled() else 1 / 3)
 
 
 class Whole(nn.Module):

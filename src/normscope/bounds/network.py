@@ -13,6 +13,7 @@ from normscope.bounds.normalized_layer import is_batch_norm, is_linear, normaliz
 from normscope.bounds.result import Bounds
 from normscope.isolation.batches import read_batches
 from normscope.isolation.lending import untouched
+from normscope.isolation.memory_bound import bytes_of, check_max_memory
 from normscope.isolation.module_calls import Answer, answering, units
 from normscope.objective import call_model, described
 from normscope.out_of_memory import out_of_memory
@@ -31,6 +32,13 @@ def pairs(model: nn.Module, x: Tensor) -> list[tuple[str, str]]:
 
     Modules that run more than once in the pass are left out, and so are outputs that are changed in place on the way to
     the norm. The model is left as it was.
+
+    Args:
+        model: any module.
+        x: one batch of inputs.
+
+    Returns:
+        Pairs (name of the linear layer, name of its BatchNorm).
 
     Example:
         >>> pairs(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 1)), torch.eye(2))
@@ -51,6 +59,7 @@ def check_network(
     w0: Mapping[str, Tensor] | None = None,
     lam: float | None = None,
     units: int = 8,
+    max_memory: float | None = None,
 ) -> dict[str, Bounds]:
     """`check` on each pair that `pairs` finds, the rest of the network being its downstream.
 
@@ -63,11 +72,25 @@ def check_network(
         batches: one batch, as (x, y), a mapping or what `forward` takes; or an iterable, of which the first is taken.
         forward: forward(model, batch) gives the outputs, or without loss_fn the loss.
         w0: initial weights by the name of the linear layer ("stem" or "stem.weight"), for Lemma 4.5.
+        lam: bound on the spectral norm of the inputs in Theorems 4.4 and C.1; the norm of this batch unless given.
         units: how many of each layer to check, spread evenly.
+        max_memory: bytes that the float64 copies of parameters, buffers and the batch may take; refused before any is
+            made where they would take more.
 
     Returns:
         A `Bounds` by the linear layer's name.
+
+    Raises:
+        ValueError: no linear layer is followed by a BatchNorm, or an argument does not fit.
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+        >>> found = check_network(net, nn.CrossEntropyLoss(), (torch.randn(8, 2), torch.zeros(8, dtype=torch.long)))
+        >>> list(found), found["0"].holds
+        (['0'], True)
     """
+    check_max_memory(max_memory)
     setup = gathered(model, loss_fn=loss_fn, forward=forward)
     model, objective = setup.model, setup.objective
     batches = setup.batches_to_read if batches is None else batches
@@ -75,16 +98,16 @@ def check_network(
         raise ValueError("The theorems need a batch: check_network(model, loss_fn, (x, y)), or a Setup with batches.")
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     batch = read_batches(batches, device=device, micro_batch=None, most=1).batches[0]
-    inputs, targets = objective.parts(
-        tree_map_only(Tensor, lambda t: t.double() if t.is_floating_point() else t, batch)
-    )
 
     def run(names: Sequence[str], answer: Answer) -> Tensor:
         lent.reset()  # the same dropout masks at every call
         with answering({name: modules[name] for name in names}, answer):
             return objective.loss(objective.outputs(model, inputs), targets)
 
-    with untouched(model, dtype=torch.float64) as lent:
+    beside = bytes_of(batch, torch.float64)
+    with untouched(model, dtype=torch.float64, max_memory=max_memory, beside=beside) as lent:
+        wide = tree_map_only(Tensor, lambda t: t.double() if t.is_floating_point() else t, batch)
+        inputs, targets = objective.parts(wide)
         with torch.no_grad():
             layers = _pairs_with_inputs(model, lambda: objective.outputs(model, inputs), described(batch))
         if not layers:

@@ -29,6 +29,7 @@ from normscope.cli.reproduce import reproduce
 from normscope.cli.solve import solve
 from normscope.cli.stopping import stopping
 from normscope.cli.sweep import sweep
+from normscope.cli.tune import tune
 from normscope.loading import place_of
 from normscope.messages import brief
 
@@ -63,7 +64,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=True,
 )
-for _verb in (bounds, cite, demo, doctor, measure, monitor, predict, report, reproduce, solve, sweep):
+for _verb in (bounds, cite, demo, doctor, measure, monitor, predict, report, reproduce, solve, sweep, tune):
     app.command(**described(_verb))(_verb)
 app.add_typer(data_app, name="data")
 

@@ -1,4 +1,4 @@
-"""`normscope demo`: the effect of BatchNorm on two small networks, within two minutes."""
+"""`normscope demo`: a small network predicted, measured, trained and watched, in under 90 seconds."""
 
 import json
 import shlex
@@ -17,9 +17,9 @@ def demo(
     seed: Annotated[
         int, typer.Option(min=0, max=2**63 - 1, help="Random seed of data, batches and initial weights.")
     ] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Train small networks with and without BatchNorm on embedded data and compare them.
+    """Predict, measure, train and watch a small network on embedded data; print the numbers beside what happened.
 
     Example: normscope demo --seed 1
     """
@@ -31,7 +31,7 @@ def demo(
 
     from normscope.demo import run_demo, total_steps
     from normscope.report.demo_folder import write_demo
-    from normscope.report.sections.demo import COLUMNS, findings, table_rows
+    from normscope.report.sections.demo import TITLE, findings, outcome, table
 
     # Check the folder before a minute of training, not after it.
     check_folder(out, "--out")
@@ -39,35 +39,41 @@ def demo(
     torch.set_num_threads(1)
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=total_steps())
-        runs = run_demo(
+        found = run_demo(
             seed=seed,
             on_run=lambda label: progress.update(task, description=label),
             on_step=lambda step: progress.advance(task),
         )
-    written = write_demo(runs, out)
+    written = write_demo(found, out)
+    said = findings(found)
     if as_json:
-        rows = [
+        cases = [
             {
-                "task": run.task,
-                "norm": run.norm,
-                "lr": run.lr,
-                "steps": run.training.steps,
-                "final_loss": run.training.final_loss,
-                "diverged_at": run.training.diverged_at,
-                "test_loss": run.test_loss,
-                "test_accuracy": run.test_accuracy,
+                "norm": case.norm,
+                "loss": case.loss,
+                "predicted": case.predicted,
+                "measured": case.measured,
+                "first_guess": case.first_guess,
+                "runs": [
+                    {"share": run.share, "lr": run.lr, "test_accuracy": run.test_accuracy, "outcome": outcome(run)}
+                    for run in case.runs
+                ],
             }
-            for run in runs
+            for case in found.cases
         ]
-        document = {"schema": 1, "runs": rows, "findings": findings(runs), "written": list(map(str, written))}
+        sentences = [{"good": one.good, "text": one.text} for one in said]
+        document = {"schema": 2, "cases": cases, "findings": sentences, "written": list(map(str, written))}
         typer.echo(json.dumps(plain(document), indent=1, allow_nan=False))
         return
-    table = Table(*COLUMNS, title="What BatchNorm changed", box=SIMPLE, padding=0, pad_edge=False)
-    for row in table_rows(runs):
-        table.add_row(*row)
+    columns, rows = table(found)
+    caption = "predicted, measured: eta*.  0.25x to 4x: test images right when trained at that multiple of it"
+    shown = Table(*columns, title=TITLE, caption=caption, box=SIMPLE, padding=0, pad_edge=False)
+    for row in rows:
+        shown.add_row(*row)
     terminal = console()
-    terminal.print(table)
-    for sentence in findings(runs):
-        terminal.print(f"- {sentence}", soft_wrap=True)
+    terminal.print(shown)
+    for one in said:
+        terminal.print(f"- {one.text}", soft_wrap=True)
     terminal.print("Written: " + ", ".join(str(path) for path in written), soft_wrap=True)
-    typer.echo(f"See it: normscope report {shlex.quote(str(out))}", err=True)
+    page = shlex.quote(str(out / "page.html"))
+    typer.echo(f"See it: normscope report {shlex.quote(str(out))} --out {page}", err=True)

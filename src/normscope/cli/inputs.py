@@ -73,7 +73,7 @@ def what_was_said(error: Exception) -> str:
 def taking_the_batch() -> Iterator[None]:
     """A context for a measurement: what torch raises about model, loss and batch becomes one ValueError.
 
-    Errors of normscope's own classes pass through: their messages say what is wrong.
+    Errors of normscope's own classes pass through, since their messages name the cause.
     """
     try:
         yield

@@ -24,7 +24,7 @@ def monitor(
     ] = "10",
     measure: Annotated[str, typer.Option(help="Set of probes: light, standard or full.")] = "standard",
     budget: Annotated[
-        str, typer.Option(help="Largest share of the training time for snapshots, such as 0.05; 'none' for no limit.")
+        str, typer.Option(help="Largest share of the training's cost for snapshots, such as 0.05; 'none' for no limit.")
     ] = "0.05",
     out: Annotated[Path, typer.Option(help="New output folder for records, figures and summary.")] = Path(
         "normscope-monitor"
@@ -150,7 +150,7 @@ def _share(budget: str) -> float | None:
     try:
         return None if budget == "none" else float(budget)
     except ValueError:
-        raise ValueError(f"budget is a share of the time such as 0.05, or 'none'; got {budget!r}.") from None
+        raise ValueError(f"budget is a share of the training's cost such as 0.05, or 'none'; got {budget!r}.") from None
 
 
 def _length(batches: Any) -> int | None:

@@ -20,12 +20,13 @@ from torch import nn
 
 from normscope.choices import check_choice
 from normscope.curvature.eigensolvers.solver import Solver
-from normscope.curvature.measured import Request
+from normscope.curvature.measurement_steps import carry_out
 from normscope.curvature.operators.network_products import MATRICES
 from normscope.curvature.operators.several_batches import OVER
 from normscope.curvature.operators.statistics import MODES
-from normscope.curvature.procedure import carry_out
+from normscope.curvature.request import Request
 from normscope.curvature.result import Measurement
+from normscope.isolation.memory_bound import check_max_memory
 from normscope.isolation.unwrapping import unwrapped
 from normscope.setup import Setup, gathered
 
@@ -57,6 +58,7 @@ def measure(
     solver: Solver | None = None,
     start: Measurement | None = None,
     seed: int = 0,
+    max_memory: float | None = None,
 ) -> Measurement:
     """Measure lambda_max and eta* of this network on this batch, as it is trained; the model is left untouched.
 
@@ -69,12 +71,13 @@ def measure(
         n_batches: batches to read of an iterable; by default all of a list and the first 4 of any other.
         momentum, nesterov: settings of gradient descent, for eta*.
         optimizer: the optimizer that trains. Its momentum, weight decay, learning rates and the preconditioner of Adam,
-            AdamW and RMSprop are read from it, and curvature is by its parameters alone.
+            NAdam, AdamW, RMSprop and Adagrad are read from it, and curvature is by its parameters alone.
         matrix: "ggn" (generalized Gauss-Newton, the default), "hessian" or "fisher". By default it is the Hessian,
             with a note, where the loss is no known function of the model's outputs.
         stats: how normalizers' batch statistics are read: "batch", "frozen" or "running".
-        compare: further readings of the statistics, whose lambda_max is given beside that of `stats`.
-        hessian: also search both ends of the Hessian's spectrum, for several times the cost of all the rest.
+        compare: further statistics modes, whose lambda_max is given beside that of `stats`.
+        hessian: also search both ends of the Hessian's spectrum, for several times the cost of all the rest. A note
+            says so where the model has no second derivative.
         layers: also search lambda_max of every parameterized layer's own block.
         parameters: (name, parameter) -> whether to take curvature by it; all trainable ones by default.
         draws: labels drawn for each output to sample the Fisher matrix; 0 is the exact matrix.
@@ -91,6 +94,14 @@ def measure(
             costs at most 30 gradient passes; at most 100 with hessian=, matrix="hessian" or another over= than "first".
         start: an earlier result of the same parameters; the search starts from its remembered eigenvectors.
         seed: seed of the start vector and of draws.
+        max_memory: bytes that copies of parameters, buffers and batches may take; refused before any is made where they
+            would take more. Gradients, activations and the search's vectors come beside.
+
+    Returns:
+        A `Measurement`: lambda_max with its residual, eta*, the critical rate, a first guess, and notes.
+
+    Raises:
+        ValueError: an argument does not fit, the loss is not a scalar, or it is not finite on the batch.
 
     Example:
         >>> layer = nn.Linear(1, 1, bias=False)
@@ -113,6 +124,7 @@ def measure(
     if draws and matrix != "fisher":
         raise ValueError(f"draws= samples the Fisher matrix; with matrix={matrix!r} there is nothing to sample.")
     check_choice("over", over, ("first", *OVER))
+    check_max_memory(max_memory)
     if solver is None:
         solver = CHEAP if not hessian and matrix != "hessian" and over == "first" else Solver()
     request = Request(
@@ -125,7 +137,7 @@ def measure(
         hessian=hessian,
         layers=layers,
         parameters=parameters,
-        draws=draws,
+        label_draws=draws,
         over=over,
         micro_batch=micro_batch,
         n_batches=n_batches,
@@ -134,6 +146,7 @@ def measure(
         solver=solver,
         seed=seed,
         start=start,
+        max_memory=max_memory,
     )
     inner, processes, convention = unwrapped(setup.model)
     # An error in one process, even by its batch alone, is raised in all processes, so none waits.

@@ -9,14 +9,24 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_map_only
 
+from normscope.curvature.eigensolvers.solver import Solver
 from normscope.curvature.session import Session, differentiated
 from normscope.isolation.coming_update import check_optimizer, rates_by_id
 from normscope.isolation.lending import Lent, untouched
+from normscope.isolation.memory_bound import bytes_of
+from normscope.isolation.processes import Processes
+from normscope.objective import call_model
+from normscope.stability.optimizer_limits import Limit, momentum_limit
 
 
-def every_parameter(lent: Lent) -> list[int]:
-    """Numbers of all lent parameters."""
-    return parameters_of(lent, None)
+def parameters_of(lent: Lent, wanted: Callable[[str, nn.Parameter], bool] | None = None) -> list[int]:
+    """Numbers of the lent parameters that `wanted` chooses; None chooses all."""
+    named = zip(lent.names, lent.originals, strict=True)
+    chosen = [i for i, (name, p) in enumerate(named) if wanted is None or wanted(name, p)]
+    if not chosen:
+        reason = "parameters= chose none of them" if lent.names else "none of the model's requires a gradient"
+        raise ValueError(f"There is no parameter to take curvature by: {reason}.")
+    return chosen
 
 
 @contextmanager
@@ -27,8 +37,16 @@ def open_session(
     *,
     only: Container[int] | None = None,
     dtype: torch.dtype | None = None,
-    choose: Callable[[Lent], Sequence[int]] = every_parameter,
-    **settings: Any,
+    choose: Callable[[Lent], Sequence[int]] = parameters_of,
+    max_memory: float | None = None,
+    beside: int = 0,
+    call: Callable[[nn.Module, Any], Any] = call_model,
+    processes: Processes | None = None,
+    limit: Limit | None = None,
+    solver: Solver | None = None,
+    over: str = "batches",
+    label_draws: int = 0,
+    seed: int = 0,
 ) -> Iterator[Session]:
     """A session of `model` on these batches; at the end the model is as it was.
 
@@ -37,16 +55,36 @@ def open_session(
         dtype: of the products; by default the model's own, float32 where that is narrower. Tensors of the model and the
             batches are cast to it.
         choose: gives the numbers of the parameters to take curvature by.
-        settings: further fields of the `Session`.
+        max_memory: bytes that copies of parameters, buffers and batches may take.
+        beside: bytes of copies that are lent already.
+        call, processes, limit, solver, over, label_draws, seed: fields of the `Session`. By default there is one
+            process, and the limit is that of gradient descent.
     """
     check_parameters(model)
     lent_dtype = working_dtype(model, dtype)
-    if lent_dtype is not None:
-        batches = cast(batches, lent_dtype)
-    with untouched(model, only=only, dtype=lent_dtype) as lent:
+    # A cast batch is a copy, and every network works on another one.
+    beside += bytes_of(batches, lent_dtype) * (1 if lent_dtype is None else 2)
+    with untouched(model, only=only, dtype=lent_dtype, max_memory=max_memory, beside=beside) as lent:
+        if lent_dtype is not None:
+            batches = cast(batches, lent_dtype)
         chosen = choose(lent)
         with differentiated(lent, chosen):
-            yield Session(lent, model, loss_fn, batches, chosen, lent_dtype, **settings)
+            yield Session(
+                lent,
+                model,
+                loss_fn,
+                batches,
+                chosen,
+                lent_dtype,
+                call=call,
+                processes=processes or Processes(),
+                limit=limit or momentum_limit(),
+                solver=solver or Solver(),
+                over=over,
+                label_draws=label_draws,
+                seed=seed,
+                max_memory=max_memory,
+            )
 
 
 def working_dtype(model: nn.Module, asked: torch.dtype | None) -> torch.dtype | None:
@@ -68,16 +106,6 @@ def working_dtype(model: nn.Module, asked: torch.dtype | None) -> torch.dtype | 
 def cast(batches: Sequence[Any], dtype: torch.dtype) -> list[Any]:
     """The batches with floating-point tensors of this dtype."""
     return [tree_map_only(Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, b) for b in batches]
-
-
-def parameters_of(lent: Lent, wanted: Callable[[str, nn.Parameter], bool] | None) -> list[int]:
-    """Numbers of the lent parameters that `wanted` chooses; None chooses all."""
-    named = zip(lent.names, lent.originals, strict=True)
-    chosen = [i for i, (name, p) in enumerate(named) if wanted is None or wanted(name, p)]
-    if not chosen:
-        left = "parameters= chose none of them" if lent.names else "none of the model's requires a gradient"
-        raise ValueError(f"There is no parameter to take curvature by: {left}.")
-    return chosen
 
 
 def held_by(optimizer: torch.optim.Optimizer, lent: Lent, chosen: list[int]) -> tuple[list[int], list[str]]:

@@ -33,7 +33,18 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Spectrum(Reportable):
-    """The eigenvalues of `matrix` as a density, and their sum with its standard error; `loss` is its value here."""
+    """The whole spectrum of one matrix of a network on one batch.
+
+    Attributes:
+        matrix: "ggn", "hessian" or "fisher".
+        stats: how batch statistics were read, "batch", "frozen" or "running".
+        density: the density of the eigenvalues.
+        trace: the sum of the eigenvalues.
+        trace_error: its standard error.
+        loss: the value of the loss.
+        settings: arguments that the numbers depend on.
+        environment: versions and device.
+    """
 
     matrix: str
     stats: str
@@ -52,7 +63,7 @@ class Spectrum(Reportable):
         write_json(path, self.plain())
 
     def _sections(self) -> Sequence[Any]:
-        from normscope.report.sections.stability import spectrum_section
+        from normscope.report.sections.predictions_and_measurements import spectrum_section
 
         return [spectrum_section("Spectrum", self.plain())]
 
@@ -75,6 +86,9 @@ def spectrum(
         starts, steps: random vectors, and products with each; the trace takes as many as one of them.
         seed: seed of the random vectors.
 
+    Returns:
+        A `Spectrum`: the density of eigenvalues, and the trace with its error.
+
     Example:
         >>> layer = nn.Linear(2, 1, bias=False)
         >>> x = torch.tensor([[2.0, 0.0], [0.0, 4.0]])
@@ -90,17 +104,17 @@ def spectrum(
 
     def work() -> Spectrum:
         with _opened(inner, loss_fn, batch, stats, processes) as (network, loss):
-            local = processes.each(lambda: network.product(matrix))
-            refuse_linear(network)
+            local_product = processes.each(lambda: network.product(matrix))
+            refuse_linear(local_product)
 
             def product(v: Tensor) -> Tensor:
-                return processes.mean(lambda: [local(v)])[0]
+                return processes.mean(lambda: [local_product(v)])[0]
 
             like = torch.zeros(network.size, dtype=network.leaves[0].dtype, device=network.leaves[0].device)
-            whole = density(product, like, starts=starts, steps=steps, seed=seed)
+            eigenvalues = density(product, like, starts=starts, steps=steps, seed=seed)
             total, error = trace(product, like, products=steps, seed=seed)
         settings = {"starts": starts, "steps": steps, "seed": seed, "samples": samples(batch), "dtype": str(like.dtype)}
-        return Spectrum(matrix, stats, whole, total, error, loss, settings, environment(like.device))
+        return Spectrum(matrix, stats, eigenvalues, total, error, loss, settings, environment(like.device))
 
     return processes.together(work)
 
@@ -114,9 +128,14 @@ def mean_mode(
     The batch's targets have no part in it. Refused with several processes, whose mean mode is not a mean over them.
 
     Args:
-        model, stats: as for `measure`. batch: (x, y) with at least two samples.
+        model: any module, in the modes it trains in.
+        batch: (x, y) with at least two samples; y is not read.
+        stats: how batch statistics are read: "batch", "frozen" or "running".
         solver: tol and most of the eigenvalue search, `Solver()` by default; it starts from one vector.
         seed: seed of the start vector and of random signs.
+
+    Returns:
+        A `MeanMode`: lambda_max, the share of its eigenvector that is constant over samples, and the bound.
     """
     solver = solver or Solver()
     inner, processes, _ = unwrapped(model)

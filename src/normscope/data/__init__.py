@@ -47,6 +47,13 @@ def load(name: str, root: str | os.PathLike[str] | None = None, **options: Any) 
         root: the data folder, for the sets that have files.
         options: passed to the loader of that name.
 
+    Returns:
+        The data set, with its training and test part.
+
+    Raises:
+        ValueError: an unknown name.
+        DataError: files are missing or damaged.
+
     Example:
         >>> load("gaussian", seed=0)
         Dataset('gaussian', x (10,), y (10,), 1000 train + 1000 test, float64 on cpu)

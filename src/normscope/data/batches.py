@@ -37,6 +37,9 @@ def batches(
             `crop_and_flip`.
         drop_last: whether to leave out the short batch at the end of an epoch.
 
+    Returns:
+        An iterator over pairs (x_batch, y_batch).
+
     Raises:
         ValueError: sizes or numbers that do not fit.
 
@@ -93,6 +96,9 @@ def crop_and_flip(x: Tensor, generator: torch.Generator, *, pad: int = 4) -> Ten
         x: images (n, channel, row, column) on any device; not changed.
         generator: on the CPU, so that the draws do not depend on the device of x.
         pad: largest shift in pixels; 0 only flips.
+
+    Returns:
+        The moved images, of the same shape.
 
     Example:
         >>> x = torch.ones(2, 1, 3, 3)

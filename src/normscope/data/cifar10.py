@@ -30,6 +30,9 @@ def cifar10(
         standardize: "channel", "pixel", "global" or None (pixels in [0, 1]); training statistics.
         download: fetch the files first if they are nowhere below the root.
 
+    Returns:
+        The data set, with its training and test part.
+
     Raises:
         DataError: files are missing or damaged.
     """

@@ -44,7 +44,15 @@ class Dataset:
     classes: int | None
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "Dataset":
-        """The same set on `device`, its inputs and floating targets in `dtype`; labels stay int64."""
+        """The same set on `device`, its inputs and floating targets in `dtype`; labels stay int64.
+
+        Args:
+            device: a device of torch.
+            dtype: a floating-point type; labels keep theirs.
+
+        Returns:
+            The same data there.
+        """
 
         def move(t: Tensor) -> Tensor:
             return t.to(device=device, dtype=dtype if t.is_floating_point() else None)

@@ -26,6 +26,9 @@ def mnist(
             (x - 0.1307) / 0.3081 is "global" with rounded numbers.
         download: fetch the files first if they are nowhere below the root.
 
+    Returns:
+        The data set, with its training and test part.
+
     Raises:
         DataError: files are missing or damaged.
     """

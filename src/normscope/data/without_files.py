@@ -20,6 +20,16 @@ def gaussian(
     Source: Santurkar et al. 2018, "How Does Batch Normalization Help Optimization?", appendix A.1
     (n = 1000, d_in = d_out = 10).
 
+    Args:
+        n: number of training samples, and of test samples.
+        d_in: number of inputs.
+        d_out: number of outputs.
+        seed: seed of A, X and the test inputs.
+        dtype: floating-point type of all tensors.
+
+    Returns:
+        The data set, with its training and test part.
+
     Example:
         >>> data = gaussian(50, 4, 3, seed=0)
         >>> A = torch.linalg.lstsq(data.x_train, data.y_train).solution.T
@@ -38,6 +48,9 @@ def digits(*, test_fraction: float = 0.2, seed: int, standardize: Standardize = 
         test_fraction: share of the images in the test set, in (0, 1).
         seed: seed of the split, and so of the training statistics.
         standardize: "channel", "pixel", "global" or None (pixels in [0, 1]).
+
+    Returns:
+        The data set, with its training and test part.
 
     Example:
         >>> digits(seed=0)

@@ -18,7 +18,7 @@ class Copies:
     """Copies of a batch for a forward that may write into them; the batch itself never changes.
 
     Tensors are copied once, and copied again after a pass has changed the copies, so that a stored graph keeps the
-    tensors it has used. Containers and objects of other classes are copied for every pass.
+    tensors it has used. Containers and objects of other classes are copied for every pass. tensors: the present copies.
     """
 
     def __init__(self, given: Any) -> None:
@@ -27,8 +27,8 @@ class Copies:
 
     def _fill(self) -> None:
         self._parts = [_copy(part) for part in self._given]
-        self._tensors = [part for part in self._parts if isinstance(part, Tensor)]
-        self._versions = [tensor._version for tensor in self._tensors]
+        self.tensors = [part for part in self._parts if isinstance(part, Tensor)]
+        self._versions = [tensor._version for tensor in self.tensors]
 
     def take(self) -> Any:
         """A copy of the batch."""
@@ -38,7 +38,7 @@ class Copies:
 
     def written(self) -> bool:
         """Whether a pass has written into the copies since they were made."""
-        return [tensor._version for tensor in self._tensors] != self._versions
+        return [tensor._version for tensor in self.tensors] != self._versions
 
     def changed(self) -> bool:
         """Whether a pass has changed values of the copies."""
@@ -58,8 +58,8 @@ def lent_loss(loss_fn: Callable[..., Any], dtype: torch.dtype | None = None) -> 
 
     torch's own losses write nothing; others may keep a running centre, a queue or a counter.
     """
-    own = isinstance(loss_fn, nn.Module) and not type(loss_fn).__module__.startswith("torch.nn.")
-    if not isinstance(loss_fn, nn.Module) or (not own and dtype is None):
+    written_by_the_user = isinstance(loss_fn, nn.Module) and not type(loss_fn).__module__.startswith("torch.nn.")
+    if not isinstance(loss_fn, nn.Module) or (not written_by_the_user and dtype is None):
         return loss_fn
 
     def loss(*args: Any, **kwargs: Any) -> Any:

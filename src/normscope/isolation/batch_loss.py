@@ -24,7 +24,8 @@ class Task:
 
     loss: loss(model, batch) returns the scalar loss of a batch. autocast: the dtype of mixed precision; None takes the
     autocast state at the moment of the measurement. processes: the group over which losses and gradients are averaged,
-    as DDP averages them. objective: the same loss in two parts, outputs and loss of the outputs.
+    as DDP averages them. objective: the same loss in two parts, outputs and loss of the outputs. max_memory: bytes that
+    copies of parameters, buffers and the batch may take; None for no limit.
     """
 
     model: nn.Module
@@ -32,6 +33,7 @@ class Task:
     autocast: torch.dtype | None = None
     processes: Processes = field(default_factory=Processes)
     objective: Objective = field(default_factory=Objective)
+    max_memory: float | None = None
 
 
 class BatchLoss:
@@ -102,10 +104,11 @@ class BatchLoss:
     def _pass(self, inside: Inside) -> Iterator[Tensor]:
         """A forward pass; the backward runs inside this context, where activation checkpointing calls layers again."""
         self.lent.reset()
+        self.lent.forwards += 1
         # No cache: it would keep casts of the lent weights for the user's next forward.
         dtype = self._autocast
         cast = torch.autocast(self.device.type, dtype=dtype, cache_enabled=False) if dtype else nullcontext()
-        with inside or nullcontext() as forward_ends:
+        with self.lent.guard.first_pass(), inside or nullcontext() as forward_ends:
             with cast:
                 # `self.batch` makes new containers: a forward may pop the labels from its batch.
                 loss = self.task.loss(self.task.model, self.batch)
@@ -129,9 +132,11 @@ class BatchLoss:
     def _backward(self, loss: Tensor, leaves: list[nn.Parameter]) -> list[Tensor]:
         if not loss.requires_grad:
             raise ValueError("The loss does not depend on any trainable parameter, so it has no gradient.")
+        self.lent.outside.look(loss, self._copies.tensors, self.task.objective.loss_fn)
         half = torch.float16 in (self._autocast, *(leaf.dtype for leaf in leaves))
         for scale in _HALF_SCALES if half else (1.0,):
             last = scale == 1.0
+            self.lent.backwards += 1
             scaled = torch.autograd.grad(
                 loss * scale if half else loss, leaves, retain_graph=not last, allow_unused=True
             )

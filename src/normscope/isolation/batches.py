@@ -47,15 +47,15 @@ def read_batches(batches: Any, *, device: torch.device, micro_batch: int | None,
     """
     note = ""
     if is_one_batch(batches):
-        read = [batches] if micro_batch is None else _parts(batches, micro_batch)
+        batches_read = [batches] if micro_batch is None else _parts(batches, micro_batch)
     elif micro_batch is not None:
         raise ValueError("micro_batch= cuts one batch; a loader has its batches already.")
     else:
-        read, note = _from_iterable(batches, most)
-        read = [to_device(batch, device) for batch in read]
-    for batch in read:
+        batches_read, note = _from_iterable(batches, most)
+        batches_read = [to_device(batch, device) for batch in batches_read]
+    for batch in batches_read:
         _check(batch)
-    return Read(read, note, one=is_one_batch(batches))
+    return Read(batches_read, note, one=is_one_batch(batches))
 
 
 def _from_iterable(batches: Any, most: int | None) -> tuple[list[Any], str]:
@@ -67,21 +67,21 @@ def _from_iterable(batches: Any, most: int | None) -> tuple[list[Any], str]:
         )
     if most is not None and most < 1:
         raise ValueError(f"n_batches= counts the batches to read, at least 1; got {most}.")
-    few = None if isinstance(batches, (list, tuple)) else FEW
-    read, note = first_batches(batches, most or few or MOST_BATCHES + 1)
-    if len(read) > MOST_BATCHES and most is None:
+    default_count = None if isinstance(batches, (list, tuple)) else FEW
+    batches_read, note = first_batches(batches, most or default_count or MOST_BATCHES + 1)
+    if len(batches_read) > MOST_BATCHES and most is None:
         raise ValueError(
             f"There are more than {MOST_BATCHES} batches, and all would be kept in memory. Hand in fewer: batches[:50]."
         )
-    if few is not None:
+    if default_count is not None:
         source = batches.source if isinstance(batches, Stream) else batches
         one_shot = source is not batches and isinstance(source, Iterator)
         name = "stream" if one_shot else type(source).__name__
-        count = f"{len(read)} batches of the {name} were read; n_batches= sets another number."
+        count = f"{len(batches_read)} batches of the {name} were read; n_batches= sets another number."
         note = f"{count} {note}".rstrip()
-    if not read:
+    if not batches_read:
         raise ValueError("The iterable gives no batch. Check the loader: is the dataset empty, or drop_last=True?")
-    return read, note
+    return batches_read, note
 
 
 def _check(batch: Any) -> None:

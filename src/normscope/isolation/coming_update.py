@@ -10,6 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import optimizer as optimizers
 
+from normscope.isolation.lending import Lent
+from normscope.isolation.outside_tensors import shapes_of
+
 _WRAPPERS = ("lightning.", "pytorch_lightning.", "accelerate.")
 
 
@@ -53,6 +56,32 @@ def check_optimizer(rates: dict[int, float] | None, parameters: Iterable[nn.Para
         )
 
 
+def others_in(optimizer: torch.optim.Optimizer, lent: Lent) -> list[Tensor]:
+    """Tensors of the optimizer that are no parameters of the lent model."""
+    own = {id(parameter) for _, parameter, _ in lent.contents.parameters} | set(map(id, lent.originals))
+    return [p for group in optimizer.param_groups for p in group["params"] if id(p) not in own]
+
+
+def note_on_others(optimizer: torch.optim.Optimizer, lent: Lent) -> list[str]:
+    """A note on tensors that the optimizer trains and the model has not."""
+    others = others_in(optimizer, lent)
+    if not others:
+        return []
+    return [f"The optimizer also trains {shapes_of(others)}, which the model has not: held constant here."]
+
+
+def refuse_trained_outside(optimizer: torch.optim.Optimizer | None, lent: Lent) -> None:
+    """Refuse a loss that depends on a tensor that the optimizer trains and the model has not."""
+    if optimizer is None:
+        return
+    trained = lent.outside.among({id(tensor) for tensor in others_in(optimizer, lent)})
+    if trained:
+        raise ValueError(
+            f"The optimizer trains {shapes_of(trained)}: the loss depends on it and the model lacks it, so curvature "
+            "would leave it out. Register it in the model, as an nn.Parameter or a submodule, or leave out optimizer=."
+        )
+
+
 def learning_rates(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> list[float]:
     """The learning rate of each parameter."""
     rates = rates_by_id(optimizer)
@@ -82,14 +111,14 @@ def updated(
     Raises:
         ValueError: no parameter has a gradient, the optimizer needs a closure, or an attribute cannot be copied.
     """
-    given = [p.grad for p in parameters] if gradients is None else gradients
-    if all(gradient is None for gradient in given):
+    gradients_to_use = [p.grad for p in parameters] if gradients is None else gradients
+    if all(gradient is None for gradient in gradients_to_use):
         raise ValueError(
             "The optimizer's update needs gradients, and no parameter has any. Call the monitor after loss.backward() "
             "and before optimizer.step(), or ask for update='gradient'."
         )
     leaves = [nn.Parameter(p.detach().clone()) for p in parameters]
-    for leaf, p, gradient in zip(leaves, parameters, given, strict=True):
+    for leaf, p, gradient in zip(leaves, parameters, gradients_to_use, strict=True):
         leaf.grad = None if gradient is None else gradient.detach() / scale
         vars(leaf).update(vars(p))
     twin = _twin(optimizer, {id(p): leaf for p, leaf in zip(parameters, leaves, strict=True)})

@@ -10,6 +10,8 @@ is compared with the original, and an error names the ones that differ. Compiled
 graph is compiled. Frozen parameters are cloned too if they are no more numerous than the trainable ones, since a
 forward may write them (a momentum encoder does).
 
+`tensor.data = other` is undone too, before each forward and at the end, also for parts that are not copied.
+
 If a forward creates something (hooks, buffers, layers, a cache, a flag), that is undone before the next forward of the
 measurement, and at the end. This covers attributes and slots of modules, hooks, the entries of containers at any depth,
 and attributes of other objects with the containers in them. So the user's next forward creates them for the first time.
@@ -18,8 +20,8 @@ Refused by name before anything moves: iterators and tensors that cannot be copi
 large frozen part (a copy would cost too much) or into a tensor in an object (`first_forward.py`).
 
 Not covered: things outside the model's modules that its forward writes (a global flag, a class attribute, a file);
-arrays and bytes in objects, tensors in sets, objects within objects; writes into a large frozen part by `p.data = ...`,
-in a backward pass or in another thread.
+arrays and bytes in objects, tensors in sets, objects within objects; writes into a large frozen part after the first
+pass, in another thread, or in a compiled model.
 """
 
 import itertools
@@ -34,13 +36,15 @@ import torch
 from torch import Tensor, nn
 
 from normscope.isolation.checkpointing import without_reentrant_checkpoints
-from normscope.isolation.containers import Kept
-from normscope.isolation.first_forward import guarded_first_forward
+from normscope.isolation.first_forward import Guard
 from normscope.isolation.generators import Generators
-from normscope.isolation.module_contents import Contents, Place, called, lent_iterator, put_slot, read_slot
+from normscope.isolation.memory_bound import refuse_beyond
+from normscope.isolation.module_contents import Contents, Place, called, lent_iterator
 from normscope.isolation.one_at_a_time import turn
-from normscope.isolation.refusals import NotLent, NotPutBack
+from normscope.isolation.outside_tensors import Outside
+from normscope.isolation.present_entries import PresentEntries, raise_first
 from normscope.isolation.signals import deliver, steady
+from normscope.isolation.tensor_copies import Attached, TensorCopies, as_parameter
 
 # Entries of frozen parameters that are always copied.
 _LEAST_ROOM = 1 << 20
@@ -50,18 +54,36 @@ class Lent:
     """The copies that a model works with inside `untouched`.
 
     names, originals, leaves: the trainable parameters' names, the parameters themselves, and the leaves lent for them.
-    generators: the random generators that the forward may draw from. draws: whether they are restored before every
-    pass; set it to False once a forward has shown that it draws nothing.
+    generators: the random generators that the forward may draw from. restores_generators: whether they are restored
+    before every pass; set it to False once a forward has shown that it draws nothing. forwards, backwards: passes made
+    on the copies so far; a backward costs two forwards. size: bytes of all copies. outside: tensors that the loss
+    depends on and that are no parameters of the model.
+
+    Args:
+        only, dtype, max_memory, beside: those of `untouched`.
+
+    Raises:
+        TooMuchMemory: the copies would take more than `max_memory`; none is made then.
     """
 
-    def __init__(self, model: nn.Module, only: Container[int] | None, dtype: torch.dtype | None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        only: Container[int] | None,
+        dtype: torch.dtype | None,
+        max_memory: float | None = None,
+        beside: int = 0,
+    ) -> None:
         contents = Contents(model)
         self.contents, self.uncopied = contents, list(contents.guarded)
         self.names: list[str] = []
         self.originals: list[nn.Parameter] = []
-        self.leaves: list[nn.Parameter] = []
-        self._copies = _Copies(dtype)
-        lent = self._leaves(contents, only, dtype)
+        self._copies = TensorCopies(dtype)
+        self._choose(contents, only)
+        self.size = self._size(contents)
+        refuse_beyond(max_memory, self.size, beside)
+        self._free: dict[int, str] = {}
+        lent = self._leaves(dtype)
         self._places = [place for own in contents.tensors if (place := self._instead(own, lent)) is not None]
         self._places += [self._tuple(place, lent) for place in contents.tuples]
         tied = [place for place in contents.references if id(place.value) in lent]
@@ -70,13 +92,21 @@ class Lent:
         arrays = {id(place.value): place.value.copy() for place in contents.arrays}
         self._arrays = [(arrays[id(place.value)], place.value) for place in contents.arrays]
         self._places += [place._replace(value=arrays[id(place.value)]) for place in contents.arrays]
-        self._kept = self._in_use = _State(contents)
+        self._kept = self._in_use = PresentEntries(contents)
         self.generators = Generators(contents.owned)
-        self.draws = True
+        self._attached = Attached(t for place in self._places if isinstance(t := place.value, Tensor))
+        self._uncopied = Attached(own for _, own in self.uncopied)
+        # In the graph of a loss, a trainable parameter itself was reached past the modules that hold its leaf.
+        past = dict(zip(map(id, self.originals), self.names, strict=True))
+        known = {*map(id, lent.values()), *(id(p) for _, p, _ in contents.parameters)}
+        self.outside = Outside(known, self._free | past)
+        self.guard = Guard(contents, self.uncopied)
+        self.restores_generators = True
+        self.forwards = self.backwards = 0
         self._copies.refresh()
 
-    def _leaves(self, contents: Contents, only: Container[int] | None, dtype: torch.dtype | None) -> dict[int, Tensor]:
-        copies = _Copies(dtype)
+    def _choose(self, contents: Contents, only: Container[int] | None) -> None:
+        """The parameters that get leaves, and the frozen ones that are copied."""
         frozen: list[nn.Parameter] = []
         for name, parameter, registered in contents.parameters:
             moves = parameter.requires_grad and (registered if only is None else id(parameter) in only)
@@ -85,26 +115,50 @@ class Lent:
             else:
                 self.names.append(name)
                 self.originals.append(parameter)
-                self.leaves.append(_like(parameter, copies.of(parameter, name)))
-        room = max(sum(leaf.numel() for leaf in self.leaves), _LEAST_ROOM)
+        room = max(sum(parameter.numel() for parameter in self.originals), _LEAST_ROOM)
         # The smallest first: a momentum encoder beside a large frozen backbone is copied, the backbone is not.
         frozen.sort(key=nn.Parameter.numel)
         sizes = itertools.accumulate(map(nn.Parameter.numel, frozen))
         self._copied = {id(p) for p, size in zip(frozen, sizes, strict=True) if size <= room}
+
+    def _size(self, contents: Contents) -> int:
+        """Bytes of all copies of tensors and arrays."""
+        copied: dict[int, Tensor] = {id(parameter): parameter for parameter in self.originals}
+        members = [own for place in contents.tuples for own in tuple.__iter__(place.value)]
+        for own in [place.value for place in contents.tensors] + members:
+            if issubclass(type(own), Tensor) and self._gets_copy(own):
+                copied[id(own)] = own
+        arrays = {id(place.value): place.value.nbytes for place in contents.arrays}
+        return sum(map(self._copies.size_of, copied.values())) + sum(arrays.values())
+
+    def _leaves(self, dtype: torch.dtype | None) -> dict[int, Tensor]:
+        copies = TensorCopies(dtype)
+        pairs = zip(self.names, self.originals, strict=True)
+        self.leaves = [as_parameter(parameter, copies.of(parameter, name)) for name, parameter in pairs]
         copies.refresh()
         return dict(zip(map(id, self.originals), self.leaves, strict=True))
 
+    def _gets_copy(self, own: Tensor) -> bool:
+        """Whether a tensor of the model is copied: results of a forward and a large frozen part are not."""
+        if own.grad_fn is not None:
+            return False
+        copied = id(own) in self._copied and type(own) is nn.Parameter
+        return copied or not isinstance(own, nn.Parameter) or self._copies.casts(own)
+
     def _copy(self, own: Tensor, where: tuple[str, Any], lent: dict[int, Tensor]) -> Tensor | None:
-        """A copy of the model's `own` tensor to lend; None for results of a forward and for a large frozen part."""
+        """A copy of the model's `own` tensor to lend, or None."""
         if id(own) not in lent:
-            parameter = isinstance(own, nn.Parameter)
-            wanted = self._copies.casts(own) or (id(own) in self._copied and type(own) is nn.Parameter)
-            if own.grad_fn is not None or (parameter and not wanted):
-                if parameter:
+            if not self._gets_copy(own):
+                if isinstance(own, nn.Parameter):
                     self.uncopied.append((called(where), own))
                 return None
             copy = self._copies.of(own, called(where))
-            lent[id(own)] = _like(own, copy) if isinstance(own, nn.Parameter) else copy
+            if isinstance(own, nn.Parameter):
+                copy = as_parameter(own, copy)
+            elif own.requires_grad:
+                # The copy takes part in the graph as the user's tensor does, and is found there: it is no parameter.
+                self._free[id(copy.requires_grad_())] = called(where)
+            lent[id(own)] = copy
         return lent[id(own)]
 
     def _instead(self, place: Place, lent: dict[int, Tensor]) -> Place | None:
@@ -120,11 +174,16 @@ class Lent:
         members = [*map(member, tuple.__iter__(place.value))]
         return place._replace(value=tuple.__new__(type(place.value), members))
 
+    @property
+    def gradient_passes(self) -> float:
+        """The cost of the passes made so far; a gradient pass is one forward and one backward."""
+        return (self.forwards + 2 * self.backwards) / 3
+
     def place(self) -> None:
         """Put the copies into the model."""
         for put, holder, key, lent, _ in self._places:
             put(holder, key, lent)
-        self._in_use = _State(self.contents)
+        self._in_use = PresentEntries(self.contents)
 
     @contextmanager
     def holding(self, leaves: Sequence[Tensor], others: Sequence[Tensor]) -> Iterator[None]:
@@ -147,95 +206,30 @@ class Lent:
     @steady
     def _reset(self) -> None:
         raise_first(self._in_use.put_back())
+        self._attached.put_back()
+        self._uncopied.put_back()
         self._copies.refresh()
         for copy, array in self._arrays:
             np.copyto(copy, array)
-        if self.draws:
+        if self.restores_generators:
             self.generators.restore()
 
     @steady
     def close(self) -> None:
         """Put everything back, going on after failures, and raise at the end if anything could not be put back."""
-        raise_first(self._kept.put_back() + self.generators.put_back())
-
-
-class _State:
-    """The present entries of a model's containers and slots."""
-
-    def __init__(self, contents: Contents) -> None:
-        self._kept = Kept(contents.containers)
-        self._empty = contents.empty
-        self._slots = [(module, member, read_slot(module, member)) for module, member, _ in contents.slots]
-
-    def put_back(self) -> list[tuple[str, BaseException]]:
-        """Restore the entries; returns the names of those that could not be restored, each with the exception."""
-        failed = [] if self._kept.same() else [(called(name), error) for name, error in self._kept.put_back()]
-        # `_empty` lists plain containers only, so `any` runs no `__bool__` of the user's.
-        if any(self._empty):
-            for container in self._empty:
-                container.clear()
-        for module, member, value in self._slots:
-            if read_slot(module, member) is not value:
-                put_slot(module, member, value)
-        return failed
-
-
-def raise_first(failed: Sequence[tuple[str, BaseException]]) -> None:
-    """Raise one error that names everything that could not be put back; everything else is back by then."""
-    for _, error in failed:
-        if not isinstance(error, Exception):
-            raise error
-    if failed:
-        what = "; ".join(f"{name} ({type(error).__name__}: {error})" for name, error in failed)
-        raise NotPutBack(f"Everything but this was put back after a measurement: {what}.") from failed[0][1]
-
-
-def _like(parameter: nn.Parameter, copy: Tensor) -> nn.Parameter:
-    """`copy` as a parameter, with the attributes that some libraries set on parameters."""
-    lent = nn.Parameter(copy, requires_grad=parameter.requires_grad)
-    vars(lent).update(vars(parameter))
-    return lent
-
-
-class _Copies:
-    """Copies of tensors that are filled together, by one kernel for each dtype and device.
-
-    dtype: the dtype of copies of floating-point tensors; None keeps each tensor's own.
-    """
-
-    def __init__(self, dtype: torch.dtype | None) -> None:
-        self._dtype = dtype
-        self._groups: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
-
-    def casts(self, source: Tensor) -> bool:
-        return self._dtype is not None and source.is_floating_point() and source.dtype != self._dtype
-
-    def of(self, source: Tensor, name: str) -> Tensor:
-        """A copy of `source`, without its values until `refresh`."""
-        dtype = self._dtype if self.casts(source) else source.dtype
-        strided = source.layout == torch.strided
-        try:
-            copy = torch.empty_like(source, dtype=dtype) if strided else source.detach().clone()
-        except Exception as error:
-            raise NotLent(
-                f"{name} is a {type(source).__name__} that cannot be copied ({error}), so a measurement could not put "
-                "it back. Take it out of the model, or make its class copyable."
-            ) from error
-        copies, sources = self._groups.setdefault((source.dtype, source.device), ([], []))
-        # `.data` has no version counter: filling the copy again must not invalidate a graph that saved it.
-        copies.append(copy.data)
-        sources.append(source)
-        return copy
-
-    @torch.no_grad()
-    def refresh(self) -> None:
-        for copies, sources in self._groups.values():
-            torch._foreach_copy_(copies, sources)
+        failed = self._kept.put_back() + self.generators.put_back()
+        self._uncopied.put_back()
+        raise_first(failed)
 
 
 @contextmanager
 def untouched(
-    model: nn.Module, *, only: Container[int] | None = None, dtype: torch.dtype | None = None
+    model: nn.Module,
+    *,
+    only: Container[int] | None = None,
+    dtype: torch.dtype | None = None,
+    max_memory: float | None = None,
+    beside: int = 0,
 ) -> Iterator[Lent]:
     """Lend `model` copies of everything it could write; at the end the model is as it was, whatever happens inside.
 
@@ -247,8 +241,11 @@ def untouched(
         only: ids of the trainable parameters that get leaves; by default all of them.
         dtype: dtype of all floating-point copies, for a model that trains in half precision and is measured in a wider
             one. By default each copy keeps its dtype.
+        max_memory: bytes that all copies may take. None: no limit.
+        beside: bytes of copies that are made elsewhere, of the batch above all, and count too.
 
     Raises:
+        TooMuchMemory: before anything moves, if the copies would take more than `max_memory`.
         NotLent: before anything moves, if the model holds an iterator or a tensor that cannot be copied.
         NotPutBack: at the end, if something could not be put back.
 
@@ -268,9 +265,9 @@ def untouched(
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(without_reentrant_checkpoints())
-        lent = Lent(model, only, dtype)
+        lent = Lent(model, only, dtype, max_memory, beside)
         lent.generators.save()
         stack.callback(lent.close)
         lent.place()
-        stack.enter_context(guarded_first_forward(lent.contents, lent.uncopied))
+        stack.enter_context(lent.guard.watching())
         yield lent

@@ -98,10 +98,10 @@ def _without_workers(loader: "DataLoader[Any]") -> "DataLoader[Any]":
     """A loader that reads in this process, and shares dataset and samplers with `loader`."""
     if not loader.num_workers:
         return loader
-    alone = object.__new__(type(loader))
-    own = {"num_workers": 0, "timeout": 0, "prefetch_factor": None, "persistent_workers": False, "_iterator": None}
-    vars(alone).update(vars(loader) | own)
-    return alone
+    same_loader = object.__new__(type(loader))
+    settings = {"num_workers": 0, "timeout": 0, "prefetch_factor": None, "persistent_workers": False, "_iterator": None}
+    vars(same_loader).update(vars(loader) | settings)
+    return same_loader
 
 
 def _streamed(batches: Iterable[Any]) -> str:

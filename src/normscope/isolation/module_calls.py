@@ -48,15 +48,15 @@ def answering(modules: dict[str, nn.Module], answer: Answer) -> Iterator[None]:
     """While this context lasts, a call of one of `modules` returns `answer(name, module, forward, args, kwargs)`."""
     # Accelerate and other libraries set a `forward` on the instance; that one is put back at the end.
     lent = [(name, module, object.__getattribute__(module, "__dict__")) for name, module in modules.items()]
-    own = {id(attributes): attributes["forward"] for _, _, attributes in lent if "forward" in attributes}
+    own_forwards = {id(attributes): attributes["forward"] for _, _, attributes in lent if "forward" in attributes}
     try:
         for name, module, attributes in lent:
             attributes["forward"] = _wrapped(name, module, module.forward, answer)
         yield
     finally:
         for _, _, attributes in lent:
-            if id(attributes) in own:
-                attributes["forward"] = own[id(attributes)]
+            if id(attributes) in own_forwards:
+                attributes["forward"] = own_forwards[id(attributes)]
             else:
                 attributes.pop("forward", None)
 

@@ -243,15 +243,15 @@ class Contents:
         if attributes is not None:
             self.containers.append((DICT, attributes, place.where))
             wrapped = issubclass(type(value), (UserDict, UserList))
-            for key, held in attributes.items():
+            for key, content in attributes.items():
                 if wrapped and key == "data":
-                    self._value(Place(DICT.put, attributes, key, held, place.where))
+                    self._value(Place(DICT.put, attributes, key, content, place.where))
                 else:
-                    self._inside(held, place.where)
+                    self._inside(content, place.where)
         for member in self._members(type(value)):
-            held = read_slot(value, member)
+            content = read_slot(value, member)
             self.slots.append((value, member, place.where))
-            self._inside(held, place.where)
+            self._inside(content, place.where)
 
     def _inside(self, held: Any, where: tuple[str, Any]) -> None:
         """List a container in an object, and the containers in it; no copies are lent for their entries."""
@@ -270,21 +270,21 @@ class Contents:
     def _search(self, waiting: list[Any], where: tuple[str, Any]) -> None:
         """Find modules in what belongs to the program around the model; all else in it is left as it is."""
         while waiting and len(self._searched) < _MOST_OBJECTS:
-            held = waiting.pop(0)
-            kind = type(held)
-            if kind in _INERT or held is _NOTHING or id(held) in self._searched:
+            content = waiting.pop(0)
+            kind = type(content)
+            if kind in _INERT or content is _NOTHING or id(content) in self._searched:
                 continue
-            self._searched.add(id(held))
+            self._searched.add(id(content))
             handler, base = self._handlers.get(kind) or self._handler(kind), base_of(kind)
             if handler in (Contents.module, Contents.reference):
-                handler(self, Place(SET.put, None, None, held, where))
+                handler(self, Place(SET.put, None, None, content, where))
             elif base is not None:
-                if base.size(held) <= MOST:
-                    waiting += [part for entry in _entries(base, held) for part in entry]
+                if base.size(content) <= MOST:
+                    waiting += [part for entry in _entries(base, content) for part in entry]
             elif handler is Contents.in_a_tuple:
-                waiting += (tuple if issubclass(kind, tuple) else frozenset).__iter__(held)
+                waiting += (tuple if issubclass(kind, tuple) else frozenset).__iter__(content)
             elif handler is Contents.outside:
-                waiting += self._parts(held)
+                waiting += self._parts(content)
 
     def _parts(self, value: Any) -> list[Any]:
         """What an object or a function holds, as far as it is read without running its code."""
@@ -301,10 +301,10 @@ class Contents:
 def _attributes(value: Any) -> dict[str, Any] | None:
     """The `__dict__` of an object, past a property of that name in its class."""
     for cls in type(value).__mro__:
-        own: Any = vars(cls).get("__dict__")
-        if type(own) in (GetSetDescriptorType, MemberDescriptorType):
-            found = own.__get__(value)
-            return found if type(found) is dict else None
+        descriptor: Any = vars(cls).get("__dict__")
+        if type(descriptor) in (GetSetDescriptorType, MemberDescriptorType):
+            attributes = descriptor.__get__(value)
+            return attributes if type(attributes) is dict else None
     return None
 
 

@@ -135,8 +135,10 @@ class Processes:
                 "order, as in training."
             )
         kind = FailedElsewhereAtRuntime if isinstance(error, RuntimeError) else FailedElsewhere
-        said = f"The measurement failed in process {size - failed} of {size}. {type(error).__name__}: {error}".encode()
-        sent = bytes([kind is FailedElsewhereAtRuntime]) + said
+        message = (
+            f"The measurement failed in process {size - failed} of {size}. {type(error).__name__}: {error}".encode()
+        )
+        sent = bytes([kind is FailedElsewhereAtRuntime]) + message
         text = torch.tensor([*sent[:_TEXT].ljust(_TEXT)], dtype=torch.uint8, device=self._device)
         exchanges.broadcast(text, group=self._group, group_src=size - failed)
         runtime, *letters = text.tolist()

@@ -11,3 +11,7 @@ class NotPutBack(RuntimeError):
 
 class NoTurn(RuntimeError):
     """Another thread is measuring and waits, perhaps for this one."""
+
+
+class TooMuchMemory(ValueError):
+    """The copies would take more memory than `max_memory` allows."""

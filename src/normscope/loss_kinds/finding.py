@@ -19,7 +19,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from normscope.isolation.generators import Generators
 from normscope.loss_kinds.canonical_fit import Points, fit
 from normscope.loss_kinds.gradients import Layout, Probed, Undecided, along, layouts
-from normscope.loss_kinds.kinds import CROSS_ENTROPY, FLAT, KINDS, OTHER, LossKind, kind_by_name, softmax
+from normscope.loss_kinds.kinds import FLAT, KINDS, LossKind, kind_by_name, softmax
+from normscope.loss_kinds.meaning import CROSS_ENTROPY, MEANINGS, OTHER
 from normscope.loss_kinds.temperature import inverse_temperature
 
 # Tolerance relative to the change of a gradient; the second one if autocast rounds products to half precision.
@@ -40,6 +41,9 @@ def loss_kind(loss: Callable[[Tensor], Tensor], outputs: Tensor) -> str:
         loss: the scalar loss as a function of the outputs, with fixed targets.
         outputs: the outputs of one batch.
 
+    Returns:
+        A key of `KINDS`, or "other".
+
     Example:
         >>> y = torch.tensor([0, 2])
         >>> loss_kind(lambda z: -z.log_softmax(1)[[0, 1], y].mean(), torch.zeros(2, 3))
@@ -53,7 +57,15 @@ def loss_kind(loss: Callable[[Tensor], Tensor], outputs: Tensor) -> str:
 
 
 def find_kind(loss: Callable[[Tensor], Any], outputs: Any) -> LossKind:
-    """The kind of the loss at these outputs, with a reason if it is "other"; never raises."""
+    """The kind of the loss at these outputs, with a reason if it is "other"; never raises.
+
+    Args:
+        loss: the scalar loss as a function of the outputs, with fixed targets.
+        outputs: the outputs of one batch.
+
+    Returns:
+        A `LossKind`.
+    """
     if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
         got = f"a tensor of {outputs.dtype}" if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
         return LossKind(OTHER, f"the outputs are {got}, not one tensor of real numbers")
@@ -79,6 +91,9 @@ def kind_of(loss_fn: Callable[..., Any], outputs: Any, targets: Any) -> LossKind
         loss_fn: the loss function.
         outputs: a tensor, or a tuple, list or dict with tensors.
         targets: the targets of the batch.
+
+    Returns:
+        A `LossKind`.
     """
     named = kind_by_name(loss_fn)
     if named:
@@ -174,7 +189,8 @@ def _at(probed: Probed, spread: float, tolerance: float) -> LossKind | None:
             if fitted.chosen and fitted.real and fitted.resolved:
                 return LossKind(name)
             if fitted.chosen and fitted.resolved:
-                reason = f"its gradient is that of {facts.words} at outputs of moderate size, and not at this batch's"
+                words = MEANINGS[name].words
+                reason = f"its gradient is that of {words} at outputs of moderate size, and not at this batch's"
             if not fitted.resolved:
                 return None
         if probed.anywhere and _is_scaled_entropy(probed, layout, entry, tolerance):

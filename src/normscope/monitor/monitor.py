@@ -5,6 +5,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,13 +16,15 @@ from normscope.environment import environment
 from normscope.invocation import command
 from normscope.isolation.batch_loss import Task
 from normscope.isolation.coming_update import plain_optimizer
+from normscope.isolation.memory_bound import check_max_memory
 from normscope.isolation.unwrapping import loss_of, unwrapped
 from normscope.loss_kinds import FLAT, LossKind, kind_by_name
 from normscope.monitor.loss_kind_here import UNKNOWN, kind_here, unknown_kind_note
+from normscope.monitor.probes.probe import Probe, Result
 from normscope.monitor.probes.registry import probes
-from normscope.monitor.record import Record, Result, frame_of, latest_verdicts, layers_of
+from normscope.monitor.record import Record, frame_of, latest_verdicts, layers_of
 from normscope.monitor.schedule import Budget, schedule
-from normscope.monitor.sinks.trackers import Sink
+from normscope.monitor.sinks.sink import Sink
 from normscope.monitor.snapshot import Snapshot, snapshot_of
 from normscope.reporting import Reportable
 from normscope.setup import Setup, gathered
@@ -61,13 +64,17 @@ class Monitor(Reportable):
         measure: a preset or a list of probes. Presets: "light" (critical rate, forward passes only), "standard"
             (critical rate, landscape, health), "full" (also activations and covariate shift). A list holds names of
             probes, "curvature" among them, and probe objects such as LandscapeProbe(DLN_FACTORS).
-        budget: largest time for measuring, as a share of the training's own time, between 0 and 1. Snapshots are
-            postponed to keep it. None: no limit. The default of 5 % is hardly felt in a run.
+        budget: largest cost of measuring, as a share of the training's own, between 0 and 1, counted in gradient
+            passes (one forward and one backward; a forward is a third). A training step counts as one pass, or as many
+            as the Setup has in `accumulate`. Snapshots are postponed to keep it, at the same steps in every repetition
+            of a run. None: no limit. The default of 5 % is hardly felt in a run.
         sinks: objects that store every record, besides memory: JSONL, TensorBoard, WandB or your own. They are opened
             here, with `settings()`.
         on_error: "warn" reports a failed measurement and lets the run go on; "raise" raises it and is for tests.
         autocast: the dtype of mixed precision, if `step` is called outside the autocast region.
         first_step: number of the next step, for a resumed run.
+        max_memory: bytes that copies of parameters, buffers and the batch may take; a snapshot that would take more is
+            refused before any copy is made. Gradients, activations and the optimizer's coming update come beside.
 
     Raises:
         ValueError: an unknown name in `measure` or `on_error`, a `first_step` below 0, or a model that cannot be
@@ -99,18 +106,20 @@ class Monitor(Reportable):
         on_error: str = "warn",
         autocast: torch.dtype | None = None,
         first_step: int = 0,
+        max_memory: float | None = None,
     ) -> None:
         check_choice("on_error", on_error, ("warn", "raise"))
         if first_step < 0:
             raise ValueError(f"first_step counts steps from 0 on; got {first_step}.")
+        check_max_memory(max_memory)
         setup = gathered(model, loss_fn=loss_fn, forward=forward, autocast=autocast)
         inner, processes, convention = unwrapped(setup.model)
-        self._task = Task(inner, loss_of(setup.objective), setup.autocast, processes, setup.objective)
+        self._task = Task(inner, loss_of(setup.objective), setup.autocast, processes, setup.objective, max_memory)
         named = kind_by_name(setup.loss_fn)
         self._loss_kind = LossKind(named) if named else UNKNOWN
         self._is_due = schedule(every)
         self._probes = probes(measure)
-        self._budget = Budget(budget)
+        self._budget = Budget(budget, setup.accumulate)
         self._sinks = list(sinks) if processes.first else []
         self._on_error = on_error
         self._notes = (convention,) if convention else ()
@@ -118,7 +127,7 @@ class Monitor(Reportable):
         self._postponed = 0
         self._owed = False
         self._next_step = first_step
-        self._follow_ups: list[Any] = []
+        self._follow_ups: list[Probe] = []
         self.records: list[Record] = []
         for sink in self._sinks:
             sink.open(self.settings())
@@ -151,12 +160,12 @@ class Monitor(Reportable):
             return None
         started = self._now()
         batch = x if y is None else (x, y)
-        record = self._snapshot(chosen, number, batch, optimizer, lr, scale, started)
+        record, passes = self._snapshot(chosen, number, batch, optimizer, lr, scale, started)
         if chosen is self._probes:
             self._follow_ups = [p for p in chosen if getattr(p, "follow_up", False) and p.name in record.results]
         self.records.append(record)
         self._write(record)
-        self._budget.pay(self._now() - started, follows=chosen is follow_ups)
+        self._budget.pay(passes, self._now() - started, follows=chosen is follow_ups)
         return record
 
     def _write(self, record: Record) -> None:
@@ -184,18 +193,20 @@ class Monitor(Reportable):
 
     def _snapshot(
         self,
-        chosen: Sequence[Any],
+        chosen: Sequence[Probe],
         number: int,
         batch: Any,
         optimizer: Any,
         lr: float | None,
         scale: float,
         started: float,
-    ) -> Record:
+    ) -> tuple[Record, float]:
+        """The record, and the gradient passes that it took."""
         together = self._task.processes.together
         results: dict[str, Result] = {}
         errors: dict[str, str] = {}
         loss, notes = float("nan"), list(self._notes)
+        snapshot: Snapshot | None = None
         watchers = [probe.watch for probe in chosen if hasattr(probe, "watch")]
         try:
             with ExitStack() as stack:
@@ -222,17 +233,18 @@ class Monitor(Reportable):
                     snapshot = together(enter)
                     loss = together(lambda: snapshot.loss)
                     notes += [_FIXED_DRAWS] if snapshot.drew else []
+                    notes += snapshot.notes
                     if self._loss_kind in (UNKNOWN, FLAT):
                         self._loss_kind = together(lambda: kind_here(snapshot.at))
                     notes += unknown_kind_note(self._loss_kind)
                 except Exception as error:
                     errors["snapshot"] = self._reported("nothing was measured", number, error)
-                    chosen = ()
-                for probe in chosen:
-                    try:
-                        results[probe.name] = together(lambda: probe.measure(snapshot))  # noqa: B023
-                    except Exception as error:
-                        errors[probe.name] = self._reported(f"{probe.name} was not measured", number, error)
+                else:
+                    for probe in chosen:
+                        try:
+                            results[probe.name] = together(partial(probe.measure, snapshot))
+                        except Exception as error:
+                            errors[probe.name] = self._reported(f"{probe.name} was not measured", number, error)
         except Exception as error:
             errors["snapshot"] = self._reported("something was not put back", number, error)
         verdicts: list[Verdict] = []
@@ -242,7 +254,8 @@ class Monitor(Reportable):
             except Exception as error:
                 errors[name] = self._reported(f"{name} has no verdict", number, error)
         seconds = self._now() - started
-        return Record(number, seconds, loss, results, tuple(verdicts), tuple(notes), errors)
+        record = Record(number, seconds, loss, results, tuple(verdicts), tuple(notes), errors)
+        return record, 0.0 if snapshot is None else snapshot.at.lent.gradient_passes
 
     def _reported(self, failure: str, number: int, error: Exception) -> str:
         """The error as text, after one warning for each distinct error; raises it if on_error="raise"."""
@@ -279,7 +292,8 @@ class Monitor(Reportable):
         if self._postponed:
             notes[
                 f"budget={self._budget.share:g} postponed {self._postponed} of the snapshots due; measuring took "
-                f"{self._budget.used:.1%} of the training's own time. A larger budget gives more snapshots."
+                f"{self._budget.used:.1%} of the training's gradient passes, and {self._budget.time_used:.1%} of its "
+                "time. A larger budget gives more snapshots."
             ] = None
         return tuple(notes)
 

@@ -1,4 +1,4 @@
-"""The steps at which the Monitor takes snapshots, and the time budget that may postpone them."""
+"""The steps at which the Monitor takes snapshots, and the budget of gradient passes that may postpone them."""
 
 import math
 import operator
@@ -49,48 +49,60 @@ def _logarithmic(step: int) -> bool:
 
 
 class Budget:
-    """Keeps the time spent on snapshots below a share of the training's own time.
+    """Keeps the gradient passes of snapshots below a share of the training's own.
 
-    The training's own time runs from its first step to the present one, less the time spent on snapshots. The first
-    snapshot is always allowed. A later one is allowed if the time spent so far, plus the duration of the last
-    snapshot, stays within the share.
+    A gradient pass is one forward and one backward; a forward alone is a third of one. The first snapshot is always
+    allowed. A later one is allowed if the passes spent so far, plus those of the last snapshot, stay within the share
+    of the passes that training has made. No clock is asked, so a run repeated takes its snapshots at the same steps.
+    The time is kept beside it, for information.
 
     Args:
-        share: largest share of the training's time, between 0 and 1; None for no limit.
+        share: largest share of the training's gradient passes, between 0 and 1; None for no limit.
+        each_step: gradient passes of one training step.
         clock: a function that returns seconds.
     """
 
-    def __init__(self, share: float | None, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, share: float | None, each_step: int = 1, clock: Callable[[], float] = time.perf_counter) -> None:
         if share is not None and not 0 < share < 1:
             raise ValueError(
-                f"budget is the share of the training's time for measuring, between 0 and 1, or None; got {share}."
+                "budget is the share of the training's gradient passes for measuring, between 0 and 1, or None; got "
+                f"{share}."
             )
         self.share = share
+        self.training = 0
         self.spent = 0.0
+        self._each_step = each_step
         self._last = 0.0
         self._clock = clock
         self._first: float | None = None
-        self.training = 0.0
+        self._seconds = self._seconds_spent = 0.0
 
     def step(self) -> None:
-        """Count the training's time up to this step; time after the last step is not counted."""
+        """Count one training step, and the time up to it; time after the last step is not counted."""
+        self.training += self._each_step
         now = self._clock()
         if self._first is None:
             self._first = now
-        self.training = now - self._first - self.spent
+        self._seconds = now - self._first - self._seconds_spent
 
     @property
     def used(self) -> float:
-        """The time spent on snapshots, as a share of the training's own time."""
+        """The gradient passes of snapshots, as a share of the training's own."""
         return self.spent / self.training if self.training else 0.0
 
+    @property
+    def time_used(self) -> float:
+        """The time spent on snapshots, as a share of the training's own time from its first step to the present one."""
+        return self._seconds_spent / self._seconds if self._seconds else 0.0
+
     def allows(self) -> bool:
-        """Whether another snapshot, as long as the last one, stays within the budget."""
+        """Whether another snapshot, as costly as the last one, stays within the budget."""
         if self.share is None or not self.spent:
             return True
         return self.spent + self._last <= self.share * self.training
 
-    def pay(self, seconds: float, *, follows: bool = False) -> None:
-        """Add the duration of a snapshot; `follows` if it completes the one before, so that the next will cost both."""
-        self.spent += seconds
-        self._last = seconds + (self._last if follows else 0.0)
+    def pay(self, passes: float, seconds: float, *, follows: bool = False) -> None:
+        """Add the cost of a snapshot; `follows` if it completes the one before, so that the next will cost both."""
+        self.spent += passes
+        self._last = passes + (self._last if follows else 0.0)
+        self._seconds_spent += seconds

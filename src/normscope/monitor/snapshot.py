@@ -9,8 +9,15 @@ import torch
 from torch import Tensor
 
 from normscope.isolation.batch_loss import BatchLoss, Task
-from normscope.isolation.coming_update import check_optimizer, learning_rates, rates_by_id, updated
+from normscope.isolation.coming_update import (
+    check_optimizer,
+    learning_rates,
+    note_on_others,
+    rates_by_id,
+    updated,
+)
 from normscope.isolation.lending import untouched
+from normscope.isolation.memory_bound import bytes_of
 from normscope.isolation.module_calls import Replay, Trace, Watcher
 
 UPDATES = ("optimizer", "gradient")
@@ -63,7 +70,7 @@ class Snapshot:
         self.at.move_to(self.theta)
         inside = self.trace.following(self.at.task.model) if self._traced else None
         base = (self.at.value(inside), []) if self._forward_only else self.at.gradient(inside=inside)
-        self.at.lent.draws = self.at.lent.generators.moved()
+        self.at.lent.restores_generators = self.at.lent.generators.moved()
         return base
 
     @property
@@ -80,7 +87,7 @@ class Snapshot:
     def drew(self) -> bool:
         """Whether the forward pass drew random numbers; all passes of this snapshot draw the same."""
         self._base  # noqa: B018
-        return self.at.lent.draws
+        return self.at.lent.restores_generators
 
     @cached_property
     def descent(self) -> list[Tensor]:
@@ -105,6 +112,12 @@ class Snapshot:
             return list(torch._foreach_add(self.theta, self.descent))
         return self._after_optimizer_step
 
+    @property
+    def notes(self) -> list[str]:
+        """Notes on what trains and is held constant here."""
+        others = [] if self.optimizer is None else note_on_others(self.optimizer, self.at.lent)
+        return others + self.at.lent.outside.note()
+
     def replay(self) -> Replay:
         """A `Replay` of the traced pass, which answers the first module calls from memory."""
         return Replay(self.at.task.model, self.trace, self.at.lent.generators, draws=self.drew)
@@ -116,7 +129,7 @@ def snapshot_of(
 ) -> Iterator[Snapshot]:
     """A `Snapshot` of `task` on `batch`; the model is put back at the end."""
     rates = None if optimizer is None else rates_by_id(optimizer)
-    with untouched(task.model, only=rates) as lent:
+    with untouched(task.model, only=rates, max_memory=task.max_memory, beside=bytes_of(batch)) as lent:
         if not lent.leaves:
             check_optimizer(rates, (parameter for _, parameter, _ in lent.contents.parameters))
             raise ValueError("No trainable parameter of the model moves, so there is no step to measure along.")

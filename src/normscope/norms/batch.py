@@ -41,6 +41,9 @@ def batch_norm(
         eps: 1e-5 as in torch; 0 is allowed, since the theory needs it.
         sync: statistics over all processes of the default `torch.distributed` group.
 
+    Returns:
+        The normalized tensor, of the shape of `x`.
+
     Example:
         >>> x = torch.tensor([[1.0, 10.0], [3.0, 30.0]])
         >>> batch_norm(x, eps=0.0)

@@ -42,8 +42,12 @@ def lp_norm(
         x: (N, C, *space); half precision is normalized with float32 statistics.
         weight, bias: (C,) or None for 1 and 0.
         p: 1, 2 or math.inf.
+        eps: number added to the norm; 0 is allowed.
         centered: take the norm of x - mean(x) instead of x.
         sync: statistics over all processes of the default `torch.distributed` group.
+
+    Returns:
+        The normalized tensor, of the shape of `x`.
 
     Example:
         >>> lp_norm(torch.tensor([[1.0], [3.0]]), p=1, eps=0.0)

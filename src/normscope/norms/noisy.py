@@ -45,6 +45,9 @@ def covariate_noise(
         n_mu, n_sigma: size of the jumps of a unit's mean and scale from step to step (0.5, 1.25 in the source).
         r_mu, r_sigma: size of the differences between samples within a step (0.1, 0.1 in the source).
 
+    Returns:
+        The noisy activations, of the shape of `a`.
+
     Example:
         >>> state = torch.tensor([7, 0])
         >>> torch.equal(covariate_noise(torch.ones(4, 2), state), covariate_noise(torch.ones(4, 2), state))

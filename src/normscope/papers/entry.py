@@ -1,5 +1,8 @@
 """A figure or claim of a source: its statements in our words, the rules, and the verdicts from stored curves.
 
+To add a claim, add a `Statement` to the figure's file in `papers/entries/`. To add a figure, add a file there with an
+`ENTRY`.
+
 An entry holds the statements of one place in a source. A statement is judged by parts. Each part compares a number
 computed from curves with a bound that was fixed before the runs:
 
@@ -110,11 +113,17 @@ class Runs:
 class Statement:
     """One sentence that can be true or false.
 
-    words: the source's statement in our words. rule: when it counts as reproduced. judge: the rule as code.
-    exact: a mathematical statement, where one counterexample decides. cells: the cells it needs, if not all of the
-    entry's; as "experiment/cell" where two experiments have a cell of that name.
-    curves: the curves that a run must have to count. n: seeds needed of each cell. scales: where the rule applies.
-    found: our reading of the numbers where they differ from the statement.
+    key: its name within the entry.
+    words: the source's statement in our words.
+    rule: when it counts as reproduced.
+    judge: the rule as code.
+    n: seeds needed of each cell.
+    exact: whether it is a mathematical statement, where one counterexample decides.
+    cells: the cells it needs, if not all of the entry's; as "experiment/cell" where two experiments have a cell of that
+        name.
+    curves: the curves that a run must have to count.
+    scales: where the rule applies.
+    means: our reading of the numbers where they differ from the statement.
     """
 
     key: str
@@ -126,7 +135,7 @@ class Statement:
     cells: Sequence[str] | None = None
     curves: Sequence[str] = ()
     scales: Sequence[str] = ("paper", "small")
-    found: str = ""
+    means: str = ""
 
     def uses(self, experiment: Experiment, cell: str) -> bool:
         return self.cells is None or cell in self.cells or f"{experiment.name}/{cell}" in self.cells
@@ -204,7 +213,16 @@ def fitting_curves(entry: Entry) -> Iterator[None]:
 
 
 def stored(entry: Entry, store: Store, scale: str) -> Runs:
-    """The stored runs of an entry's cells."""
+    """The stored runs of an entry's cells.
+
+    Args:
+        entry: an entry of `all_entries()`.
+        store: the stored runs.
+        scale: "paper" or "small".
+
+    Returns:
+        The curves by cell and seed; empty where nothing is stored.
+    """
     return Runs(
         scale,
         {
@@ -215,7 +233,15 @@ def stored(entry: Entry, store: Store, scale: str) -> Runs:
 
 
 def judge(entry: Entry, store: Store) -> list[Judged]:
-    """The verdicts of an entry, computed from the runs stored now."""
+    """The verdicts of an entry, computed from the runs stored now.
+
+    Args:
+        entry: an entry of `all_entries()`.
+        store: the stored runs.
+
+    Returns:
+        One `Judged` for each statement of the entry.
+    """
     at = {scale: stored(entry, store, scale) for scale in ("paper", "small")}
     return [_judge(entry, statement, at) for statement in entry.statements]
 

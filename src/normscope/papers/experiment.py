@@ -48,6 +48,10 @@ class Run:
     made: dict[str, Any]
 
 
+# Settings and curves that had another name in stores of schema 1.
+NAMES_OF_SCHEMA_1 = {"snapshot_every": "look", "measured_at": "looks"}
+
+
 @dataclass(frozen=True, eq=False)
 class Experiment:
     """Cells that share a function and most settings.
@@ -72,8 +76,15 @@ class Experiment:
         check_choice("scale", scale, SCALES)
         return {"experiment": self.name, "scale": scale, "cell": cell, **self.settings[scale], **self.cells[cell]}
 
+    @property
+    def name_of_schema_1(self) -> str:
+        """The experiment's name, and its file's, in stores of schema 1."""
+        return self.name.replace("eta-stars-", "rungs-")
+
     def hash(self, cell: str, scale: str) -> str:
-        text = json.dumps(self.plan(cell, scale), sort_keys=True)
+        """The plan's name: a hash of its settings by the names of schema 1, so that runs of both schemas are found."""
+        plan = self.plan(cell, scale) | {"experiment": self.name_of_schema_1}
+        text = json.dumps({NAMES_OF_SCHEMA_1.get(name, name): value for name, value in plan.items()}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def cost(self, scale: str, device: str) -> float:

@@ -104,7 +104,7 @@ class Diagram:
 
 def diagram(runs: Runs, data: str, cell: str) -> Diagram:
     """The diagram of a figure's panel."""
-    return Diagram(runs, f"phases-{data}", f"rungs-{data}", cell)
+    return Diagram(runs, f"phases-{data}", f"eta-stars-{data}", cell)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -195,7 +195,7 @@ def _small_gamma(at: Diagram) -> list[Part]:
 
 def panels(runs: Runs, data: str, cell: str, title: str, axis: str) -> list[Panel]:
     """The heatmap with its lines, and the distance of each line of eta* over the axis."""
-    if not runs.of(cell, f"phases-{data}") or not runs.of(cell, f"rungs-{data}"):
+    if not runs.of(cell, f"phases-{data}") or not runs.of(cell, f"eta-stars-{data}"):
         return []
     at = diagram(runs, data, cell)
     known = [edge for edge in at.edges if math.isfinite(edge.eta)]
@@ -280,7 +280,7 @@ def phase_entry(name: str, data: str, cell: str, network: str, shown: dict[str, 
         "half squared error, batch 128, gamma 0.1 to 5 and learning rates 10^-3.5 to 10^0.5 (not stated there)",
         needs={PHASES[data]: (cell,), ETA_STARS[data]: (cell,)},
         statements=tuple(
-            Statement(key, words, rule, about(judge), n=3, found=meanings.get(key, ""))
+            Statement(key, words, rule, about(judge), n=3, means=meanings.get(key, ""))
             for key, words, rule, judge in rows
         ),
         panels=lambda runs: panels(runs, data, cell, network, "gamma"),

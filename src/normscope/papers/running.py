@@ -95,6 +95,18 @@ def reproduce(
         yes: go on though the estimate is beyond ten minutes on a CPU, or begin runs that are not likely to end
             within `minutes`.
         on_run: called with a job when it begins (None) and when it is finished (its seconds).
+
+    Returns:
+        The verdicts of the entries, in the order of `names`.
+
+    Raises:
+        ValueError: an unknown name, or an estimate beyond ten minutes on a CPU without yes=.
+
+    Example:
+        >>> import tempfile
+        >>> verdicts = reproduce("decoupling/orthogonal", out=tempfile.mkdtemp(), device="cpu")
+        >>> verdicts[0].verdict
+        'reproduced'
     """
     if not names:
         raise ValueError("Name at least one entry; normscope reproduce --list shows them.")

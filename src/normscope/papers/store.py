@@ -7,17 +7,17 @@ kill leaves either the old file or the new one. A changed plan has another hash;
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypedDict
 
 from normscope.decoding import Count, decode, read_json
 from normscope.messages import brief, first_line
-from normscope.papers.experiment import Experiment, Run, compact, numbers
+from normscope.papers.experiment import NAMES_OF_SCHEMA_1, Experiment, Run, compact, numbers
 from normscope.saving import save_text
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class StoreError(ValueError):
@@ -51,7 +51,9 @@ class Store:
         self._earlier: dict[str, list[Run]] = {}
 
     def path(self, experiment: Experiment) -> Path:
-        return self.folder / f"{experiment.name}.json"
+        """The experiment's file; the file of schema 1 where only that is there."""
+        now, before = (self.folder / f"{name}.json" for name in (experiment.name, experiment.name_of_schema_1))
+        return before if before.is_file() and not now.is_file() else now
 
     def runs(self, experiment: Experiment, cell: str, scale: str) -> list[Run]:
         """The stored runs of exactly this plan, one for each seed, in the order of seeds."""
@@ -88,7 +90,7 @@ class Store:
         row = {"plan": name, "seed": run.seed, "seconds": round(run.seconds, 1), "made": run.made}
         kept = [old for old in content["runs"] if (old["plan"], old["seed"]) != (name, run.seed)]
         content["runs"] = [*kept, row | {"curves": compact(run.curves)}]
-        save_text(self.path(experiment), _lines(content))
+        save_text(self.folder / f"{experiment.name}.json", _lines(content))
 
     def _content(self, experiment: Experiment) -> dict[str, Any]:
         path = self.path(experiment)
@@ -104,10 +106,28 @@ class Store:
         except ValueError as error:
             said = f"{path} is damaged or no JSON of normscope's ({brief(str(error))})."
             raise StoreError(f"{said} Move it away; what it held has to be run again.") from error
-        if content["schema"] != SCHEMA or content["experiment"] != experiment.name:
+        name = experiment.name_of_schema_1 if content["schema"] == 1 else experiment.name
+        if content["schema"] not in (1, SCHEMA) or content["experiment"] != name:
             raise StoreError(f"{path} must hold runs of {experiment.name}, schema {SCHEMA}. Move it away, or fix it.")
+        if content["schema"] == 1:
+            content = content | _renamed(experiment, content)
         self._read[path] = (version, content)
         return content
+
+
+def _renamed(experiment: Experiment, content: dict[str, Any]) -> dict[str, Any]:
+    """Plans and runs of schema 1 with the names of today."""
+    now = {before: name for name, before in NAMES_OF_SCHEMA_1.items()}
+
+    def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {now.get(name, name): value for name, value in values.items()}
+
+    return {
+        "schema": SCHEMA,
+        "experiment": experiment.name,
+        "plans": {key: renamed(plan) | {"experiment": experiment.name} for key, plan in content["plans"].items()},
+        "runs": [run | {"curves": renamed(run["curves"])} for run in content["runs"]],
+    }
 
 
 @contextmanager

@@ -74,6 +74,12 @@ class Prediction(Reportable):
         """Judge the learning rate `lr`, in words that fit the loss, and name the rate to start with.
 
         Where `lr` lies inside the uncertainty of eta*, the verdict's `good` is None.
+
+        Args:
+            lr: the learning rate to judge.
+
+        Returns:
+            A `Verdict`; print it, or read its `good`.
         """
         source = f"mean-field theory at initialization, {self.theory}, statistics {self.stats!r}"
         answer = stability_verdict(
@@ -128,7 +134,7 @@ class Prediction(Reportable):
         save_text(path, self.to_json() + "\n")
 
     def _sections(self) -> Sequence[Any]:
-        from normscope.report.sections.stability import prediction_section
+        from normscope.report.sections.predictions_and_measurements import prediction_section
 
         return [prediction_section("Prediction", self.plain())]
 

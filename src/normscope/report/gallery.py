@@ -126,14 +126,15 @@ def _section(entry: Entry, judged: Sequence[Judged], picture: bool, table: str |
         lines += [f"**{one.statement.key}**: {one.statement.words}", ""]
         lines += [f"- Rule: {one.statement.rule}", f"- Result: {one.came_out or 'nothing yet'}."]
         lines.append(f"- Verdict: **{one.verdict}** (n = {count}, {one.scale} scale)")
-        if one.statement.found and one.parts:
-            lines.append(f"- Explanation: {_linked(one.statement.found, '../')}")
+        if one.statement.means and one.parts:
+            lines.append(f"- Explanation: {_linked(one.statement.means, '../')}")
         lines.append("")
     return "\n".join(lines)
 
 
 def _linked(text: str, up: str) -> str:
-    """The text with files of the documentation as links."""
+    """The text with errata and other files of the documentation as links."""
+    text = re.sub(r"docs/evidence/errata\.md, (E-[A-Z]+-\d+)", rf"[\1]({up}errata.md#\1)", text)
     return re.sub(r"docs/evidence/(\w+)\.md", rf"[\1]({up}\1.md)", text)
 
 
@@ -247,10 +248,10 @@ Verdicts, numbers and pictures are computed from the curves in [results/reproduc
 landscapes in [results](../../../results). A test compares these pages with what the stored curves give.
 
 ```
-normscope reproduce --list                       # all statements with verdict and n
-normscope reproduce fig-9 --scale small          # one entry, on a laptop; adds seeds to results/reproduce
-normscope reproduce fig-2 --scale paper --jobs 6 # at the paper's settings, on one GPU; stop and resume at will
-normscope reproduce --check                      # redraw every figure, recompute every verdict
+normscope reproduce --list                   # every statement with its verdict
+normscope reproduce fig-9 --scale small      # one entry, on a laptop
+normscope reproduce fig-2 --scale paper      # the paper's settings, one GPU
+normscope reproduce --check                  # compute every verdict again
 ```
 
 ## Rules that were not blind
@@ -281,13 +282,14 @@ explanation.
 
 Three things explain most of what looks odd at first:
 
-- **Effective beta saturates at 2/lr.** At the edge of stability, gradient descent swings to and fro. One step turns the
-  gradient round, so |g' - g|/(lr |g|) is 2/lr for every network. Averages of beta say how large the learning rate is.
+- **Effective beta saturates at 2/lr.** At the edge of stability, gradient descent oscillates. One step
+  turns the gradient round, so |g' - g|/(lr |g|) is 2/lr for every network. Averages of beta say how large the learning
+  rate is.
   Only spikes above 2/lr belong to the network, and with BatchNorm they are rarer and lower.
 - **The deep linear network's average band is wider with BatchNorm.** Its peaks are lower, early in training and in
   some seeds by orders of magnitude (`fig-9/loss-peaks` lists them). Later its loss is much smaller than the plain
   network's, and 30 times the learning rate is far for it.
-- **The first 1,500 steps of VGG are the other way round.** Without BatchNorm the network stands on a flat place where
+- **The first 1,500 steps of VGG are the other way round.** Without BatchNorm the network is at a flat place where
   neither gradient nor loss changes; the loss is smooth there because the network does not learn yet. `fig-4/throughout`
   says in how many seeds.
 

@@ -25,16 +25,17 @@ _IN_FOLDERS = ("monitor.jsonl", JOURNAL, "results.json")
 _SQLITE = b"SQLite format 3\0"
 # By kind: the values that the file must hold, and the module and function of `report.sections` that read them.
 _KINDS: dict[str, tuple[Any, str, str]] = {
-    "prediction": (schemas.Prediction, "stability", "prediction_section"),
-    "measurement": (schemas.Measurement, "stability", "measurement_section"),
-    "spectrum": (schemas.Spectrum, "stability", "spectrum_section"),
-    "mean_mode": (schemas.MeanMode, "stability", "mean_mode_section"),
+    "prediction": (schemas.Prediction, "predictions_and_measurements", "prediction_section"),
+    "measurement": (schemas.Measurement, "predictions_and_measurements", "measurement_section"),
+    "spectrum": (schemas.Spectrum, "predictions_and_measurements", "spectrum_section"),
+    "mean_mode": (schemas.MeanMode, "predictions_and_measurements", "mean_mode_section"),
     "bounds": (Any, "bounds", "bounds_section"),
     "training": (schemas.Training, "training", "training_section"),
+    "tuning": (schemas.Tuning, "tuning", "tuning_section"),
     "comparison": (schemas.Comparison, "solve", "solve_section"),
 }
 # Kinds whose files have a schema above 1, and the keys of schema 1 that have other names since.
-_NEWEST = {"prediction": 2, "measurement": 2, "landscapes": 2}
+_NEWEST = {"demo": 2, "prediction": 2, "measurement": 2, "landscapes": 2}
 _RENAMED = {
     "seen": "calibrated_range",
     "start_rate": "first_guess",
@@ -94,9 +95,10 @@ def _reproduced(path: Path) -> list[Path]:
     """The files that `normscope reproduce` wrote to a folder."""
     if not path.is_dir() or not any(path.glob("*.json")):
         return []
-    from normscope.papers import all_experiments
+    from normscope.papers import Store, all_experiments
 
-    return [path / f"{name}.json" for name in all_experiments() if (path / f"{name}.json").is_file()]
+    files = map(Store(path).path, all_experiments().values())
+    return [file for file in files if file.is_file()]
 
 
 def _claims(folder: Path) -> Section:
@@ -104,8 +106,8 @@ def _claims(folder: Path) -> Section:
     from normscope.papers import Store, all_entries, judge
     from normscope.report.sections.claims import claims_section
 
-    store, stored = Store(folder), {path.stem for path in _reproduced(folder)}
-    chosen = [entry for entry in all_entries().values() if stored & {experiment.name for experiment in entry.needs}]
+    store, files = Store(folder), _reproduced(folder)
+    chosen = [entry for entry in all_entries().values() if any(store.path(e) in files for e in entry.needs)]
     with _readable(folder):
         judged = [claim for entry in chosen for claim in judge(entry, store)]
         return claims_section(f"Claims, {folder.resolve().name}", judged, store)
@@ -257,9 +259,11 @@ def _known(file: Path, label: str, content: Any) -> list[Course | Section]:
 
             runs = [_renamed(run) for run in decode(list[dict[str, Any]], content.get("runs"), "runs")]
             return list(landscape_courses(decode(schemas.Landscapes, {"runs": runs})["runs"]))
-        from normscope.report.sections.demo import Demo, demo_section
+        from normscope.demo import DemoResult
+        from normscope.report.sections.demo import TITLE, Demo, demo_section
 
-        return [demo_section("What BatchNorm changed", decode(Demo, content)["runs"])]
+        stored = decode(Demo, content)
+        return [demo_section(TITLE, DemoResult(stored["seed"], tuple(stored["cases"]), stored["watched"]))]
     result_kind = content.get("kind")
     if isinstance(result_kind, str) and result_kind in _KINDS:
         _check_schema(file, content, _NEWEST.get(result_kind, 1))

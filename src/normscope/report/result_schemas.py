@@ -88,6 +88,39 @@ class Training(TypedDict):
     environment: dict[str, Any]
 
 
+class Rehearsal(TypedDict):
+    lr: Positive
+    steps: Count
+    losses: list[float]
+    diverged_at: Count | None
+    held_out: list[float]
+    metric: float
+    passes: float
+    seconds: float
+
+
+class TuningCost(TypedDict):
+    passes_predicted: tuple[float, float]
+    passes_used: float
+    share: float
+    seconds_predicted: tuple[float, float]
+    seconds_used: float
+
+
+class Tuning(TypedDict):
+    lr: Positive
+    lr_range: tuple[Positive, Positive]
+    reason: str
+    cost: TuningCost
+    rehearsals: list[Rehearsal]
+    notes: list[str]
+    steps: Count
+    optimizer: str
+    schedule: str
+    settings: dict[str, Any]
+    environment: dict[str, Any]
+
+
 class Method(TypedDict):
     iterations: Count
     to_target: Count | None

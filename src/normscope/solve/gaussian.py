@@ -39,6 +39,15 @@ def gaussian_expectation(function: Callable[[Array], Array], mean: float, sd: fl
 
     Exact for polynomials of degree below 2 `nodes`; for softplus and sigmoid the error falls as exp(-c sqrt(nodes)/sd).
 
+    Args:
+        function: function of an array of values.
+        mean: mean of the Gaussian.
+        sd: standard deviation of the Gaussian.
+        nodes: quadrature nodes.
+
+    Returns:
+        The expectation, one for each column.
+
     Example:
         >>> round(float(gaussian_expectation(np.square, 1.0, 2.0)), 12)
         5.0
@@ -51,6 +60,14 @@ def gaussian_cloud(u: Array, s: Array, *, nodes: int = 32) -> tuple[Array, Array
     """Points and weights of the tensor rule for N(u, S - u u^T): nodes^d rows, for few dimensions.
 
     A finite sample whose averages are the Gaussian's expectations, so that code written for data runs on it.
+
+    Args:
+        u: the mean.
+        s: the second moment S.
+        nodes: quadrature nodes in each dimension.
+
+    Returns:
+        (points, weights): an array of nodes^d rows, and the weight of each row.
     """
     x, weights = _nodes(nodes)
     root = np.linalg.cholesky(s - np.outer(u, u))

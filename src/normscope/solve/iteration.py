@@ -94,13 +94,20 @@ def gdnp(
     """Runs the iteration from `start` (default -u) until ||grad F|| <= tol ||grad F(0)||.
 
     Args:
+        problem: `LeastSquares`, `Halfspace` or `GaussianHalfspace`.
+        start: first direction; -u by default.
         length: gamma to go downhill from; None searches the ray for the lowest minimum.
+        max_iter: most iterations.
+        tol: largest gradient norm at the end, over the norm at w = 0.
         step: multiplies the closed-form step; 1 is the theory's.
         safeguard: False runs the theorem's own iteration, without halved steps.
         debug: check the identities of `rates.identities` on every iterate; an ArithmeticError names one that fails.
         callback: called with every iterate.
 
     Raises a ValueError where u^T start = 0: rho has a maximum there, its gradient vanishes, and f is flat at length 0.
+
+    Returns:
+        A `Solution`: the coefficients and the history.
     """
     watchers = ([identities(problem)] if debug else []) + ([callback] if callback else [])
     ray, limit = problem.ray(-problem.u if start is None else start), tol * problem.gradient_at_zero

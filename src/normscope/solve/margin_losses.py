@@ -121,6 +121,16 @@ LOSSES: dict[str, Loss] = {"softplus": Softplus(), "sigmoid": Sigmoid()}
 
 
 def named_loss(name: str) -> Loss:
-    """The loss called `name`, or a ValueError that lists them."""
+    """The loss called `name`, or a ValueError that lists them.
+
+    Args:
+        name: a key of `LOSSES`.
+
+    Returns:
+        The loss with its two derivatives.
+
+    Raises:
+        ValueError: an unknown name.
+    """
     check_choice("loss", name, LOSSES)
     return LOSSES[name]

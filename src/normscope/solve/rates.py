@@ -63,6 +63,9 @@ def convergence_bound(
         zeta, width: the smoothness and |b - a|; "length".
         length: the length's own bound; "halfspace", "unit".
 
+    Returns:
+        The bound for each t.
+
     Example:
         >>> float(convergence_bound("least_squares", 2, mu=1.0, lipschitz=2.0, gap=16.0))
         1.0
@@ -116,6 +119,13 @@ def identities(problem: Problem, *, rtol: float = 1e-8) -> Callable[[Ray, float,
     The first two hold on all data, the third where c1 is exact (`problem.gaussian`); the last two together give
     ||grad f(w~)||^2_{S^-1} = c1^2 (rho - rho*) + (d_gamma f)^2. Relative to their values at rho = 0.
     Source: the encyclopedia article, linear convergence; `gdnp(debug=True)` runs it.
+
+    Args:
+        problem: the problem that is solved.
+        rtol: largest relative difference of the two sides.
+
+    Returns:
+        The callback; it raises an ArithmeticError that names the identity that fails.
     """
     spectrum = problem.spectrum
     if not spectrum.certain or not spectrum.smallest > 0.0:

@@ -9,16 +9,15 @@ Beyond eta* the iteration grows along the top eigenvector. A parameter that the 
 does not move, and has no part in the limit.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from normscope.stability.optimizer_rules import RULES, divides, momentum_rule, second_moment
-
-Product = Callable[[Tensor], Tensor]
+from normscope.linear_maps import Product
+from normscope.stability.optimizer_rules import RULES, ReadSecondMoment, momentum_rule
 
 
 @dataclass(frozen=True)
@@ -58,6 +57,14 @@ class SecondMoments:
 def momentum_limit(momentum: float = 0.0, *, nesterov: bool = False, dampening: float = 0.0) -> Limit:
     """The limit of gradient descent with momentum.
 
+    Args:
+        momentum: SGD momentum, in [0, 1).
+        nesterov: whether the momentum is Nesterov's.
+        dampening: SGD dampening.
+
+    Returns:
+        The `Limit`: eta* is its factor over lambda_max.
+
     Example:
         >>> momentum_limit(0.9).factor
         3.8
@@ -74,11 +81,21 @@ def optimizer_limit(
 ) -> Limit:
     """The limit of `optimizer` in its present state, for the parameters of the numbers `chosen` (all by default).
 
-    moments: second moments for an optimizer that has made no step (`curvature/first_pass.py`).
+    Args:
+        optimizer: an optimizer of torch.
+        parameters: parameters of the model, in their order.
+        chosen: numbers of the parameters that count; all by default.
+        moments: second moments for an optimizer that has made no step (`curvature/first_pass.py`).
+
+    Returns:
+        The `Limit`: eta* is its factor over the top eigenvalue of the preconditioned matrix.
+
+    Raises:
+        ValueError: an optimizer without a known stability bound, or one that maximizes.
     """
-    wanted = {id(parameters[i]) for i in (range(len(parameters)) if chosen is None else chosen)}
-    groups = {id(p): group for group in optimizer.param_groups for p in group["params"] if id(p) in wanted}
-    used = [group for group in optimizer.param_groups if any(id(p) in wanted for p in group["params"])]
+    chosen_ids = {id(parameters[i]) for i in (range(len(parameters)) if chosen is None else chosen)}
+    groups = {id(p): group for group in optimizer.param_groups for p in group["params"] if id(p) in chosen_ids}
+    used_groups = [group for group in optimizer.param_groups if any(id(p) in chosen_ids for p in group["params"])]
     name = type(optimizer).__name__
     if type(optimizer) not in RULES:
         names = ", ".join(known.__name__ for known in RULES)
@@ -86,27 +103,30 @@ def optimizer_limit(
             f"No stability bound is known here for {name}; there is one for {names}. For another leave "
             "optimizer= out, and momentum= gives gradient descent's."
         )
-    if any(group["maximize"] for group in used):
+    if any(group["maximize"] for group in used_groups):
         raise ValueError(
             f"This {name} maximizes, so the curvature that limits it is that of the negative loss. Measure "
             "-loss with an optimizer that has maximize=False."
         )
-    factor, formula, decoupled = RULES[type(optimizer)](optimizer, used)
-    own = [groups.get(id(p)) for p in parameters]
-    rates = [0.0 if group is None else float(group["lr"]) for group in own]
+    rule, second_moment = RULES[type(optimizer)]
+    factor, formula, decoupled = rule(optimizer, used_groups)
+    group_of_each = [groups.get(id(p)) for p in parameters]
+    rates = [0.0 if group is None else float(group["lr"]) for group in group_of_each]
     largest = max(rates)
     shares = [
-        0.0 if group is None else rate / largest if largest else 1.0 for group, rate in zip(own, rates, strict=True)
+        0.0 if group is None else rate / largest if largest else 1.0
+        for group, rate in zip(group_of_each, rates, strict=True)
     ]
     inverse: list[Tensor] | None = None
-    if divides(optimizer):
-        inverse = [s * m for s, m in zip(shares, _inverses(optimizer, parameters, own, moments), strict=True)]
-    elif {share for group, share in zip(own, shares, strict=True) if group is not None} != {1.0}:
+    if second_moment is not None:
+        inverses = _inverses(optimizer, second_moment, parameters, group_of_each, moments)
+        inverse = [s * m for s, m in zip(shares, inverses, strict=True)]
+    elif {share for group, share in zip(group_of_each, shares, strict=True) if group is not None} != {1.0}:
         inverse = [torch.tensor(share) for share in shares]
     if len(set(rates) - {0.0}) > 1:
         formula += ", of the largest learning rate with the others in proportion"
     idle = tuple(i for i, m in enumerate(inverse or []) if not m.any())
-    decays = [0.0 if group is None else float(group["weight_decay"]) for group in own]
+    decays = [0.0 if group is None else float(group["weight_decay"]) for group in group_of_each]
     if decoupled is not None:
         decays = [0.0 if i in idle else decoupled * shares[i] * decay for i, decay in enumerate(decays)]
     added = tuple(torch.tensor(d, dtype=torch.float64) for d in decays) if any(decays) else None
@@ -116,6 +136,7 @@ def optimizer_limit(
 
 def _inverses(
     optimizer: torch.optim.Optimizer,
+    second_moment: ReadSecondMoment,
     parameters: Sequence[nn.Parameter],
     groups: Sequence[dict[str, Any] | None],
     moments: SecondMoments | None,

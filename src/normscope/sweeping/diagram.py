@@ -53,11 +53,22 @@ class PhaseDiagram(Reportable):
         return pd.DataFrame(rows).astype({"diverged_at": "Int64", "rose_at": "Int64"})
 
     def boundary(self) -> list[Edge]:
-        """The boundary between training that survives and training that diverges, at every value of the axis."""
+        """The boundary between training that survives and training that diverges, at every value of the axis.
+
+        Returns:
+            One `Edge` for each value of the axis.
+        """
         return edges(self.outcomes)
 
     def agreement(self, lines: Mapping[str, Mapping[float, float]]) -> dict[str, Distance]:
-        """The distances, in decades, of the boundary from lines given as name -> (value -> eta*)."""
+        """The distances, in decades, of the boundary from lines given as name -> (value -> eta*).
+
+        Args:
+            lines: name -> (value of the axis -> eta*), as `measured_line` gives.
+
+        Returns:
+            A `Distance` by the name of the line.
+        """
         boundary = self.boundary()
         return {name: distance(name, boundary, line) for name, line in lines.items()}
 
@@ -111,6 +122,12 @@ class PhaseDiagram(Reportable):
     def load(cls, path: str | Path) -> "PhaseDiagram":
         """Read the file that `save` wrote; the model and the data it names are not imported.
 
+        Args:
+            path: the file.
+
+        Returns:
+            The diagram.
+
         Raises:
             ValueError: the file is not a phase diagram of this version.
         """
@@ -147,7 +164,14 @@ class StoredLines(TypedDict):
 
 
 def stored_lines(path: str | Path) -> dict[str, dict[float, float]]:
-    """The lines in a file of `PhaseDiagram.save` or `save_lines`, as name -> (value -> eta*)."""
+    """The lines in a file of `PhaseDiagram.save` or `save_lines`, as name -> (value -> eta*).
+
+    Args:
+        path: the file.
+
+    Returns:
+        name -> (value of the axis -> eta*).
+    """
     return {name: dict(line) for name, line in _lines(path)["lines"].items()}
 
 

@@ -22,6 +22,13 @@ def predicted_line(plan: Plan, *, root: str | os.PathLike[str] | None = None) ->
     """eta* by `normscope.predict`, as trained, for each value of the axis, with the overlaps of the plan's first batch.
 
     eta* is that of the plan's momentum and weight decay.
+
+    Args:
+        plan: the plan of the sweep.
+        root: the data folder, for data sets with files.
+
+    Returns:
+        eta* by the value of the axis.
     """
     networks, data = prepare(plan, root, torch.device("cpu"))
     ((x, _),) = batches(data.x_train, data.y_train, batch_size=plan.batch_size, seed=plan.stream_seed, steps=1)
@@ -40,6 +47,14 @@ def measured_line(
     """eta* by `normscope.measure`, as trained, at initialization, for each value of the axis.
 
     eta* is that of the plan's optimizer; the network is that of the plan's first seed.
+
+    Args:
+        plan: the plan of the sweep.
+        device: "cpu" or "cuda"; by default the GPU if there is one.
+        root: the data folder, for data sets with files.
+
+    Returns:
+        eta* by the value of the axis.
     """
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     networks, data = prepare(plan, root, where)

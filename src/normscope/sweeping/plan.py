@@ -155,7 +155,11 @@ class Plan:
 
     @classmethod
     def from_toml(cls, path: str | Path) -> "Plan":
-        """The plan in a TOML file with the same keys."""
+        """The plan in a TOML file with the same keys.
+
+        Args:
+            path: the file.
+        """
         if not Path(path).exists():
             raise PlanError([f"there is no file {path}; name a TOML file such as examples/sweep_digits.toml."])
         try:
@@ -219,6 +223,9 @@ def grid(
         count: how many numbers.
         log10_from, log10_to: logarithms of the first and the last number.
         ends: `from` and `to`, the first and the last number, instead of their logarithms.
+
+    Returns:
+        The numbers, in rising order.
 
     Raises:
         ValueError: ends that are not positive numbers, or a count out of range.

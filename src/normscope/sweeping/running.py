@@ -48,6 +48,9 @@ def sweep(
         group: number of members trained at once; by default as many as free memory allows.
         quiet: print one plain line for each group instead of the progress bar.
 
+    Returns:
+        The phase diagram of all cells.
+
     Raises:
         PlanError: with all mistakes of the plan.
         JournalError: the journal cannot be read or written.

@@ -102,9 +102,9 @@ class ChannelsLast(Image):
         rows = self.x.permute(0, 2, 3, 1)
         rows = F.pad(rows, (0, 0, b, b, a, a)) if a or b else rows
         # The strides of the padded input as well: where a side has length 1, torch may report another order.
-        whole, row, column, channel = rows.stride()
+        sample, row, column, channel = rows.stride()
         shape = (len(rows), *self._sides, *self._shape[2:], rows.shape[3])
-        views = rows.as_strided(shape, (whole, s * row, t * column, d * row, e * column, channel))
+        views = rows.as_strided(shape, (sample, s * row, t * column, d * row, e * column, channel))
         return views.reshape(-1, self._shape[1:].numel())
 
 

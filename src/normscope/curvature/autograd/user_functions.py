@@ -2,11 +2,14 @@ r"""Autograd functions written by the user: a check of their second derivatives.
 
     y = f(x),    b(g, x) = J(x)^T g the function's own backward,    phi(g, x) = <b(g, x), w>
 
-Torch differentiates b again through the operations that b is made of. Where b is a fused kernel, runs under no_grad, is
-marked `once_differentiable`, or uses values that only the forward knew, its derivative is missing or lacks terms, and
-torch drops these without an error. So derivatives of phi are compared with differences of phi. Gauss-Newton products by
-reverse mode take the derivative by g; the Hessian takes the one by x too. Each function is checked alone, near the
-inputs of a call that the model makes, and along few entries, so that kinks are rarely met.
+Torch finds the second derivative by differentiating the operations that b is made of. It misses terms, without an
+error, in four cases: b is a fused kernel, runs under no_grad, is marked `once_differentiable`, or uses values that only
+the forward knew.
+
+So derivatives of the scalar phi, w any vector, are compared with differences of phi. A Gauss-Newton product by reverse
+mode twice needs the derivative by the slope g. A Hessian product needs the one by x too. Each function is checked
+alone, near the inputs of a call that the model makes. The differences go along few entries, so that they rarely cross a
+kink.
 """
 
 import functools
@@ -20,6 +23,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from normscope.isolation.module_calls import answering
+from normscope.isolation.outside_tensors import nodes
 
 BY_SLOPE, BY_INPUT = "by the slope", "by the inputs"
 # Steps of the differences, as shares of the inputs' size, and the relative difference to bear. At the first step, a
@@ -47,23 +51,12 @@ def delayed(roots: Sequence[Any]) -> bool:
     return any(type(node).__name__ == "DelayedError" for node in nodes(roots))
 
 
-def nodes(roots: Sequence[Any]) -> Iterator[Any]:
-    waiting = [root for root in roots if root is not None]
-    reached = set(waiting)
-    while waiting:
-        node = waiting.pop()
-        yield node
-        new = {following for following, _ in node.next_functions if following is not None} - reached
-        waiting += new
-        reached |= new
-
-
 def refuse_without_second_derivative(root: Any, run: Callable[["Calls"], Any], *, slope_alone: bool = False) -> None:
-    """Raises where a function in the graph below `root` would make products with second derivatives wrong.
+    """Raise where a function in the graph below `root` would make products with second derivatives wrong.
 
     Args:
-        run: the forward that made the graph, once more. slope_alone: whether derivatives by the slope are all that is
-            needed.
+        run: makes the forward of the graph once more.
+        slope_alone: whether derivatives by the slope are all that is needed.
     """
     kinds = functions_of(root)
     if not kinds:
@@ -88,7 +81,9 @@ def refuse_delayed(gradients: Sequence[Tensor | None]) -> None:
 
 
 def lacking(kind: type, args: tuple[Any, ...] | None) -> list[str]:
-    """The second derivatives that the function has wrong; args: those of one call, None where no call was watched.
+    """The second derivatives that the function has wrong.
+
+    args: the arguments of one call, None where no call was watched.
 
     Torch's own functions are asked for `once_differentiable` alone: some of them talk to other processes.
     """
@@ -166,18 +161,18 @@ class _Probe:
         """The derivatives that agree with differences; any derivative agrees with differences that are not finite."""
         x = [t.detach().requires_grad_() for t in self._x]
         g = [t.detach().requires_grad_() for t in self._g]
-        along, slopes = [self._few(t) for t in x], [self._draw(t) for t in g]
+        directions, cotangents = [self._few(t) for t in x], [self._draw(t) for t in g]
         value = self._phi(x, g, graph=True)
         inputs = [*x, *g]
-        taken: Sequence[Tensor | None] = [None] * len(inputs)
+        gradients: Sequence[Tensor | None] = [None] * len(inputs)
         if value.requires_grad:
-            taken = torch.autograd.grad(value, inputs, allow_unused=True)
-        by_x, by_g = _along(taken[: len(x)], along), _along(taken[len(x) :], slopes)
-        ahead = self._phi([t + self._step * v for t, v in zip(x, along, strict=True)], self._g)
-        behind = self._phi([t - self._step * v for t, v in zip(x, along, strict=True)], self._g)
+            gradients = torch.autograd.grad(value, inputs, allow_unused=True)
+        by_x, by_g = _directional(gradients[: len(x)], directions), _directional(gradients[len(x) :], cotangents)
+        ahead = self._phi([t + self._step * v for t, v in zip(x, directions, strict=True)], self._g)
+        behind = self._phi([t - self._step * v for t, v in zip(x, directions, strict=True)], self._g)
         agrees = {BY_INPUT} if self._near(by_x, float(ahead - behind) / (2 * self._step), float(value)) else set()
         # phi is linear in g.
-        return agrees | ({BY_SLOPE} if self._near(by_g, float(self._phi(x, slopes)), float(value)) else set())
+        return agrees | ({BY_SLOPE} if self._near(by_g, float(self._phi(x, cotangents)), float(value)) else set())
 
     def _few(self, t: Tensor) -> Tensor:
         """A direction along few entries, as large as the inputs are."""
@@ -198,7 +193,7 @@ def _size(t: Tensor) -> float:
     return float(t.detach().double().square().mean().sqrt()) or 1.0
 
 
-def _along(taken: Sequence[Tensor | None], directions: Sequence[Tensor]) -> float:
+def _directional(taken: Sequence[Tensor | None], directions: Sequence[Tensor]) -> float:
     pairs = zip(taken, directions, strict=True)
     return sum(float((t.double() * v.double()).sum()) for t, v in pairs if t is not None)
 
@@ -212,13 +207,13 @@ class Calls:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        own = {kind: vars(kind).get("forward") for kind in self._kinds}
+        own_forwards = {kind: vars(kind).get("forward") for kind in self._kinds}
         try:
             for kind in self._kinds:
                 kind.forward = self._watching(kind, kind.forward)
             yield
         finally:
-            for kind, forward in own.items():
+            for kind, forward in own_forwards.items():
                 if forward is None:
                     del kind.forward
                 else:
@@ -241,8 +236,8 @@ class Calls:
         @functools.wraps(forward)
         def watched(*args: Any, **kwargs: Any) -> Any:
             if kind not in self.first:
-                given = args[1:] if args and isinstance(args[0], FunctionCtx) else args
-                self.first[kind] = tree_map_only(Tensor, lambda t: t.detach().clone(), given), self._place[-1]
+                inputs = args[1:] if args and isinstance(args[0], FunctionCtx) else args
+                self.first[kind] = tree_map_only(Tensor, lambda t: t.detach().clone(), inputs), self._place[-1]
             return forward(*args, **kwargs)
 
         return staticmethod(watched)
@@ -252,8 +247,8 @@ def _said(kind: type, where: str) -> str:
     place = f" in {where}" if where else ""
     why = "it is marked once_differentiable" if is_once_differentiable(kind) else "its backward drops terms"
     return (
-        f"The autograd function {kind.__qualname__}{place} has no second derivative: {why}, which torch would pass "
-        "over without an error, and the curvature would be wrong. Replace it by plain torch operations while you "
-        "measure, or write its backward from operations that torch can differentiate; a Gauss-Newton matrix is content "
-        "with a jvp of the function too."
+        f"The autograd function {kind.__qualname__}{place} has no second derivative: {why}. Torch would leave the "
+        "missing terms out without an error, and the curvature would be wrong. While you measure, replace the function "
+        "by plain torch operations, or write its backward from operations that torch can differentiate. For a "
+        "Gauss-Newton matrix it is enough that the function has a jvp."
     )

@@ -4,14 +4,16 @@ r"""Block Lanczos with full reorthogonalization, for tops of nearly equal eigenv
     residual of the Ritz pair (theta, Q_j s):  ||C_j s_last||,  s_last the part of s in the last block
 
 A Krylov space of one start vector finds one vector of an eigenspace, and separates near-equal eigenvalues only after
-many products. One of b start vectors finds b of them at once, and each product advances one of b chains. Directions
-that run out (an invariant space) leave the block. The module knows no network. Source: Golub and Underwood 1977.
+many products. A space of b start vectors finds b of them at once. One step multiplies all b vectors of a block, so it
+costs b products. A direction whose image lies in the space already leaves the block. The module knows no network.
+Source: Golub and Underwood 1977.
 """
 
 import torch
 from torch import Tensor
 
-from normscope.curvature.eigensolvers.lanczos import Product, Ritz, remembered, rounding, scales
+from normscope.curvature.eigensolvers.lanczos import Ritz, remembered, rounding, scales
+from normscope.linear_maps import Product
 
 
 def block_lanczos(
@@ -28,8 +30,13 @@ def block_lanczos(
     """The k largest eigenvalues (and the smallest, if asked) to a relative residual of `tol`.
 
     Args:
+        product: v -> A v, A symmetric.
         start: (b, n), the start vectors as rows; dependent ones are left out.
         k, tol, least, most, keep: as for `lanczos`; products are counted one by one.
+        smallest: whether to search the smallest eigenvalue too.
+
+    Returns:
+        A `Ritz`: eigenvalues in falling order, with their vectors and relative residuals.
 
     Example:
         >>> a = torch.diag(torch.tensor([1.0, 2.0, 5.0, 5.0], dtype=torch.float64))
@@ -38,7 +45,7 @@ def block_lanczos(
         [5.0, 5.0]
     """
     block, _ = _orthonormal(start, 0.0)
-    basis, inside = start.new_empty(0, start.shape[1]), torch.zeros(0, 0, dtype=torch.float64)
+    basis, projected = start.new_empty(0, start.shape[1]), torch.zeros(0, 0, dtype=torch.float64)
     converged = False
     while len(block) and not converged and len(basis) < most:
         block = block[: most - len(basis)]
@@ -46,17 +53,17 @@ def block_lanczos(
         basis = torch.cat([basis, block])
         images = torch.stack([product(q) for q in block])
         columns = (basis @ images.T).double().cpu()
-        inside = _extended(inside, columns)
+        projected = _extended(projected, columns)
         # Two passes are enough: the part that the first one leaves is of the size of rounding.
         for _ in range(2):
             images = images - (images @ basis.T) @ basis
-        theta, s = torch.linalg.eigh(inside)
+        theta, s = torch.linalg.eigh(projected)
         scale = float(theta.abs().max()) or 1.0
         block, coupling = _orthonormal(images, rounding(start.dtype) * scale)
         residuals = torch.linalg.vector_norm(coupling.double().cpu() @ s[before:], dim=0) / scales(theta)
-        wanted = residuals[-min(k, len(basis)) :].tolist() + (residuals[:1].tolist() if smallest else [])
+        residuals_to_reach = residuals[-min(k, len(basis)) :].tolist() + (residuals[:1].tolist() if smallest else [])
         enough = len(basis) >= min(max(least, k), start.shape[1])
-        converged = not len(block) or (max(wanted) <= tol and enough)
+        converged = not len(block) or (max(residuals_to_reach) <= tol and enough)
     return Ritz(
         values=tuple(theta.flip(0).tolist()),
         residuals=tuple(residuals.flip(0).tolist()),

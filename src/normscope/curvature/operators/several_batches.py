@@ -15,14 +15,14 @@ proportional at any outputs:
 
     dL/df_b = w_b dL_b/df_b,        w_b = <dL/df_b, dL_b/df_b> / ||dL_b/df_b||^2
 
-So w_b is read off the loss, whatever the loss divides by: samples, class weights, targets that are not ignored. The
-slopes are taken at two mixtures of the outputs, which keep to the loss's domain; at the outputs themselves all slopes
-may be zero. Where the slopes are not proportional, or the ratio changes with the outputs, the loss is no such sum and
-is refused.
+So w_b is read off the loss, whatever the loss divides by: samples, class weights, targets that are not ignored. For
+example, a mean over parts of 30 and 10 samples has the weights 0.75 and 0.25. The slopes are not taken at the outputs
+themselves, where all of them may be zero, but at two mixtures of the outputs, which stay in the loss's domain. Where
+the slopes are not proportional, or w_b differs between the mixtures, the loss is no such sum and is refused.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -30,8 +30,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from normscope.choices import check_choice
-from normscope.curvature.eigensolvers.lanczos import Product
-from normscope.curvature.operators.network_products import Network
+from normscope.curvature.operators.network_products import FirstGraph, MatrixProduct, Network
 from normscope.curvature.operators.statistics import mode_of, over_the_batch
 
 OVER = ("batches", "data")
@@ -40,48 +39,77 @@ _TOLERANCE = 1e-3
 
 
 class Several:
-    """Networks on several batches, with the products of a `Network`."""
+    """Networks on several batches, with the products of a `Network`.
+
+    Args:
+        networks: one network for each batch.
+        weights: the weight of each batch's operator in the sum.
+    """
 
     def __init__(self, networks: Sequence[Network], weights: Sequence[float]) -> None:
         self._networks, self._weights = list(networks), list(weights)
         self.leaves, self.size = self._networks[0].leaves, self._networks[0].size
 
     @property
-    def linear(self) -> bool:
-        return all(network.linear for network in self._networks)
-
-    @property
-    def direct(self) -> bool:
-        return any(network.direct for network in self._networks)
-
-    @property
     def forward_mode(self) -> bool:
         return all(network.forward_mode for network in self._networks)
 
-    def gradient(self) -> Tensor:
-        return self._sum(lambda network: network.gradient())
+    def gradient_and_graph(self, matrix: str) -> tuple[Tensor, None]:
+        return self._sum(lambda network: network.gradient()), None
 
-    def product(self, matrix: str) -> Product:
-        """The product v -> A v. Each one makes all graphs anew, so that only one batch's graph is there at a time."""
-        return lambda v: self._sum(lambda network: network.product(matrix)(v))
+    def product(self, matrix: str, first: FirstGraph | None = None) -> "SeveralProducts":
+        """The product v -> A v, which makes the graph of one batch after another, so only one is in memory."""
+        return SeveralProducts(self._networks, self._weights, matrix)
 
-    def form(self, matrix: str, v: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
-        return self._sum(lambda network: network.form(matrix, v)[0]), lambda: self.product(matrix)(v)
+    def quadratic_form(self, matrix: str, v: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
+        return self._sum(lambda network: network.quadratic_form(matrix, v)[0]), lambda: self.product(matrix)(v)
 
     def fisher_error(self, v: Tensor) -> float:
         errors = [w * n.fisher_error(v) for w, n in zip(self._weights, self._networks, strict=True)]
         return math.sqrt(sum(error**2 for error in errors))
 
     def _sum(self, find: Callable[[Network], Tensor]) -> Tensor:
-        total = self._weights[0] * find(self._networks[0])
-        for weight, network in zip(self._weights[1:], self._networks[1:], strict=True):
-            total += weight * find(network)
-        return total
+        return _weighted_sum(map(find, self._networks), self._weights)
 
 
-def refuse_linear(network: Network | Several) -> None:
+class SeveralProducts:
+    """The product v -> A v with the mean of several batches' operators, and facts on their losses.
+
+    Attributes:
+        reads_parameters: whether the loss of one of the batches reads parameters itself.
+        is_zero: whether the losses of all batches have no curvature. Both are known after the first product.
+    """
+
+    def __init__(self, networks: Sequence[Network], weights: Sequence[float], matrix: str) -> None:
+        self._networks, self._weights, self._matrix = networks, weights, matrix
+        self.reads_parameters = self.is_zero = False
+
+    def __call__(self, v: Tensor) -> Tensor:
+        reads_parameters, is_zero = [], []
+
+        def image_of(network: Network) -> Tensor:
+            # Local to this call, so that the graph is freed before the next network makes its own.
+            product = network.product(self._matrix)
+            reads_parameters.append(product.reads_parameters)
+            is_zero.append(product.is_zero)
+            return product(v)
+
+        image = _weighted_sum(map(image_of, self._networks), self._weights)
+        self.reads_parameters, self.is_zero = any(reads_parameters), all(is_zero)
+        return image
+
+
+def _weighted_sum(images: Iterable[Tensor], weights: Sequence[float]) -> Tensor:
+    total: Tensor | None = None
+    for weight, image in zip(weights, images, strict=True):
+        total = weight * image if total is None else total.add_(weight * image)
+    assert total is not None
+    return total
+
+
+def refuse_linear(product: MatrixProduct | SeveralProducts) -> None:
     """Raise where a product has shown a loss without curvature by its outputs; other zero products are true."""
-    if network.linear:
+    if product.is_zero:
         raise ValueError(
             "The loss is linear in the outputs, so its Gauss-Newton matrix is zero. For log-probabilities and "
             "nll_loss ask for matrix='fisher', or hand in logits and cross_entropy; else matrix='hessian'."
@@ -118,20 +146,21 @@ def shares(networks: Sequence[Network]) -> list[float]:
     """The weight w_b of each batch."""
     with torch.no_grad():
         outputs = [tree_flatten(network.output()) for network in networks]
-    form = outputs[0][1]
+    structure = outputs[0][1]
     sizes = [[len(leaf) for leaf in leaves] for leaves, _ in outputs]
     targets = [network.loss.targets for network in networks]
-    joined = tree_map(_joined, *targets)
+    joined_targets = tree_map(_joined, *targets)
     ratios = []
     for share in _SHARES_OF_NEIGHBOUR:
-        whole = [_mixed(torch.cat(parts), share) for parts in zip(*(leaves for leaves, _ in outputs), strict=True)]
-        cut = zip(*(leaf.split([n[i] for n in sizes]) for i, leaf in enumerate(whole)), strict=True)
-        slopes = _slopes(networks[0], whole, form, joined)
-        of_parts = zip(*(slope.split([n[i] for n in sizes]) for i, slope in enumerate(slopes)), strict=True)
+        joined_outputs = map(torch.cat, zip(*(leaves for leaves, _ in outputs), strict=True))
+        mixed_outputs = [_mixed(output, share) for output in joined_outputs]
+        outputs_by_part = zip(*(leaf.split([n[i] for n in sizes]) for i, leaf in enumerate(mixed_outputs)), strict=True)
+        slopes = _slopes(networks[0], mixed_outputs, structure, joined_targets)
+        slopes_by_part = zip(*(slope.split([n[i] for n in sizes]) for i, slope in enumerate(slopes)), strict=True)
         ratios.append(
             [
-                _ratio(_vector(of_part), _vector(_slopes(network, leaves, form, y)))
-                for network, leaves, of_part, y in zip(networks, cut, of_parts, targets, strict=True)
+                _ratio(_vector(of_part), _vector(_slopes(network, leaves, structure, y)))
+                for network, leaves, of_part, y in zip(networks, outputs_by_part, slopes_by_part, targets, strict=True)
             ]
         )
     if not all(math.isclose(a, b, rel_tol=_TOLERANCE) for a, b in zip(*ratios, strict=True)):
@@ -155,12 +184,12 @@ def _mixed(outputs: Tensor, share: float) -> Tensor:
 
 
 def _slopes(network: Network, leaves: Sequence[Tensor], form: Any, targets: Any) -> list[Tensor]:
-    moved = [leaf.detach().clone().requires_grad_(leaf.is_floating_point()) for leaf in leaves]
-    loss = network.loss(tree_unflatten(moved, form), targets)
-    wanted = [leaf for leaf in moved if leaf.requires_grad]
-    taken = iter(torch.autograd.grad(loss, wanted, allow_unused=True))
-    slopes = [next(taken) if leaf.requires_grad else None for leaf in moved]
-    return [torch.zeros_like(leaf) if s is None else s for s, leaf in zip(slopes, moved, strict=True)]
+    differentiable_outputs = [leaf.detach().clone().requires_grad_(leaf.is_floating_point()) for leaf in leaves]
+    loss = network.loss(tree_unflatten(differentiable_outputs, form), targets)
+    floating_outputs = [leaf for leaf in differentiable_outputs if leaf.requires_grad]
+    gradients = iter(torch.autograd.grad(loss, floating_outputs, allow_unused=True))
+    slopes = [next(gradients) if leaf.requires_grad else None for leaf in differentiable_outputs]
+    return [torch.zeros_like(leaf) if s is None else s for s, leaf in zip(slopes, differentiable_outputs, strict=True)]
 
 
 def _vector(slopes: Sequence[Tensor]) -> Tensor:

@@ -16,6 +16,7 @@ from normscope.curvature.eigensolvers.solver import Solver
 from normscope.curvature.opening import open_session
 from normscope.curvature.operators.loss_of_outputs import own_loss_of
 from normscope.curvature.session import differentiated
+from normscope.isolation.memory_bound import bytes_of
 from normscope.monitor.snapshot import Snapshot, flat
 from normscope.stability.optimizer_limits import Limit, momentum_limit, optimizer_limit
 from normscope.stability.verdict import Verdict
@@ -70,7 +71,6 @@ class CurvatureProbe:
     """
 
     name = "curvature"
-    result = Curvature
     forward_only = False
 
     def __init__(self, matrix: str = "ggn", *, solver: Solver | None = None) -> None:
@@ -88,15 +88,26 @@ class CurvatureProbe:
         loss_fn = task.objective.loss_fn or own_loss_of
         matrix = "hessian" if task.objective.loss_fn is None else self.matrix
         remembered = self._last if self._last is not None and self._last.vectors.shape[1] == gradient.numel() else None
-        settings: dict[str, Any] = {"limit": limit, "solver": self._solver, "processes": task.processes}
-        settings |= {"call": task.objective.outputs, "only": set(map(id, outer.leaves))}
         batches = [task.objective.parts(snapshot.at.batch)]
         with (
             differentiated(outer, range(len(outer.leaves))),
-            open_session(task.model, loss_fn, batches, **settings) as session,
+            open_session(
+                task.model,
+                loss_fn,
+                batches,
+                only=set(map(id, outer.leaves)),
+                max_memory=task.max_memory,
+                beside=outer.size + bytes_of(snapshot.at.batch),
+                call=task.objective.outputs,
+                processes=task.processes,
+                limit=limit,
+                solver=self._solver,
+            ) as session,
         ):
             gradient = gradient.to(session.lent.leaves[0].dtype)
             ritz, _ = session.search("batch", matrix, memory=remembered, gradient=gradient, keep=KEPT)
+            outer.forwards += session.lent.forwards
+            outer.backwards += session.lent.backwards
         self._last = ritz.memory
         top = ritz.values[0]
         return Curvature(

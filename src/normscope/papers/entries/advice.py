@@ -128,7 +128,7 @@ def _statements(tasks: Sequence[str], where: str, suffix: str, meanings: Mapping
                 rule,
                 lambda runs, adviser=adviser: _cheap(runs, tasks, adviser),  # type: ignore[misc]
                 cells=tasks,
-                found=meanings[adviser],
+                means=meanings[adviser],
             )
             for adviser in OURS
         ),
@@ -138,7 +138,7 @@ def _statements(tasks: Sequence[str], where: str, suffix: str, meanings: Mapping
             "Mean regret over the tasks that both know, mean of seeds: below the range test's, for each of the three.",
             lambda runs: _beats(runs, tasks),
             cells=tasks,
-            found=meanings["range-test"],
+            means=meanings["range-test"],
         ),
     ]
 

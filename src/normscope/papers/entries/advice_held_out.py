@@ -125,7 +125,7 @@ ENTRY = Entry(
             "grid.",
             lambda runs: _cheap(runs, tuple(NORMALIZED), "start"),
             cells=tuple(NORMALIZED),
-            found=MEANINGS["start"],
+            means=MEANINGS["start"],
         ),
         Statement(
             "better",
@@ -134,7 +134,7 @@ ENTRY = Entry(
             "Mean regret over the tasks with a normalizer that both know, mean of seeds: below each of the three.",
             _beats,
             cells=tuple(NORMALIZED),
-            found=MEANINGS["better"],
+            means=MEANINGS["better"],
         ),
         Statement(
             "without-normalizer",
@@ -146,13 +146,13 @@ ENTRY = Entry(
         ),
         Statement(
             "settled",
-            "What `measure` names, which with squared error and momentum is no more than half of eta*, costs little "
+            "What `measure` names, which with squared error and momentum is at most half of eta*, costs little "
             "against a search (five tasks on digits).",
             "On every one of five tasks, mean of seeds: at most 2 points of test accuracy below the best rate of the "
             "grid.",
             lambda runs: _cheap(runs, tuple(AGAIN), "settled"),
             cells=tuple(AGAIN),
-            found=MEANINGS["settled"],
+            means=MEANINGS["settled"],
         ),
     ),
     panels=_panels,

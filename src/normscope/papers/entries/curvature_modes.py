@@ -9,7 +9,7 @@ from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 
 CELLS = {"vgg11": "VGG-11", "resnet18": "PreAct-ResNet18"}
-READINGS = ("batch", "frozen", "running")
+STATISTICS = ("batch", "frozen", "running")
 
 
 def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
@@ -32,9 +32,9 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     looked_at = (cifar.x_train[:m], cifar.y_train[:m])
     stream = batches(cifar.x_train, cifar.y_train, batch_size=m, seed=seed)
     sgd = torch.optim.SGD(model.parameters(), lr=settings["lr"], momentum=0.9)
-    lambdas: dict[str, list[float]] = {name: [] for name in READINGS}
+    lambdas: dict[str, list[float]] = {name: [] for name in STATISTICS}
     steps: list[int] = []
-    for step in settings["looks"]:
+    for step in settings["measured_at"]:
         done = steps[-1] if steps else 0
         if step > done:
             train(
@@ -42,7 +42,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
                 check_every=50, on_step=place.tick, replay=True,
             )  # fmt: skip
         steps.append(step)
-        for name in READINGS:
+        for name in STATISTICS:
             place.tick(step)
             looked = measure(model, losses.cross_entropy, looked_at, stats=name, hessian=False, solver=Solver(tol=0.01))
             lambdas[name].append(looked.lambda_max)
@@ -53,8 +53,8 @@ MODES = Experiment(
     name="curvature-modes",
     what="lambda_max of VGG-11 and PreAct-ResNet18 through training: as trained, statistics constant, eval mode",
     settings={
-        "paper": {"width": 1.0, "batch_size": 128, "lr": 0.05, "looks": [0, 50, 100, 200, 400, 800, 1600, 3200]},
-        "small": {"width": 0.125, "batch_size": 64, "lr": 0.05, "looks": [0, 20, 60]},
+        "paper": {"width": 1.0, "batch_size": 128, "lr": 0.05, "measured_at": [0, 50, 100, 200, 400, 800, 1600, 3200]},
+        "small": {"width": 0.125, "batch_size": 64, "lr": 0.05, "measured_at": [0, 20, 60]},
     },
     cells={cell: {"network": cell} for cell in CELLS},
     run=run,
@@ -72,7 +72,7 @@ def _frozen(runs: Runs) -> list[Part]:
     parts = []
     for cell, title in CELLS.items():
         middle = np.median(_ratios(runs, cell, "frozen"), axis=1)
-        words = f"{title}: {each(list(middle), '.2f')} times the curvature as trained (median over looks, by seed)"
+        words = f"{title}: {each(list(middle), '.2f')} times the curvature as trained (median over snapshots, by seed)"
         parts.append(Part(words, bool(middle.min() >= 1.2)))
     return parts
 
@@ -82,7 +82,8 @@ def _running(runs: Runs) -> list[Part]:
     for cell, title in CELLS.items():
         ratios = _ratios(runs, cell, "running")[:, 1:]
         off = np.exp(np.median(np.abs(np.log(ratios)), axis=1))
-        words = f"{title}: off by a factor of {each(list(off), '.2f')} (median over looks after the first, by seed), "
+        factors = each(list(off), ".2f")
+        words = f"{title}: off by a factor of {factors} (median over snapshots after the first, by seed), "
         parts.append(Part(f"{words}{ratios.min():.2g} to {ratios.max():.2g} of it in all", bool(off.min() >= 1.2)))
     return parts
 
@@ -103,14 +104,14 @@ def _panels(runs: Runs) -> list[Panel]:
         curves = list(runs.of(cell).values())
         if curves:
             steps = [step + 1 for step in curves[0]["step"]]
-            lines = [spread(labels[name], steps, [c[name] for c in curves]) for name in READINGS]
+            lines = [spread(labels[name], steps, [c[name] for c in curves]) for name in STATISTICS]
             panels.append(Panel(title, "step + 1", "lambda_max", lines, log_x=True, log_y=True))
     return panels
 
 
 ENTRY = Entry(
     name="curvature-modes",
-    title="Three readings of the curvature of a BatchNorm network",
+    title="Three curvatures of a BatchNorm network",
     source="ours",
     origin="CIFAR-10, cross-entropy, SGD lr 0.05, momentum 0.9, batch 128; Gauss-Newton matrix on one training batch",
     needs={MODES: tuple(CELLS)},
@@ -118,15 +119,15 @@ ENTRY = Entry(
         Statement(
             "frozen",
             "With the batch's statistics held constant the curvature is larger than what is trained on.",
-            "lambda_max with constant statistics at least 1.2 times that as trained, median over looks, in every seed "
-            "of both networks.",
+            "lambda_max with constant statistics at least 1.2 times that as trained, median over snapshots, in every "
+            "seed of both networks.",
             _frozen,
         ),
         Statement(
             "eval-mode",
             "In eval mode, where tools measure that cannot differentiate through the statistics, it is another number.",
-            "lambda_max in eval mode off by a factor of at least 1.2, median over looks after the first, in every seed "
-            "of both networks.",
+            "lambda_max in eval mode off by a factor of at least 1.2, median over snapshots after the first, in every "
+            "seed of both networks.",
             _running,
         ),
         Statement(

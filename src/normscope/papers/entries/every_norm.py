@@ -40,7 +40,9 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     if norm in KNOWN:
         predicted = predict(network().cpu(), tuple(x.shape[1:]), "half_mse", batch_size=m, batch=x.cpu()).eta_star
     model = network()
-    monitor = Monitor(model, half_mse, every=settings["look"], measure=[LandscapeProbe(VGG_FACTORS)], budget=None)
+    monitor = Monitor(
+        model, half_mse, every=settings["snapshot_every"], measure=[LandscapeProbe(VGG_FACTORS)], budget=None
+    )
     stream = batches(digits.x_train, digits.y_train, batch_size=128, seed=seed, steps=settings["train"])
     sgd = torch.optim.SGD(model.parameters(), lr=measured / 2)
     train(model, half_mse, stream, sgd, seed=seed, monitor=monitor, on_step=place.tick)
@@ -63,8 +65,8 @@ EVERY = Experiment(
     name="every-norm",
     what="fully connected network on the digits with every normalizer: eta*, onset of instability and landscape",
     settings={
-        "paper": {"width": 500, "batch_size": 256, "steps": 40, "train": 200, "look": 20},
-        "small": {"width": 200, "batch_size": 128, "steps": 40, "train": 60, "look": 20},
+        "paper": {"width": 500, "batch_size": 256, "steps": 40, "train": 200, "snapshot_every": 20},
+        "small": {"width": 200, "batch_size": 128, "steps": 40, "train": 60, "snapshot_every": 20},
     },
     cells={norm: {"norm": norm} for norm in NORMS},
     run=run,
@@ -157,7 +159,7 @@ ENTRY = Entry(
             "With every normalizer plain gradient descent turns unstable at 2/lambda as measured.",
             "Rate of first rise within 0.1 decade of measured eta*, median of seeds, for every normalizer.",
             _onset,
-            found="Those over the batch rise later than 2/lambda: on the digits, whose rare pixels are far out, a few "
+            means="Those over the batch rise later than 2/lambda: on the digits, whose rare pixels are far out, a few "
             "samples carry the top eigenvector, and the loss of the others falls faster than theirs grows. With "
             "BatchNorm on MNIST at width 1000 the rise is within 0.02 decades (`mf-onset`).",
         ),
@@ -166,7 +168,7 @@ ENTRY = Entry(
             "Theory gives eta* for every normalizer that it has a map for.",
             "Predicted eta* within 0.1 decade of the measured one, median of seeds, for each of them.",
             _theory,
-            found="Only the normalizer over the batch is off. The digits' pixels, standardized one by one, reach 37 "
+            means="Only the normalizer over the batch is off. The digits' pixels, standardized one by one, reach 37 "
             "standard deviations (kurtosis 95): single samples carry a batch's statistics, which the theory's Gaussian "
             "fields do not know. On MNIST it is within 0.02 decades (`mf-fig-2-mlp-mnist`).",
         ),

@@ -148,7 +148,7 @@ ENTRY = Entry(
             cells=AUGMENTED,
             curves=("test_accuracy",),
             scales=("paper",),
-            found="BatchNorm is ahead in every pair of seeds, by less than the two points. Shifted and mirrored images "
+            means="BatchNorm is ahead in every pair of seeds, by less than the two points. Shifted and mirrored images "
             "slow both down: after 15,000 steps 97 % and 94 % of the training batches are right, so that neither "
             "is done.",
         ),
@@ -160,7 +160,7 @@ ENTRY = Entry(
             cells=AUGMENTED,
             curves=("test_accuracy",),
             scales=("paper",),
-            found="The plain network is where it was printed; the one with BatchNorm lacks 3.4 points. The source does "
+            means="The plain network is where it was printed; the one with BatchNorm lacks 3.4 points. The source does "
             "not say how long it trained with augmentation, nor whether the rate was lowered: at a constant 0.1 "
             "and 15,000 steps the training accuracy is still rising.",
         ),

@@ -111,7 +111,7 @@ ENTRY = Entry(
             _noise,
             cells=("noise",),
             curves=("accuracy",),
-            found="One of three seeds never leaves chance. The other two stand there for 5,000 steps and then learn, "
+            means="One of three seeds never leaves chance. The other two stand there for 5,000 steps and then learn, "
             "to 96 % of the training batches: the noise delays the plain network by a third of the run rather than "
             "stopping it. Judged after 4,500 steps, the statement would have stood.",
         ),
@@ -131,7 +131,7 @@ ENTRY = Entry(
             _variances,
             cells=CELLS,
             curves=("moments",),
-            found="BatchNorm is far below the plain network everywhere, and over the first third of the run the noise "
+            means="BatchNorm is far below the plain network everywhere, and over the first third of the run the noise "
             "is 5 to 22 times above it. Later the plain network's own variances grow, and with them their "
             "changes, towards the size of the noise; the mean over the whole run counts those.",
         ),

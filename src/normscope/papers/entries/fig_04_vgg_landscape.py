@@ -7,7 +7,7 @@ from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
 from normscope.papers.experiments.vgg import VGG
 
 CELLS = ("none", "batch")
-LOOKS = ("loss_min", "loss_max", "change_max", "beta")
+AT_SNAPSHOTS = ("loss_min", "loss_max", "change_max", "beta")
 # Before this step the network without BatchNorm has hardly moved, and its flat start is a hundred times smoother.
 FIRST = 100
 EARLY = 1500
@@ -93,22 +93,22 @@ ENTRY = Entry(
             "With BatchNorm the loss varies less along the gradient.",
             "From step 100 on, pooled over seeds: 95th percentile of the band, without / with >= 2; mean band >= 1.3.",
             _loss,
-            curves=LOOKS,
+            curves=AT_SNAPSHOTS,
         ),
         Statement(
             "gradient",
             "With BatchNorm the gradient is more predictive.",
             "From step 100 on, 95th percentile of the largest change of the gradient: without / with >= 2.",
             _gradient,
-            curves=LOOKS,
+            curves=AT_SNAPSHOTS,
         ),
         Statement(
             "beta",
             "With BatchNorm the effective beta-smoothness is better.",
             "Largest beta from step 100 on: with BatchNorm <= 1.25 (2/lr), without >= 2 (2/lr).",
             _beta,
-            curves=LOOKS,
-            found="The median of beta is near 2/lr for both: training sits at the edge of stability. Spikes above it "
+            curves=AT_SNAPSHOTS,
+            means="The median of beta is near 2/lr for both: training sits at the edge of stability. Spikes above it "
             "are what differs. With BatchNorm they are rare and hang on the run: four of the five seeds peak at 1.01 "
             "to 1.12 times 2/lr, and three of the plans trained once before on such a GPU, not kept, peaked at 1.05.",
         ),
@@ -117,8 +117,8 @@ ENTRY = Entry(
             "The improvement is there throughout training, its beginning included.",
             "Mean band over the first 1,500 steps: narrower with BatchNorm in every seed.",
             _early,
-            curves=LOOKS,
-            found="The order is the reverse at the start: without BatchNorm the network stands on a flat place and "
+            curves=AT_SNAPSHOTS,
+            means="The order is the reverse at the start: without BatchNorm the network is at a flat place and "
             "does not learn yet.",
         ),
     ),

@@ -102,7 +102,7 @@ ENTRY = Entry(
     title="Internal covariate shift with and without BatchNorm",
     source="How Does Batch Normalization Help Optimization?, Figure 6 (arXiv: 3); encyclopedia article",
     origin="Definition 2.1 with a plain gradient step; VGG-16 layers 5 and 10 at lr 0.1 and 0.01, DLN layers 9 and 17 "
-    "at lr 1e-6 and 1e-7; looks from step 100 on",
+    "at lr 1e-6 and 1e-7; snapshots from step 100 on",
     needs={VGG: (*FAST, *SLOW_VGG), DLN: (*FAST, *SLOW_DLN)},
     statements=(
         Statement(
@@ -120,7 +120,7 @@ ENTRY = Entry(
             lambda runs: _similar(runs, "vgg", SLOW_VGG),
             cells=SLOW_VGG,
             curves=("shift", "loss"),
-            found="For as long as both learn it holds, and more: up to step 5,000 the shift with BatchNorm is 1.6 to "
+            means="For as long as both learn it holds, and more: up to step 5,000 the shift with BatchNorm is 1.6 to "
             "thousands of times the one without. Then the network with BatchNorm is done, with a loss below 1e-3; "
             "its gradient is nearly zero and cannot change, while the plain one is half way. The median over the "
             "run falls into that time.",
@@ -132,7 +132,7 @@ ENTRY = Entry(
             _slow_dln,
             cells=SLOW_DLN,
             scales=("paper",),
-            found="The figure's contrast is there: the gradients hardly turn without BatchNorm, and with it they move "
+            means="The figure's contrast is there: the gradients hardly turn without BatchNorm, and with it they move "
             "a thousand times as far. But only layer 17 swings, between -0.8 and 1. Layer 9 has half as many layers "
             "before it that move; its cosine stays above 0.5 and its mean misses the 0.8. The bound was the same for "
             "both layers, which was too simple; it stays.",
@@ -160,7 +160,7 @@ ENTRY = Entry(
             lambda runs: _higher(runs, "vgg"),
             cells=VGG_FAST,
             curves=("cosine",),
-            found="In every seed and both layers G and G' agree more with BatchNorm: both networks start near 0.3 to "
+            means="In every seed and both layers G and G' agree more with BatchNorm: both networks start near 0.3 to "
             "0.8, and layer 10 loses nearly all of it after 3,000 steps. The article's words fit the deep linear "
             "network, not this one.",
         ),

@@ -158,26 +158,26 @@ ENTRY = Entry(
         Statement(
             "loss-average",
             "BatchNorm makes the loss vary less along the gradient: on average over the run.",
-            "Geometric mean over the looks of largest/smallest loss: smaller with BatchNorm in every seed.",
+            "Geometric mean over the snapshots of largest/smallest loss: smaller with BatchNorm in every seed.",
             _average,
             cells=CELLS,
-            found="Only the peaks are tamed. The paper's own figure has the wider band with BatchNorm from step 4,000 "
+            means="Only the peaks are tamed. The paper's own figure has the wider band with BatchNorm from step 4,000 "
             "on; the network with BatchNorm has a lower loss there, and the same step is a larger share of it.",
         ),
         Statement(
             "gradient",
             "BatchNorm makes the gradient change less along its own direction: its peaks.",
-            "Largest change of the gradient, pooled over seeds and looks: without / with BatchNorm >= 10.",
+            "Largest change of the gradient, pooled over seeds and snapshots: without / with BatchNorm >= 10.",
             _changes,
             cells=CELLS,
         ),
         Statement(
             "gradient-average",
-            "BatchNorm makes the gradient change less along its own direction: in the middle of the looks.",
-            "Median over the looks of the largest change of the gradient: smaller with BatchNorm in every seed.",
+            "BatchNorm makes the gradient change less along its own direction: in the middle of the snapshots.",
+            "Median over the snapshots of the largest change of the gradient: smaller with BatchNorm in every seed.",
             _steady,
             cells=CELLS,
-            found="Peaks again. From step 2,000 on the plain network hardly moves: its gradient is nearly zero and "
+            means="Peaks again. From step 2,000 on the plain network hardly moves: its gradient is nearly zero and "
             "cannot change much.",
         ),
         Statement(
@@ -186,7 +186,7 @@ ENTRY = Entry(
             "Largest beta from step 25 on: with BatchNorm <= 1.5 (2/lr); without >= 10 (2/lr), pooled over seeds.",
             _beta,
             cells=CELLS,
-            found="beta saturates at 2/lr for every network that trains at the edge of stability, where one step turns "
+            means="beta saturates at 2/lr for every network that trains at the edge of stability, where one step turns "
             "the gradient round. What can be compared are spikes above 2/lr, not means.",
         ),
         Statement(

@@ -58,7 +58,7 @@ def _panels(runs: Runs) -> list[Panel]:
         if lines:
             panels.append(
                 Panel(
-                    f"{title}, seed 0, medians of ten looks",
+                    f"{title}, seed 0, medians of ten snapshots",
                     "distance / learning rate",
                     "change of gradient, l2",
                     lines,
@@ -91,17 +91,17 @@ ENTRY = Entry(
             _dln,
             cells=DLN_CELLS,
             curves=("change",),
-            found="Of the largest change in the run only. The picture shows medians, early and late, and they are the "
+            means="Of the largest change in the run only. The picture shows medians, early and late, and they are the "
             "other way round: dln-typical.",
         ),
         Statement(
             "dln-typical",
-            "Deep linear network: the same, in the middle of the looks.",
+            "Deep linear network: the same, in the middle of the snapshots.",
             "From step 100 on, at c = 1/100, 1 and 30: median change, pooled over seeds, smaller with BatchNorm.",
             _typical,
             cells=DLN_CELLS,
             curves=("change",),
-            found="The plain network has stopped: its gradient is nearly zero, and so is every change of it. With "
+            means="The plain network has stopped: its gradient is nearly zero, and so is every change of it. With "
             "BatchNorm the network goes on at the edge of stability. Added when the numbers were known.",
         ),
     ),

@@ -114,10 +114,11 @@ ENTRY = Entry(
         Statement(
             "more-shift",
             "They lead to a larger shift of the distributions than the plain network has (Figure 14).",
-            "Mean |drift of mean since the first look|, layers 2, 9, 13: larger than the plain network's, for each.",
+            "Mean |drift of mean since the first snapshot|, layers 2, 9, 13: larger than the plain network's, for "
+            "each.",
             _shift,
             curves=("moments",),
-            found="All three take the mean off, so that a unit's mean behind them is its beta and moves as slowly as "
+            means="All three take the mean off, so that a unit's mean behind them is its beta and moves as slowly as "
             "beta does. What l_1 and l_2 leave free is the variance: in layer 13 it drifts by 1.0 and 0.5, the plain "
             "network's by 0.13; in layer 2 by 0.8 and 0.4, the plain network's by 1.5. With l_inf it drifts less than "
             "the plain one's everywhere. A rule on variances would have found the caption true of two of the three, "

@@ -83,7 +83,7 @@ ENTRY = Entry(
             "All three perform comparably to BatchNorm or better.",
             "Mean final loss of each at most 1.25 times BatchNorm's.",
             _comparable,
-            found="l_1 and l_2 end where BatchNorm does; l_inf hardly learns at this rate and ends with the plain "
+            means="l_1 and l_2 end where BatchNorm does; l_inf hardly learns at this rate and ends with the plain "
             "network.",
         ),
         Statement(

@@ -54,7 +54,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
             model, loss_fn, first, momentum=plan.momentum, hessian=False, solver=Solver(tol=TOLERANCE)
         ).eta_star
 
-    curves: Curves = {"gamma": [plan.values[i] for i in settings["looks"]]}
+    curves: Curves = {"gamma": [plan.values[i] for i in settings["measured_at"]]}
     for prefix, held_affine in (("", False), ("held_", True)):
         for gamma in curves["gamma"]:
             make = partial(network, gamma, held_affine)
@@ -78,8 +78,8 @@ AFFINE = {
         name=f"affine-{data}",
         what=f"networks of phases-{data}, the first steps: divergence with BatchNorm's gamma and beta trained and held",
         settings={
-            "paper": {**SETTINGS["paper"], **_RUN, "looks": [0, 4, 8, 12, 17]},
-            "small": {**SETTINGS["small"], **_RUN, "steps": 20, "decades": 0.1, "looks": [0, 2]},
+            "paper": {**SETTINGS["paper"], **_RUN, "measured_at": [0, 4, 8, 12, 17]},
+            "small": {**SETTINGS["small"], **_RUN, "steps": 20, "decades": 0.1, "measured_at": [0, 2]},
         },
         cells={cell: {"data": data, "model": cell.upper()} for cell in cells},
         run=run,
@@ -200,7 +200,7 @@ ENTRY = Entry(
             f"Distance of the rate of divergence from measured eta*, both of the weights alone: {_RULE}",
             lambda runs: _at_eta(runs, "measured"),
             cells=BOTH,
-            found="The bar is the one that the network as trained misses (`mf-fig-2-cnn-mnist/corrected`). Here it is "
+            means="The bar is the one that the network as trained misses (`mf-fig-2-cnn-mnist/corrected`). Here it is "
             "60 steps of one seed at a time, in the sweeps five epochs and the first seed that diverges.",
         ),
         Statement(
@@ -232,7 +232,7 @@ ENTRY = Entry(
             "beta held, median of seeds, at every gamma from 0.5 on.",
             _below,
             cells=BOTH,
-            found="Not at gamma 3.3: twelve steps so small move gamma and beta by little, and what changes lambda "
+            means="Not at gamma 3.3: twelve steps so small move gamma and beta by little, and what changes lambda "
             "there is the weights.",
         ),
         Statement(

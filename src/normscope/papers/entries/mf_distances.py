@@ -17,7 +17,7 @@ RANGES = ((0.0, 0.3), (0.3, 1.0), (1.0, np.inf))
 
 def _diagrams(runs: Runs, data: str, cell: str) -> dict[str, Diagram]:
     """The diagram for each line of theory, for the lines whose runs are stored."""
-    kept = {name: f"modes-{data}" if name == "mean_mode" else f"rungs-{data}" for name in LINES}
+    kept = {name: f"modes-{data}" if name == "mean_mode" else f"eta-stars-{data}" for name in LINES}
     swept = bool(runs.of(cell, f"phases-{data}"))
     return {
         name: Diagram(runs, f"phases-{data}", source, cell)

@@ -176,7 +176,7 @@ ENTRY = Entry(
             "The gamma at which lambda with and without BatchNorm are equal lies between 2 and 4 in every reading.",
             _about_three,
             cells=("dense",),
-            found="Read off the printed recursion gamma is 2.9, the source's number. As trained BatchNorm flattens "
+            means="Read off the printed recursion gamma is 2.9, the source's number. As trained BatchNorm flattens "
             "further than the source says, up to about 4; with its statistics held constant, up to 2.4. At batch 512 "
             "the measured crossing lies just beyond the rule's bound.",
         ),
@@ -205,7 +205,7 @@ ENTRY = Entry(
             "The printed recursions give lambda_max of the network with its statistics held constant.",
             "Printed lambda within 15 % of the measured one at every measured gamma and seed.",
             lambda runs: _right(runs, "printed", "measured frozen"),
-            found="Two slips: the backward recursion divides by the second moment instead of the variance, and the "
+            means="Two slips: the backward recursion divides by the second moment instead of the variance, and the "
             "convolutional sum over sites takes different sites' gradients as equal (docs/evidence/errata.md).",
         ),
         Statement(

@@ -56,7 +56,7 @@ ENTRY = Entry(
             "eta* printed, corrected and measured within a factor of 5 of the boundary at every sigma_w.",
             _within,
             cells=("vanilla",),
-            found="Without BatchNorm divergence comes 5 to 6 times beyond the onset that eta* marks, on one batch and "
+            means="Without BatchNorm divergence comes 5 to 6 times beyond the onset that eta* marks, on one batch and "
             "without momentum (`mf-onset/much-later`): the boundary is expected above the line.",
         ),
         Statement(

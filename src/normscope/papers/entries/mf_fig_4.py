@@ -102,7 +102,7 @@ def _panels(runs: Runs) -> list[Panel]:
 
 
 # eta* from predict, cross-entropy, batch 128, momentum 0.9, seed 0; not stored.
-FOUND = {
+MEANINGS = {
     "vgg16": "The rate of 0.1 is beyond eta* from gamma 0.5 on: by theory eta* is 0.13, 0.0054, 0.0012 and 0.0004 at "
     "gamma 0.1, 0.5, 1 and 2.",
     "resnet18": "Gamma 0.1 is slower than 0.5 and 1 in every epoch of every seed; 0.5 is ahead of 1 for three epochs "
@@ -125,7 +125,7 @@ def _statements(network: str, title: str) -> tuple[Statement, Statement]:
             "that of 2.",
             lambda runs: _ordered(runs, network, 2),
             cells=cells,
-            found=FOUND[network],
+            means=MEANINGS[network],
         ),
         Statement(
             f"{network}-late",
@@ -134,8 +134,8 @@ def _statements(network: str, title: str) -> tuple[Statement, Statement]:
             "that of 2.",
             lambda runs: _ordered(runs, network, 10**6),
             cells=cells,
-            found=f"{FOUND[network]} The order of the test accuracies after 15 epochs is another one, and differs from "
-            "seed to seed.",
+            means=f"{MEANINGS[network]} The order of the test accuracies after 15 epochs is another one, and differs "
+            "from seed to seed.",
         ),
     )
 

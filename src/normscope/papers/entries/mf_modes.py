@@ -23,7 +23,7 @@ _LEFT = 0.1
 
 
 def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
-    """eta* of both modes by theory at every value; and, at the values `looks`, lambda during training on one batch.
+    """eta* of both modes by theory at every value; and, at those `measured_at`, lambda in training on one batch.
 
     measured: eta* on the stream's first batch. several: on the mean over `batches` of the stream. left: on the first
     batch after `after` steps on it alone, at `beyond` times measured eta*; nan where it diverged before. highest: the
@@ -55,8 +55,8 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
             model, loss_fn, seen, momentum=plan.momentum, hessian=False, solver=Solver(tol=TOLERANCE)
         ).eta_star
 
-    by_value: dict[str, list[float]] = {name: [] for name in ("looks", "measured", "several", "left", "highest")}
-    for gamma in (plan.values[i] for i in settings["looks"]):
+    by_value: dict[str, list[float]] = {name: [] for name in ("measured_at", "measured", "several", "left", "highest")}
+    for gamma in (plan.values[i] for i in settings["measured_at"]):
         model = networks.build(gamma, seed).to(place.device)
         first_eta = eta_star(model, (x, y))
         several = eta_star(model, stream)
@@ -87,10 +87,10 @@ MODES = {
         name=f"modes-{data}",
         what=f"the networks of phases-{data}: eta* of the mean mode and of the data modes, and training beyond the top",
         settings={
-            "paper": {**SETTINGS["paper"], **_BEYOND, "looks": [4, 11, 17]},
-            "small": {**SETTINGS["small"], **_BEYOND, "looks": [1, 2]},
+            "paper": {**SETTINGS["paper"], **_BEYOND, "measured_at": [4, 11, 17]},
+            "small": {**SETTINGS["small"], **_BEYOND, "measured_at": [1, 2]},
         },
-        cells={"mlp": {"data": data, "model": "MLP"}, "cnn": {"data": data, "model": "CNN", "looks": []}},
+        cells={"mlp": {"data": data, "model": "MLP"}, "cnn": {"data": data, "model": "CNN", "measured_at": []}},
         run=run,
         seconds={("paper", "cpu"): 120.0, ("small", "cpu"): 10.0, ("paper", "cuda"): 20.0, ("small", "cuda"): 10.0},
         data=data,
@@ -134,7 +134,7 @@ def _survives(runs: Runs) -> list[Part]:
 
 def _left(runs: Runs) -> list[Part]:
     parts, all_seeds = [], list(runs.of("mlp", "modes-cifar10").values())
-    for i, value in enumerate(all_seeds[0]["looks"]):
+    for i, value in enumerate(all_seeds[0]["measured_at"]):
         mean = [curves["mean_mode"][curves["value"].index(value)] for curves in all_seeds]
         left = [math.log10(m / c["left"][i]) for m, c in zip(mean, all_seeds, strict=True)]
         first_logs = [math.log10(m / c["measured"][i]) for m, c in zip(mean, all_seeds, strict=True)]
@@ -177,7 +177,7 @@ ENTRY = Entry(
             "gamma in every seed.",
             lambda runs: _top(runs, "mlp", {"mnist": "mean_mode", "cifar10": "data_mode"}),
             cells=("mlp",),
-            found="On CIFAR-10 it is a data mode from gamma 0.15 on; at the two smallest gammas the last gamma and "
+            means="On CIFAR-10 it is a data mode from gamma 0.15 on; at the two smallest gammas the last gamma and "
             "beta, which all samples see alike, have most of lambda. A theory by means over channels, with which these "
             "rules were written, had data modes a third too high and on top at every gamma.",
         ),
@@ -187,7 +187,7 @@ ENTRY = Entry(
             "By theory, lambda of the data mode below the mean mode's, at every gamma in every seed.",
             lambda runs: _top(runs, "cnn", dict.fromkeys(DATA, "mean_mode")),
             cells=tuple(f"modes-{data}/cnn" for data in DATA),
-            found="So no data mode is what parts the boundary of the convolutional network from eta*; `mf-affine` has "
+            means="So no data mode is what parts the boundary of the convolutional network from eta*; `mf-affine` has "
             "what does.",
         ),
         Statement(
@@ -197,7 +197,7 @@ ENTRY = Entry(
             "0.2 at worst.",
             lambda runs: [part for data in DATA for part in _boundary(runs, data)],
             cells=("mlp",),
-            found="The worst is gamma 0.1 on both, where gamma and the weights move far within a few steps.",
+            means="The worst is gamma 0.1 on both, where gamma and the weights move far within a few steps.",
         ),
         Statement(
             "survives",
@@ -214,7 +214,7 @@ ENTRY = Entry(
             "median of seeds, at each gamma.",
             _left,
             cells=("modes-cifar10/mlp",),
-            found="At gamma 0.23 steps are large: the last gamma itself moves, and lambda with it.",
+            means="At gamma 0.23 steps are large: the last gamma itself moves, and lambda with it.",
         ),
     ),
     panels=_panels,

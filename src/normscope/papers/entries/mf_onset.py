@@ -112,7 +112,7 @@ ENTRY = Entry(
             "Size of log10(rate of first rise / 2/lambda), median over gamma and seeds: at most 0.06.",
             lambda runs: _onset(runs, "measured"),
             cells=("batch",),
-            found="Both rates are bisected to 0.01 decade from measured eta* on, so that equal digits over seeds mean "
+            means="Both rates are bisected to 0.01 decade from measured eta* on, so that equal digits over seeds mean "
             "one step of that bisection.",
         ),
         Statement(
@@ -128,7 +128,7 @@ ENTRY = Entry(
             "Rate of divergence over that of the first rise, every gamma and seed: between 1 and 3.",
             lambda runs: _later(runs, "batch", 1.0, 3.0),
             cells=("batch",),
-            found="The factor differs from seed to seed and is largest at gamma 0.5. Beyond the first rise the loss "
+            means="The factor differs from seed to seed and is largest at gamma 0.5. Beyond the first rise the loss "
             "may turn and come down again over a range of rates, as it does without BatchNorm. Under momentum and "
             "changing batches divergence follows the first rise within the grid's step (`mf-fig-2-mlp-mnist/onset`).",
         ),

@@ -23,7 +23,7 @@ CHANGED: dict[str, dict[float, str]] = {
 MODES = Experiment(
     name="scaling-modes",
     what="the networks of scaling: eta* of the mean mode and of the data modes, by theory",
-    settings={scale: {**settings, "batches": 1, "looks": []} for scale, settings in SCALING.settings.items()},
+    settings={scale: {**settings, "batches": 1, "measured_at": []} for scale, settings in SCALING.settings.items()},
     cells=SCALING.cells,
     run=modes,
     seconds={("paper", "cpu"): 5.0, ("small", "cpu"): 2.0, ("paper", "cuda"): 10.0, ("small", "cuda"): 10.0},
@@ -130,7 +130,7 @@ def _panels(runs: Runs) -> list[Panel]:
     return panels
 
 
-FOUND = {
+MEANINGS = {
     "width": "At width 250 a data mode has the top eigenvalue, and training survives it as it does on photographs "
     "(`mf-modes`); from eta* of the mean mode divergence is 0.12 to 0.16 decades away there as well. Everywhere else "
     "what is left is that divergence comes after the onset: 1.0 to 1.5 times the rate of the first rise.",
@@ -164,7 +164,7 @@ def _statement(what: str, cells: Iterable[str]) -> Statement:
         "over three gammas, at most 0.2 at worst.",
         lambda runs: _holds(runs, what),
         cells=_trained(cells),
-        found=FOUND[what],
+        means=MEANINGS[what],
     )
 
 
@@ -179,7 +179,7 @@ ENTRY = Entry(
         *(_statement(what, cells.values()) for what, cells in CHANGED.items()),
         Statement(
             "cross-entropy",
-            "With cross-entropy eta* is no limit of training: divergence comes much later.",
+            "With cross-entropy, training goes on far above eta*: divergence comes much later.",
             "The boundary at least 3 times corrected eta*, at every gamma.",
             _entropy,
             cells=("cross-entropy",),
@@ -198,7 +198,7 @@ ENTRY = Entry(
             "First rise within 0.1 decade of corrected eta* at momentum 0, 0.5 and 0.9, at every gamma.",
             _onset,
             cells=tuple(CHANGED["momentum"].values()),
-            found="And divergence comes later, by the factors of the table: the less momentum, the later.",
+            means="And divergence comes later, by the factors of the table: the less momentum, the later.",
         ),
     ),
     panels=_panels,

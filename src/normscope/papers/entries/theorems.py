@@ -96,10 +96,10 @@ def _judge(statement: str, relation: str) -> Callable[[Runs], Sequence[Part]]:
     return judge
 
 
-def _statement(key: str, row: str, relation: str, words: str, found: str = "") -> Statement:
+def _statement(key: str, row: str, relation: str, words: str, means: str = "") -> Statement:
     within = "the two sides agree to 1e-9 (relative to their terms)" if relation == "=" else "left <= right"
     rule = f"On every one of the random layers {within}."
-    return Statement(key, words, rule, _judge(row, relation), exact=True, found=found)
+    return Statement(key, words, rule, _judge(row, relation), exact=True, means=means)
 
 
 _MISPRINT = (

@@ -103,7 +103,7 @@ ENTRY = Entry(
             _edge,
             cells=("none",),
             scales=("paper",),
-            found="From 0.3 on the plain network stands at chance in every seed but one (20 % at 0.5), and its loss is "
+            means="From 0.3 on the plain network stands at chance in every seed but one (20 % at 0.5), and its loss is "
             "finite up to 0.8; at 1.2 two of three overflow, after 85 and 120 steps. Training ends between 0.2 and "
             "0.3 and numbers end above 0.8: 0.4 is slightly below neither. With BatchNorm every rate up to 1.2 trains.",
         ),
@@ -113,7 +113,7 @@ ENTRY = Entry(
             "Mean training accuracy at lr 0.1 within 5 points of the best rate's, with and without BatchNorm.",
             _best,
             scales=("paper",),
-            found="True of the plain network. With BatchNorm the training batches are learned fastest at 0.01, the "
+            means="True of the plain network. With BatchNorm the training batches are learned fastest at 0.01, the "
             "least rate tried. It is the test accuracy that wants a larger one: after 15,000 steps 76 to 78 % at 0.01, "
             "84 % at 0.1 (the runs of `fig-1`).",
         ),

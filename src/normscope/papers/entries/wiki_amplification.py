@@ -134,7 +134,7 @@ ENTRY = Entry(
             _amplified,
             n=5,
             cells=("none",),
-            found="At He's weights they grow slowly with depth; after training they do not.",
+            means="At He's weights they grow slowly with depth; after training they do not.",
         ),
         Statement(
             "reduced",
@@ -142,7 +142,7 @@ ENTRY = Entry(
             "The same ratio is smaller with BatchNorm, at the initial weights and after training.",
             _reduced,
             n=5,
-            found="It is the other way round: a stack of BatchNorms makes neighbouring inputs drift apart layer by "
+            means="It is the other way round: a stack of BatchNorms makes neighbouring inputs drift apart layer by "
             "layer, as it makes gradients explode on the way back. It fixes a unit's mean and variance, not its "
             "values.",
         ),

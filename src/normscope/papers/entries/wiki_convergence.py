@@ -112,7 +112,7 @@ ENTRY = Entry(
             n=5,
             exact=True,
             cells=("least squares",),
-            found="For mu > 0 it has the same linear guarantee. docs/evidence/errata.md, E-DEC-3.",
+            means="For mu > 0 it has the same linear guarantee. docs/evidence/errata.md, E-DEC-3.",
         ),
         Statement(
             "halfspaces-printed",
@@ -122,7 +122,7 @@ ENTRY = Entry(
             n=5,
             exact=True,
             cells=("halfspaces",),
-            found="The printed h lacks a factor gamma/|w|_S; with it the theorem holds. "
+            means="The printed h lacks a factor gamma/|w|_S; with it the theorem holds. "
             "docs/evidence/errata.md, E-DEC-6.",
         ),
         Statement(
@@ -151,7 +151,7 @@ ENTRY = Entry(
             n=5,
             exact=True,
             cells=("network",),
-            found="Joint minima lie off the line and below the best aligned point, a saddle. One problem, found from "
+            means="Joint minima lie off the line and below the best aligned point, a saddle. One problem, found from "
             "every seed's own start. docs/evidence/errata.md, E-DEC-9.",
         ),
     ),

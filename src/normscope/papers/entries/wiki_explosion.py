@@ -141,7 +141,7 @@ ENTRY = Entry(
             "Measured growth within 1 % for batches of 6 to 1024.",
             lambda runs: _agrees(runs, "linear", 0.01),
             cells=("linear",),
-            found="With three seeds batches of 6 were 1.2 % off and this was reproduced in part; with five they are "
+            means="With three seeds batches of 6 were 1.2 % off and this was reproduced in part; with five they are "
             "0.6 % off. At so small a batch the growth varies much from layer to layer.",
         ),
         Statement(
@@ -151,7 +151,7 @@ ENTRY = Entry(
             _norm,
             cells=("relu",),
             exact=True,
-            found="1.467 is the growth of the squared norm; the norm grows by its root, 1.211, which is less than the "
+            means="1.467 is the growth of the squared norm; the norm grows by its root, 1.211, which is less than the "
             "printed lower bound. docs/evidence/errata.md, E-GE-1.",
         ),
         Statement(

@@ -137,7 +137,7 @@ ENTRY = Entry(
             _linear,
             n=5,
             exact=True,
-            found="Affine: gamma (x - E)/sqrt(Var + eps) + beta has a constant. Many say linear for that; whoever does "
+            means="Affine: gamma (x - E)/sqrt(Var + eps) + beta has a constant. Many say linear for that; whoever does "
             "will call the sentence right. docs/evidence/errata.md, E-BN-3.",
         ),
     ),

@@ -89,7 +89,7 @@ ENTRY = Entry(
             lambda runs: _holds(runs, "printed"),
             n=5,
             exact=True,
-            found="The eigenvalues are those of the pencil (B, A). docs/evidence/errata.md, E-DEC-4.",
+            means="The eigenvalues are those of the pencil (B, A). docs/evidence/errata.md, E-DEC-4.",
         ),
         Statement(
             "pencil",

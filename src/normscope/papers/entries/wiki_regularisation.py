@@ -116,7 +116,7 @@ ENTRY = Entry(
             _regularises,
             n=10,
             cells=("none", "batch"),
-            found="On 200 digits the difference is within the seeds' spread. One small task, and no more than that; "
+            means="On 200 digits the difference is within the seeds' spread. One small task, and no more than that; "
             "fig-1/better asks the same of VGG.",
         ),
         Statement(
@@ -126,7 +126,7 @@ ENTRY = Entry(
             "standard errors below dropout alone.",
             _needless,
             n=10,
-            found="Here dropout helps a network with BatchNorm more than BatchNorm helps.",
+            means="Here dropout helps a network with BatchNorm more than BatchNorm helps.",
         ),
     ),
     panels=_panels,

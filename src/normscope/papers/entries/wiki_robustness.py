@@ -121,7 +121,7 @@ ENTRY = Entry(
             "Best minus worst test accuracy over five initial weights, mean of seeds: with at most half of without.",
             _init,
             n=5,
-            found="Without BatchNorm Glorot's weights times ten diverge, which counts as 0; as chance, 10 %, the "
+            means="Without BatchNorm Glorot's weights times ten diverge, which counts as 0; as chance, 10 %, the "
             "spread would be some ten points less, and the verdict the same.",
         ),
         Statement(

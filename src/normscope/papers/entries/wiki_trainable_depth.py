@@ -135,7 +135,7 @@ ENTRY = Entry(
             "Test accuracy falls below 30 % between 8 xi and 32 xi, median of seeds.",
             _limit,
             cells=("plain",),
-            found="About 16 xi is 41 layers; there the stacks still reach 89 to 90 %, at 60 layers 14 to 52 %, at "
+            means="About 16 xi is 41 layers; there the stacks still reach 89 to 90 %, at 60 layers 14 to 52 %, at "
             "80 chance. So the limit is nearer to 26 xi here than to 16, within the factor of two that the rule "
             "allows. It grows with training: at small scale, one epoch at width 128, it is 16 to 17 layers, 6 xi.",
         ),
@@ -144,7 +144,7 @@ ENTRY = Entry(
             "Skip connections cure it.",
             "At every tried depth of at least twice the plain network's limit they reach 30 %.",
             _skip,
-            found="Of the depths tried, 160 layers alone are beyond twice the limit; 80, beyond the limit itself, "
+            means="Of the depths tried, 160 layers alone are beyond twice the limit; 80, beyond the limit itself, "
             "reach 95 %.",
         ),
     ),

@@ -44,7 +44,7 @@ def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     model = models.DLN(norm=settings["norm"], seed=seed).to(place.device)
     shift = ShiftProbe(update="gradient", layers=[f"linears.{i - 1}" for i in SHIFT_LAYERS])
     measure = [LandscapeProbe(FACTORS), shift, ActivationProbe(seed=seed)]
-    monitor = Monitor(model, losses.half_sse, every=settings["look"], measure=measure, budget=None)
+    monitor = Monitor(model, losses.half_sse, every=settings["snapshot_every"], measure=measure, budget=None)
     batch = (gaussian.x_train, gaussian.y_train)
     training = train(
         model,
@@ -116,12 +116,12 @@ DLN = Experiment(
     name="dln",
     what="25-layer deep linear network: loss, landscape, covariate shift and histograms over training",
     settings={
-        "paper": {"steps": 10_000, "look": 250, **_SHARED},
-        "small": {"steps": 1_500, "look": 50, **_SHARED},
+        "paper": {"steps": 10_000, "snapshot_every": 250, **_SHARED},
+        "small": {"steps": 1_500, "snapshot_every": 50, **_SHARED},
     },
     cells={
-        "none": {"norm": "none", "look": 25},
-        "batch": {"norm": "batch", "look": 25},
+        "none": {"norm": "none", "snapshot_every": 25},
+        "batch": {"norm": "batch", "snapshot_every": 25},
         "none, far": {"norm": "none"},
         "batch, far": {"norm": "batch"},
         "l1": {"norm": "l1"},

@@ -194,7 +194,7 @@ def _experiments(data: str) -> tuple[Experiment, Experiment]:
     )
     stated = Experiment(
         # Stored files and hashes of plans have this name.
-        name=f"rungs-{data}",
+        name=f"eta-stars-{data}",
         what=f"eta* of the networks of phases-{data} as printed, corrected and measured on the first batch",
         settings=SETTINGS,
         cells=cells,

@@ -2,13 +2,13 @@
 
 Curves of a run:
 
-    step, loss, loss_min, loss_max, grad_norm, change_max, beta     a snapshot every `look` steps (A.2.2 there)
+    step, loss, loss_min, loss_max, grad_norm, change_max, beta     every `snapshot_every` steps (A.2.2 there)
     factors, change                                                 |grad L(theta_c) - g| for each c, by snapshot
     shift, cosine                                                   layers 5 and 10, Definition 2.1, by snapshot
     moments                                                         layers 2, 9, 13: |change| of mean and variance from
                                                                     one step to the next, and the drift since the first
     histograms                                                      layers 3 and 11 at five snapshots
-    accuracy                                                        of the training batches, means over `look` steps
+    accuracy                                                        of the training batches, means between snapshots
     evaluated, test_accuracy, train_accuracy, penalty               every `evaluate` steps; penalty = (wd/2)|W|^2
 """
 
@@ -109,7 +109,7 @@ def _run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
     monitor = Monitor(
         model,
         losses.cross_entropy,
-        every=settings["look"],
+        every=settings["snapshot_every"],
         measure=[LandscapeProbe(VGG_FACTORS), shift, ActivationProbe(seed=seed)],
         budget=None,
     )
@@ -117,7 +117,7 @@ def _run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
 
     def on_step(step: int) -> None:
         place.tick(step)
-        if (step + 1) % settings["look"] == 0:
+        if (step + 1) % settings["snapshot_every"] == 0:
             hits.close()
 
     def evaluate(model: torch.nn.Module) -> dict[str, float]:
@@ -244,8 +244,8 @@ VGG = Experiment(
     name="vgg",
     what="VGG-16 on CIFAR-10: accuracy, landscape, covariate shift and moments over training",
     settings={
-        "paper": {"width": 1.0, "steps": 15_000, "look": 100, "evaluate": 500, **_SHARED},
-        "small": {"width": 0.25, "steps": 1_000, "look": 20, "evaluate": 250, **_SHARED},
+        "paper": {"width": 1.0, "steps": 15_000, "snapshot_every": 100, "evaluate": 500, **_SHARED},
+        "small": {"width": 0.25, "steps": 1_000, "snapshot_every": 20, "evaluate": 250, **_SHARED},
     },
     cells={
         "none": {"norm": "none"},

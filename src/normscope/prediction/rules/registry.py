@@ -61,6 +61,9 @@ def rule(
         subclasses: whether subclasses that torch or normscope defines have the rule too. Subclasses defined elsewhere
             never have it: their forward may differ, and is read instead.
         applies: whether a module has the rule as it stands; one without is read operation by operation.
+
+    Returns:
+        The decorator, which gives the rule back.
     """
 
     def register(function: _Registered) -> _Registered:
@@ -103,6 +106,12 @@ def rule_of_module(module: nn.Module) -> Rule | None:
     """The rule of a module as a whole, with the module's settings, or None.
 
     The rule takes the walk, the module's path and one field.
+
+    Args:
+        module: a module of the network.
+
+    Returns:
+        The rule, or None where the module is read operation by operation.
     """
     registered = _registered(module)
     if registered is None or not registered.applies(module):

@@ -1,0 +1,1 @@
+"""Callbacks that tune the learning rate in other training libraries; each file needs its extra."""

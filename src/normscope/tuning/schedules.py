@@ -1,0 +1,80 @@
+r"""The schedule of a training: the factor on the learning rate at each step t of T.
+
+    constant    1
+    linear      1 - t / T
+    cosine      (1 + cos(pi t / T)) / 2
+
+A callable is one as `torch.optim.lr_scheduler.LambdaLR` takes it: schedule(t) returns the factor.
+"""
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from normscope.choices import check_choice
+from normscope.tuning.learning_rates import base_rate
+
+Schedule = str | Callable[[int], float]
+_NAMED: dict[str, Callable[[float], float]] = {
+    "constant": lambda share: 1.0,
+    "linear": lambda share: 1.0 - share,
+    "cosine": lambda share: 0.5 * (1.0 + math.cos(math.pi * share)),
+}
+
+
+def factors_of(schedule: Schedule, steps: int) -> tuple[float, ...]:
+    """The factor of every step.
+
+    Raises:
+        ValueError: an unknown name, or a callable that does not return finite numbers from 0 on.
+
+    Example:
+        >>> factors_of("linear", 4), factors_of(lambda step: 0.5**step, 3)
+        ((1.0, 0.75, 0.5, 0.25), (1.0, 0.5, 0.25))
+    """
+    if callable(schedule):
+        given = [schedule(step) for step in range(steps)]
+        if not all(_is_factor(value) for value in given):
+            wrong = next(value for value in given if not _is_factor(value))
+            raise ValueError(f"schedule(step) returns the factor on the learning rate, from 0 on; got {wrong!r}.")
+        if not any(given):
+            raise ValueError("schedule(step) is 0 at every step, so nothing would be trained.")
+        return tuple(map(float, given))
+    check_choice("schedule", schedule, _NAMED)
+    return tuple(_NAMED[schedule](step / steps) for step in range(steps))
+
+
+def _is_factor(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value) and value >= 0
+
+
+def without_warm_up(factors: tuple[float, ...], steps: int) -> tuple[float, ...] | None:
+    """The largest factor at every step, if the first `steps` factors all lie below half of it; else None.
+
+    A rehearsal that lasts for less than the warm-up would try every rate far below its size.
+
+    Example:
+        >>> without_warm_up(tuple(min(1.0, step / 100) for step in range(1000)), 8), without_warm_up((1.0, 0.5), 2)
+        ((1.0,), None)
+    """
+    most = max(factors)
+    return (most,) if max(factors[:steps], default=most) < 0.5 * most else None
+
+
+def factors_of_scheduler(optimizer: torch.optim.Optimizer, scheduler: Any, steps: int) -> tuple[float, ...]:
+    """The factors of a scheduler on the base rate of the optimizer's largest group; both are used up by the call."""
+    groups = optimizer.param_groups
+    group = max(groups, key=base_rate)
+    base, factors = base_rate(group), []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a scheduler that is stepped without its optimizer, or beyond its end
+        for _ in range(steps):
+            factors.append(float(group["lr"]) / base if base else 1.0)
+            try:
+                scheduler.step()
+            except ValueError:
+                break  # OneCycleLR at its end
+    return tuple(factors)
