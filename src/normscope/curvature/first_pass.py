@@ -30,7 +30,7 @@ from normscope.loss_kinds import FLAT, LossKind, kind_by_name, kind_of
 from normscope.loss_kinds.computed_by_model import kind_inside
 from normscope.objective import main_output
 from normscope.stability.optimizer_limits import SecondMoments
-from normscope.stability.optimizer_rules import adds_decay, fresh
+from normscope.stability.optimizer_rules import coupled_decay, has_no_moments_yet
 
 # Batches for second moments. More would change v by a few percent, and cost a gradient each.
 _MOST = 5
@@ -127,10 +127,10 @@ def _observe_mixing(session: Session, network: Network, stats: str) -> None:
 def gathered_moments(optimizer: torch.optim.Optimizer, session: Session) -> SecondMoments | None:
     """SecondMoments over at most `_MOST` batches of the session; None where the optimizer has its own."""
     lent, chosen = session.lent, session.chosen
-    if not fresh(optimizer, [lent.originals[i] for i in chosen]):
+    if not has_no_moments_yet(optimizer, [lent.originals[i] for i in chosen]):
         return None
     leaves = [lent.leaves[i] for i in chosen]
-    decays = [adds_decay(optimizer, lent.originals[i]) for i in chosen]
+    decays = [coupled_decay(optimizer, lent.originals[i]) for i in chosen]
     used = session.batches[:_MOST]
     means, squares = ([torch.zeros_like(leaf) for leaf in leaves] for _ in range(2))
     for batch in used:

@@ -51,6 +51,7 @@ class Measured:
         parameters: names of the chosen parameters, or "all".
         dtype: that in which the model was lent, None for its own.
         group: settings of the optimizer's group.
+        normalized: whether the model has a normalizer.
         notes: facts and failures that the steps have shown, in the order of the steps.
     """
 
@@ -65,6 +66,7 @@ class Measured:
     parameters: str | list[str]
     dtype: torch.dtype | None
     group: Mapping[str, Any]
+    normalized: bool
     notes: list[str]
 
     @property
@@ -90,6 +92,7 @@ def first_guess(request: Request, measured: Measured) -> FirstGuess:
         kind_of_descent(request.optimizer, measured.group),
         optimizer=type(request.optimizer).__name__,
         unmeasured=_unmeasured(request.stats, measured.dtype),
+        normalized=measured.normalized,
     )
 
 

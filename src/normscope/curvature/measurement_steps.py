@@ -35,6 +35,7 @@ from normscope.isolation.batches import read_batches
 from normscope.isolation.coming_update import note_on_others
 from normscope.isolation.lending import Lent
 from normscope.isolation.processes import Processes
+from normscope.norms.find_norms import has_normalizer
 from normscope.objective import Objective
 from normscope.stability.critical_rate import find_critical_rate
 from normscope.stability.optimizer_limits import Limit, SecondMoments, momentum_limit, optimizer_limit
@@ -125,6 +126,7 @@ def _measure(request: Request, opened: Session) -> Measured:
         parameters="all" if len(names) == len(session.lent.names) else names,
         dtype=session.dtype,
         group=group_of(request, session.lent.originals[session.chosen[0]]),
+        normalized=has_normalizer(session.model),
         notes=notes,
     )
 

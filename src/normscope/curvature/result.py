@@ -159,7 +159,7 @@ class Measurement(Reportable):
         write_json(path, self.plain())
 
     def _sections(self) -> Sequence[Any]:
-        from normscope.report.sections.stability import measurement_section
+        from normscope.report.sections.predictions_and_measurements import measurement_section
 
         return [measurement_section("Measurement", self.plain())]
 

@@ -63,7 +63,7 @@ class Spectrum(Reportable):
         write_json(path, self.plain())
 
     def _sections(self) -> Sequence[Any]:
-        from normscope.report.sections.stability import spectrum_section
+        from normscope.report.sections.predictions_and_measurements import spectrum_section
 
         return [spectrum_section("Spectrum", self.plain())]
 

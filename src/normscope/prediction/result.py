@@ -134,7 +134,7 @@ class Prediction(Reportable):
         save_text(path, self.to_json() + "\n")
 
     def _sections(self) -> Sequence[Any]:
-        from normscope.report.sections.stability import prediction_section
+        from normscope.report.sections.predictions_and_measurements import prediction_section
 
         return [prediction_section("Prediction", self.plain())]
 

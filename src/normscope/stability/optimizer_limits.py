@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.linear_maps import Product
-from normscope.stability.optimizer_rules import RULES, divides, momentum_rule, second_moment
+from normscope.stability.optimizer_rules import RULES, ReadSecondMoment, momentum_rule
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,8 @@ def optimizer_limit(
             f"This {name} maximizes, so the curvature that limits it is that of the negative loss. Measure "
             "-loss with an optimizer that has maximize=False."
         )
-    factor, formula, decoupled = RULES[type(optimizer)](optimizer, used_groups)
+    rule, second_moment = RULES[type(optimizer)]
+    factor, formula, decoupled = rule(optimizer, used_groups)
     group_of_each = [groups.get(id(p)) for p in parameters]
     rates = [0.0 if group is None else float(group["lr"]) for group in group_of_each]
     largest = max(rates)
@@ -117,8 +118,9 @@ def optimizer_limit(
         for group, rate in zip(group_of_each, rates, strict=True)
     ]
     inverse: list[Tensor] | None = None
-    if divides(optimizer):
-        inverse = [s * m for s, m in zip(shares, _inverses(optimizer, parameters, group_of_each, moments), strict=True)]
+    if second_moment is not None:
+        inverses = _inverses(optimizer, second_moment, parameters, group_of_each, moments)
+        inverse = [s * m for s, m in zip(shares, inverses, strict=True)]
     elif {share for group, share in zip(group_of_each, shares, strict=True) if group is not None} != {1.0}:
         inverse = [torch.tensor(share) for share in shares]
     if len(set(rates) - {0.0}) > 1:
@@ -134,6 +136,7 @@ def optimizer_limit(
 
 def _inverses(
     optimizer: torch.optim.Optimizer,
+    second_moment: ReadSecondMoment,
     parameters: Sequence[nn.Parameter],
     groups: Sequence[dict[str, Any] | None],
     moments: SecondMoments | None,

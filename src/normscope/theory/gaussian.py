@@ -232,7 +232,7 @@ def length_slope(phi: Activation, q: float, mean: float) -> float:
 
 
 @lru_cache(maxsize=256)
-def lean(phi: Activation, q: float, mean: float) -> float:
+def gamma_beta_correlation(phi: Activation, q: float, mean: float) -> float:
     r"""Correlation over samples of the gradients by a gamma and a beta before phi, which are as phi' z and phi'.
 
         E[phi'^2 z] / sqrt(E[phi'^2] E[phi'^2 z^2])        phi' at mean + sqrt(q) z
@@ -240,7 +240,7 @@ def lean(phi: Activation, q: float, mean: float) -> float:
     0 for odd functions of centred values; where phi' is 0 or 1 by the sign of z the two nearly agree.
 
     Example:
-        >>> round(lean(RELU, 1.0, 0.0), 2)
+        >>> round(gamma_beta_correlation(RELU, 1.0, 0.0), 2)
         0.8
     """
     z, weight, _ = hermite()

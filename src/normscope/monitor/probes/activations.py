@@ -10,6 +10,7 @@ histogram is taken in every snapshot. Source: Santurkar et al. 2018, Figures 7 a
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +76,10 @@ class Activations:
             for layer, row in zip(self.layers, zip(*columns, strict=True), strict=True)
         }
 
+    def histograms(self) -> Iterator[tuple[str, tuple[float, float], tuple[int, ...]]]:
+        """Name of the layer, both ends and counts of its histogram."""
+        yield from zip(self.layers, self.edges, self.counts, strict=True)
+
     def verdicts(self, loss_kind: str) -> list[Verdict]:
         """One verdict: the largest change of a mean in one step, in standard deviations."""
         jumps = {
@@ -108,7 +113,6 @@ class ActivationProbe:
     """
 
     name = "activations"
-    result = Activations
     forward_only = True
     follow_up = True
 

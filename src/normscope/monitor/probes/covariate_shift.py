@@ -91,7 +91,6 @@ class ShiftProbe:
     """
 
     name = "shift"
-    result = CovariateShift
     forward_only = False
     traces = True
 

@@ -71,7 +71,6 @@ class CurvatureProbe:
     """
 
     name = "curvature"
-    result = Curvature
     forward_only = False
 
     def __init__(self, matrix: str = "ggn", *, solver: Solver | None = None) -> None:

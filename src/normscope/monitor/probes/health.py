@@ -138,7 +138,6 @@ class HealthProbe:
     """Measures `NormHealth` in the pass at theta; costs no pass of its own."""
 
     name = "health"
-    result = NormHealth
     forward_only = False
 
     def __init__(self) -> None:
