@@ -9,16 +9,15 @@ Beyond eta* the iteration grows along the top eigenvector. A parameter that the 
 does not move, and has no part in the limit.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from normscope.linear_maps import Product
 from normscope.stability.optimizer_rules import RULES, ReadSecondMoment, momentum_rule
-
-Product = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
