@@ -30,9 +30,16 @@ RATES: dict[str, tuple[float, ...]] = {
 class Cell:
     """One training to make.
 
-    what: "grid"; "short", a rehearsal of `steps` steps with a cosine schedule; "free", for an optimizer without a rate,
-    and "gen", where `rule` is the name and `lr` the one setting; "name" for the search of the entrant `rule`; "named"
-    for a training at the rate an entrant named, with the steps that are left. steps: None for all of the task.
+    | what | training | rule | lr | steps |
+    |---|---|---|---|---|
+    | grid | at a rate of the grid | - | the rate | all |
+    | short | a rehearsal with a whole cosine | - | the rate | its length |
+    | free | an optimizer without a rate | its name | its setting | all |
+    | gen | GeN | "gen" | its setting | those left |
+    | name | none: the search of an entrant | its name | - | - |
+    | named | at the rate that an entrant named | - | the rate | those left |
+
+    steps: None for all of the task.
     """
 
     what: str
@@ -58,7 +65,7 @@ def diverged(record: Mapping[str, Any]) -> bool:
 
 
 def score(record: Mapping[str, Any]) -> float:
-    """What the judge compares, larger is better: test accuracy in points, or minus the test loss.
+    """The score that the judge compares, larger is better: test accuracy in points, or minus the test loss.
 
     A run that diverged has the score of the network at its start.
     """

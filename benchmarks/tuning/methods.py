@@ -114,7 +114,7 @@ def searched(rule: str, tasks: Mapping[str, Curve], records: Records) -> Outcome
 
 
 def calibrated_names(tasks: Mapping[str, Curve], records: Records) -> list[dict[str, Any]]:
-    """What the entrants of CALIBRATED name when their rate is multiplied by a factor chosen on the other tasks."""
+    """Answers of the entrants in CALIBRATED, their rate multiplied by a factor chosen on the other tasks."""
     made = []
     for rule in CALIBRATED:
         rates = {(r["task"], r["seed"]): r["lr"] for r in records.values() if r["what"] == "name" and r["rule"] == rule}

@@ -9,6 +9,7 @@ best run of the seed gained over the start. A run that diverged, or an entrant t
 network at its start.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Mapping
@@ -30,7 +31,7 @@ class Curve:
     starts: dict[int, float]
     has_metric: bool
 
-    @property
+    @functools.cached_property
     def rates(self) -> list[float]:
         """The rates of the grid that every seed has."""
         return sorted({lr for _, lr in self.scores if all((seed, lr) in self.scores for seed in SEEDS)})
@@ -58,11 +59,14 @@ class Curve:
             return missing
         return min(100.0, 100.0 * missing / (self.best_score(seed) - self.starts[seed]))
 
+    @functools.cached_property
+    def _regrets(self) -> dict[int, list[float]]:
+        """The regrets of the grid's own runs, by seed, in the order of `rates`."""
+        return {seed: [self.regret(seed, self.scores[seed, lr]) for lr in self.rates] for seed in SEEDS}
+
     def regret_at(self, seed: int, lr: float) -> float:
         """The regret at any rate, linear in its logarithm between two rates of the grid; the edge's beyond it."""
-        rates = self.rates
-        regrets = [self.regret(seed, self.scores[seed, rate]) for rate in rates]
-        return float(np.interp(math.log(lr), np.log(rates), regrets))
+        return float(np.interp(math.log(lr), np.log(self.rates), self._regrets[seed]))
 
 
 def curves(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Curve]:

@@ -5,7 +5,8 @@
     python benchmarks/tuning/run.py --what name --rules tune asha --store DIR
     python benchmarks/tuning/run.py --what gen named --tasks all --jobs 16 --store DIR --seconds 520
 
-One process a core. Finished runs in the store are skipped. At the time limit the command stops and says what is left.
+One process a core. Finished runs in the store are skipped. At the time limit the command stops and prints how many are
+left.
 """
 
 import argparse

@@ -209,7 +209,7 @@ def merged(folders: Iterable[Path]) -> dict[str, dict[str, Any]]:
 
 
 def environment(records: Records) -> dict[str, Any]:
-    """Where the runs and this analysis were made."""
+    """The versions and the machine of the runs and of this analysis."""
     return {
         "torch of the runs": sorted({r["torch"] for r in records.values()}),
         "runs": len(records),

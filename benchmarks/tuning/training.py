@@ -69,7 +69,7 @@ MakeRule = Callable[[Task, Parts], Rule]
 
 
 class Trainer:
-    """A network in training: `advance` makes steps, `evaluate` looks on."""
+    """A network in training: `advance` makes steps, `evaluate` computes losses."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What an entrant answers: a learning rate and the steps that its search cost."""
+"""The answer of an entrant: a learning rate and the steps that its search cost."""
 
 import math
 from collections.abc import Callable

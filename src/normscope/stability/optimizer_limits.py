@@ -9,24 +9,25 @@ Beyond eta* the iteration grows along the top eigenvector. A parameter that the 
 does not move, and has no part in the limit.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from normscope.linear_maps import Product
 from normscope.stability.optimizer_rules import RULES, ReadSecondMoment, momentum_rule
-
-Product = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Limit:
     """The limit eta* = factor / lambda, with its formula `rule`; tensors are one for each parameter, or None.
 
-    inverse: the diagonal of P^-1; None for gradient descent at one learning rate. ridge, decay: what weight decay adds
-    to the matrix before and after it is preconditioned. idle: numbers of parameters that the optimizer does not move.
+    Attributes:
+        inverse: the diagonal of P^-1; None for gradient descent at one learning rate.
+        ridge, decay: what weight decay adds to the matrix before and after it is preconditioned.
+        idle: numbers of parameters that the optimizer does not move.
     """
 
     factor: float
