@@ -63,6 +63,7 @@ VERBS = {
     "reproduce": ("--list", "--out", str(ROOT / "results/reproduce")),
     "solve": ("table.csv", "--target", "y"),
     "sweep": ("plan.toml", "--quiet", "--device", "cpu"),
+    "tune": ("net.py:setup", "--steps", "200"),
 }
 
 
@@ -76,6 +77,11 @@ def mlp():
 def trained(folder):
     model = mlp()
     return ns.train(model, ns.losses.half_mse, [BATCH] * 3, torch.optim.SGD(model.parameters(), lr=0.01))
+
+
+def tuned(folder):
+    model = mlp()
+    return ns.tune(model, ns.losses.half_mse, [BATCH], torch.optim.SGD(model.parameters(), lr=0.01), steps=200)
 
 
 def swept(folder):
@@ -96,6 +102,7 @@ SAVED = {
     "bounds": bounded,
     "training": trained,
     "phase diagram": swept,
+    "tuning": tuned,
 }
 
 

@@ -34,7 +34,7 @@ from normscope.tuning.request import BUDGET, BUDGET_OF_SHORT, SHORT
 CANDIDATES = {"SGD": (0.05, 0.07, 0.1, 0.12, 0.15, 0.2, 0.3), "ADAM": (0.001, 0.002, 0.003, 0.004, 0.006, 0.008, 0.01)}
 # Constants to vary: module, name, values.
 VARIED: tuple[tuple[Any, str, tuple[float, ...]], ...] = (
-    (search, "RUNG", (2.5, 4.0, 6.0)),
+    (search, "RATIO", (2.5, 4.0, 6.0)),
     (search, "SHARE", (1 / 12, 1 / 8, 1 / 6, 1 / 5)),
     (search, "MOST_STEPS", (8, 16, 32)),
     (search, "LEAD", (0.5, 1.0, 2.0)),
@@ -93,7 +93,7 @@ def played(store: Store) -> list[Played]:
 
 
 def replay(task: Played, seed: int, usual: float) -> tuple[choice.Choice, float]:
-    """What `tune` would name, and the share of the steps that the search takes."""
+    """The choice of `tune`, and the share of the steps that the search takes."""
     budget = math.floor(task.steps * (BUDGET_OF_SHORT if task.steps < SHORT else BUDGET) + 1e-9)
     plan = search.planned(usual, budget)
     known: list[Rehearsal] = []

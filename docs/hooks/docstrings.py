@@ -69,13 +69,16 @@ def _start_of(names: list[str]) -> re.Pattern[str]:
 
 
 def with_attributes(text: str, names: list[str], owner: str) -> str:
-    """The docstring with its sentences "name: meaning." of fields as a section of attributes, one for each field."""
+    """The docstring with a section of attributes at its end, one for each field.
+
+    Meanings are taken from the docstring's own section "Attributes:" and from sentences "name: meaning." in its text.
+    """
     start = _start_of(names)
-    meanings: dict[str, str] = {}
+    text, meanings = _without_section(text)
     kept = []
     for paragraph in text.split("\n\n"):
         line = " ".join(paragraph.split())
-        if "Args:" in paragraph or "Attributes:" in paragraph or not start.search(line):
+        if "Args:" in paragraph or not start.search(line):
             kept.append(paragraph)
             continue
         before, *found = start.split(line)
@@ -87,3 +90,16 @@ def with_attributes(text: str, names: list[str], owner: str) -> str:
         return text
     rows = [f"    {name}: {meanings.get(name) or meaning(owner, name)}" for name in names]
     return "\n\n".join([*kept, "Attributes:\n" + "\n".join(rows)])
+
+
+def _without_section(text: str) -> tuple[str, dict[str, str]]:
+    """The docstring without its section "Attributes:", and the meanings in that section."""
+    section = re.search(r"^Attributes:\n((?:(?: {4}.*)?\n?)+)", text, flags=re.MULTILINE)
+    if section is None:
+        return text, {}
+    meanings: dict[str, str] = {}
+    for block in re.split(r"\n(?= {4}\S)", section[1].strip("\n")):
+        names, words = " ".join(block.split()).split(": ", 1)
+        meanings |= dict.fromkeys(names.split(", "), words)
+    parts = [text[: section.start()].rstrip("\n"), text[section.end() :].strip("\n")]
+    return "\n\n".join(part for part in parts if part), meanings

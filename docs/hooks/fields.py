@@ -42,17 +42,6 @@ COMMON = {
 OF_CLASS = {
     "Bounds": {"rows": "one row for each statement, form and unit."},
     "StatementRow": {"left": "left side.", "right": "right side."},
-    "Density": {"nodes": "eigenvalues of each random start.", "weights": "weight of each eigenvalue."},
-    "MeanMode": {"upper_error": "standard error of `upper`."},
-    "Ritz": {
-        "residuals": "relative residual of each eigenvalue.",
-        "smallest_vector": "eigenvector of the smallest eigenvalue; empty where it was not asked for.",
-    },
-    "Spectrum": {
-        "density": "density of the eigenvalues.",
-        "trace": "sum of the eigenvalues.",
-        "trace_error": "standard error of the trace.",
-    },
     "Verdict": {"about": "what it judges.", "text": "the finding and its number.", "formula": "the rule as a formula."},
     "Activations": {"means": "mean over channels of each layer.", "variances": "variance of each layer."},
     "Landscape": {"factors": "multiples of the step at which the loss was taken."},

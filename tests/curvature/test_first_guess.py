@@ -20,9 +20,9 @@ from normscope.stability.first_guess import (
     PLAIN,
     advice_from_measurement,
     first_guess_of,
-    guessed_rate,
     in_digits,
     kind_of_descent,
+    rate_from_measurement,
 )
 
 
@@ -73,25 +73,29 @@ def test_over_several_batches_it_is_that_of_their_mean_loss(task):
 
 
 def test_the_rate_depends_on_loss_and_optimizer():
-    assert guessed_rate(0.5, 0.1, SQUARED, PLAIN) == pytest.approx(0.4)
-    assert guessed_rate(0.5, 0.1, SQUARED, MOMENTUM) == pytest.approx(0.05)
-    assert guessed_rate(0.5, 9.0, SQUARED, MOMENTUM) == pytest.approx(0.4)
-    assert guessed_rate(0.5, 0.1, SQUARED, ADAM) == pytest.approx(0.4)
-    assert guessed_rate(0.5, 0.1, CROSS_ENTROPY, MOMENTUM) == pytest.approx(0.05)
+    assert rate_from_measurement(0.5, 0.1, SQUARED, PLAIN) == pytest.approx(0.4)
+    assert rate_from_measurement(0.5, 0.1, SQUARED, MOMENTUM) == pytest.approx(0.05)
+    assert rate_from_measurement(0.5, 9.0, SQUARED, MOMENTUM) == pytest.approx(0.4)
+    assert rate_from_measurement(0.5, 0.1, SQUARED, ADAM) == pytest.approx(0.4)
+    assert rate_from_measurement(0.5, 0.1, CROSS_ENTROPY, MOMENTUM) == pytest.approx(0.05)
     for critical in (0.0, math.inf, math.nan):
-        assert math.isnan(guessed_rate(critical, 0.1, SQUARED, MOMENTUM))
+        assert math.isnan(rate_from_measurement(critical, 0.1, SQUARED, MOMENTUM))
         assert not advice_from_measurement(critical, 0.1, SQUARED, MOMENTUM)
+
+
+class LinearNorm(nn.Linear):
+    """A quadratic that counts as a network with a normalizer, by the name of its class."""
 
 
 def test_a_verdict_on_the_rate_to_start_with_says_what_being_beyond_eta_star_means():
     x = torch.diag(torch.tensor([3.0, 1.0], dtype=torch.float64))
-    model = nn.Linear(2, 1, bias=False, dtype=torch.float64)
+    model = LinearNorm(2, 1, bias=False, dtype=torch.float64)
     nn.init.zeros_(model.weight)
     flat = measure(model, losses.half_mse, (x, torch.tensor([[0.0], [1.0]], dtype=torch.float64)))
     assert flat.first_guess > flat.eta_star
     said = flat.verdict(flat.first_guess).text
     assert "unstable" in said
-    assert said.endswith("without a normalizer may diverge there; start it below eta*.")
+    assert said.endswith("This rate is beyond eta*: networks with a normalizer train there, but not all: try less too.")
     steep = measure(model, losses.half_mse, (x, torch.tensor([[1.0], [0.0]], dtype=torch.float64)))
     assert steep.verdict(0.1).text.endswith(f"To start training with: {in_digits(*steep.first_guess_range)}.")
 
@@ -159,7 +163,7 @@ def test_a_rate_far_beyond_eta_star_is_noted():
     (note,) = first_guess_of(13.0, (13.0,), 1.0, LossKind(SQUARED), PLAIN, optimizer="SGD").notes
     assert "is 10 times eta* = 1" in note
     x, y = torch.diag(torch.tensor([1.0, 9.0])), torch.tensor([[1.0], [0.0]])
-    model = nn.Linear(2, 1, bias=False)
+    model = LinearNorm(2, 1, bias=False)
     nn.init.zeros_(model.weight)
     found = measure(model, losses.half_mse, (x, y))
     assert found.first_guess > 10 * found.eta_star
@@ -240,17 +244,26 @@ def test_where_it_cannot_be_measured_the_rest_is_and_a_note_says_why(task):
     assert any("The lock of SGD cannot be copied" in note for note in found.notes)
 
 
-def test_beyond_eta_star_the_advice_says_what_happens_without_a_normalizer():
+@pytest.mark.parametrize(("kind", "diverges"), [(nn.Linear, False), (LinearNorm, True)])
+def test_without_a_normalizer_the_rate_stays_below_eta_star_where_training_ends(kind, diverges):
     x, y = torch.diag(torch.tensor([1.0, 3.0])), torch.tensor([[1.0], [0.01]])
-    model = nn.Linear(2, 1, bias=False)
+    model = kind(2, 1, bias=False)
     nn.init.zeros_(model.weight)
     found = measure(model, losses.half_mse, (x, y))
-    assert "without a normalizer may diverge there" in found.advice
+    assert 0.8 * found.critical_rate > found.eta_star
+    assert ("This rate is beyond eta*" in found.advice) == diverges
+    assert ("0.8 times eta*, since there is no normalizer" in found.advice) != diverges
+    if not diverges:
+        assert found.first_guess == pytest.approx(0.8 * found.eta_star)
+        assert found.first_guess_range == pytest.approx((0.8 * found.eta_star,) * 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=found.first_guess)
     for _ in range(20):
         optimizer.zero_grad()
         losses.half_mse(model(x), y).backward()
         optimizer.step()
-    assert float(losses.half_mse(model(x), y).detach()) > 100 * found.loss
+    assert (float(losses.half_mse(model(x), y).detach()) > 100 * found.loss) == diverges
+
+
+def test_advice_within_eta_star_and_with_cross_entropy_warns_of_nothing():
     assert "beyond" not in advice_from_measurement(0.5, 0.45, SQUARED, PLAIN)
     assert "beyond" not in advice_from_measurement(0.5, 0.01, CROSS_ENTROPY, PLAIN)

@@ -92,7 +92,7 @@ def test_sampled_is_within_five_standard_errors(loss_fn, target):
     model = _net(nn.LogSoftmax(1) if loss_fn is F.nll_loss else None)
     exact = _dense(model, loss_fn, target, "fisher")
     with untouched(model) as lent:
-        network = Network(lent, model, loss_fn, (X, target), stats="batch", draws=4000, seed=3)
+        network = Network(lent, model, loss_fn, (X, target), stats="batch", label_draws=4000, seed=3)
         product = network.product("fisher")
         for v in torch.randn(10, network.size, generator=torch.Generator().manual_seed(2), dtype=torch.float64):
             error = network.fisher_error(v)
@@ -103,7 +103,7 @@ def test_sampled_is_within_five_standard_errors(loss_fn, target):
 def test_the_standard_error_is_the_same_before_and_after_a_product():
     model = _net()
     with untouched(model) as lent:
-        network = Network(lent, model, F.cross_entropy, (X, LABELS), stats="batch", draws=50, seed=3)
+        network = Network(lent, model, F.cross_entropy, (X, LABELS), stats="batch", label_draws=50, seed=3)
         v = torch.randn(network.size, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
         before = network.fisher_error(v)
         network.product("fisher")(v)

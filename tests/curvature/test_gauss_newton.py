@@ -141,7 +141,7 @@ def test_products_begun_with_the_gradient_are_those_of_forward_mode(name, loss, 
         product, other = begun.product(matrix, first), plain.product(matrix)
         for v in torch.randn(2, begun.size, dtype=torch.float64):
             if name in ("CNN", "PreActResNet-18", "mixed"):
-                torch.testing.assert_close(first.graph.along(v), plain.push()(v), rtol=1e-10, atol=1e-12)
+                torch.testing.assert_close(first.graph.tangent_by_gradient(v), plain.jvp()(v), rtol=1e-10, atol=1e-12)
             torch.testing.assert_close(product(v), other(v), rtol=1e-10, atol=1e-12)
         assert begun.forward_mode
 

@@ -7,7 +7,7 @@ from torch.utils.checkpoint import checkpoint
 
 from normscope import losses, measure
 from normscope.curvature import Network
-from normscope.curvature.autograd.forward_mode import Outputs
+from normscope.curvature.autograd.forward_mode import KeptLayerOutputs
 from normscope.isolation.lending import untouched
 
 
@@ -61,7 +61,7 @@ MODELS = {
 }
 
 
-def kept_of_called(outputs: Outputs) -> tuple[int, int]:
+def kept_of_called(outputs: KeptLayerOutputs) -> tuple[int, int]:
     calls = [entry for entries in outputs._kept.values() for entry in entries]
     return sum(entry is not None and entry[0]._version == entry[1] for entry in calls), len(calls)
 
@@ -82,13 +82,13 @@ def test_kept_outputs_give_the_products_of_new_ones(name, trained):
         counts = (counts[0] - 1, counts[1])
     with untouched(model) as lent:
         network = Network(lent, model, losses.half_mse, (x, None), stats="batch")
-        kept = Outputs(model)
+        kept = KeptLayerOutputs(model)
         network.output(around=kept.keeping())
         assert kept_of_called(kept) == counts
-        push = network.push(kept)
+        jvp = network.jvp(kept)
         for v in torch.randn(2, network.size, dtype=torch.float64):
-            found = push(v)
-            torch.testing.assert_close(found, network.push()(v), rtol=1e-12, atol=1e-12)
+            found = jvp(v)
+            torch.testing.assert_close(found, network.jvp()(v), rtol=1e-12, atol=1e-12)
             torch.testing.assert_close(found, network._reverse_twice()(v), rtol=1e-10, atol=1e-10)
         assert network.forward_mode
         assert kept_of_called(kept) == counts
@@ -129,11 +129,11 @@ def test_what_is_stopped_in_reverse_mode_is_stopped_in_products(matrix):
     x, y = torch.randn(5, 6, dtype=torch.float64), torch.randn(5, 2, dtype=torch.float64)
     with untouched(model) as lent:
         draws = 3 if matrix == "fisher" else 0
-        network = Network(lent, model, losses.half_mse, (x, y), stats="batch", draws=draws)
+        network = Network(lent, model, losses.half_mse, (x, y), stats="batch", label_draws=draws)
         product = network.product(matrix)
         whole = torch.stack([product(e) for e in torch.eye(network.size, dtype=torch.float64)])
         output = network.output()
-        rows = torch.stack([network.pull(output)(e.view(5, 2)) for e in torch.eye(10, dtype=torch.float64)])
+        rows = torch.stack([network.vjp(output)(e.view(5, 2)) for e in torch.eye(10, dtype=torch.float64)])
     assert not network.forward_mode
     torch.testing.assert_close(whole, whole.T)
     if matrix == "ggn":

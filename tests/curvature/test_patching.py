@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from normscope import losses
 from normscope.curvature import Network
-from normscope.curvature.autograd import patching
+from normscope.curvature.autograd import precision
 from normscope.curvature.autograd.patching import (
     batch_norm_held,
     differentiable_kernels,
@@ -49,7 +49,7 @@ def flags() -> dict[str, Any]:
         "flash": torch.backends.cuda.flash_sdp_enabled(),
         "efficient": torch.backends.cuda.mem_efficient_sdp_enabled(),
         "math": torch.backends.cuda.math_sdp_enabled(),
-        "precision": [patching._get("mkldnn", kind) for kind in ("all", "matmul", "conv", "rnn")],
+        "precision": [precision._get("mkldnn", kind) for kind in ("all", "matmul", "conv", "rnn")],
     }
 
 

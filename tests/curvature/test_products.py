@@ -63,12 +63,12 @@ def _check(net: str, norm: str, stats: str, entries: dict[str, tuple[str, ...]])
                 for v in some:
                     assert_entries(product(v), by_definition @ v.numpy(), f"{matrix} {name} v", scale)
             if name == "half_mse":
-                pull, push = found.pull(found.output()), found.push()
+                vjp, jvp = found.vjp(found.output()), found.jvp()
                 for v in some:
-                    assert_entries(push(v).reshape(-1), jacobian @ v.numpy(), "push")
+                    assert_entries(jvp(v).reshape(-1), jacobian @ v.numpy(), "jvp")
                 for k in range(f.size):
                     unit = torch.eye(f.size, dtype=torch.float64)[k]
-                    assert_entries(pull(unit.view(-1, OUTPUTS)), jacobian[k], "pull", scale)
+                    assert_entries(vjp(unit.view(-1, OUTPUTS)), jacobian[k], "vjp", scale)
 
 
 @pytest.mark.parametrize(("net", "norm", "stats"), _cases())
@@ -188,5 +188,5 @@ def test_fused_tangents_of_batchnorm_are_those_of_reverse_mode_twice(stats, form
     with untouched(model) as lent:
         network = Network(lent, model, losses.half_mse, (x, torch.zeros(6, 36)), stats=stats)
         v = torch.randn(network.size, dtype=torch.float64)
-        torch.testing.assert_close(network.push()(v), network._reverse_twice()(v), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(network.jvp()(v), network._reverse_twice()(v), rtol=1e-12, atol=1e-12)
         assert network.forward_mode

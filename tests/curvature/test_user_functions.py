@@ -1,5 +1,7 @@
 """Autograd functions without a second derivative: refused by name; those that have one, or need none, pass."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -144,7 +146,7 @@ def test_terms_that_a_hessian_alone_needs():
     plain = measure(net(None), losses.half_mse, (X, Y))
     assert measure(net(SlopeSaved), losses.half_mse, (X, Y)).lambda_max == pytest.approx(plain.lambda_max, rel=1e-5)
     with pytest.raises(NoSecondDerivative, match="SlopeSaved in 2.*drops terms"):
-        measure(net(SlopeSaved), losses.half_mse, (X, Y), hessian=True)
+        measure(net(SlopeSaved), losses.half_mse, (X, Y), matrix="hessian")
     with pytest.raises(NoSecondDerivative, match="Detached in 2"):
         measure(net(Detached), losses.half_mse, (X, Y))
 
@@ -167,7 +169,17 @@ def test_forward_mode_is_enough_for_a_gauss_newton_matrix():
     expected = measure(net(None), losses.half_mse, (X, Y))
     assert measure(net(Pushed), losses.half_mse, (X, Y)).lambda_max == pytest.approx(expected.lambda_max, rel=1e-4)
     with pytest.raises(NoSecondDerivative, match="Pushed"):
-        measure(net(Pushed), losses.half_mse, (X, Y), hessian=True)
+        measure(net(Pushed), losses.half_mse, (X, Y), matrix="hessian")
+
+
+@pytest.mark.parametrize("function", [SlopeSaved, Pushed])
+def test_a_hessian_that_cannot_be_made_leaves_the_other_results(function):
+    expected = measure(net(function), losses.half_mse, (X, Y))
+    found = measure(net(function), losses.half_mse, (X, Y), hessian=True)
+    assert found.lambda_max == pytest.approx(expected.lambda_max, rel=1e-6)
+    assert math.isnan(found.hessian_max)
+    (note,) = [note for note in found.notes if note.startswith("The Hessian was not measured: ")]
+    assert f"{function.__qualname__} in 2 has no second derivative" in note
 
 
 def test_one_in_the_loss_is_found():

@@ -83,8 +83,8 @@ def test_bounds_and_statistics_are_those_of_the_definition(stats, dense_up_to):
     model, (x, y, _) = network("mlp", "batch"), data("mlp")
     m = len(x)
     with opened(model, losses.half_mse, (x, y), stats) as net:
-        pull = net.pull(net.output())
-        rows = torch.stack([pull(unit.view(m, OUTPUTS)) for unit in torch.eye(m * OUTPUTS).double()])
+        vjp = net.vjp(net.output())
+        rows = torch.stack([vjp(unit.view(m, OUTPUTS)) for unit in torch.eye(m * OUTPUTS).double()])
         found = mean_mode_of(net, Solver(tol=1e-9), dense=dense_up_to)
     g = rows.view(m, OUTPUTS, -1).transpose(0, 1)
     inner = g @ g.transpose(1, 2)

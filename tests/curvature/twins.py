@@ -176,7 +176,7 @@ def dense(product: Callable[[Tensor], Tensor], n: int, dtype: torch.dtype = torc
 def dense_dual(network: Network) -> Tensor:
     """F itself, from one backward pass for each sample and output."""
     output = network.output()
-    pull = network.pull(output)
+    vjp = network.vjp(output)
     units = torch.eye(output.numel(), dtype=output.dtype, device=output.device)
-    rows = torch.stack([pull(unit.view(output.shape)) for unit in units])
+    rows = torch.stack([vjp(unit.view(output.shape)) for unit in units])
     return rows @ rows.T / len(output)

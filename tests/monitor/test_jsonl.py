@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from typing import get_type_hints
 
 import pandas as pd
 import pytest
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 
 from normscope.monitor import JSONL, PROBES, Monitor, Record, frame_of, layers_of, read_jsonl, records_of
-from normscope.monitor.sinks.jsonl import RESULTS, result_class
+from normscope.monitor.probes.registry import probes
 
 
 def _watched(path, *, steps=3, measure="full", **options):
@@ -117,9 +118,10 @@ def test_results_of_a_users_probe_are_in_the_file_and_in_its_records(tmp_path):
 
 
 @pytest.mark.parametrize("name", PROBES)
-def test_every_probe_has_its_result_class_in_the_registry(name):
-    assert result_class(name) is PROBES[name]().result
-    assert PROBES.keys() == RESULTS.keys()
+def test_a_probe_measures_the_result_class_of_its_registration(name):
+    (probe,) = probes([name])
+    assert probe.name == name
+    assert get_type_hints(type(probe).measure)["return"] is PROBES[name].result_class()
 
 
 def test_a_killed_run_keeps_every_finished_look(tmp_path):

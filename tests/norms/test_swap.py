@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from normscope.norms import (
     make_norm,
     swap_norms,
 )
+from normscope.norms.kinds import NORM_KINDS
 from normscope.norms.wrappers import LastDim, core
 
 C, BATCH_EPS = 6, 1e-3
@@ -107,6 +109,23 @@ def options_for(to):
 
 def random(shape, seed=0, dtype=torch.float64):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype) + 0.3
+
+
+def test_the_docstring_lists_every_kind():
+    (line,) = re.findall(r"\n +to: (.*)\.\n", swap_norms.__doc__)
+    assert tuple(re.split(", | or ", line)) == NORM_NAMES
+
+
+@pytest.mark.parametrize("name", NORM_NAMES)
+def test_a_kind_has_the_parameters_and_options_that_it_states(name):
+    kind, layer = NORM_KINDS[name], make_norm(name, C, dim=2)
+    assert (getattr(layer, "weight", None) is not None) == kind.has_weight
+    assert (getattr(layer, "bias", None) is not None) == kind.has_bias
+    assert hasattr(layer, "momentum") == kind.takes_momentum
+    assert hasattr(layer, "running_var") == kind.takes_running
+    assert any(isinstance(module, CovariateNoise) for module in layer.modules()) == kind.takes_noise
+    if kind.takes_groups:
+        assert make_norm(name, C, dim=2, groups=2).num_groups == 2
 
 
 @pytest.mark.parametrize("to", NORM_NAMES)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.theory.gaussian import RELU, Activation, lean
+from normscope.theory.gaussian import RELU, Activation, gamma_beta_correlation
 from normscope.theory.modes import Bulk
 
 
@@ -59,4 +59,4 @@ def test_lean_against_draws(phi, function, mean):
     at = (mean + z).requires_grad_()
     (slope,) = torch.autograd.grad(function(at).sum(), at)
     drawn = (slope**2 * z).mean() / ((slope**2).mean() * (slope**2 * z**2).mean()).sqrt()
-    assert lean(phi, 1.0, mean) == pytest.approx(float(drawn), abs=0.005)
+    assert gamma_beta_correlation(phi, 1.0, mean) == pytest.approx(float(drawn), abs=0.005)

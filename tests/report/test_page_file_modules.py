@@ -35,7 +35,7 @@ def test_the_page_of_a_measurement_loads_no_other_room(code, tmp_path):
     command = [sys.executable, "-c", code, str(tmp_path / "measurement.json"), str(tmp_path / "page.html")]
     loaded = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     assert [name for name in loaded if name.startswith(ABOVE)] == []
-    assert "normscope.report.sections.stability" in loaded
+    assert "normscope.report.sections.predictions_and_measurements" in loaded
 
 
 def test_the_journal_has_one_name():

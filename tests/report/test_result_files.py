@@ -22,7 +22,7 @@ from normscope.report.page_file import write_report
 from normscope.report.result_files import sections_of
 from normscope.report.sections.monitor_runs import Course, monitor_section
 from normscope.report.sections.phase import phase_section
-from normscope.report.sections.stability import prediction_section
+from normscope.report.sections.predictions_and_measurements import prediction_section
 from normscope.sweeping.diagram import lines_file, save_lines
 
 ROOT = Path(__file__).parent.parent.parent

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from normscope.theory.gradient_overlaps import Handed, Origin
+from normscope.theory.gradient_overlaps import GradientOverlaps, Origin
 from normscope.theory.modes import Bulk
 
 # (channels, what the parameters there add, where the gradients come from), from the output down.
@@ -27,7 +27,7 @@ NETWORKS = {
 
 
 def edge(network: list[tuple[int, float, Origin]], rows: int) -> float:
-    handed = Handed()
+    handed = GradientOverlaps()
     for n, size, origin in network:
         handed.add(handed.drawn(origin, n), size)
     return Bulk([], rows, handed, rows).edge()
@@ -69,7 +69,7 @@ def test_what_is_handed_down_adds_up():
 
 
 def test_what_came_as_it_is_needs_no_draw():
-    handed = Handed()
+    handed = GradientOverlaps()
     first = handed.drawn(Origin(own=1.0), 64)
     assert handed.drawn(Origin(same={first: 1.0}), 64) == first
     assert handed.drawn(Origin(same={first: 0.5}, own=0.5), 64) != first

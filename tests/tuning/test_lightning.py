@@ -11,7 +11,7 @@ pytestmark = [
     pytest.mark.slow,
     # Lightning 2.6 makes a leaf of a pytree in a way that torch 2.13 has deprecated.
     pytest.mark.filterwarnings("ignore:`isinstance\\(treespec, LeafSpec\\)` is deprecated:FutureWarning"),
-    # Its advice for real loaders.
+    # Lightning's advice for real loaders.
     pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers"),
     pytest.mark.filterwarnings("ignore:The number of training batches"),
 ]

@@ -1,12 +1,14 @@
 """A rehearsal is the training that the user's own loop would do, and says so when it diverges."""
 
 import math
+import random
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from trainings import data, setup
+from trainings import data, same, setup
 
 import normscope as ns
 from normscope.tuning.rehearsal import rehearse
@@ -62,6 +64,24 @@ def test_groups_keep_their_ratios():
         assert loss.item() == seen
         loss.backward()
         lone.step()
+
+
+class Noise(nn.Module):
+    """Draws from the generators of Python and NumPy."""
+
+    def forward(self, x):
+        return x + random.random() + np.random.rand()  # noqa: NPY002
+
+
+def test_every_rehearsal_draws_the_same_numbers_and_puts_all_generators_back():
+    described = setup()
+    described.model.insert(0, Noise())
+    stage = stage_of(described)
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state(legacy=False)  # noqa: NPY002
+    one = rehearse(stage, 0.1, 6)
+    assert same((torch.get_rng_state(), random.getstate(), np.random.get_state(legacy=False)), states)  # noqa: NPY002
+    random.random(), np.random.rand()  # noqa: NPY002
+    assert rehearse(stage, 0.1, 6).losses == one.losses
 
 
 def test_divergence_is_a_result():

@@ -25,7 +25,7 @@ def tune(
             help="Largest share of the training that the search may cost. Default: 0.05; 0.1 below 1000 steps."
         ),
     ] = None,
-    engine: Annotated[str, typer.Option(help="Where rehearsals run: local or ray.")] = "local",
+    engine: Annotated[str, typer.Option(help="Engine of the rehearsals: local or ray.")] = "local",
     address: Annotated[str | None, typer.Option(help="Address of a Ray cluster to join.")] = None,
     store: Annotated[
         Path | None, typer.Option(help="JSONL file of finished rehearsals; the same command goes on from there.")

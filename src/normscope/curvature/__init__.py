@@ -1,8 +1,20 @@
 """Curvature of the loss as it is trained: products, eigenvalues, stable learning rates.
 
-Here: `measure` (its request, steps, notes and result), the whole spectrum, and the session in which both work. Below:
-`operators/` knows networks and makes products, `eigensolvers/` knows only products, `autograd/` has the derivatives
-that torch lacks or makes slow.
+The files here, in the order in which a call of `measure` goes through them:
+
+    measure_network         `measure`: checks the arguments
+    request                 the arguments, with defaults filled in
+    measurement_steps       all steps, from the batches to the result
+    opening, session        the lent model on its batches, in which products and searches are made
+    first_pass              loss, gradient, kind of the loss
+    search_steps, searches  the eigenvalue searches
+    float64_check           their results checked in float64
+    further_batches         how much the numbers vary over batches
+    measurement_notes, observations     facts that the reader of the result should know
+    measured, measured_to_result, result    the numbers, and the `Measurement` made of them
+
+`whole_spectrum` is the other entrance: density, trace and mean mode. Below: `operators/` knows networks and makes
+products, `eigensolvers/` knows only products, `autograd/` has the derivatives that torch lacks or makes slow.
 
 How a product with the Hessian is made is said, and done, in `operators/network_products.py`; `operators/passes.py` has
 the passes through the network. `session.py` hands such a product to a search of `eigensolvers/solver.py`.

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from normscope.curvature.operators.loss_of_outputs import own_loss_of
 from normscope.curvature.operators.network_products import FirstGraph, Network
-from normscope.curvature.operators.statistics import enough_values, mode_of, reading
+from normscope.curvature.operators.statistics import AS_TRAINED, enough_values, mode_of, reading
 from normscope.curvature.session import Session
 from normscope.isolation.batch_copies import Copies
 from normscope.isolation.flat_vectors import flat, split
@@ -30,7 +30,7 @@ from normscope.loss_kinds import FLAT, LossKind, kind_by_name, kind_of
 from normscope.loss_kinds.computed_by_model import kind_inside
 from normscope.objective import main_output
 from normscope.stability.optimizer_limits import SecondMoments
-from normscope.stability.optimizer_rules import adds_decay, fresh
+from normscope.stability.optimizer_rules import coupled_decay, has_no_moments_yet
 
 # Batches for second moments. More would change v by a few percent, and cost a gradient each.
 _MOST = 5
@@ -38,9 +38,12 @@ _MOST = 5
 
 @dataclass(frozen=True)
 class FirstPass:
-    """The loss and its gradient, as the curvature's mean or sum over the batches.
+    """The loss and its gradient, averaged or summed over the batches as the curvature is.
 
-    unused: names of parameters without any gradient.
+    Attributes:
+        loss: the value of the loss.
+        gradient: its gradient by the chosen parameters, as one vector.
+        unused: names of parameters without any gradient.
     """
 
     loss: float
@@ -63,7 +66,7 @@ def first_pass(session: Session, stats: str, matrix: str = "") -> tuple[FirstPas
         for network, weight, batch in zip(networks, weights, session.batches, strict=True):
             with enough_values(), session.lent.guard.first_pass():
                 loss, gradients, graph = network.value_and_gradients(matrix if len(networks) == 1 else "")
-            session.observed.draws = session.observed.draws or session.lent.draws
+            session.observed.forward_draws |= session.lent.restores_generators
             _observe_mixing(session, network, stats)
             _refuse_not_finite(session, loss, dict(zip(names, gradients, strict=True)), batch, stats)
             unused.difference_update(name for name, g in zip(names, gradients, strict=True) if g is not None)
@@ -124,14 +127,14 @@ def _observe_mixing(session: Session, network: Network, stats: str) -> None:
 def gathered_moments(optimizer: torch.optim.Optimizer, session: Session) -> SecondMoments | None:
     """SecondMoments over at most `_MOST` batches of the session; None where the optimizer has its own."""
     lent, chosen = session.lent, session.chosen
-    if not fresh(optimizer, [lent.originals[i] for i in chosen]):
+    if not has_no_moments_yet(optimizer, [lent.originals[i] for i in chosen]):
         return None
     leaves = [lent.leaves[i] for i in chosen]
-    decays = [adds_decay(optimizer, lent.originals[i]) for i in chosen]
+    decays = [coupled_decay(optimizer, lent.originals[i]) for i in chosen]
     used = session.batches[:_MOST]
     means, squares = ([torch.zeros_like(leaf) for leaf in leaves] for _ in range(2))
     for batch in used:
-        gradient = split(first_pass(session.on([batch]), "batch")[0].gradient, leaves)
+        gradient = split(first_pass(session.on([batch]), AS_TRAINED)[0].gradient, leaves)
         for mean, square, slope, leaf, decay in zip(means, squares, gradient, leaves, decays, strict=True):
             with_decay = slope + decay * leaf.detach()
             mean += with_decay / len(used)

@@ -1,11 +1,12 @@
 r"""A check of float32 results in float64: v'Av of each pair, and the product A v where it differs.
 
-Behind inputs whose mean is many times their spread a normalizer takes the difference of large numbers. In float32 its
-products are then those of another matrix, symmetric and with small residuals; with a mean of 1e4 standard deviations,
-of a matrix 90 times as large. No residual shows this, since residuals come from the same products.
+Let the inputs of a normalizer have a mean that is many times their spread. The normalizer then takes the difference of
+large numbers, and its float32 products are those of another matrix: also symmetric, and with small residuals. With a
+mean of 1e4 standard deviations that matrix is 90 times as large as the true one. No residual shows this, since
+residuals come from the same products.
 
 Where v'Av in the two precisions differ by more than the tolerance, there are three cases:
-- The vector is near an eigenvector in float64 too: value and residual of the float64 product are taken.
+- The vector is near an eigenvector in float64 too: the result takes value and residual of the float64 product.
 - The vector is not near one: the search is made again in float64, with the products that are left of `most`.
 - Too few products are left: the one float64 product stands, and counts as not converged.
 
@@ -25,6 +26,7 @@ from torch.utils._pytree import tree_leaves
 from normscope.curvature.eigensolvers.davidson import LEAST
 from normscope.curvature.eigensolvers.lanczos import Ritz, scales
 from normscope.curvature.opening import open_session
+from normscope.curvature.searches import SpectrumEnds
 from normscope.curvature.session import Session, differentiated
 from normscope.isolation.memory_bound import bytes_of
 
@@ -43,43 +45,39 @@ _IN_PLACE = {_aten.bernoulli_, _aten.uniform_, _aten.normal_, _aten.exponential_
 _MADE = {_aten.rand, _aten.randn, _aten.rand_like, _aten.randn_like, _aten.normal, _aten.bernoulli}
 
 
-@dataclass(frozen=True)
-class SpectrumEnds:
-    """The ends of one spectrum, and the arguments of the search that found them.
-
-    block: numbers of the parameters, None for all chosen ones. smallest: whether the smallest eigenvalue was asked for
-    too. error: the standard error of a sampled matrix.
-    """
-
-    stats: str
-    matrix: str
-    block: Sequence[int] | None
-    smallest: bool
-    ritz: Ritz
-    error: float = 0.0
-
-
 def checked_in_float64(
     searches: Mapping[str, SpectrumEnds], session: Session, *, keep: int
 ) -> tuple[dict[str, SpectrumEnds], list[str]]:
     """The searches, made again where float32 had the wrong eigenvector, and a note on each that was corrected.
 
     Args:
-        session: in float32. Its solver's tolerance is the relative difference to bear. keep: pairs to remember.
+        session: in float32. Its solver's tolerance is the relative difference to bear.
+        keep: Ritz pairs to remember.
     """
     # Generators, too, begin in the state where every pass has begun.
     session.lent.reset()
     checked, notes = dict(searches), []
     leaves, solver = session.lent.leaves, session.solver
     bearable = max(solver.tol, _LEAST)
-    settings: dict[str, Any] = {"call": session.call, "processes": session.processes, "limit": session.limit}
-    settings |= {"over": session.over, "draws": session.draws, "solver": solver, "dtype": torch.float64}
-    settings |= {"only": set(map(id, leaves)), "choose": lambda _: session.chosen}
-    settings |= {"max_memory": session.max_memory, "beside": session.lent.size + bytes_of(session.batches)}
-    same_draws = NarrowDraws() if session.observed.draws else nullcontext()
+    same_draws = NarrowDraws() if session.observed.forward_draws else nullcontext()
     with (
         differentiated(session.lent, range(len(leaves))),
-        open_session(session.model, session.loss_fn, session.batches, **settings) as wide,
+        open_session(
+            session.model,
+            session.loss_fn,
+            session.batches,
+            only=set(map(id, leaves)),
+            dtype=torch.float64,
+            choose=lambda _: session.chosen,
+            max_memory=session.max_memory,
+            beside=session.lent.size + bytes_of(session.batches),
+            call=session.call,
+            processes=session.processes,
+            limit=session.limit,
+            solver=solver,
+            over=session.over,
+            label_draws=session.label_draws,
+        ) as wide,
         same_draws,
     ):
         for name, narrow in searches.items():
@@ -91,8 +89,9 @@ def checked_in_float64(
                 products_left = solver.most - narrow.ritz.products
                 if products_left >= LEAST and ends[0].exact and any(end.gap > _NEAR for end in ends):
                     again = replace(wide, solver=replace(solver, most=products_left))
-                    arguments = narrow.stats, narrow.matrix, narrow.block
-                    ritz, error = again.search(*arguments, smallest=narrow.smallest, keep=keep)
+                    ritz, error = again.search(
+                        narrow.stats, narrow.matrix, narrow.block, smallest=narrow.smallest, keep=keep
+                    )
                     ritz = replace(ritz, products=narrow.ritz.products + ritz.products)
             except Exception as problem:
                 reason = (str(problem) or repr(problem)).splitlines()[0]
@@ -105,7 +104,14 @@ def checked_in_float64(
 
 @dataclass(frozen=True)
 class _Pair:
-    """A value and its residual in float32, its unit vector, and the size that differences are relative to."""
+    """One eigenpair that the search in float32 has found.
+
+    Attributes:
+        value: the eigenvalue.
+        residual: its relative residual.
+        vector: the unit vector, in float64.
+        size: the size that differences are relative to.
+    """
 
     value: float
     residual: float
@@ -115,9 +121,13 @@ class _Pair:
 
 @dataclass(frozen=True)
 class _End:
-    """exact: v'Av in float64. difference: relative, of the float32 value from it. residual: relative, in float64.
+    """One end of a spectrum, looked at in float64.
 
-    Where the difference is bearable, the residual is that of the search in float32.
+    Attributes:
+        exact: v'Av in float64.
+        difference: the relative difference of the float32 value from it.
+        residual: the relative residual in float64. Where the difference is bearable, it is that of the search in
+            float32.
     """
 
     exact: float

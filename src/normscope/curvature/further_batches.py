@@ -9,7 +9,6 @@ one product, and at most four forwards of a search for its critical rate that be
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +23,12 @@ _PASSES = 4
 
 @dataclass(frozen=True)
 class FurtherBatch:
-    """lambda_least: a lower bound of this batch's lambda_max, or nan. critical: its critical rate, or nan."""
+    """The numbers of one batch beside the searched one.
+
+    Attributes:
+        lambda_least: a lower bound of this batch's lambda_max, or nan.
+        critical: its critical rate, or nan.
+    """
 
     lambda_least: float
     critical: float
@@ -49,8 +53,9 @@ def further_batch(
     if math.isnan(guess):
         return FurtherBatch(least, math.nan)
     loss = loss_function(session, stats)
-    search: dict[str, Any] = {"guess": guess, "here": first.loss, "most": _PASSES}
-    critical = find_critical_rate(session.lent, session.chosen, loss, first.gradient, optimizer, **search)
+    critical = find_critical_rate(
+        session.lent, session.chosen, loss, first.gradient, optimizer, guess=guess, here=first.loss, most=_PASSES
+    )
     return FurtherBatch(least, critical)
 
 
@@ -63,5 +68,6 @@ def _first_pass_and_bound(session: Session, stats: str, matrix: str, vector: Ten
 
 
 def _least(v: Tensor, image: Tensor, matrix: str) -> float:
-    along = float(v @ image)
-    return along if matrix == "hessian" or along <= 0 else float(image @ image) / along
+    """The bound from the product `image` = A v."""
+    form = float(v @ image)
+    return form if matrix == "hessian" or form <= 0 else float(image @ image) / form

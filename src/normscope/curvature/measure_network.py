@@ -20,11 +20,11 @@ from torch import nn
 
 from normscope.choices import check_choice
 from normscope.curvature.eigensolvers.solver import Solver
-from normscope.curvature.measured import Request
+from normscope.curvature.measurement_steps import carry_out
 from normscope.curvature.operators.network_products import MATRICES
 from normscope.curvature.operators.several_batches import OVER
 from normscope.curvature.operators.statistics import MODES
-from normscope.curvature.procedure import carry_out
+from normscope.curvature.request import Request
 from normscope.curvature.result import Measurement
 from normscope.isolation.memory_bound import check_max_memory
 from normscope.isolation.unwrapping import unwrapped
@@ -71,12 +71,13 @@ def measure(
         n_batches: batches to read of an iterable; by default all of a list and the first 4 of any other.
         momentum, nesterov: settings of gradient descent, for eta*.
         optimizer: the optimizer that trains. Its momentum, weight decay, learning rates and the preconditioner of Adam,
-            AdamW and RMSprop are read from it, and curvature is by its parameters alone.
+            NAdam, AdamW, RMSprop and Adagrad are read from it, and curvature is by its parameters alone.
         matrix: "ggn" (generalized Gauss-Newton, the default), "hessian" or "fisher". By default it is the Hessian,
             with a note, where the loss is no known function of the model's outputs.
         stats: how normalizers' batch statistics are read: "batch", "frozen" or "running".
         compare: further statistics modes, whose lambda_max is given beside that of `stats`.
-        hessian: also search both ends of the Hessian's spectrum, for several times the cost of all the rest.
+        hessian: also search both ends of the Hessian's spectrum, for several times the cost of all the rest. A note
+            says so where the model has no second derivative.
         layers: also search lambda_max of every parameterized layer's own block.
         parameters: (name, parameter) -> whether to take curvature by it; all trainable ones by default.
         draws: labels drawn for each output to sample the Fisher matrix; 0 is the exact matrix.
@@ -136,7 +137,7 @@ def measure(
         hessian=hessian,
         layers=layers,
         parameters=parameters,
-        draws=draws,
+        label_draws=draws,
         over=over,
         micro_batch=micro_batch,
         n_batches=n_batches,

@@ -13,16 +13,21 @@ from normscope.loss_kinds import LossKind
 from normscope.stability.optimizer_limits import SecondMoments
 
 
-def on_the_limit(moments: SecondMoments | None, still: Sequence[str]) -> list[str]:
-    """Notes on the optimizer's limit; still: names of the parameters that the optimizer does not move."""
+def on_the_limit(moments: SecondMoments | None, idle: Sequence[str]) -> list[str]:
+    """Notes on the optimizer's limit.
+
+    Args:
+        moments: second moments that the optimizer lacked, None where it has its own.
+        idle: names of the parameters that the optimizer does not move.
+    """
     notes = []
     if moments is not None:
         notes.append(
             "The optimizer has made no step: its second moments are the mean square of the gradients here, of "
             + ("one batch." if moments.batches == 1 else f"{moments.batches} batches.")
         )
-    if still:
-        notes.append(f"The optimizer does not move {listed(still)}, which have no part in its limit.")
+    if idle:
+        notes.append(f"The optimizer does not move {listed(idle)}, which have no part in its limit.")
     return notes
 
 
@@ -37,7 +42,10 @@ def on_precision(device: torch.device, dtype: torch.dtype | None) -> list[str]:
 
 
 def on_convergence(searches: Mapping[str, tuple[Ritz, bool]]) -> list[str]:
-    """A note on each search that did not converge; with its Ritz pairs, whether the smallest one was asked for too."""
+    """A note on each search that did not converge.
+
+    searches: for each name, the Ritz pairs and whether the smallest eigenvalue was asked for too.
+    """
     notes = []
     for name, (ritz, smallest) in searches.items():
         if not ritz.converged:
@@ -53,7 +61,7 @@ def on_the_pass(session: Session, unused: Sequence[str], matrix: str, over: str)
     """Notes on facts that the passes have shown."""
     observed, batches = session.observed, session.batches
     notes = []
-    if observed.draws:
+    if observed.forward_draws:
         for_each_batch = ", for each batch too" if len(batches) > 1 else ""
         same_numbers = "The forward draws random numbers (dropout, noise); every product was made with the same ones"
         notes.append(f"{same_numbers}{for_each_batch}.")

@@ -9,10 +9,14 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_map_only
 
+from normscope.curvature.eigensolvers.solver import Solver
 from normscope.curvature.session import Session, differentiated
 from normscope.isolation.coming_update import check_optimizer, rates_by_id
 from normscope.isolation.lending import Lent, untouched
 from normscope.isolation.memory_bound import bytes_of
+from normscope.isolation.processes import Processes
+from normscope.objective import call_model
+from normscope.stability.optimizer_limits import Limit, momentum_limit
 
 
 def parameters_of(lent: Lent, wanted: Callable[[str, nn.Parameter], bool] | None = None) -> list[int]:
@@ -36,7 +40,13 @@ def open_session(
     choose: Callable[[Lent], Sequence[int]] = parameters_of,
     max_memory: float | None = None,
     beside: int = 0,
-    **settings: Any,
+    call: Callable[[nn.Module, Any], Any] = call_model,
+    processes: Processes | None = None,
+    limit: Limit | None = None,
+    solver: Solver | None = None,
+    over: str = "batches",
+    label_draws: int = 0,
+    seed: int = 0,
 ) -> Iterator[Session]:
     """A session of `model` on these batches; at the end the model is as it was.
 
@@ -45,21 +55,36 @@ def open_session(
         dtype: of the products; by default the model's own, float32 where that is narrower. Tensors of the model and the
             batches are cast to it.
         choose: gives the numbers of the parameters to take curvature by.
-        max_memory: bytes that copies of parameters, buffers and batches may take. beside: bytes of copies that are
-            lent already.
-        settings: further fields of the `Session`.
+        max_memory: bytes that copies of parameters, buffers and batches may take.
+        beside: bytes of copies that are lent already.
+        call, processes, limit, solver, over, label_draws, seed: fields of the `Session`. By default there is one
+            process, and the limit is that of gradient descent.
     """
     check_parameters(model)
     lent_dtype = working_dtype(model, dtype)
     # A cast batch is a copy, and every network works on another one.
     beside += bytes_of(batches, lent_dtype) * (1 if lent_dtype is None else 2)
-    bound: dict[str, Any] = {"max_memory": max_memory, "beside": beside}
-    with untouched(model, only=only, dtype=lent_dtype, **bound) as lent:
+    with untouched(model, only=only, dtype=lent_dtype, max_memory=max_memory, beside=beside) as lent:
         if lent_dtype is not None:
             batches = cast(batches, lent_dtype)
         chosen = choose(lent)
         with differentiated(lent, chosen):
-            yield Session(lent, model, loss_fn, batches, chosen, lent_dtype, max_memory=max_memory, **settings)
+            yield Session(
+                lent,
+                model,
+                loss_fn,
+                batches,
+                chosen,
+                lent_dtype,
+                call=call,
+                processes=processes or Processes(),
+                limit=limit or momentum_limit(),
+                solver=solver or Solver(),
+                over=over,
+                label_draws=label_draws,
+                seed=seed,
+                max_memory=max_memory,
+            )
 
 
 def working_dtype(model: nn.Module, asked: torch.dtype | None) -> torch.dtype | None:

@@ -25,26 +25,45 @@ _NAMES = {"ggn": "generalized Gauss-Newton matrix", "hessian": "Hessian", "fishe
 
 @dataclass(frozen=True)
 class Measurement(Reportable):
-    """lambda_max of `matrix` with its relative residual, and the numbers that follow from it.
+    """The result of `measure`: lambda_max with its relative residual, eta*, and the numbers that follow from them.
 
-    eta_star: the learning rate at which the local quadratic turns unstable, by `rule`, for this `optimizer` and the
-        loss `loss_name`, whose value is `loss`. stderr: of lambda_max where the matrix is sampled, else 0.
-    hessian_max, hessian_min: the ends of the Hessian's spectrum, nan where not asked for. hessian_residual: the larger
-        of their two relative residuals.
-    by_statistics, statistics_residuals: lambda_max in each statistics mode asked for, and its residual.
-    by_layer, layer_residuals: lambda_max of each layer's own block, and its residual.
-    notes: conventions that were used, and searches that did not converge.
-    memory: Ritz pairs that measure(start=...) starts from, up to 12 vectors of the parameters' size. To free them, use
-        dataclasses.replace(result, memory=None).
-    preconditioned: whether the numbers are those of P^-1/2 (A + weight decay) P^-1/2, P the optimizer's diagonal.
-    critical_rate: the critical rate, at which the loss along the coming update is back at its value here.
-    critical_rates, lambda_by_batch: critical rate and lambda_max of each batch in turn, over="first". The first
-        lambda_max is the searched one, the others are lower bounds. One entry where the batches were put together.
-    first_guess, first_guess_range, advice: the learning rate to start training with, its range over the batches, and
-        both in words. nan or empty for losses and optimizers that were not tried.
+    The critical rate and the first guess are nan in three cases, and a note gives the reason: stats is not "batch", the
+    products are not in the model's own precision, or the search for the critical rate failed.
 
-    The critical rate, and all that follows from it, is nan unless stats="batch" and the products are in the model's own
-    precision, and where the search failed; a note then gives the reason.
+    Attributes:
+        lambda_max: the largest eigenvalue of `matrix`.
+        residual: its relative residual |A v - lambda v| / |lambda|.
+        converged: whether the residual has reached the solver's tolerance.
+        stderr: the standard error of lambda_max where the matrix is sampled, else 0.
+        eta_star: the learning rate at which the local quadratic turns unstable.
+        factor: eta_star * lambda_max.
+        rule: the formula of eta_star.
+        optimizer: the optimizer that eta_star is for, with its settings.
+        loss: the value of the loss.
+        loss_kind: the kind of the loss, as "squared" or "cross_entropy" (`loss_kinds/kinds.py`).
+        loss_name: the name of the loss.
+        matrix: "ggn", "hessian" or "fisher".
+        stats: how batch statistics were read, "batch", "frozen" or "running".
+        products: products v -> A v that the search made.
+        hessian_max: the largest eigenvalue of the Hessian, nan where not asked for.
+        hessian_min: the smallest eigenvalue of the Hessian, nan where not asked for.
+        hessian_residual: the larger of their two relative residuals.
+        by_statistics: lambda_max in each statistics mode asked for.
+        statistics_residuals: the relative residual of each of them.
+        by_layer: lambda_max of each layer's own block.
+        layer_residuals: the relative residual of each of them.
+        notes: conventions that were used, and searches that did not converge.
+        settings: arguments that the numbers depend on.
+        environment: versions and device.
+        preconditioned: whether the eigenvalues are of P^-1/2 (A + weight decay) P^-1/2, P the optimizer's diagonal.
+        critical_rate: the learning rate at which the loss along the coming update is back at its value here.
+        critical_rates: the critical rate of each batch in turn, with over="first"; one where batches were put together.
+        lambda_by_batch: lambda_max of each batch in turn: searched on the first, lower bounds on the others.
+        first_guess: the learning rate to start training with; nan for losses and optimizers that were not tried.
+        first_guess_range: its range over the batches.
+        advice: first_guess and its range in words, "" where there is none.
+        memory: Ritz pairs that measure(start=...) starts from, up to 12 vectors of the parameters' size. To free them,
+            use dataclasses.replace(result, memory=None).
     """
 
     lambda_max: float
@@ -140,7 +159,7 @@ class Measurement(Reportable):
         write_json(path, self.plain())
 
     def _sections(self) -> Sequence[Any]:
-        from normscope.report.sections.stability import measurement_section
+        from normscope.report.sections.predictions_and_measurements import measurement_section
 
         return [measurement_section("Measurement", self.plain())]
 

@@ -15,44 +15,49 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from normscope.curvature.autograd.precision import rounded
 from normscope.curvature.eigensolvers.heap_trimming import untrimmed_heap
-from normscope.curvature.eigensolvers.lanczos import Memory, Product, Ritz
+from normscope.curvature.eigensolvers.lanczos import Memory, Ritz
 from normscope.curvature.eigensolvers.solver import Solver
-from normscope.curvature.operators.network_products import FirstGraph, Network
-from normscope.curvature.operators.several_batches import Several, check_parts, refuse_linear, refuse_mixing, shares
+from normscope.curvature.observations import Observations
+from normscope.curvature.operators.network_products import FirstGraph, MatrixProduct, Network
+from normscope.curvature.operators.several_batches import (
+    Several,
+    SeveralProducts,
+    check_parts,
+    refuse_linear,
+    refuse_mixing,
+    shares,
+)
 from normscope.curvature.operators.statistics import differentiable, enough_values
 from normscope.isolation.lending import Lent
 from normscope.isolation.processes import Processes
+from normscope.linear_maps import Product
 from normscope.objective import call_model
 from normscope.stability.optimizer_limits import Limit, momentum_limit, preconditioned
-
-
-@dataclass
-class Observations:
-    """Facts that the passes of a session have shown so far.
-
-    draws: whether forwards draw random numbers. mixing: statistics modes in which outputs depend on other
-    samples though no known normalizer makes them. forward_mode: whether forward mode gave every J v. penalty: whether
-    the loss reads parameters itself. separate, weights: what is known of putting batches together, so that it is
-    computed once.
-    """
-
-    draws: bool = False
-    mixing: set[str] = field(default_factory=set)
-    forward_mode: bool = True
-    penalty: bool = False
-    separate: set[str] = field(default_factory=set)
-    weights: list[float] | None = None
 
 
 @dataclass(frozen=True)
 class Session:
     """One network on its batches, lent, with the parameters to take curvature by.
 
-    chosen: numbers of these parameters among the lent ones; a method's `block` is a part of them, all by default.
-    call: call(model, x) gives the outputs. dtype: that in which the model is lent, None for its own. over: how several
-    batches are put together ("batches" or "data"). draws: labels drawn for a sampled Fisher matrix, 0 for the exact.
-    seed: of the start vector and of these labels. max_memory: bytes that copies may take, None for no limit.
+    Attributes:
+        lent: the copies that the model works with.
+        model: the model that they are lent to.
+        loss_fn: loss_fn(outputs, targets).
+        batches: pairs of inputs and targets.
+        chosen: numbers of the chosen parameters among the lent ones. A method's `block` is a part of them, all by
+            default.
+        dtype: that in which the model is lent, None for its own.
+        call: call(model, x) gives the outputs.
+        processes: the processes that train this model together.
+        limit: the optimizer's limit, with its preconditioner.
+        solver: settings of the eigenvalue search.
+        over: how several batches are put together, "batches" or "data".
+        label_draws: labels drawn for each term of a sampled Fisher matrix, 0 for the exact one.
+        seed: seed of the start vector and of these labels.
+        max_memory: bytes that copies may take, None for no limit.
+        observed: facts that passes have shown, for the notes.
     """
 
     lent: Lent
@@ -66,7 +71,7 @@ class Session:
     limit: Limit = field(default_factory=momentum_limit)
     solver: Solver = field(default_factory=Solver)
     over: str = "batches"
-    draws: int = 0
+    label_draws: int = 0
     seed: int = 0
     max_memory: float | None = None
     observed: Observations = field(default_factory=Observations)
@@ -95,8 +100,12 @@ class Session:
         """The largest eigenvalue (and the smallest, if asked), and the standard error of a sampled matrix.
 
         Args:
-            memory: Ritz pairs of an earlier search, to start from. keep: pairs to remember.
-            gradient: the loss's, where it is known already. first: the graph of the pass that gave this gradient.
+            block: numbers of the parameters, all chosen ones by default.
+            smallest: whether the smallest eigenvalue is asked for too.
+            memory: Ritz pairs of an earlier search, to start from.
+            gradient: the gradient of the loss, where it is known already.
+            first: the graph of the pass that gave this gradient.
+            keep: Ritz pairs to remember for a later search.
         """
         with self._plain_products(block):
             searched = self.processes.each(lambda: self.network(stats, block) if first is None else first.network)
@@ -104,11 +113,21 @@ class Session:
                 with enough_values():
                     own_gradient, first = self.processes.each(lambda: searched.gradient_and_graph(matrix))
                 gradient = self.processes.mean(lambda: [own_gradient])[0]
-            product, half = self._operator(searched, matrix, block, first)
-            settings: dict[str, Any] = {"keep": keep, "seed": self.seed, "alone": self.processes.size == 1}
-            ritz = self.solver.search(product, gradient, smallest=smallest, memory=memory, **settings)
+            local = self.processes.each(lambda: searched.product(matrix, first))
+            product, half = self._operator(local, searched, block)
+            # Of several processes, one whose GPU rounds would make other products than one whose GPU does not.
+            rounded_product = _rounded(product) if self.processes.size == 1 else None
+            ritz = self.solver.search(
+                product,
+                gradient,
+                smallest=smallest,
+                memory=memory,
+                keep=keep,
+                seed=self.seed,
+                rounded_product=rounded_product,
+            )
             self.observed.forward_mode = self.observed.forward_mode and searched.forward_mode
-            self.observed.penalty = self.observed.penalty or searched.direct
+            self.observed.penalty = self.observed.penalty or local.reads_parameters
             if matrix != "fisher":
                 return ritz, 0.0
             top = ritz.vectors[0]
@@ -120,7 +139,8 @@ class Session:
         """One product with the operator whose ends `search` finds; first: the graph of the first pass."""
         with self._plain_products():
             network = self.processes.each(lambda: self.network(stats) if first is None else first.network)
-            return self._operator(network, matrix, None, first)[0](v)
+            local = self.processes.each(lambda: network.product(matrix, first))
+            return self._operator(local, network, None)[0](v)
 
     def quadratic_form(
         self, stats: str, matrix: str, v: Tensor, block: Sequence[int] | None = None
@@ -132,7 +152,7 @@ class Session:
             """A multiple of w, with the same form at w as the operator."""
 
             def form() -> list[Tensor]:
-                value, complete = network.form(matrix, w)
+                value, complete = network.quadratic_form(matrix, w)
                 completions.append(complete)
                 return [value]
 
@@ -162,10 +182,19 @@ class Session:
 
     def networks(self, stats: str, block: Sequence[int] | None = None) -> list[Network]:
         """The network on each of the batches."""
-        settings: dict[str, Any] = {"stats": stats, "call": self.call, "draws": self.draws, "dtype": self.dtype}
-        settings["chosen"] = self.chosen if block is None else block
         return [
-            Network(self.lent, self.model, self.loss_fn, batch, seed=self.seed + i, **settings)
+            Network(
+                self.lent,
+                self.model,
+                self.loss_fn,
+                batch,
+                stats=stats,
+                chosen=self.chosen if block is None else block,
+                call=self.call,
+                label_draws=self.label_draws,
+                seed=self.seed + i,
+                dtype=self.dtype,
+            )
             for i, batch in enumerate(self.batches)
         ]
 
@@ -183,14 +212,13 @@ class Session:
         return observed.weights
 
     def _operator(
-        self, network: Network | Several, matrix: str, block: Sequence[int] | None, first: FirstGraph | None
+        self, local: MatrixProduct | SeveralProducts, network: Network | Several, block: Sequence[int] | None
     ) -> tuple[Product, Tensor | None]:
-        """The operator, preconditioned and averaged over processes, and the vector of P^-1/2."""
-        local = self.processes.each(lambda: network.product(matrix, first))
+        """This process's `local` product averaged over processes and preconditioned, and the vector of P^-1/2."""
 
         def averaged(v: Tensor) -> Tensor:
             image = self.processes.mean(lambda: [local(v)])[0]
-            refuse_linear(network)
+            refuse_linear(local)
             return image
 
         return self._preconditioned(averaged, network, block)
@@ -199,6 +227,16 @@ class Session:
         self, product: Product, network: Network | Several, block: Sequence[int] | None
     ) -> tuple[Product, Tensor | None]:
         return preconditioned(product, self.limit, self.chosen if block is None else block, network.leaves)
+
+
+def _rounded(product: Product) -> Product:
+    """The product rounded to TF32, on a GPU."""
+
+    def rounded_product(v: Tensor) -> Tensor:
+        with rounded():
+            return product(v)
+
+    return rounded_product
 
 
 @contextmanager

@@ -33,7 +33,18 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Spectrum(Reportable):
-    """The eigenvalues of `matrix` as a density, and their sum with its standard error; `loss` is its value here."""
+    """The whole spectrum of one matrix of a network on one batch.
+
+    Attributes:
+        matrix: "ggn", "hessian" or "fisher".
+        stats: how batch statistics were read, "batch", "frozen" or "running".
+        density: the density of the eigenvalues.
+        trace: the sum of the eigenvalues.
+        trace_error: its standard error.
+        loss: the value of the loss.
+        settings: arguments that the numbers depend on.
+        environment: versions and device.
+    """
 
     matrix: str
     stats: str
@@ -52,7 +63,7 @@ class Spectrum(Reportable):
         write_json(path, self.plain())
 
     def _sections(self) -> Sequence[Any]:
-        from normscope.report.sections.stability import spectrum_section
+        from normscope.report.sections.predictions_and_measurements import spectrum_section
 
         return [spectrum_section("Spectrum", self.plain())]
 
@@ -94,7 +105,7 @@ def spectrum(
     def work() -> Spectrum:
         with _opened(inner, loss_fn, batch, stats, processes) as (network, loss):
             local_product = processes.each(lambda: network.product(matrix))
-            refuse_linear(network)
+            refuse_linear(local_product)
 
             def product(v: Tensor) -> Tensor:
                 return processes.mean(lambda: [local_product(v)])[0]

@@ -54,10 +54,10 @@ class Lent:
     """The copies that a model works with inside `untouched`.
 
     names, originals, leaves: the trainable parameters' names, the parameters themselves, and the leaves lent for them.
-    generators: the random generators that the forward may draw from. draws: whether they are restored before every
-    pass; set it to False once a forward has shown that it draws nothing. forwards, backwards: passes made on the copies
-    so far; a backward costs two forwards. size: bytes of all copies. outside: tensors that the loss depends on and that
-    are no parameters of the model.
+    generators: the random generators that the forward may draw from. restores_generators: whether they are restored
+    before every pass; set it to False once a forward has shown that it draws nothing. forwards, backwards: passes made
+    on the copies so far; a backward costs two forwards. size: bytes of all copies. outside: tensors that the loss
+    depends on and that are no parameters of the model.
 
     Args:
         only, dtype, max_memory, beside: those of `untouched`.
@@ -101,7 +101,7 @@ class Lent:
         known = {*map(id, lent.values()), *(id(p) for _, p, _ in contents.parameters)}
         self.outside = Outside(known, self._free | past)
         self.guard = Guard(contents, self.uncopied)
-        self.draws = True
+        self.restores_generators = True
         self.forwards = self.backwards = 0
         self._copies.refresh()
 
@@ -211,7 +211,7 @@ class Lent:
         self._copies.refresh()
         for copy, array in self._arrays:
             np.copyto(copy, array)
-        if self.draws:
+        if self.restores_generators:
             self.generators.restore()
 
     @steady

@@ -1,25 +1,40 @@
 """The kind of a loss, squared error, cross-entropy or another, found from the gradients of the loss."""
 
-from normscope.loss_kinds.finding import find_kind, kind_of, loss_kind
-from normscope.loss_kinds.kinds import (
-    CROSS_ENTROPY,
-    DIVERGES,
-    FLAT,
-    KINDS,
-    OTHER,
-    SQUARED,
-    SURVIVES,
-    UNCERTAIN,
-    LossKind,
-    beyond_limit,
-    kind_by_name,
-)
+from typing import TYPE_CHECKING
+
+from normscope.first_use import on_first_use
+
+if TYPE_CHECKING:
+    from normscope.loss_kinds.finding import (
+        find_kind,
+        kind_of,
+        loss_kind,
+    )
+    from normscope.loss_kinds.kinds import (
+        FLAT,
+        KINDS,
+        LossKind,
+        kind_by_name,
+    )
+    from normscope.loss_kinds.meaning import (
+        CROSS_ENTROPY,
+        DIVERGES,
+        MEANINGS,
+        OTHER,
+        SQUARED,
+        SURVIVES,
+        UNCERTAIN,
+        beyond_limit,
+        outlook,
+        usually_survives,
+    )
 
 __all__ = [
     "CROSS_ENTROPY",
     "DIVERGES",
     "FLAT",
     "KINDS",
+    "MEANINGS",
     "OTHER",
     "SQUARED",
     "SURVIVES",
@@ -30,4 +45,33 @@ __all__ = [
     "kind_by_name",
     "kind_of",
     "loss_kind",
+    "outlook",
+    "usually_survives",
 ]
+
+__getattr__ = on_first_use(
+    __name__,
+    {
+        "CROSS_ENTROPY": "meaning",
+        "DIVERGES": "meaning",
+        "FLAT": "kinds",
+        "KINDS": "kinds",
+        "MEANINGS": "meaning",
+        "OTHER": "meaning",
+        "SQUARED": "meaning",
+        "SURVIVES": "meaning",
+        "UNCERTAIN": "meaning",
+        "LossKind": "kinds",
+        "beyond_limit": "meaning",
+        "find_kind": "finding",
+        "kind_by_name": "kinds",
+        "kind_of": "finding",
+        "loss_kind": "finding",
+        "outlook": "meaning",
+        "usually_survives": "meaning",
+    },
+)
+
+
+def __dir__() -> list[str]:
+    return __all__

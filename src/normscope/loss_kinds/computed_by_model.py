@@ -12,7 +12,8 @@ A loss inside the model cannot be called at other outputs. So there is one point
 import torch
 from torch import Tensor
 
-from normscope.loss_kinds.kinds import CROSS_ENTROPY, KINDS, OTHER, LossKind
+from normscope.loss_kinds.kinds import KINDS, LossKind
+from normscope.loss_kinds.meaning import CROSS_ENTROPY, OTHER
 
 _TOLERANCE = 1e-3
 _NO_OUTPUTS = "the model or forward= gives the loss, and no predictions to find its kind by"

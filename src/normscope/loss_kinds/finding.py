@@ -19,7 +19,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from normscope.isolation.generators import Generators
 from normscope.loss_kinds.canonical_fit import Points, fit
 from normscope.loss_kinds.gradients import Layout, Probed, Undecided, along, layouts
-from normscope.loss_kinds.kinds import CROSS_ENTROPY, FLAT, KINDS, OTHER, LossKind, kind_by_name, softmax
+from normscope.loss_kinds.kinds import FLAT, KINDS, LossKind, kind_by_name, softmax
+from normscope.loss_kinds.meaning import CROSS_ENTROPY, MEANINGS, OTHER
 from normscope.loss_kinds.temperature import inverse_temperature
 
 # Tolerance relative to the change of a gradient; the second one if autocast rounds products to half precision.
@@ -188,7 +189,8 @@ def _at(probed: Probed, spread: float, tolerance: float) -> LossKind | None:
             if fitted.chosen and fitted.real and fitted.resolved:
                 return LossKind(name)
             if fitted.chosen and fitted.resolved:
-                reason = f"its gradient is that of {facts.words} at outputs of moderate size, and not at this batch's"
+                words = MEANINGS[name].words
+                reason = f"its gradient is that of {words} at outputs of moderate size, and not at this batch's"
             if not fitted.resolved:
                 return None
         if probed.anywhere and _is_scaled_entropy(probed, layout, entry, tolerance):

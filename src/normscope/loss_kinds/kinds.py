@@ -1,7 +1,7 @@
-"""The kinds of loss: one entry of `KINDS` each, with known functions, gradient, and meaning for training.
+"""The kinds of loss: one entry of `KINDS` each, with known functions and gradient.
 
-A new kind of loss is a new entry here. Its share of the critical rate, once it has been measured, is a row in
-`stability/first_guess.py`; without one, no learning rate to start with is named.
+A new kind of loss is a new entry here and in `meaning.py`. Its share of the critical rate, once it has been measured,
+is a row in `stability/first_guess.py`; without one, no learning rate to start with is named.
 """
 
 from collections.abc import Callable
@@ -13,30 +13,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normscope import losses
-
-SQUARED, CROSS_ENTROPY, OTHER = "squared", "cross_entropy", "other"
-# What a learning rate beyond the limit of the local quadratic means for training with a loss of this kind.
-DIVERGES, SURVIVES, UNCERTAIN = "diverges", "survives", "uncertain"
+from normscope.loss_kinds.meaning import CROSS_ENTROPY, OTHER, SQUARED
 
 
 class Facts(NamedTuple):
     """What is known of one kind of loss.
 
     Args:
-        words: its name in a sentence.
         known: its modules of torch, and its functions of torch and normscope.
         phi: its gradient by the outputs z is w (phi(z, live) - q), of shape (rows, classes, columns).
         couples: whether phi joins the outputs of one row, as a softmax does.
         slope: the derivative of phi where each output stands alone.
-        beyond: DIVERGES or SURVIVES.
     """
 
-    words: str
     known: tuple[Callable[..., Any], ...]
     phi: Callable[[Tensor, Tensor], Tensor]
     couples: bool
     slope: Callable[[Tensor], Tensor]
-    beyond: str
 
 
 def softmax(z: Tensor, live: Tensor) -> Tensor:
@@ -54,20 +47,16 @@ def _sigmoid_slope(z: Tensor) -> Tensor:
 # In the order in which they are tried.
 KINDS = {
     CROSS_ENTROPY: Facts(
-        "cross-entropy",
         (nn.CrossEntropyLoss, nn.BCEWithLogitsLoss, F.cross_entropy, F.binary_cross_entropy_with_logits),
         softmax,
         True,
         _sigmoid_slope,
-        SURVIVES,
     ),
     SQUARED: Facts(
-        "squared error",
         (nn.MSELoss, F.mse_loss, losses.half_mse, losses.half_sse, losses.mse),
         lambda z, live: z,
         False,
         torch.ones_like,
-        DIVERGES,
     ),
 }
 
@@ -76,8 +65,10 @@ KINDS = {
 class LossKind:
     """The kind of a loss.
 
-    name: a key of `KINDS`, or "other". why: the reason for "other". convex: whether the gradients at the chosen points
-    are those of a function that can be convex in the outputs.
+    Attributes:
+        name: a key of `KINDS`, or "other".
+        why: the reason for "other".
+        convex: whether the gradients at the chosen points are those of a function that can be convex in the outputs.
     """
 
     name: str
@@ -103,19 +94,3 @@ def kind_by_name(loss_fn: Callable[..., Any] | None) -> str:
     """
     function = type(loss_fn) if isinstance(loss_fn, nn.Module) else loss_fn
     return next((name for name, facts in KINDS.items() if any(function is known for known in facts.known)), "")
-
-
-def beyond_limit(loss_kind: str) -> str:
-    """What a rate beyond the limit of the local quadratic means: DIVERGES, SURVIVES or UNCERTAIN.
-
-    Args:
-        loss_kind: a key of `KINDS`, or "other".
-
-    Returns:
-        One of the three words.
-
-    Example:
-        >>> beyond_limit(SQUARED), beyond_limit(OTHER)
-        ('diverges', 'uncertain')
-    """
-    return KINDS[loss_kind].beyond if loss_kind in KINDS else UNCERTAIN

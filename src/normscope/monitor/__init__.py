@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from normscope.first_use import on_first_use
+from normscope.monitor.probes.registry import PRESETS, PROBES
 
 if TYPE_CHECKING:
     from normscope.monitor.monitor import Monitor
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from normscope.monitor.probes.curvature import Curvature, CurvatureProbe
     from normscope.monitor.probes.health import HealthProbe, NormHealth
     from normscope.monitor.probes.landscape import DLN_FACTORS, VGG_FACTORS, Landscape, LandscapeProbe
-    from normscope.monitor.probes.registry import PRESETS, PROBES
     from normscope.monitor.record import Record, frame_of, layers_of
     from normscope.monitor.sinks.jsonl import JSONL, read_jsonl, records_of
     from normscope.monitor.sinks.trackers import TensorBoard, WandB
@@ -45,36 +45,21 @@ __all__ = [
     "records_of",
 ]
 
-__getattr__ = on_first_use(
-    __name__,
-    {
-        "DLN_FACTORS": "probes.landscape",
-        "JSONL": "sinks.jsonl",
-        "PROBES": "probes.registry",
-        "PRESETS": "probes.registry",
-        "VGG_FACTORS": "probes.landscape",
-        "ActivationProbe": "probes.activations",
-        "Activations": "probes.activations",
-        "CovariateShift": "probes.covariate_shift",
-        "CriticalProbe": "probes.critical_rate",
-        "CriticalRate": "probes.critical_rate",
-        "Curvature": "probes.curvature",
-        "CurvatureProbe": "probes.curvature",
-        "HealthProbe": "probes.health",
-        "Landscape": "probes.landscape",
-        "LandscapeProbe": "probes.landscape",
-        "Monitor": "monitor",
-        "NormHealth": "probes.health",
-        "Record": "record",
-        "ShiftProbe": "probes.covariate_shift",
-        "TensorBoard": "sinks.trackers",
-        "WandB": "sinks.trackers",
-        "frame_of": "record",
-        "layers_of": "record",
-        "read_jsonl": "sinks.jsonl",
-        "records_of": "sinks.jsonl",
-    },
-)
+_PLACES = {
+    "DLN_FACTORS": "probes.landscape",
+    "JSONL": "sinks.jsonl",
+    "Monitor": "monitor",
+    "Record": "record",
+    "TensorBoard": "sinks.trackers",
+    "VGG_FACTORS": "probes.landscape",
+    "WandB": "sinks.trackers",
+    "frame_of": "record",
+    "layers_of": "record",
+    "read_jsonl": "sinks.jsonl",
+    "records_of": "sinks.jsonl",
+}
+_PROBES = {name: f"probes.{known.module}" for known in PROBES.values() for name in (known.probe, known.result)}
+__getattr__ = on_first_use(__name__, _PLACES | _PROBES)
 
 
 def __dir__() -> list[str]:

@@ -5,6 +5,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,10 +20,11 @@ from normscope.isolation.memory_bound import check_max_memory
 from normscope.isolation.unwrapping import loss_of, unwrapped
 from normscope.loss_kinds import FLAT, LossKind, kind_by_name
 from normscope.monitor.loss_kind_here import UNKNOWN, kind_here, unknown_kind_note
+from normscope.monitor.probes.probe import Probe, Result
 from normscope.monitor.probes.registry import probes
-from normscope.monitor.record import Record, Result, frame_of, latest_verdicts, layers_of
+from normscope.monitor.record import Record, frame_of, latest_verdicts, layers_of
 from normscope.monitor.schedule import Budget, schedule
-from normscope.monitor.sinks.trackers import Sink
+from normscope.monitor.sinks.sink import Sink
 from normscope.monitor.snapshot import Snapshot, snapshot_of
 from normscope.reporting import Reportable
 from normscope.setup import Setup, gathered
@@ -125,7 +127,7 @@ class Monitor(Reportable):
         self._postponed = 0
         self._owed = False
         self._next_step = first_step
-        self._follow_ups: list[Any] = []
+        self._follow_ups: list[Probe] = []
         self.records: list[Record] = []
         for sink in self._sinks:
             sink.open(self.settings())
@@ -191,7 +193,7 @@ class Monitor(Reportable):
 
     def _snapshot(
         self,
-        chosen: Sequence[Any],
+        chosen: Sequence[Probe],
         number: int,
         batch: Any,
         optimizer: Any,
@@ -237,12 +239,12 @@ class Monitor(Reportable):
                     notes += unknown_kind_note(self._loss_kind)
                 except Exception as error:
                     errors["snapshot"] = self._reported("nothing was measured", number, error)
-                    chosen = ()
-                for probe in chosen:
-                    try:
-                        results[probe.name] = together(lambda: probe.measure(snapshot))  # noqa: B023
-                    except Exception as error:
-                        errors[probe.name] = self._reported(f"{probe.name} was not measured", number, error)
+                else:
+                    for probe in chosen:
+                        try:
+                            results[probe.name] = together(partial(probe.measure, snapshot))
+                        except Exception as error:
+                            errors[probe.name] = self._reported(f"{probe.name} was not measured", number, error)
         except Exception as error:
             errors["snapshot"] = self._reported("something was not put back", number, error)
         verdicts: list[Verdict] = []

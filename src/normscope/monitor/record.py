@@ -2,24 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from normscope.monitor.probes.activations import Activations
+from normscope.monitor.probes.probe import HasHistograms
 from normscope.results import plain
 from normscope.stability.verdict import Verdict
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-class Result(Protocol):
-    """The result of a probe: a frozen dataclass of plain numbers."""
-
-    def summary(self) -> dict[str, float]: ...
-
-    def by_layer(self) -> dict[str, dict[str, float]]: ...
-
-    def verdicts(self, loss_kind: str) -> list[Verdict]: ...
 
 
 @dataclass(frozen=True)
@@ -60,10 +50,10 @@ class Record:
         return layers
 
     def histograms(self) -> Iterator[tuple[str, tuple[float, float], tuple[int, ...]]]:
-        """Name, both ends and counts of the histogram of each layer."""
-        seen = self.results.get("activations")
-        if isinstance(seen, Activations):
-            yield from zip(seen.layers, seen.edges, seen.counts, strict=True)
+        """Layer, both ends and counts of each histogram, of all probes that make some."""
+        for result in self.results.values():
+            if isinstance(result, HasHistograms):
+                yield from result.histograms()
 
     def plain(self) -> dict[str, Any]:
         """The record as JSON values, with every number of every result."""

@@ -70,7 +70,7 @@ class Snapshot:
         self.at.move_to(self.theta)
         inside = self.trace.following(self.at.task.model) if self._traced else None
         base = (self.at.value(inside), []) if self._forward_only else self.at.gradient(inside=inside)
-        self.at.lent.draws = self.at.lent.generators.moved()
+        self.at.lent.restores_generators = self.at.lent.generators.moved()
         return base
 
     @property
@@ -87,7 +87,7 @@ class Snapshot:
     def drew(self) -> bool:
         """Whether the forward pass drew random numbers; all passes of this snapshot draw the same."""
         self._base  # noqa: B018
-        return self.at.lent.draws
+        return self.at.lent.restores_generators
 
     @cached_property
     def descent(self) -> list[Tensor]:

@@ -13,8 +13,11 @@ from normscope.norms.recognition import Recognized, could_be_one, known, named_l
 class Found:
     """The normalizers of a model.
 
-    layers: by name. twins, formulas: for layers of other classes than torch's and normscope's, the equivalent layer and
-    its formula in words. left: names of layers that look like a normalizer and were not recognized, with the reason.
+    Attributes:
+        layers: by name.
+        twins, formulas: for layers of other classes than torch's and normscope's, the equivalent layer and its formula
+            in words.
+        left: names of layers that look like a normalizer and were not recognized, with the reason.
     """
 
     layers: dict[str, nn.Module] = field(default_factory=dict)
@@ -49,6 +52,16 @@ def find_norms(model: nn.Module) -> Found:
                 f"its class {type(module).__name__} has the name of a normalizer, and it is not one that is known here"
             )
     return norms
+
+
+def has_normalizer(model: nn.Module) -> bool:
+    """Whether a module of the model is a normalizer by its class or by the name of its class.
+
+    Example:
+        >>> has_normalizer(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))), has_normalizer(nn.Linear(2, 2))
+        (True, False)
+    """
+    return any(isinstance(module, NORM_LAYERS) or named_like_a_norm(module) for module in model.modules())
 
 
 def _within(module: nn.Module) -> Iterator[bool]:

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -128,21 +130,57 @@ def _group(num_features: int, groups: int = 32, **options: Any) -> nn.GroupNorm:
     return nn.GroupNorm(fitting, num_features, **options)
 
 
-_Make = Callable[..., nn.Module]
-_KINDS: dict[str, Callable[[int | None], _Make]] = {
-    "none": lambda dim: lambda num_features, **options: Identity(),
-    "batch": lambda dim: _BATCH[dim],
-    "layer": lambda dim: lambda num_features, **options: nn.GroupNorm(1, num_features, **options),
-    "group": lambda dim: _group,
-    "instance": lambda dim: InstanceNorm,
-    "rms": lambda dim: RMSNorm,
-    "l1": lambda dim: lambda num_features, **options: _LP[dim](num_features, p=1, **options),
-    "l2": lambda dim: lambda num_features, **options: _LP[dim](num_features, p=2, **options),
-    "linf": lambda dim: lambda num_features, **options: _LP[dim](num_features, p=math.inf, **options),
-    "noisy": lambda dim: _NOISY[dim],
-    "noise": lambda dim: CovariateNoise,
+@dataclass(frozen=True)
+class NormKind:
+    """One kind of normalizer: how to make its layer, and which arguments and tensors of an old layer it can take over.
+
+    Attributes:
+        make: a function of the dimensions of space (None for any) that gives a constructor, called with the number of
+            channels and keyword options.
+        has_weight, has_bias: whether the layer can have a scale and a shift for each channel.
+        takes_eps: whether its eps is added to a variance, as most layers have it.
+        takes_momentum: whether it has running statistics, averaged with a momentum.
+        takes_running: whether it has the running statistics of BatchNorm, and its options for them.
+        takes_noise: whether it has the constants and the seed of the covariate noise.
+        takes_groups: whether channels are normalized in groups, as many as the option says.
+        needs_space: whether its statistics are taken over space alone.
+        each_position: whether statistics are taken within each sample over channels, so that the layer can also
+            normalize each position by itself.
+    """
+
+    make: Callable[[int | None], Callable[..., nn.Module]]
+    has_weight: bool = True
+    has_bias: bool = True
+    takes_eps: bool = True
+    takes_momentum: bool = False
+    takes_running: bool = False
+    takes_noise: bool = False
+    takes_groups: bool = False
+    needs_space: bool = False
+    each_position: bool = False
+
+
+def _lp(p: float) -> NormKind:
+    # The eps of an l_p layer is added to a norm, not to a variance.
+    return NormKind(lambda dim: partial(_LP[dim], p=p), takes_eps=False, takes_momentum=True)
+
+
+NORM_KINDS = {
+    "none": NormKind(
+        lambda dim: lambda num_features, **options: Identity(), has_weight=False, has_bias=False, takes_eps=False
+    ),
+    "batch": NormKind(lambda dim: _BATCH[dim], takes_momentum=True, takes_running=True),
+    "layer": NormKind(lambda dim: partial(nn.GroupNorm, 1), each_position=True),
+    "group": NormKind(lambda dim: _group, takes_groups=True, each_position=True),
+    "instance": NormKind(lambda dim: InstanceNorm, needs_space=True),
+    "rms": NormKind(lambda dim: RMSNorm, has_bias=False, each_position=True),
+    "l1": _lp(1),
+    "l2": _lp(2),
+    "linf": _lp(math.inf),
+    "noisy": NormKind(lambda dim: _NOISY[dim], takes_momentum=True, takes_running=True, takes_noise=True),
+    "noise": NormKind(lambda dim: CovariateNoise, has_weight=False, has_bias=False, takes_eps=False, takes_noise=True),
 }
-NORM_NAMES = tuple(_KINDS)
+NORM_NAMES = tuple(NORM_KINDS)
 
 
 def make_norm(name: str, num_features: int, *, dim: int | None, gamma: float = 1.0, **options: Any) -> nn.Module:
@@ -170,7 +208,7 @@ def make_norm(name: str, num_features: int, *, dim: int | None, gamma: float = 1
     if dim not in (1, 2, 3, None):
         raise ValueError(f"dim counts the dimensions of space: 1, 2, 3, or None for any; got {dim!r}.")
     check_choice("normalizer", name, NORM_NAMES)
-    layer = _KINDS[name](dim)(num_features, **options)
+    layer = NORM_KINDS[name].make(dim)(num_features, **options)
     weight = getattr(layer, "weight", None)
     if weight is not None:
         nn.init.constant_(weight, gamma)

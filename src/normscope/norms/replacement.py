@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.norms.kinds import Identity, RMSNorm, make_norm
+from normscope.norms.kinds import NORM_KINDS, Identity, RMSNorm, make_norm
 from normscope.norms.lp import _LpLayer
 from normscope.norms.noisy import CovariateNoise
 from normscope.norms.wrappers import EachPosition, Followed, LastDim, OwnScale, core
@@ -32,9 +32,9 @@ def replacement(
         return _like(old, Followed(new, old.children_after)), kept
     source = core(old)
     last_dim = isinstance(old, LastDim) or (isinstance(source, (nn.LayerNorm, nn.RMSNorm)))
-    if last_dim and to == "instance":
+    if last_dim and NORM_KINDS[to].needs_space:
         raise ValueError(
-            f"{name} normalizes the last dimension of its input, where 'instance' has no space to take "
+            f"{name} normalizes the last dimension of its input, where {to!r} has no space to take "
             "statistics over. Choose another normalizer for this model."
         )
     new, kept = _scaled(model, name, old, to, options)
@@ -44,7 +44,7 @@ def replacement(
         return new, kept
     if last_dim:
         return _like(old, LastDim(new)), kept
-    if isinstance(old, EachPosition) and to in ("layer", "group", "rms"):
+    if isinstance(old, EachPosition) and NORM_KINDS[to].each_position:
         return _like(old, EachPosition(new)), kept
     return new, kept
 
@@ -58,7 +58,7 @@ def _scaled(
     model: nn.Module, name: str, old: nn.Module, to: str, options: dict[str, Any]
 ) -> tuple[nn.Module, tuple[str, ...]]:
     """The new layer with the tensors of the old one that mean the same in both."""
-    source = core(old)
+    source, kind = core(old), NORM_KINDS[to]
     own = next((part for part in (old, getattr(old, "norm", None)) if isinstance(part, OwnScale)), None)
     like = next((tensor for part in (old, model) for tensor in part.parameters()), torch.empty(0))
     arguments = _arguments(source, to, like) | options
@@ -75,10 +75,10 @@ def _scaled(
             kept += (key,)
     if "weight" in kept and getattr(source, "bias", None) is None and hasattr(new, "bias"):
         new.register_parameter("bias", None)
-    if own is not None and to not in ("none", "noise"):
+    if own is not None and kind.has_weight:
         weight, bias = own.named_affine
-        # "rms" has no bias, but an RMSNorm layer that had one keeps it.
-        new = OwnScale(new, weight, bias if to != "rms" or isinstance(source, RMSNorm) else None, own.offset)
+        # A kind without bias gives none to the new layer, but an RMSNorm layer that had one keeps it.
+        new = OwnScale(new, weight, bias if kind.has_bias or isinstance(source, RMSNorm) else None, own.offset)
         kept = tuple(new._parameters)
     return new, kept
 
@@ -114,17 +114,18 @@ def _dim(old: nn.Module) -> int | None:
 
 def _arguments(old: nn.Module, to: str, fallback: Tensor) -> dict[str, Any]:
     """The constructor arguments of the old layer that mean the same in the new one."""
+    kind = NORM_KINDS[to]
     tensors = [*old.parameters(), *(b for b in old.buffers() if b.is_floating_point())]
     like = tensors[0] if tensors else fallback
     arguments: dict[str, Any] = {"device": like.device}
     noise = getattr(old, "noise", old)
-    if isinstance(noise, CovariateNoise) and to in ("noisy", "noise"):
+    if isinstance(noise, CovariateNoise) and kind.takes_noise:
         arguments |= noise.constants | {"seed": noise.seed}
-    if to == "noise":
+    if not kind.has_weight:
         return arguments
     arguments |= {"dtype": like.dtype, "affine": getattr(old, "weight", None) is not None}
     batch = isinstance(old, nn.modules.batchnorm._BatchNorm)
-    if batch and to in ("batch", "noisy"):
+    if batch and kind.takes_running:
         sync = isinstance(old, nn.SyncBatchNorm) or getattr(old, "sync", False)
         arguments |= {"track_running_stats": old.track_running_stats, "sync": sync}
     eps = None if isinstance(old, _LpLayer) else getattr(old, "eps", None)
@@ -132,10 +133,10 @@ def _arguments(old: nn.Module, to: str, fallback: Tensor) -> dict[str, Any]:
         # The default of torch's RMSNorm.
         eps = torch.finfo(like.dtype).eps
     same = isinstance(old, (RMSNorm, nn.RMSNorm) if to == "rms" else nn.GroupNorm)
-    if eps is not None and (eps > _GUARD or eps == 0 or same) and to not in ("l1", "l2", "linf"):
+    if eps is not None and (eps > _GUARD or eps == 0 or same) and kind.takes_eps:
         arguments["eps"] = eps
-    if to == "group" and isinstance(old, nn.GroupNorm) and old.num_groups > 1:
+    if kind.takes_groups and isinstance(old, nn.GroupNorm) and old.num_groups > 1:
         arguments["groups"] = old.num_groups
-    if (batch or isinstance(old, _LpLayer)) and to in ("batch", "noisy", "l1", "l2", "linf"):
+    if (batch or isinstance(old, _LpLayer)) and kind.takes_momentum:
         arguments["momentum"] = old.momentum
     return arguments

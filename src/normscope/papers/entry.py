@@ -1,5 +1,8 @@
 """A figure or claim of a source: its statements in our words, the rules, and the verdicts from stored curves.
 
+To add a claim, add a `Statement` to the figure's file in `papers/entries/`. To add a figure, add a file there with an
+`ENTRY`.
+
 An entry holds the statements of one place in a source. A statement is judged by parts. Each part compares a number
 computed from curves with a bound that was fixed before the runs:
 
@@ -110,11 +113,18 @@ class Runs:
 class Statement:
     """One sentence that can be true or false.
 
-    words: the source's statement in our words. rule: when it counts as reproduced. judge: the rule as code.
-    exact: a mathematical statement, where one counterexample decides. cells: the cells it needs, if not all of the
-    entry's; as "experiment/cell" where two experiments have a cell of that name.
-    curves: the curves that a run must have to count. n: seeds needed of each cell. scales: where the rule applies.
-    means: our reading of the numbers where they differ from the statement.
+    Attributes:
+        key: its name within the entry.
+        words: the source's statement in our words.
+        rule: when it counts as reproduced.
+        judge: the rule as code.
+        n: seeds needed of each cell.
+        exact: whether it is a mathematical statement, where one counterexample decides.
+        cells: the cells it needs, if not all of the entry's; as "experiment/cell" where two experiments have a cell of
+            that name.
+        curves: the curves that a run must have to count.
+        scales: where the rule applies.
+        means: our reading of the numbers where they differ from the statement.
     """
 
     key: str
@@ -136,8 +146,10 @@ class Statement:
 class Entry:
     """Statements of one figure, theorem or paragraph, with one picture.
 
-    origin: where the settings are from. panels: the picture's numbers, which the report draws.
-    table: rows of words, the header first; empty for no table.
+    Attributes:
+        origin: where the settings are from.
+        panels: the picture's numbers, which the report draws.
+        table: rows of words, the header first; empty for no table.
     """
 
     name: str

@@ -18,7 +18,8 @@ from normscope.theory.modes import Bulk, common_spread, unevenness, weighed_wide
 class ModeEigenvalues:
     """Both modes, with and without the correction for finite width, -inf for one that is not there.
 
-    shares: what each row adds to the mean mode and to the data modes.
+    Attributes:
+        shares: what each row adds to the mean mode and to the data modes.
     """
 
     mean: float
@@ -151,12 +152,12 @@ def _read(
     counted = outputs if walk.loss_heights is None else float(walk.loss_heights.sum())
     wide += _few(rows, m, counted)
 
-    tilted = 1 + common_spread([(max(share[0], 0.0), row.tilt) for row, share in rows])
+    tilted = 1 + common_spread([(max(share[0], 0.0), row.overlap_variance) for row, share in rows])
     infinite[0], corrected[0] = tilted * infinite[0], tilted * corrected[0]
     for row, share in rows:
         if row.handed:
-            walk.tape.draws.add(row.handed[0], m * _handed(row, share[1], m))
-    bulk, own = Bulk(wide, m, walk.tape.draws, counted * m), m * corrected[1]
+            walk.tape.overlaps.add(row.handed[0], m * _handed(row, share[1], m))
+    bulk, own = Bulk(wide, m, walk.tape.overlaps, counted * m), m * corrected[1]
 
     def ends(mean: float, data: float, bulk: Bulk, variance: float) -> tuple[float, float]:
         above = data + own_spread + (bulk.edge(variance) - bulk.total) / m

@@ -19,12 +19,13 @@ from normscope.choices import check_choice
 from normscope.environment import environment
 from normscope.isolation.one_at_a_time import in_turn
 from normscope.isolation.unwrapping import unwrapped
-from normscope.loss_kinds import CROSS_ENTROPY, SQUARED
+from normscope.loss_kinds import CROSS_ENTROPY
 from normscope.prediction.calibrated_range import widen_range
 from normscope.prediction.graph.evaluate import walk_through
 from normscope.prediction.graph.side_effects import restored
 from normscope.prediction.kernels.field import Field
 from normscope.prediction.kernels.inputs import input_field
+from normscope.prediction.loss_factor import KIND_OF_LOSS, loss_factor, note_cross_entropy
 from normscope.prediction.mode_eigenvalues import ModeEigenvalues, mode_eigenvalues
 from normscope.prediction.printed_formulas import as_printed
 from normscope.prediction.refusals import check_model, check_wrapper
@@ -33,16 +34,9 @@ from normscope.prediction.rules.reshaping import reshape
 from normscope.prediction.walk import Walk
 from normscope.prediction.warnings_and_notes import common, explosion, lengths
 from normscope.stability.optimizer_limits import momentum_limit
-from normscope.stability.verdict import NOT_A_LIMIT
-from normscope.theory.softmax import curvatures
 
-LOSSES = ("half_mse", "half_sse", "mse", "cross_entropy")
 THEORIES = ("corrected", "paper")
 STATISTICS = ("batch", "frozen")
-# Mean square of the part of the outputs that samples do not share, above which softmax differs much between samples.
-_SATURATED = 2.5
-# Measured over predicted lambda with cross-entropy; _UNEQUAL_SEEN from a mean square _UNEQUAL of that part on.
-_ENTROPY_SEEN, _UNEQUAL, _UNEQUAL_SEEN = (0.85, 1.5), 0.4, (0.85, 2.2)
 
 
 @contextmanager
@@ -111,7 +105,7 @@ def predict(
     """
     check_choice("theory", theory, THEORIES)
     check_choice("stats", stats, STATISTICS)
-    check_choice("loss", loss, LOSSES)
+    check_choice("loss", loss, tuple(KIND_OF_LOSS))
     if isinstance(momentum, bool) or not isinstance(momentum, (int, float)):
         raise ValueError(f"momentum is a number; got {momentum!r}.")
     limit = momentum_limit(momentum, nesterov=nesterov)
@@ -133,7 +127,7 @@ def predict(
         out = walk_through(inner, x, walk, images if theory == "corrected" else None)
         out = reshape(walk, out, (1,)) if not out.shape else out
         _check_output(walk, out)
-        scale = _loss_factor(walk, loss, out, x.sites.batch)
+        scale = loss_factor(walk, loss, out)
         eigenvalues = as_printed(walk, x) if theory == "paper" else mode_eigenvalues(walk, x, out, images)
     walk.tape.forget()
     _check_finite(eigenvalues)
@@ -145,8 +139,8 @@ def predict(
         widen_range(walk, eigenvalues)
     if theory == "paper":
         walk.remarks.note("The formulas as printed name no learning rate to start training with.")
-    if loss == "cross_entropy":
-        _say_cross_entropy(walk, out, scale)
+    if KIND_OF_LOSS[loss] == CROSS_ENTROPY:
+        note_cross_entropy(walk, out, scale)
     top = scale * max(eigenvalues.mean, eigenvalues.data)
     if not top > 0:
         walk.remarks.warn(
@@ -165,7 +159,7 @@ def predict(
         rule=limit.rule,
         optimizer=plain_name + (" (Nesterov)" if nesterov else ""),
         loss=loss,
-        loss_kind=CROSS_ENTROPY if loss == "cross_entropy" else SQUARED,
+        loss_kind=KIND_OF_LOSS[loss],
         stats=stats,
         theory=theory,
         batch_size=x.sites.batch,
@@ -205,10 +199,10 @@ def _check_finite(eigenvalues: ModeEigenvalues) -> None:
 def _check_output(walk: Walk, out: Field) -> None:
     if not walk.rows:
         raise ValueError("The model has no layer with parameters on the way from input to output.")
-    if bent := walk.tape.bent(out):
+    if operation := walk.tape.nonlinear_after_weights(out):
         raise ValueError(
-            f"The output comes out of {bent}, not of a linear map: the theory takes the gradient at the output as one "
-            "for every sample. Predict the network without it, or measure it with ns.measure."
+            f"The output comes out of {operation}, not of a linear map: the theory takes the gradient at the output as "
+            "one for every sample. Predict the network without it, or measure it with ns.measure."
         )
     if len(out.parts) > 1:
         raise ValueError(
@@ -220,45 +214,6 @@ def _check_output(walk: Walk, out: Field) -> None:
             "predict needs one output vector a sample, (N, outputs); the model gives (N, "
             f"{', '.join(map(str, out.shape))}). Predict the part of it that ends in a linear map, or measure it with "
             "ns.measure."
-        )
-
-
-def _loss_factor(walk: Walk, loss: str, out: Field, batch: int) -> float:
-    """lambda of the loss over lambda of half_mse, for the output of largest curvature; sets `walk.loss_heights`."""
-    outputs = out.shape[0]
-    if loss != "cross_entropy":
-        return {"half_mse": 1.0, "half_sse": float(batch), "mse": 2.0 / outputs}[loss]
-    if outputs == 1:
-        raise ValueError(
-            'Cross-entropy needs at least two outputs; the model has one. For a regression take loss="half_mse" '
-            '(--loss half_mse) or "mse".'
-        )
-    heights = curvatures(outputs, *_moments(out))
-    walk.loss_heights = heights / heights[0]
-    return float(heights[0])
-
-
-def _moments(out: Field) -> tuple[float, float]:
-    """Mean square of the outputs, and mean product of two samples' outputs."""
-    sites, kernel = out.sites, out.parts[0].kernel
-    q = float(sites.diagonal(kernel).mean())
-    return q, float(sites.mix(kernel).mean() * sites.batch - q) / max(sites.batch - 1, 1)
-
-
-def _say_cross_entropy(walk: Walk, out: Field, factor: float) -> None:
-    q, q_xy = _moments(out)
-    walk.remarks.note(
-        f"Cross-entropy: its curvature is {factor:.3g} of half_mse's here, where outputs have a mean square of "
-        f"{q:.3g}" + f". {NOT_A_LIMIT}"
-    )
-    walk.remarks.widen(_ENTROPY_SEEN if q - q_xy < _UNEQUAL else _UNEQUAL_SEEN)
-    if q - q_xy > _SATURATED:
-        walk.remarks.warn(
-            f"Outputs differ between samples by a mean square of {q - q_xy:.2g}, so that softmax is flat for some and "
-            "bent for others, and the theory takes their mean: lambda was measured at 1.4, 2, 3.7 and 8.4 times the "
-            "answer with 3, 6, 23 and 140 under BatchNorm, and at 1.3 and 1.6 times with 34 and 210 without a "
-            "normalizer. Measure instead, or make the last weights smaller.",
-            (0.9, 9.0),
         )
 
 

@@ -8,35 +8,43 @@ from torch import Tensor
 
 from normscope.prediction.kernels.cotangent import Cotangent, Spread
 from normscope.prediction.kernels.field import Field
-from normscope.theory.gradient_overlaps import Handed, Origin
+from normscope.theory.gradient_overlaps import GradientOverlaps, Origin
 
 Back = Callable[[Cotangent], Sequence[Cotangent]]
 
 
 @dataclass(frozen=True)
 class _Record:
-    """One operation. maps: whether independent weights lie between; bends: its name where it is not linear."""
+    """One operation.
+
+    Attributes:
+        maps: whether independent weights lie between inputs and output.
+        nonlinear: the operation's name where it is not linear; empty where it is.
+    """
 
     out: Field
     inputs: tuple[Field, ...]
     back: Back
     maps: bool
-    bends: str
+    nonlinear: str
 
 
 @dataclass
 class Tape:
     """The operations of one walk, and the state of the pass that goes back through them.
 
-    outputs: number of outputs of the network, known once a pass has begun. draws: overlaps of samples' own gradients in
-    this pass.
+    Attributes:
+        outputs: number of outputs of the network, known once a pass has begun.
+        overlaps: overlaps of samples' own gradients in this pass.
     """
 
     outputs: int = 1
-    draws: Handed = field(default_factory=Handed)
+    overlaps: GradientOverlaps = field(default_factory=GradientOverlaps)
     _records: list[_Record] = field(default_factory=list)
 
-    def record(self, out: Field, inputs: Sequence[Field], back: Back, *, maps: bool = False, bends: str = "") -> Field:
+    def record(
+        self, out: Field, inputs: Sequence[Field], back: Back, *, maps: bool = False, nonlinear: str = ""
+    ) -> Field:
         """Append an operation and return `out`.
 
         Args:
@@ -44,25 +52,25 @@ class Tape:
             inputs: the fields that it reads.
             back: the map from the cotangent of `out` to one cotangent for each input.
             maps: whether independent weights lie between inputs and output.
-            bends: name of the operation where it is not linear, for messages; empty where it is.
+            nonlinear: name of the operation where it is not linear, for messages; empty where it is.
         """
-        self._records.append(_Record(out, tuple(inputs), back, maps, bends))
+        self._records.append(_Record(out, tuple(inputs), back, maps, nonlinear))
         return out
 
-    def bent(self, out: Field) -> str:
-        """The operation between the last weights and `out` that is not linear; empty where there is none."""
+    def nonlinear_after_weights(self, out: Field) -> str:
+        """The name of an operation between the last weights and `out` that is not linear; empty without one."""
         reached = {out}
         for record in reversed(self._records):
             if record.out in reached and not record.maps:
-                if record.bends:
-                    return record.bends
+                if record.nonlinear:
+                    return record.nonlinear
                 reached |= set(record.inputs)
         return ""
 
     def send_back(self, out: Field, seeds: Tensor, x: Field) -> Cotangent | None:
         """Send the cotangents of one output unit through all operations to x; None where none arrives there."""
         self.outputs = out.shape[0]
-        self.draws = Handed()
+        self.overlaps = GradientOverlaps()
         ones = torch.ones_like(out.parts[0].tangent)
         two = torch.stack([ones, 0 * ones])
         origin = None if out.sites.each_sample else Origin(own=1.0)
@@ -83,7 +91,7 @@ class Tape:
         """The cotangent of `out` with its overlaps as one draw, which several layers may see."""
         if cotangent.origin is None:
             return cotangent
-        return replace(cotangent, origin=Origin({self.draws.drawn(cotangent.origin, out.channels): 1.0}))
+        return replace(cotangent, origin=Origin({self.overlaps.drawn(cotangent.origin, out.channels): 1.0}))
 
     def forget(self) -> None:
         """Drop all operations, whose functions hold every kernel."""

@@ -25,10 +25,10 @@ _IN_FOLDERS = ("monitor.jsonl", JOURNAL, "results.json")
 _SQLITE = b"SQLite format 3\0"
 # By kind: the values that the file must hold, and the module and function of `report.sections` that read them.
 _KINDS: dict[str, tuple[Any, str, str]] = {
-    "prediction": (schemas.Prediction, "stability", "prediction_section"),
-    "measurement": (schemas.Measurement, "stability", "measurement_section"),
-    "spectrum": (schemas.Spectrum, "stability", "spectrum_section"),
-    "mean_mode": (schemas.MeanMode, "stability", "mean_mode_section"),
+    "prediction": (schemas.Prediction, "predictions_and_measurements", "prediction_section"),
+    "measurement": (schemas.Measurement, "predictions_and_measurements", "measurement_section"),
+    "spectrum": (schemas.Spectrum, "predictions_and_measurements", "spectrum_section"),
+    "mean_mode": (schemas.MeanMode, "predictions_and_measurements", "mean_mode_section"),
     "bounds": (Any, "bounds", "bounds_section"),
     "training": (schemas.Training, "training", "training_section"),
     "tuning": (schemas.Tuning, "tuning", "tuning_section"),

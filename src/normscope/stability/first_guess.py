@@ -1,12 +1,14 @@
 r"""The first guess of a learning rate, from the initial network alone.
 
     measured             0.8 s_c with squared error, with momentum no more than 0.5 eta*;  0.1 s_c with cross-entropy
+    no normalizer        0.8 min(s_c, eta*) with squared error
     by theory alone      0.5 eta*, for gradient descent
 
 s_c is the critical rate: the learning rate at which the loss along the coming update is back at its value here. The
 shares are measured, not derived. With squared error training diverges near s_c and not near eta*, which on real data
 often belongs to few samples or pixels: an MLP with BatchNorm trained at 12 times eta* and diverged at twice s_c. With
-cross-entropy training does not diverge there, and the best rate is about a tenth of s_c.
+cross-entropy training does not diverge there, and the best rate is about a tenth of s_c. Without a normalizer training
+with squared error does end beyond eta* (an MLP with tanh at 2.6 eta* within 200 steps), so eta* bounds s_c there.
 
 Two failures cannot be seen in any curvature at the start. With momentum and squared error, small CNNs whose first
 outputs are far off lose most channels in the first steps, though the loss falls from the first step on: 84 % of the
@@ -30,7 +32,7 @@ from typing import Any
 
 import torch
 
-from normscope.loss_kinds import CROSS_ENTROPY, DIVERGES, KINDS, SQUARED, LossKind, beyond_limit
+from normscope.loss_kinds import CROSS_ENTROPY, DIVERGES, MEANINGS, SQUARED, LossKind, beyond_limit
 
 OF_CRITICAL_RATE = {SQUARED: 0.8, CROSS_ENTROPY: 0.1}
 OF_ETA_STAR = 0.5
@@ -51,7 +53,7 @@ _BEARABLE = 2.0
 _FAR = 10.0
 # Ratio of the batches' critical rates beyond which a note names their range.
 _APART = 2.0
-_BEYOND = " This rate is beyond eta*: a network without a normalizer may diverge there; start it below eta*."
+_BEYOND = " This rate is beyond eta*: networks with a normalizer train there, but not all: try less too."
 
 
 def kind_of_descent(optimizer: torch.optim.Optimizer | None, settings: Mapping[str, Any]) -> str:
@@ -85,12 +87,14 @@ def first_guess_of(
     *,
     optimizer: str,
     unmeasured: str = "",
+    normalized: bool = True,
 ) -> FirstGuess:
     """The learning rate that `measure` names to start training with.
 
     Args:
         critical: the critical rate; by_batch: of each batch. descent: as `kind_of_descent` gives it.
-        optimizer: the name of its class. unmeasured: the reason where the critical rate was not measured.
+        optimizer: the name of its class. unmeasured: the reason where the critical rate was not measured. normalized:
+            whether the network has a normalizer; without one, training with squared error diverges beyond eta*.
 
     Example:
         >>> first_guess_of(0.5, (0.5,), 0.6, LossKind(SQUARED), PLAIN, optimizer="SGD").rate
@@ -98,11 +102,11 @@ def first_guess_of(
         >>> first_guess_of(0.5, (0.5,), 0.6, LossKind("other", "it is linear"), PLAIN, optimizer="SGD").notes[0][:47]
         'No learning rate to start with is named: shares'
     """
-    rate = guessed_rate(critical, eta_star, loss_kind.name, descent)
+    rate = rate_from_measurement(critical, eta_star, loss_kind.name, descent, normalized)
     if math.isnan(rate):
         why = _why_none(critical, loss_kind, descent, optimizer, unmeasured)
         return FirstGuess(rate, (rate, rate), "", (f"No learning rate to start with is named: {why}.",))
-    rates = [guessed_rate(each, eta_star, loss_kind.name, descent) for each in by_batch] or [rate]
+    rates = [rate_from_measurement(each, eta_star, loss_kind.name, descent, normalized) for each in by_batch] or [rate]
     finite_rates = [each for each in rates if math.isfinite(each)] or [rate]
     span = min(finite_rates), max(finite_rates)
     notes = []
@@ -120,7 +124,7 @@ def first_guess_of(
             "coming update the loss bends far less than along the top eigenvector. Try rates between the two as well."
         )
     return FirstGuess(
-        rate, span, advice_from_measurement(critical, eta_star, loss_kind.name, descent, span), tuple(notes)
+        rate, span, advice_from_measurement(critical, eta_star, loss_kind.name, descent, span, normalized), tuple(notes)
     )
 
 
@@ -136,24 +140,28 @@ def _why_none(critical: float, loss_kind: LossKind, descent: str, optimizer: str
     return unmeasured or "the critical rate was not measured"
 
 
-def guessed_rate(critical: float, eta_star: float, loss_kind: str, descent: str) -> float:
+def rate_from_measurement(
+    critical: float, eta_star: float, loss_kind: str, descent: str, normalized: bool = True
+) -> float:
     """The rate to start with; nan where there is no critical rate, and for losses and optimizers not tried.
 
     Example:
-        >>> guessed_rate(0.5, 0.6, SQUARED, PLAIN), guessed_rate(0.5, 0.6, SQUARED, MOMENTUM)
+        >>> rate_from_measurement(0.5, 0.6, SQUARED, PLAIN), rate_from_measurement(0.5, 0.6, SQUARED, MOMENTUM)
         (0.4, 0.3)
+        >>> rate_from_measurement(0.5, 0.25, SQUARED, PLAIN, normalized=False)
+        0.2
     """
     if (loss_kind, descent) not in COST:
         return math.nan
-    rate = rate_from_critical_rate(critical, loss_kind)
+    rate = share_of_critical_rate(_bounded(critical, eta_star, loss_kind, normalized), loss_kind)
     return min(rate, OF_ETA_STAR * eta_star) if (loss_kind, descent) == (SQUARED, MOMENTUM) else rate
 
 
-def rate_from_critical_rate(critical: float, loss_kind: str) -> float:
+def share_of_critical_rate(critical: float, loss_kind: str) -> float:
     """A share of the critical rate; nan where there is none or the loss is another.
 
     Example:
-        >>> rate_from_critical_rate(0.5, SQUARED), rate_from_critical_rate(math.inf, SQUARED)
+        >>> share_of_critical_rate(0.5, SQUARED), share_of_critical_rate(math.inf, SQUARED)
         (0.4, nan)
     """
     return _share(critical, OF_CRITICAL_RATE.get(loss_kind, math.nan))
@@ -165,21 +173,35 @@ def rate_from_theory(eta_star: float) -> float:
 
 
 def advice_from_measurement(
-    critical: float, eta_star: float, loss_kind: str, descent: str, over_batches: tuple[float, float] | None = None
+    critical: float,
+    eta_star: float,
+    loss_kind: str,
+    descent: str,
+    over_batches: tuple[float, float] | None = None,
+    normalized: bool = True,
 ) -> str:
     """`first_guess` in words, as a range over the batches where it has one; empty where there is none."""
-    rate = guessed_rate(critical, eta_star, loss_kind, descent)
+    rate = rate_from_measurement(critical, eta_star, loss_kind, descent, normalized)
     if math.isnan(rate):
         return ""
     low, high = over_batches or (rate, rate)
     critical_rate = f"the critical rate {critical:.2g}" if low == high else "the critical rate of each batch"
-    is_half = rate != rate_from_critical_rate(critical, loss_kind)
-    how_named = (
-        f"half of eta*, below {critical_rate}" if is_half else f"{OF_CRITICAL_RATE[loss_kind]:g} times {critical_rate}"
-    )
-    tested = _tested(f"{KINDS[loss_kind].words}, {descent}", *COST[loss_kind, descent])
+    bound = _bounded(critical, eta_star, loss_kind, normalized)
+    is_half = rate != share_of_critical_rate(bound, loss_kind)
+    share = f"{OF_CRITICAL_RATE[loss_kind]:g} times"
+    how_named = f"half of eta*, below {critical_rate}" if is_half else f"{share} {critical_rate}"
+    if bound != critical and not is_half:
+        how_named = f"{share} eta*, since there is no normalizer"
+    tested = _tested(f"{MEANINGS[loss_kind].words}, {descent}", *COST[loss_kind, descent])
     named = in_digits(low, high)
     return f"To start training with: {named}, {how_named}. {tested}{beyond(rate, eta_star, loss_kind)}"
+
+
+def _bounded(critical: float, eta_star: float, loss_kind: str, normalized: bool) -> float:
+    """The critical rate, but no more than eta* where a network without a normalizer diverges beyond eta*."""
+    if normalized or beyond_limit(loss_kind) != DIVERGES or not 0 < critical < math.inf:
+        return critical
+    return min(critical, eta_star)
 
 
 def in_digits(least: float, most: float) -> str:
@@ -208,7 +230,7 @@ def advice_from_theory(eta_star: float, loss_kind: str) -> str:
     rate = rate_from_theory(eta_star)
     if math.isnan(rate):
         return ""
-    tested = _tested(KINDS[loss_kind].words, *COST_OF_THEORY[loss_kind])
+    tested = _tested(MEANINGS[loss_kind].words, *COST_OF_THEORY[loss_kind])
     return f"To start training with: {in_digits(rate, rate)}, half of eta*. {tested}"
 
 

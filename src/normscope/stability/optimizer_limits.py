@@ -9,24 +9,25 @@ Beyond eta* the iteration grows along the top eigenvector. A parameter that the 
 does not move, and has no part in the limit.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from normscope.stability.optimizer_rules import RULES, divides, momentum_rule, second_moment
-
-Product = Callable[[Tensor], Tensor]
+from normscope.linear_maps import Product
+from normscope.stability.optimizer_rules import RULES, ReadSecondMoment, momentum_rule
 
 
 @dataclass(frozen=True)
 class Limit:
     """The limit eta* = factor / lambda, with its formula `rule`; tensors are one for each parameter, or None.
 
-    inverse: the diagonal of P^-1; None for gradient descent at one learning rate. ridge, decay: what weight decay adds
-    to the matrix before and after it is preconditioned. idle: numbers of parameters that the optimizer does not move.
+    Attributes:
+        inverse: the diagonal of P^-1; None for gradient descent at one learning rate.
+        ridge, decay: what weight decay adds to the matrix before and after it is preconditioned.
+        idle: numbers of parameters that the optimizer does not move.
     """
 
     factor: float
@@ -109,7 +110,8 @@ def optimizer_limit(
             f"This {name} maximizes, so the curvature that limits it is that of the negative loss. Measure "
             "-loss with an optimizer that has maximize=False."
         )
-    factor, formula, decoupled = RULES[type(optimizer)](optimizer, used_groups)
+    rule, second_moment = RULES[type(optimizer)]
+    factor, formula, decoupled = rule(optimizer, used_groups)
     group_of_each = [groups.get(id(p)) for p in parameters]
     rates = [0.0 if group is None else float(group["lr"]) for group in group_of_each]
     largest = max(rates)
@@ -118,8 +120,9 @@ def optimizer_limit(
         for group, rate in zip(group_of_each, rates, strict=True)
     ]
     inverse: list[Tensor] | None = None
-    if divides(optimizer):
-        inverse = [s * m for s, m in zip(shares, _inverses(optimizer, parameters, group_of_each, moments), strict=True)]
+    if second_moment is not None:
+        inverses = _inverses(optimizer, second_moment, parameters, group_of_each, moments)
+        inverse = [s * m for s, m in zip(shares, inverses, strict=True)]
     elif {share for group, share in zip(group_of_each, shares, strict=True) if group is not None} != {1.0}:
         inverse = [torch.tensor(share) for share in shares]
     if len(set(rates) - {0.0}) > 1:
@@ -135,6 +138,7 @@ def optimizer_limit(
 
 def _inverses(
     optimizer: torch.optim.Optimizer,
+    second_moment: ReadSecondMoment,
     parameters: Sequence[nn.Parameter],
     groups: Sequence[dict[str, Any] | None],
     moments: SecondMoments | None,

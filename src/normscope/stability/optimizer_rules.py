@@ -25,7 +25,8 @@ as P is.
 
 **Adagrad's** sum grows with every step, and its eta* with it: eta* is that of the next step.
 
-To add an optimizer, write its function here. `second_moment` finds what its P is made of by the names in its state.
+To add an optimizer, write its rule here. If it divides the gradient by the root of second moments, register the
+function that reads them from its state as `second_moment=`.
 
 Sources: Wei et al. 2019, Eq. (7) for momentum. The others follow from the same two-term recursion
 x_{t+1} = (1 + a) x_t - a x_{t-1} - eta (...), whose characteristic root passes -1 at eta* (checked by running it). For
@@ -49,18 +50,52 @@ class OptimizerRule(NamedTuple):
     decoupled: float | None = None
 
 
-# By class of optimizer: its rule, as a function of the optimizer and its parameter groups in question.
-RULES: dict[type, Callable[[torch.optim.Optimizer, Groups], OptimizerRule]] = {}
+Rule = Callable[[torch.optim.Optimizer, Groups], OptimizerRule]
+ReadSecondMoment = Callable[[Mapping[str, Any], Mapping[str, Any]], Tensor | None]
 
 
-def rule_for(*classes: type) -> Callable[[Any], Any]:
-    """Register a function (optimizer, groups) -> OptimizerRule for these classes of optimizers."""
+class Registered(NamedTuple):
+    """The rule of an optimizer, and how it is preconditioned.
 
-    def register(function: Any) -> Any:
-        RULES.update(dict.fromkeys(classes, function))
-        return function
+    Attributes:
+        rule: a function of the optimizer and its parameter groups in question.
+        second_moment: a function of the state and the group of a parameter. It gives the second moment that the
+            optimizer takes the root of, or None before the first gradient of the parameter. It is None itself for an
+            optimizer that divides by nothing.
+    """
+
+    rule: Rule
+    second_moment: ReadSecondMoment | None
+
+
+RULES: dict[type, Registered] = {}
+
+
+def rule_for(*classes: type, second_moment: ReadSecondMoment | None = None) -> Callable[[Rule], Rule]:
+    """Register a rule for these classes of optimizers; `second_moment` as in `Registered`."""
+
+    def register(rule: Rule) -> Rule:
+        RULES.update(dict.fromkeys(classes, Registered(rule, second_moment)))
+        return rule
 
     return register
+
+
+def _of_adam(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor | None:
+    second = state.get("max_exp_avg_sq", state.get("exp_avg_sq"))
+    return None if second is None else second / (1 - group["betas"][1] ** float(state["step"]))
+
+
+def _of_rmsprop(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor | None:
+    second: Tensor | None = state.get("square_avg")
+    if second is None or not group["centered"]:
+        return second
+    return (second - state["grad_avg"].square()).clamp_min(0)
+
+
+def _of_adagrad(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor | None:
+    # The sum is there before the first step.
+    return state["sum"] if float(state.get("step", 0.0)) else None
 
 
 @rule_for(torch.optim.SGD)
@@ -82,13 +117,13 @@ def momentum_rule(momentum: float, nesterov: bool, dampening: float) -> Optimize
     return OptimizerRule(2 * (1 + momentum) / (1 - dampening), formula)
 
 
-@rule_for(torch.optim.RMSprop)
+@rule_for(torch.optim.RMSprop, second_moment=_of_rmsprop)
 def _rmsprop(optimizer: torch.optim.Optimizer, groups: Groups) -> OptimizerRule:
     momentum = _shared(groups, lambda g: g["momentum"], optimizer)
     return OptimizerRule(2 * (1 + momentum), "eta* = 2 (1 + mu) / lambda_P, P = sqrt(v) + eps held constant")
 
 
-@rule_for(torch.optim.Adagrad)
+@rule_for(torch.optim.Adagrad, second_moment=_of_adagrad)
 def _adagrad(optimizer: torch.optim.Optimizer, groups: Groups) -> OptimizerRule:
     decay = _shared(groups, lambda g: g["lr_decay"], optimizer)
     numerator = "2 (1 + t lr_decay)" if decay else "2"
@@ -96,14 +131,14 @@ def _adagrad(optimizer: torch.optim.Optimizer, groups: Groups) -> OptimizerRule:
     return OptimizerRule(2 * (1 + decay * _steps(optimizer, groups)), formula)
 
 
-@rule_for(torch.optim.Adam, torch.optim.AdamW)
+@rule_for(torch.optim.Adam, torch.optim.AdamW, second_moment=_of_adam)
 def _adam(optimizer: torch.optim.Optimizer, groups: Groups) -> OptimizerRule:
     beta, decoupled = _shared(groups, lambda g: (g["betas"][0], _decouples(optimizer, g)), optimizer)
     formula = "eta* = 2 (1 + beta_1) / ((1 - beta_1) lambda_P), P = sqrt(v_hat) + eps held constant"
     return OptimizerRule(2 * (1 + beta) / (1 - beta), formula, (1 + beta) / (1 - beta) if decoupled else None)
 
 
-@rule_for(torch.optim.NAdam)
+@rule_for(torch.optim.NAdam, second_moment=_of_adam)
 def _nadam(optimizer: torch.optim.Optimizer, groups: Groups) -> OptimizerRule:
     settings = _shared(groups, lambda g: (g["betas"][0], _decouples(optimizer, g), g["momentum_decay"]), optimizer)
     (beta, decoupled, psi), steps = settings, _steps(optimizer, groups)
@@ -133,31 +168,20 @@ def _decouples(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> bo
     return type(optimizer) is torch.optim.AdamW or group.get("decoupled_weight_decay", False)
 
 
-def divides(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the optimizer divides the gradient by the root of second moments."""
-    return type(optimizer) in RULES and type(optimizer) is not torch.optim.SGD
+def reads_second_moment(optimizer: torch.optim.Optimizer) -> ReadSecondMoment | None:
+    """The function that reads the optimizer's second moments; None where it divides the gradient by nothing."""
+    registered = RULES.get(type(optimizer))
+    return None if registered is None else registered.second_moment
 
 
-def fresh(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> bool:
+def has_no_moments_yet(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> bool:
     """Whether the optimizer divides by second moments and has had no gradient of any of these parameters yet."""
-    # An Adagrad's sum is there from the start.
+    # The state of an Adagrad has its sum from the start.
     states = [optimizer.state.get(p, {}) for p in parameters]
-    return divides(optimizer) and not any(float(state.get("step", 0.0)) for state in states)
+    return reads_second_moment(optimizer) is not None and not any(float(state.get("step", 0.0)) for state in states)
 
 
-def adds_decay(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> float:
+def coupled_decay(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> float:
     """The weight decay that the optimizer adds to the gradient of this parameter, and so to its second moment."""
     group = next(g for g in optimizer.param_groups if any(p is parameter for p in g["params"]))
     return 0.0 if _decouples(optimizer, group) else float(group["weight_decay"])
-
-
-def second_moment(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor | None:
-    """The second moment that the optimizer takes the root of; None where it has had no gradient of the parameter."""
-    if "sum" in state:
-        return state["sum"] if float(state["step"]) else None
-    second: Tensor | None = state.get("max_exp_avg_sq", state.get("exp_avg_sq", state.get("square_avg")))
-    if second is None:
-        return None
-    if "betas" in group:
-        second = second / (1 - group["betas"][1] ** float(state["step"]))
-    return (second - state["grad_avg"].square()).clamp_min(0) if group.get("centered") else second

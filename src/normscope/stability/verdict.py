@@ -4,10 +4,6 @@ from dataclasses import dataclass
 
 from normscope.messages import severity
 
-# Measured, not derived: on BatchNorm networks with cross-entropy plain gradient descent shows no rise of the loss at
-# twice eta*, a first rise between 2 and 10 times eta*, and still trains at 10 times eta*.
-NOT_A_LIMIT = "With cross-entropy, training usually survives rates far above eta*."
-
 
 @dataclass(frozen=True)
 class Verdict:

@@ -2,8 +2,8 @@
 
 import math
 
-from normscope.loss_kinds import DIVERGES, SURVIVES, beyond_limit
-from normscope.stability.verdict import NOT_A_LIMIT, Verdict
+from normscope.loss_kinds import SURVIVES, beyond_limit, outlook, usually_survives
+from normscope.stability.verdict import Verdict
 
 
 def stability_verdict(
@@ -17,7 +17,7 @@ def stability_verdict(
     converged: bool,
     ends: tuple[float, float] = (math.nan, math.nan),
 ) -> Verdict:
-    """A verdict on whether the local quadratic is stable; with cross-entropy a rate beyond eta* decides nothing.
+    """A verdict on whether the local quadratic is stable, and what that means for training with this kind of loss.
 
     Args:
         ends: the Hessian's smallest and largest eigenvalue, nan where they are not known. A small negative eigenvalue
@@ -38,14 +38,15 @@ def stability_verdict(
     if math.isinf(eta_star):
         text = "The local quadratic limits no learning rate: its largest eigenvalue is not positive."
         good = None
-    beyond = beyond_limit(loss_kind)
-    if beyond == SURVIVES:
-        text += " " + NOT_A_LIMIT
+    if beyond_limit(loss_kind) == SURVIVES:
+        text += " " + usually_survives(loss_kind)
         good = good if below else None
-    elif not below and beyond == DIVERGES:
-        text += " Expect the loss to rise along the top eigenvector; the network may adapt later."
     elif not below:
-        text += " Training may survive this, depending on the loss; near a minimum it does not."
+        text += " " + outlook(
+            loss_kind,
+            diverges="Expect the loss to rise along the top eigenvector; the network may adapt later.",
+            uncertain="Training may survive this, depending on the loss; near a minimum it does not.",
+        )
     lowest, highest = ends
     if lowest < 0 and -lowest > highest:
         text += (

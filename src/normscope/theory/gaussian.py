@@ -37,9 +37,10 @@ _KINK = 1e-6
 class Moments:
     """Expectations at all pairs and places.
 
-    value, slope, curve: one for each pair. mean, rise = E[phi'], bend: one for each place.
-    fourth: the parts that a unit of excess kurtosis adds (Edgeworth) to E[phi^2], E[phi'^2], E[phi] and E[phi'] of a
-    place, E[f''''] / 24 = E[f h_4] / sqrt(24).
+    Attributes:
+        value, slope, curve: one for each pair. mean, rise = E[phi'], bend: one for each place.
+        fourth: the parts that a unit of excess kurtosis adds (Edgeworth) to E[phi^2], E[phi'^2], E[phi] and E[phi'] of
+            a place, E[f''''] / 24 = E[f h_4] / sqrt(24).
     """
 
     value: Tensor
@@ -55,8 +56,9 @@ class Moments:
 class Pairs:
     """Covariances k of pairs of places, with variances q and means of places.
 
-    ends: function that gives a place's number at both ends of every pair. curved: whether curves are asked for; they
-    are 0 otherwise.
+    Attributes:
+        ends: function that gives a place's number at both ends of every pair.
+        curved: whether curves are asked for; they are 0 otherwise.
     """
 
     k: Tensor
@@ -74,8 +76,11 @@ class Pairs:
 class Activation:
     """An elementwise function.
 
-    name: in messages. function: on tensors. line: (a, b) of a function a z + b relu(z), which has closed forms; None
-    for others. monotone: whether the function never falls.
+    Attributes:
+        name: in messages.
+        function: on tensors.
+        line: (a, b) of a function a z + b relu(z), which has closed forms; None for others.
+        monotone: whether the function never falls.
     """
 
     name: str
@@ -232,7 +237,7 @@ def length_slope(phi: Activation, q: float, mean: float) -> float:
 
 
 @lru_cache(maxsize=256)
-def lean(phi: Activation, q: float, mean: float) -> float:
+def gamma_beta_correlation(phi: Activation, q: float, mean: float) -> float:
     r"""Correlation over samples of the gradients by a gamma and a beta before phi, which are as phi' z and phi'.
 
         E[phi'^2 z] / sqrt(E[phi'^2] E[phi'^2 z^2])        phi' at mean + sqrt(q) z
@@ -240,7 +245,7 @@ def lean(phi: Activation, q: float, mean: float) -> float:
     0 for odd functions of centred values; where phi' is 0 or 1 by the sign of z the two nearly agree.
 
     Example:
-        >>> round(lean(RELU, 1.0, 0.0), 2)
+        >>> round(gamma_beta_correlation(RELU, 1.0, 0.0), 2)
         0.8
     """
     z, weight, _ = hermite()

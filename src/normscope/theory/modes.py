@@ -1,38 +1,60 @@
 r"""Eigenvalues from kernels: the mean mode, the data modes, and what finite width does to several outputs.
 
-The kernel of m samples is Theta = theta_xy 11^T + W + c I: a constant, a part W that is linear in the overlaps of the
-inputs, and the rest of the diagonal. Divided by m,
+**The kernel.** Theta(x, y) is the tangent kernel of m samples. Its values are taken as theta_xx on the diagonal and
+theta_xy beside it, plus a part W that is linear in the overlaps x.y of the inputs. What is left on the diagonal is c:
 
-    mean mode    (theta_xx + (m - 1) theta_xy) / m                       eigenvector 1
-    data modes   up to (c + edge of W) / m                               orthogonal to 1
+    Theta = theta_xy 11^T + W + c I
 
-For inputs of independent standard entries W = Y T Y^T, T with eigenvalues t_j, and the edge of its spectrum is the
-smallest value that
+Divided by m, its eigenvalues are
+
+    mean mode    (theta_xx + (m - 1) theta_xy) / m        eigenvector 1: all samples move alike
+    data modes   up to (c + edge of W) / m                eigenvectors orthogonal to 1: samples move apart
+
+**The edge of W.** Inputs of independent standard entries give W = Y T Y^T, with eigenvalues t_j of T. Where the
+spectrum of a large random matrix ends is its edge. The edge of W is the smallest value that
 
     z(u) = 1/u + sum_j t_j / (1 - t_j m u),   0 < u < 1 / (m max t)
 
-takes (Marchenko and Pastur; with d equal t_j = b/d this is b (1 + sqrt(m/d))^2). Samples' own entries of the diagonal
-differ too, by a variance v at finite width: a diagonal matrix that knows nothing of the overlaps' directions is free of
-W, R-transforms add, and to second order in its spread
+takes over u (Marchenko and Pastur). With d equal t_j = b/d this is b (1 + sqrt(m/d))^2.
+
+Worked number: b = 1, m = 64 samples in d = 16 dimensions. Then z(u) = 1/u + 1 / (1 - 4 u), which is smallest at
+u = 1/6: z = 6 + 3 = 9 = (1 + sqrt(64/16))^2.
+
+    >>> z = lambda u: 1 / u + 16 * (1 / 16) / (1 - (1 / 16) * 64 * u)
+    >>> round(z(1 / 6), 9), min(z(u / 1000) for u in range(1, 250)) >= z(1 / 6)
+    (9.0, True)
+    >>> round(Bulk([(torch.full((16,), 1 / 16, dtype=torch.float64), 1)], 64).edge(), 9)
+    9.0
+
+**Finite width.** Samples' own entries on the diagonal then differ, by a variance v. This adds to W a diagonal matrix
+whose directions have nothing to do with those of W. In free probability, the theory of spectra of large random
+matrices, such a pair is called free, and the functions z(u) - 1/u (R-transforms) of its summands add up. To second
+order in the spread, a diagonal of variance v has z(u) - 1/u = v u, so
 
     z(u) = 1/u + sum_j t_j / (1 - t_j m u) + v u
 
-A constant part that stands `spike` above the mean of the data modes has its eigenvalue at z(1 / spike), a little above
-the mean mode, as long as it is out of their reach.
+**A mode beside the bulk.** A constant part that stands `spike` above the mean of the data modes has its eigenvalue at
+z(1 / spike). This is a little above the mean mode, as long as that is out of the data modes' reach.
 
-The gradient that all samples share overlaps with each sample's own gradient. Through N channels this overlap has a
-variance V relative to |shared|^4, to which an activation adds the rise of G_xx / G_xy, over N (gradients that were a
-sample's own before and are mixed again are left out). All C outputs have one such overlap. Where a layer's part is a
-sum over n independent sites, n = tr(G K)^2 / tr(G K G K), V is n times smaller. The two by two matrix of the mean mode
-theta and that coupling has the largest eigenvalue
+**Coupling of the shared gradient.** The gradient that all samples share overlaps with each sample's own gradient.
+
+- Through N channels this overlap has a variance V relative to |shared|^4.
+- An activation adds the rise of G_xx / G_xy, over N. Gradients that were a sample's own before and are mixed again are
+  left out.
+- All C outputs have one such overlap.
+- Where a layer's part is a sum over n independent sites, n = tr(G K)^2 / tr(G K G K), V is n times smaller.
+
+The two by two matrix of the mean mode theta and this coupling has the largest eigenvalue
 
     theta / 2 + sqrt(theta^2 / 4 + C sum_{l, k} c_l c_k min(V_l, V_k))        c_l: the layers' parts of theta
 
-With C outputs the weights above a layer couple them: the C cotangents that reach a layer through widths n_1, n_2, ...
-have a Gram matrix whose largest eigenvalue is not 1 but that of a Wishart matrix of C in n, 1/n = sum 1/n_j (exact for
-one width; for several to first order in C/n). The last layer's own part is the same for every output.
-For a sample that has a mode for itself slopes count too: ReLU leaves it N/2 channels, and every activation adds
-sum_k B_k c^k / N (`lengths`), weighed by the squares of its gradient's kernel over sites. In modes of many samples
+**Several outputs.** With C outputs the weights above a layer couple them. The C cotangents that reach a layer through
+widths n_1, n_2, ... have a Gram matrix. Its largest eigenvalue is not 1 but that of a Wishart matrix of C in n, with
+1/n = sum 1/n_j. This is exact for one width, and to first order in C/n for several. The last layer's own part is the
+same for every output.
+
+**A sample with a mode for itself.** There slopes count too: ReLU leaves the sample N/2 channels, and every activation
+adds sum_k B_k c^k / N (`lengths`), weighed by the squares of its gradient's kernel over sites. In modes of many samples
 slopes average out.
 """
 
@@ -42,11 +64,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from normscope.theory.gradient_overlaps import Handed
+from normscope.theory.gradient_overlaps import GradientOverlaps
 
 # Mean and variance of the Tracy-Widom law for real matrices.
 _TRACY_WIDOM, _TRACY_WIDOM_VARIANCE = -1.2065, 1.6078
-# Relative error of the edge where overlaps of gradients are handed down.
+# Relative error of the edge where gradients overlap.
 _STEP = 4e-3
 # Eigenvalues too small to count in any sum here; their squares leave the range of numbers.
 _NOTHING = 1e-100
@@ -125,18 +147,26 @@ def common_spread(parts: Sequence[tuple[float, float]]) -> float:
 class Bulk:
     """Spectrum of the sum of Y T Y^T over independent parts, Y with m rows.
 
-    Each part is (eigenvalues of T, copies of each). variance: variance of the entries of a diagonal matrix that is
-    added. handed, rows: overlaps of gradients (`gradient_overlaps.py`), and the number of rows of J.
+    parts: (eigenvalues of T, copies of each).
+    m: number of rows of Y.
+    overlaps: overlaps of gradients (`gradient_overlaps.py`); None without any.
+    rows: number of rows of J, for `overlaps`.
+
+    `variance` in the methods is that of the entries of a diagonal matrix that is added.
     """
 
     def __init__(
-        self, parts: Sequence[tuple[Tensor, float]], m: float, handed: Handed | None = None, rows: float = 0.0
+        self,
+        parts: Sequence[tuple[Tensor, float]],
+        m: float,
+        overlaps: GradientOverlaps | None = None,
+        rows: float = 0.0,
     ) -> None:
         self._m, self._rows = m, rows
-        self._handed = handed if handed is not None and handed.total > 0 else None
+        self._overlaps = overlaps if overlaps is not None and overlaps.total > 0 else None
         self.total, self._t, self._copies = _joined(parts)
         self._given = self.total
-        self.total += self._handed.total if self._handed else 0.0
+        self.total += self._overlaps.total if self._overlaps else 0.0
         self._scaled, self._weights = m * self._t, self._copies * m * self._t**2
 
     def edge(self, variance: float = 0.0) -> float:
@@ -146,11 +176,11 @@ class Bulk:
             >>> round(Bulk([(torch.full((16,), 1 / 16, dtype=torch.float64), 1)], 64).edge(), 9)
             9.0
         """
-        if not self._t.numel() and not self._handed:
+        if not self._t.numel() and not self._overlaps:
             return 0.0
         if variance == math.inf:
             return math.inf
-        if self._handed:
+        if self._overlaps:
             return self._lowest(variance)
         t, u = self._t, self._turn(variance)
         linear = float((self._copies * t * (t * self._m * u / (1 - t * self._m * u))).sum())
@@ -163,7 +193,7 @@ class Bulk:
         """
         if spike <= 0 or 1 / spike >= self._end():
             return 0.0
-        if self._handed:
+        if self._overlaps:
             u = 1 / spike
             place = self._z(u, variance)
             return place - spike - self.total if self._z(u * (1 - _STEP), variance) > place < math.inf else 0.0
@@ -173,8 +203,8 @@ class Bulk:
         return float((self._copies * t * (t * m / spike / (1 - t * m / spike))).sum()) + variance / spike
 
     def _z(self, u: float, variance: float) -> float:
-        assert self._handed is not None
-        return 1 / u + self._others(u, variance) + self._handed.above(u, self._rows)
+        assert self._overlaps is not None
+        return 1 / u + self._others(u, variance) + self._overlaps.above(u, self._rows)
 
     def _others(self, u: float, variance: float) -> float:
         """z(u) without 1/u and the overlaps of gradients."""
@@ -188,11 +218,11 @@ class Bulk:
 
         edge - 1.2065 (B R)^(-2/3)        R rows
         """
-        handed = self._handed
-        assert handed is not None
+        overlaps = self._overlaps
+        assert overlaps is not None
 
         def u(x: float) -> float:
-            return handed.resolvent(x, self._rows, lambda at: self._others(at, variance))
+            return overlaps.resolvent(x, self._rows, lambda at: self._others(at, variance))
 
         low = self.total
         high = 2 * low

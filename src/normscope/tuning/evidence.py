@@ -1,4 +1,4 @@
-r"""The evidence of rehearsals: how much speaks against each rate, from training losses on the same batches.
+r"""The evidence against each rate that was rehearsed, from training losses on the same batches.
 
     against(r) = mean_i d_i / sqrt(D^2 + s^2 / n)        d_i = min(1, (L_i(r) - L_i(best)) / |L(best)|)
 
@@ -22,7 +22,7 @@ _FEWEST = 2
 
 @dataclass(frozen=True)
 class Evidence:
-    """The rates in rising order, and what speaks against each of them: 0 for the best."""
+    """The rates in rising order, and the evidence against each of them: 0 for the best."""
 
     rates: tuple[float, ...]
     against: tuple[float, ...]

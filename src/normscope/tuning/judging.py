@@ -1,4 +1,4 @@
-"""Judge a rehearsed copy on held-out batches: in eval mode, with BatchNorm's running statistics taken anew.
+"""Judge a rehearsed copy on held-out batches: in eval mode, with new running statistics of BatchNorm.
 
 After a few steps the running statistics are still near their first values, so they are replaced by averages over a few
 training batches at the copy's present weights.
@@ -49,7 +49,7 @@ def judge(stage: Stage, copy: Setup) -> Judged:
 
 
 def _recalibrate(stage: Stage, copy: Setup) -> int:
-    """Take BatchNorm's running statistics anew; returns the number of forward passes."""
+    """Replace BatchNorm's running statistics; returns the number of forward passes."""
     layers = _moving(copy.model)
     if not layers:
         return 0

@@ -24,7 +24,7 @@ from normscope.tuning.stage import Stage
 EXPLODES = 1e3
 # The steps from which the duration of the whole search is predicted.
 _TIMED = 5
-# What torch says of a full device and of a full host.
+# Parts of torch's messages about a full device and a full host.
 _NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 
@@ -58,7 +58,7 @@ def rehearse(stage: Stage, lr: float, steps: int) -> Rehearsal:
     """Train a copy for `steps` steps at `lr`, then judge it on the held-out batches.
 
     Raises:
-        MemoryError: out of memory; the message says what was being done.
+        MemoryError: out of memory; the message names the rate and a way out.
         ValueError: the loss depends on no parameter of the copy.
     """
     started, ticks = time.perf_counter(), list[float]()

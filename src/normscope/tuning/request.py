@@ -23,7 +23,7 @@ BUDGET, BUDGET_OF_SHORT, SHORT = 0.05, 0.10, 1000
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What is to be tuned. factors: of the schedule, None where the setup's scheduler is used; schedule: its name."""
+    """The training to tune. factors: of the schedule, None where the setup's scheduler is used; schedule: its name."""
 
     setup: Setup
     optimizer: torch.optim.Optimizer

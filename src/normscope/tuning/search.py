@@ -1,7 +1,9 @@
 """The search: which learning rates to rehearse, within a budget counted in gradient passes.
 
-Rates lie on a ladder around the usual rate of the optimizer. The first wave rehearses that rate and its neighbours.
-While the best rate so far is at an end of the ladder, and clearly better than its neighbour, the next rung follows.
+The rates tried are the usual rate of the optimizer times powers of 4. The first wave rehearses the usual rate and its
+two neighbours. While the best rate so far is the highest or the lowest one tried, and clearly better than its
+neighbour, the next rate beyond it is rehearsed.
+
 Nothing here knows networks: a search is a function of the finished rehearsals, so it can be replayed from stored ones.
 
 `benchmarks/tuning/calibrate.py` compares these numbers with others on development tasks of 500 to 2,000 steps.
@@ -15,10 +17,12 @@ from dataclasses import dataclass
 from normscope.tuning.evidence import evidence
 from normscope.tuning.rehearsal import Rehearsal
 
-# The ratio of neighbouring rates, the rungs of the first wave, and the lead that is worth another rung.
-RUNG = 4.0
+# The ratio of neighbouring rates; the powers of the first wave; the lead of a best rate that is worth one more rate.
+RATIO = 4.0
 FIRST_WAVE = (0, 1, -1)
 LEAD = 1.0
+# The search ends a million times above or below the usual rate.
+_FARTHEST = 10
 # The share of the budget for one rehearsal, and its fewest and most steps.
 SHARE, FEWEST_STEPS, MOST_STEPS = 1 / 6, 4, 16
 
@@ -27,8 +31,8 @@ SHARE, FEWEST_STEPS, MOST_STEPS = 1 / 6, 4, 16
 class Plan:
     """The plan of a search.
 
-    start: the rate of rung 0. steps: steps of each rehearsal; 0 where the budget buys none. budget: gradient passes.
-    judging: passes for judging one rehearsal on held-out batches.
+    start: the usual rate, whose place is 0. steps: steps of each rehearsal; 0 where the budget buys none. budget: of
+    the search, in gradient passes. judging: passes for judging one rehearsal on held-out batches.
     """
 
     start: float
@@ -46,15 +50,15 @@ class Plan:
         """The passes of the search: of the first wave, and at most."""
         if not self.steps:
             return 0.0, 0.0
-        return len(FIRST_WAVE) * self.cost, self.cost * math.floor(self.budget / self.cost)
+        return len(FIRST_WAVE) * self.cost, self.budget
 
-    def rate(self, rung: int) -> float:
-        """The learning rate of a rung."""
-        return self.start * RUNG**rung
+    def rate(self, place: int) -> float:
+        """The learning rate at a place: start times RATIO to this power."""
+        return self.start * RATIO**place
 
-    def rung(self, rate: float) -> int:
-        """The rung of a learning rate."""
-        return round(math.log(rate / self.start) / math.log(RUNG))
+    def place(self, rate: float) -> int:
+        """The place of a learning rate that was rehearsed."""
+        return round(math.log(rate / self.start) / math.log(RATIO))
 
 
 def planned(start: float, budget: float, judging: float = 0.0) -> Plan:
@@ -74,16 +78,17 @@ def next_wave(plan: Plan, known: Sequence[Rehearsal]) -> list[float]:
     if not plan.steps:
         return []
     if not known:
-        return [plan.rate(rung) for rung in FIRST_WAVE]
-    if plan.budget - sum(each.passes for each in known) < plan.cost:
+        return [plan.rate(place) for place in FIRST_WAVE]
+    places = sorted(plan.place(each.lr) for each in known)
+    left = plan.budget - sum(each.passes for each in known)
+    if left < plan.cost or _FARTHEST in (places[-1], -places[0]):
         return []
-    rungs = sorted(plan.rung(each.lr) for each in known)
     found = evidence(known)
     if found is None:
-        return [plan.rate(rungs[0] - 1)]  # all diverged
+        return [plan.rate(places[0] - 1)]  # all diverged
     against = found.against
     if against[-1] == 0 and against[-2] > LEAD:
-        return [plan.rate(rungs[-1] + 1)]
+        return [plan.rate(places[-1] + 1)]
     if against[0] == 0 and against[1] > LEAD:
-        return [plan.rate(rungs[0] - 1)]
+        return [plan.rate(places[0] - 1)]
     return []

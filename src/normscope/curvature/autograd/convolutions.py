@@ -1,19 +1,22 @@
 r"""Convolutions whose second derivative costs four convolutions of the first one's size, and ReLU between them.
 
-y = x * W + b is bilinear. With g = dL/dy and cotangents (V, Vw, Vb) of its gradients (gx, gW, gb),
+A convolution y = x * W + b is bilinear. Its first backward pass takes g = dL/dy and gives the gradients (gx, gW, gb) by
+x, W and b. The second one takes cotangents (V, Vw, Vb) of these and gives the derivatives by g, x and W:
 
     d/dg = V * W + x * Vw + Vb          d/dx = gx of (g, Vw)          d/dW = gW of (g, V)
 
 Here gx of (g, W) and gW of (g, x) are the kernels of the first backward pass. Torch computes the last of the three by
-a convolution whose kernel is as large as the image. Third derivatives, of a loss that holds a gradient, are torch's.
+a convolution whose kernel is as large as the image. A loss that holds a gradient needs third derivatives; those are
+torch's.
 
-A scale and a shift of each channel after the convolution go into its weights, so derivatives by a and c need no pass
-over y:
+After a convolution, BatchNorm with running statistics is a scale a and a shift c of each channel. Both go into the
+weights of the convolution, so derivatives by a and c need no pass over y:
 
     a (x * W + b - m) + c = x * (a W) + a (b - m) + c
 
-ReLU is here because it tells the convolutions beside it what may stay in their order in memory. Its slope is constant
-wherever it has one. Torch computes zeros for the derivative of the slope, and adds them (2 % of a Hessian product).
+ReLU is here for two reasons. It tells the convolutions beside it which tensors may stay in their order in memory. And
+its slope is 0 or 1, so the derivative of the slope is zero; torch computes these zeros and adds them (2 % of a Hessian
+product).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -106,11 +109,11 @@ class _ConvolutionGrad(torch.autograd.Function):
         elif by_g and vb is not None:
             d_g = vb.view(1, -1, *[1] * (g.ndim - 2)).expand_as(g)
         if v is not None and (by_g or by_weight):
-            along = image.alike(v)
+            image_of_v = image.alike(v)
             if by_g:
-                through = along.by(weight, None)
+                through = image_of_v.by(weight, None)
                 d_g = through if d_g is None else through.add_(d_g)
-            d_weight = along.by_weight(g) if by_weight else None
+            d_weight = image_of_v.by_weight(g) if by_weight else None
         if d_g is not None and slope.is_contiguous():
             d_g = d_g.contiguous()
         if by_x and vw is not None:

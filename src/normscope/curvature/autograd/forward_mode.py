@@ -1,21 +1,23 @@
 r"""Forward mode at the cost of its products: kept outputs of bilinear layers, and BatchNorm by torch's fused kernels.
 
-**Kept outputs.** J^T u goes back through the graph of one pass. J v in forward mode needs every layer's output again.
+**Kept outputs.** J^T u goes back through the graph of one pass, which holds what it needs. J v in forward mode needs
+the output of every layer again, and computes it again.
 
     y = x * W + b,    dy = dx * W + x * dW + db          bilinear: a matrix product or a convolution
 
-The outputs of linear maps and convolutions are kept from the first pass, so of three products of a layer's size two are
-left. An output is computed again if it was written into since, or if its part of the forward takes gradients itself.
-Activation checkpointing is there to keep no outputs: under it all are computed again.
+For a bilinear layer that makes three products of the layer's size: x * W, dx * W and x * dW. The first of them is the
+output, which is kept from the first pass, so two are left. An output is computed again if it was written into since, or
+if its part of the forward takes gradients itself. Under activation checkpointing no outputs are kept, since memory is
+short there.
 
 **BatchNorm.** Three fused kernels take the place of the some 150 small ones of torch's own formula.
 
     y = w xh + b,    dy = w r P dx + xh dw + db,    P u = u - mean(u) - xh mean(u xh)       (statistics of the batch)
                      dy = w r   dx + xh dw + db                                             (running statistics)
 
-P is symmetric, so dx -> w r P dx is the kernel that takes a gradient back. First order only: a product with J needs no
-more. Layers of the user's own, with a forward patched onto them, with noise, or whose statistics go over several
-processes keep their own path.
+P is symmetric, so dx -> w r P dx is the kernel that takes a gradient back. This is a first derivative only, and a
+product with J needs no more. Four kinds of layers keep their own path: layers of the user's own, layers with a forward
+patched onto them, layers with noise, and layers whose statistics go over several processes.
 """
 
 from collections import defaultdict
@@ -37,7 +39,7 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _BATCHNORM_FORWARDS = (_BatchNorm.forward, _BatchNormLayer.forward)
 
 
-class Outputs:
+class KeptLayerOutputs:
     """The outputs of linear maps and convolutions in one pass of `model`, by layer and call."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -77,8 +79,8 @@ class Outputs:
         parts += [(x, d_weight, d_bias)] if d_weight is not None else []
         tangents = [_apply(layer, *part) for part in parts]
         if d_weight is None and d_bias is not None:
-            along = d_bias if isinstance(layer, nn.Linear) else d_bias.view(-1, *[1] * (weight.ndim - 2))
-            tangents.append(along.expand_as(kept[0]))
+            d_bias_everywhere = d_bias if isinstance(layer, nn.Linear) else d_bias.view(-1, *[1] * (weight.ndim - 2))
+            tangents.append(d_bias_everywhere.expand_as(kept[0]))
         if not tangents:
             return kept[0]
         return forward_ad.make_dual(kept[0], tangents[0] if len(tangents) == 1 else tangents[0].add_(tangents[1]))
@@ -137,8 +139,8 @@ def with_tangent(name: str, layer: Any, forward: Callable[..., Any], args: Any, 
         centred, slope = x - per_channel(mean, x), per_channel(rate * d_weight, x)
         dy = centred.mul_(slope) if dy is None else dy.addcmul_(centred, slope)
     if d_bias is not None:
-        along = per_channel(d_bias, x)
-        dy = along.expand_as(y) if dy is None else dy.add_(along)
+        d_bias_everywhere = per_channel(d_bias, x)
+        dy = d_bias_everywhere.expand_as(y) if dy is None else dy.add_(d_bias_everywhere)
     return y if dy is None else forward_ad.make_dual(y, dy)
 
 

@@ -12,9 +12,7 @@ _weight_norm: torch's kernel takes the length for a constant in the second deriv
     issue known. Goes when torch's own second derivative is symmetric.
 Flags of attention: fused attention has neither a second derivative nor a forward mode. Issues pytorch 116350 and
     128971. Goes when it has both.
-Precision of float32: products rounded to TF32 or bfloat16 are right to two or three digits alone, and a search on a GPU
-    may ask for TF32. Stays, since users set it. The extra care in restoring it goes when a setting can be read apart
-    from its parent's; how settings follow their parents is the subject of issue pytorch 179445.
+Precision of float32: `precision.py`.
 Autocast: products in half precision are right to two or three digits alone. Stays, since users set it.
 
 Functions are replaced by name and not by a mode: `autograd.grad` runs with modes switched off, and activation
@@ -23,9 +21,9 @@ and slower.
 
 **Other threads.** Autocast is set for one thread, and whether statistics are held is asked of the calling thread. All
 else is seen by every thread. So each function put in a name gives the values and derivatives of torch's own, up to
-rounding, to whoever calls it, and the flags choose other kernels of the same functions. Names are counted: whoever
-leaves first, torch's function is back when the last one has left. Flags are not counted: measurements take turns
-(`isolation/one_at_a_time.py`), so no two threads hold them at once.
+rounding, to whoever calls it, and the flags choose other kernels of the same functions. Replacements of one name are
+counted, so torch's function is back when the last of them has ended, in whatever order they end. Flags are not counted:
+measurements take turns (`isolation/one_at_a_time.py`), so no two threads hold them at once.
 """
 
 import sys
@@ -40,7 +38,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from normscope.curvature.autograd.convolutions import Rectifier, convolution, into_weights
-from normscope.curvature.eigensolvers.tf32_refinement import is_rounded
+from normscope.curvature.autograd.precision import set_precision
 from normscope.norms._batch_grad import BatchNormFunction, gradients_last
 from normscope.norms._constant_statistics import held
 from normscope.norms._inputs import standardize
@@ -109,7 +107,7 @@ def differentiable_kernels(device: str) -> Iterator[None]:
     with ExitStack() as stack:
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast_path)
         torch.backends.mha.set_fastpath_enabled(False)
-        _set_precision(device, stack)
+        set_precision(device, stack)
         stack.enter_context(torch.autocast(device, enabled=False))
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(replaced(_WEIGHT_NORMS, lambda *_: _weight_norm))
@@ -132,7 +130,7 @@ def _rectifier(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return call
 
 
-class _BatchNorm(NamedTuple):
+class _BatchNormArguments(NamedTuple):
     """The arguments of torch.batch_norm."""
 
     input: Tensor
@@ -148,7 +146,7 @@ class _BatchNorm(NamedTuple):
 
 def _normalization(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def call(*args: Any, **kwargs: Any) -> Tensor:
-        asked = _BatchNorm(*args, **kwargs)
+        asked = _BatchNormArguments(*args, **kwargs)
         x, weight, bias, mean, var, training, momentum, eps, _ = asked
         if transformed() or not x.numel() or not _fits(x, training, mean, var, weight, bias):
             return function(*asked)
@@ -171,7 +169,7 @@ def _fits(x: Tensor, training: bool, mean: Any, var: Any, *affine: Tensor | None
 
 def _holding(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def call(*args: Any, **kwargs: Any) -> Tensor:
-        asked = _BatchNorm(*args, **kwargs)
+        asked = _BatchNormArguments(*args, **kwargs)
         if asked.training and held():
             return batch_norm(asked.input, asked.weight, asked.bias, eps=asked.eps)
         return function(*asked)
@@ -185,43 +183,3 @@ def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
         return v * (g / torch.linalg.vector_norm(v))
     lengths = torch.linalg.vector_norm(v.movedim(dim, 0).reshape(v.shape[dim], -1), dim=1)
     return v * (g / lengths.view([-1 if i == dim else 1 for i in range(v.ndim)]))
-
-
-_KINDS = ("matmul", "conv", "rnn")
-_FAMILIES = {"cuda": "cuda", "cpu": "mkldnn"}
-# The setter of torch.backends.mkldnn writes the setting of all backends; these bindings name the one that they write.
-_bindings: Any = torch._C
-_get, _set = _bindings._get_fp32_precision_getter, _bindings._set_fp32_precision_setter
-
-
-def _set_precision(device: str, stack: ExitStack) -> None:
-    """Set the float32 precision of the device's kernels; leaving `stack` puts the user's setting back."""
-    if device not in _FAMILIES:
-        return
-    family, digits = _FAMILIES[device], "tf32" if device == "cuda" and is_rounded() else "ieee"
-    # The family is set first. A kind that follows its family then reads as set, and is not written: a convolution
-    # that nobody has set uses TF32 on a GPU, and no value of its own setting brings that default back.
-    stack.callback(_set, family, "all", _own_setting((family, "all"), ("generic", "all"), _get("generic", "all")))
-    _set(family, "all", digits)
-    for kind in _KINDS:
-        setting = _get(family, kind)
-        if setting != digits:
-            stack.callback(_set, family, kind, setting)
-            _set(family, kind, digits)
-
-
-def _own_setting(setting: tuple[str, str], parent: tuple[str, str], parents: str) -> str:
-    """The value of `setting` itself: "none" where it only reads as `parent`, whose own value is `parents`.
-
-    Set to the value that it reads as, a flag would no longer follow its parent. So the parent is changed for a moment,
-    to see whether the flag follows.
-    """
-    value: str = _get(*setting)
-    try:
-        values_read = set()
-        for other in ("ieee", "tf32"):
-            _set(*parent, other)
-            values_read.add(_get(*setting))
-    finally:
-        _set(*parent, parents)
-    return value if len(values_read) == 1 else "none"

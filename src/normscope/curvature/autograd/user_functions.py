@@ -2,11 +2,14 @@ r"""Autograd functions written by the user: a check of their second derivatives.
 
     y = f(x),    b(g, x) = J(x)^T g the function's own backward,    phi(g, x) = <b(g, x), w>
 
-Torch differentiates b again through the operations that b is made of. Where b is a fused kernel, runs under no_grad, is
-marked `once_differentiable`, or uses values that only the forward knew, its derivative is missing or lacks terms, and
-torch drops these without an error. So derivatives of phi are compared with differences of phi. Gauss-Newton products by
-reverse mode take the derivative by g; the Hessian takes the one by x too. Each function is checked alone, near the
-inputs of a call that the model makes, and along few entries, so that kinks are rarely met.
+Torch finds the second derivative by differentiating the operations that b is made of. It misses terms, without an
+error, in four cases: b is a fused kernel, runs under no_grad, is marked `once_differentiable`, or uses values that only
+the forward knew.
+
+So derivatives of the scalar phi, w any vector, are compared with differences of phi. A Gauss-Newton product by reverse
+mode twice needs the derivative by the slope g. A Hessian product needs the one by x too. Each function is checked
+alone, near the inputs of a call that the model makes. The differences go along few entries, so that they rarely cross a
+kink.
 """
 
 import functools
@@ -49,11 +52,11 @@ def delayed(roots: Sequence[Any]) -> bool:
 
 
 def refuse_without_second_derivative(root: Any, run: Callable[["Calls"], Any], *, slope_alone: bool = False) -> None:
-    """Raises where a function in the graph below `root` would make products with second derivatives wrong.
+    """Raise where a function in the graph below `root` would make products with second derivatives wrong.
 
     Args:
-        run: the forward that made the graph, once more. slope_alone: whether derivatives by the slope are all that is
-            needed.
+        run: makes the forward of the graph once more.
+        slope_alone: whether derivatives by the slope are all that is needed.
     """
     kinds = functions_of(root)
     if not kinds:
@@ -78,7 +81,9 @@ def refuse_delayed(gradients: Sequence[Tensor | None]) -> None:
 
 
 def lacking(kind: type, args: tuple[Any, ...] | None) -> list[str]:
-    """The second derivatives that the function has wrong; args: those of one call, None where no call was watched.
+    """The second derivatives that the function has wrong.
+
+    args: the arguments of one call, None where no call was watched.
 
     Torch's own functions are asked for `once_differentiable` alone: some of them talk to other processes.
     """
@@ -162,7 +167,7 @@ class _Probe:
         gradients: Sequence[Tensor | None] = [None] * len(inputs)
         if value.requires_grad:
             gradients = torch.autograd.grad(value, inputs, allow_unused=True)
-        by_x, by_g = _along(gradients[: len(x)], directions), _along(gradients[len(x) :], cotangents)
+        by_x, by_g = _directional(gradients[: len(x)], directions), _directional(gradients[len(x) :], cotangents)
         ahead = self._phi([t + self._step * v for t, v in zip(x, directions, strict=True)], self._g)
         behind = self._phi([t - self._step * v for t, v in zip(x, directions, strict=True)], self._g)
         agrees = {BY_INPUT} if self._near(by_x, float(ahead - behind) / (2 * self._step), float(value)) else set()
@@ -188,7 +193,7 @@ def _size(t: Tensor) -> float:
     return float(t.detach().double().square().mean().sqrt()) or 1.0
 
 
-def _along(taken: Sequence[Tensor | None], directions: Sequence[Tensor]) -> float:
+def _directional(taken: Sequence[Tensor | None], directions: Sequence[Tensor]) -> float:
     pairs = zip(taken, directions, strict=True)
     return sum(float((t.double() * v.double()).sum()) for t, v in pairs if t is not None)
 
@@ -242,8 +247,8 @@ def _said(kind: type, where: str) -> str:
     place = f" in {where}" if where else ""
     why = "it is marked once_differentiable" if is_once_differentiable(kind) else "its backward drops terms"
     return (
-        f"The autograd function {kind.__qualname__}{place} has no second derivative: {why}, which torch would pass "
-        "over without an error, and the curvature would be wrong. Replace it by plain torch operations while you "
-        "measure, or write its backward from operations that torch can differentiate; a Gauss-Newton matrix is content "
-        "with a jvp of the function too."
+        f"The autograd function {kind.__qualname__}{place} has no second derivative: {why}. Torch would leave the "
+        "missing terms out without an error, and the curvature would be wrong. While you measure, replace the function "
+        "by plain torch operations, or write its backward from operations that torch can differentiate. For a "
+        "Gauss-Newton matrix it is enough that the function has a jvp."
     )

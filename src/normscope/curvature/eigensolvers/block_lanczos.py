@@ -4,14 +4,16 @@ r"""Block Lanczos with full reorthogonalization, for tops of nearly equal eigenv
     residual of the Ritz pair (theta, Q_j s):  ||C_j s_last||,  s_last the part of s in the last block
 
 A Krylov space of one start vector finds one vector of an eigenspace, and separates near-equal eigenvalues only after
-many products. One of b start vectors finds b of them at once, and each product advances one of b chains. Directions
-that run out (an invariant space) leave the block. The module knows no network. Source: Golub and Underwood 1977.
+many products. A space of b start vectors finds b of them at once. One step multiplies all b vectors of a block, so it
+costs b products. A direction whose image lies in the space already leaves the block. The module knows no network.
+Source: Golub and Underwood 1977.
 """
 
 import torch
 from torch import Tensor
 
-from normscope.curvature.eigensolvers.lanczos import Product, Ritz, remembered, rounding, scales
+from normscope.curvature.eigensolvers.lanczos import Ritz, remembered, rounding, scales
+from normscope.linear_maps import Product
 
 
 def block_lanczos(

@@ -1,13 +1,14 @@
 r"""The top of a spectrum from the memory of an earlier search: generalized Davidson.
 
-All knowledge of A is put into a matrix B. Let V be the vectors multiplied so far, P = 1 - V V^T, and (theta_i, y_i)
-the remembered pairs, scaled so that theta_1 is the value that the first product finds; then
+A search remembers Ritz pairs. The next search, for a matrix A that has changed little, starts from them. All that is
+known of A is put into a matrix B. Let V be the vectors multiplied so far and P = 1 - V V^T. Let (theta_i, y_i) be the
+remembered pairs, scaled so that theta_1 is the value that the first product finds. Then
 
     B = A on V, with all that A couples V to;     P (sum_i theta_i y_i y_i^T) P elsewhere
     next vector: P u / |P u|,   u the top eigenvector of B
 
-So no product is spent on remembered pairs. Near-equal neighbours, which a Krylov space separates from the top only
-after many products, are known from the start. Without a memory u lies in the Krylov space, and this is Lanczos.
+So no product is spent on remembered pairs. A Krylov space separates near-equal neighbours from the top only after many
+products; here the memory knows them from the start. Without a memory u lies in the Krylov space, and this is Lanczos.
 
 The pair that is found and its residual are those of A on V alone: the memory decides only which vector is multiplied
 next. Nothing is remembered of the lower end; there the next vector is the residual. All vectors lie in one orthonormal
@@ -21,7 +22,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from normscope.curvature.eigensolvers.lanczos import Memory, Product, Ritz, lanczos, remembered, scales, unit_of
+from normscope.curvature.eigensolvers.lanczos import Memory, Ritz, lanczos, remembered, scales, unit_of
+from normscope.linear_maps import Product
 
 LEAST, LEAST_WARM = 6, 3
 
@@ -66,8 +68,11 @@ class _Basis:
 class DavidsonSearch:
     """The vectors multiplied so far with their images, the Ritz pairs in their span, and B.
 
-    size: the size of A, as far as it is known. With it the scale of residuals is no less than in a space that has shown
-    both ends (`lanczos.scales`).
+    Args:
+        memory: the remembered pairs.
+        like: any vector of the operator's size, dtype and device.
+        size: the largest |eigenvalue| of A, as far as it is known; 0 where nothing is known. With it the scale of
+            residuals is no less than in a space that has shown both ends (`lanczos.scales`).
     """
 
     def __init__(self, memory: Memory, like: Tensor, size: float = 0.0) -> None:
@@ -100,8 +105,8 @@ class DavidsonSearch:
         first = float(self._values[0])
         self._values = self._values * (max(float(self.theta[0]) / first, 0.0) if first else 0.0)
 
-    def known(self) -> tuple[Tensor, Tensor]:
-        """B and P."""
+    def known_matrix(self) -> tuple[Tensor, Tensor]:
+        """The matrix B of all that is known of A, and the projector P out of the space of multiplied vectors."""
         outside = torch.eye(len(self.basis.rows), dtype=torch.float64) - self.space.T @ self.space
         recalled = self.basis.stacked(self._recalled) @ outside
         half = self.space.T @ self._of
@@ -111,18 +116,18 @@ class DavidsonSearch:
 
     def towards_the_top(self) -> Tensor | None:
         """The direction to multiply next, or None where the space is invariant."""
-        known, outside = self.known()
+        known, outside = self.known_matrix()
         directions = (outside @ torch.linalg.eigh(known).eigenvectors).T.flip(0)
         return next((direction for direction in directions if float(direction.norm()) > 1e-6), None)
 
     def towards_the_bottom(self) -> Tensor | None:
         """The residual of the lower end; None where it lies within the space, and so is rounding alone."""
-        outside: Tensor = self.known()[1] @ self._left[0]
+        outside: Tensor = self.known_matrix()[1] @ self._left[0]
         return outside if float(outside.norm()) > 1e-6 * float(self._left[0].norm()) else None
 
     def memory(self, keep: int) -> Memory:
         """The top pair, and the top pairs of B orthogonal to it."""
-        top, (known, _) = self.ritz[-1], self.known()
+        top, (known, _) = self.ritz[-1], self.known_matrix()
         across = torch.eye(len(top), dtype=torch.float64) - torch.outer(top, top)
         # Shifts the top pair so low that it is not among the top ones again.
         low = 2 * float(known.norm()) or 1.0
@@ -131,7 +136,7 @@ class DavidsonSearch:
         vectors = torch.cat([self.basis.vector(top)[None], others.vectors])
         return Memory((float(self.theta[-1]), *others.values), vectors)
 
-    def ended(
+    def run_until_converged(
         self, product: Product, done: int, *, smallest: bool, tol: float, least: int, most: int, keep: int
     ) -> Ritz:
         """Go on with the search after `done` products, until it has converged or `most` products are made."""
@@ -184,4 +189,4 @@ def lanczos_from(
         ritz = lanczos(product, fresh, smallest=smallest, tol=tol, least=LEAST, most=most - 1, mix=0.0, keep=keep)
         return replace(ritz, products=ritz.products + 1)
     search.scale()
-    return search.ended(product, 1, smallest=smallest, tol=tol, least=least, most=most, keep=keep)
+    return search.run_until_converged(product, 1, smallest=smallest, tol=tol, least=least, most=most, keep=keep)

@@ -12,12 +12,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normscope.curvature.eigensolvers.lanczos import Product, krylov
+from normscope.curvature.eigensolvers.lanczos import krylov
+from normscope.linear_maps import Product
 
 
 @dataclass(frozen=True)
 class Density:
-    """Nodes and weights of the quadrature; the weights of each start sum to one."""
+    """The density of the eigenvalues, as nodes and weights of a quadrature.
+
+    Attributes:
+        n: number of eigenvalues.
+        nodes: for each random start, the places where the eigenvalues are.
+        weights: for each start, the share of the eigenvalues at each node; they sum to one.
+    """
 
     n: int
     nodes: tuple[tuple[float, ...], ...]

@@ -3,25 +3,34 @@ r"""Lanczos with full reorthogonalization: both ends of a symmetric operator's s
     A Q_j = Q_j T_j + beta_j q_{j+1} e_j^T,    T_j = S diag(theta) S^T tridiagonal
     Ritz pairs (theta_i, Q_j s_i),   residual ||A v - theta v|| = beta_j |s_{j,i}|
 
-The residual comes for free with every step. A pair counts as converged when residual <= tol * scale. The scale of
-positive values is the largest of them, that of negative values the largest |theta| (`scales`): so an upper end is known
-as well beside a lower end forty times as large as it is alone.
+Each step costs one product and adds one column to Q. The module knows no network: A is a function from a vector to a
+vector.
 
-After convergence some eigenvalue lies within tol * scale of theta. Products alone cannot prove that it is the largest
-one. So random directions are mixed into the start, and at least `least` products are made. With C outputs the top C
-eigenvalues nearly coincide; a stop by the residual resolves them, a stop by a small change of theta does not.
+**Residual.** A step gives the residual of every Ritz pair without a further product. Some eigenvalue of A lies within
+the residual of theta.
 
-The module knows no network: A is a function from a vector to a vector.
+**Converged.** A Ritz pair has converged when its residual is at most tol times a scale (`scales`). The scale of
+negative values is the largest |theta|. The scale of the others is the largest of them, and at least 1 % of the scale of
+negative values. For example, let the values go from -40 to 1, with tol = 0.001. The upper end has converged at a
+residual of 0.001, the lower end at 0.04. So the upper end is as accurate as it would be without the lower end.
+
+**The largest one.** Products alone cannot prove that theta is near the largest eigenvalue: a start vector orthogonal to
+the top eigenvector never finds it. So random directions are mixed into the start, and at least `least` products are
+made.
+
+**Why not stop when theta hardly changes.** A network with C outputs has C nearly equal eigenvalues at the top. While
+the search tells them apart, theta changes little from step to step, but the residual is still large.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-Product = Callable[[Tensor], Tensor]
+from normscope.linear_maps import Product
+
 # Least scale of an upper end, as a share of the lower end's size: with tol=1e-3 the residual is then 1e-5 of the
 # spectrum, which float32 still resolves.
 _LEAST_SHARE = 0.01
@@ -34,9 +43,11 @@ KEPT = 12
 
 @dataclass(frozen=True)
 class Memory:
-    """Ritz pairs that a later search can start from: the largest values and their orthonormal vectors, as rows.
+    """Ritz pairs that a later search can start from; only the first pair need have converged.
 
-    Only the first pair need have converged.
+    Attributes:
+        values: the largest values, descending.
+        vectors: their orthonormal vectors, one a row.
     """
 
     values: tuple[float, ...]
@@ -45,10 +56,16 @@ class Memory:
 
 @dataclass(frozen=True)
 class Ritz:
-    """Eigenvalue estimates from both ends, each with its residual relative to the scale of its end (`scales`).
+    """Eigenvalue estimates from both ends of a spectrum.
 
-    values: all of the searched space, descending. vectors: those of the `k` largest values, one a row. memory: the
-    `keep` largest pairs, converged or not.
+    Attributes:
+        values: all Ritz values of the searched space, descending.
+        residuals: the residual of each value, relative to the scale of its end (`scales`).
+        vectors: unit vectors of the `k` largest values, one a row.
+        smallest_vector: the unit vector of the smallest value.
+        converged: whether every eigenvalue that was asked for has reached the tolerance.
+        products: products that the search made.
+        memory: the `keep` largest pairs, converged or not, for a later search.
     """
 
     values: tuple[float, ...]
@@ -179,12 +196,12 @@ def lanczos(
     Args:
         product: v -> A v, A symmetric.
         start: any nonzero vector; the work is done in its dtype.
-        k: number of the largest eigenvalues.
-        smallest: whether to search the smallest eigenvalue too.
+        k: number of the largest eigenvalues to find.
+        smallest: whether to find the smallest eigenvalue too.
         tol: relative residual to reach.
-        least, most: products at least and at most; a Krylov space that ends before is exact.
-        mix: length of the random vector that is added, in the start's; 0 for a start that has one in it.
-        keep: pairs to remember.
+        mix: length of the random vector that is added, as a multiple of the start's; 0 for a start that has one in it.
+        least, most: smallest and largest number of products; a Krylov space that ends before is exact.
+        keep: Ritz pairs to remember.
 
     Returns:
         A `Ritz`: eigenvalues in falling order, with their vectors and relative residuals.

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from normscope.curvature.eigensolvers.block_lanczos import block_lanczos
 from normscope.curvature.eigensolvers.davidson import LEAST, LEAST_WARM, lanczos_from
-from normscope.curvature.eigensolvers.lanczos import Memory, Product, Ritz, lanczos
-from normscope.curvature.eigensolvers.tf32_refinement import rehearsable, rehearsed
+from normscope.curvature.eigensolvers.lanczos import Memory, Ritz, lanczos
+from normscope.curvature.eigensolvers.tf32_refinement import tf32_first, tf32_pays
+from normscope.linear_maps import Product
 
 # Share of the fresh start. This much lets an eigenvector that has overtaken the last one show: of those remembered, one
 # that is ahead by 3 %. From 0.03 on a warm start costs more products (measured from one training step to the next).
@@ -63,18 +64,19 @@ class Solver:
         memory: Memory | None = None,
         keep: int = 1,
         seed: int = 0,
-        alone: bool = True,
+        rounded_product: Product | None = None,
     ) -> Ritz:
         """Search for the largest eigenvalue (and the smallest, if asked).
 
         Args:
             product: v -> A v, A symmetric.
             gradient: a vector with a large part in the top eigenvectors; the search starts near it.
+            smallest: whether to find the smallest eigenvalue too.
             memory: Ritz pairs of an earlier search, to start from.
             keep: Ritz pairs to remember for a later search.
             seed: seed of the random part of the start vectors.
-            alone: whether this process searches alone. Of several processes, one whose GPU rounds would make other
-                products than one whose GPU does not, so none starts with rounded products.
+            rounded_product: v -> A v rounded to TF32 where the GPU can, for the first part of the search; None where
+                every product must be exact.
         """
         if not gradient.any():
             # A zero gradient leaves the random part alone to show an eigenvector that has overtaken the remembered
@@ -92,8 +94,8 @@ class Solver:
 
         if len(start) > 1:
             return block_lanczos(product, start, **options)
-        if alone and rehearsable(start, self.tol, self.most):
-            return rehearsed(from_one_vector, product, **options)
+        if rounded_product is not None and tf32_pays(start, self.tol, self.most):
+            return tf32_first(from_one_vector, product, rounded_product, **options)
         return from_one_vector(product, **options)
 
 

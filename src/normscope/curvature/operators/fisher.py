@@ -61,7 +61,13 @@ def distribution(loss_fn: Callable[..., Any]) -> str | None:
 
 @dataclass(frozen=True)
 class FisherOfOutputs:
-    """B by the scores of its draws, of shape (K, *outputs), with inner products over `dims`; or B by its diagonal."""
+    """The Fisher matrix B of the outputs, by scores of drawn labels or by its diagonal.
+
+    Attributes:
+        scores: the scores, of shape (K, *outputs) for K draws; None where B is exact.
+        dims: dimensions of the scores that one term's inner product goes over.
+        diagonal: the diagonal of an exact B, else None.
+    """
 
     scores: Tensor | None
     dims: tuple[int, ...]
@@ -71,9 +77,9 @@ class FisherOfOutputs:
         if self.scores is None:
             assert self.diagonal is not None
             return self.diagonal * t
-        return (self._along(t) * self.scores).mean(0)
+        return (self._components(t) * self.scores).mean(0)
 
-    def _along(self, t: Tensor) -> Tensor:
+    def _components(self, t: Tensor) -> Tensor:
         assert self.scores is not None
         terms = self.scores * t
         # An empty `dims` would sum over all of them.
@@ -83,21 +89,21 @@ class FisherOfOutputs:
         """Standard error of t^T B t; 0 for an exact one, nan for a single draw."""
         if self.scores is None:
             return 0.0
-        forms = self._along(t).square().flatten(1).sum(1, dtype=torch.float64)
+        forms = self._components(t).square().flatten(1).sum(1, dtype=torch.float64)
         return float(forms.std() / math.sqrt(len(forms))) if len(forms) > 1 else math.nan
 
 
 def fisher_of_outputs(
-    loss_fn: Callable[..., Any], output: Tensor, target: Any, *, draws: int, seed: int
+    loss_fn: Callable[..., Any], output: Tensor, target: Any, *, label_draws: int, seed: int
 ) -> FisherOfOutputs | None:
-    """B at `output`, by `draws` labels for each term, or exact with draws=0; None where it is the output Hessian."""
+    """B at `output`, by `label_draws` labels for each term, or exact with 0; None where it is the output Hessian."""
     kind = distribution(loss_fn)
-    if kind == LOG_LABELS and not draws:
+    if kind == LOG_LABELS and not label_draws:
         return FisherOfOutputs(None, (), _weights(loss_fn, output, target) * output.exp())
-    if not draws:
+    if not label_draws:
         return None
-    if draws < 0:
-        raise ValueError(f"draws counts labels drawn for each term, 0 for the exact matrix; got {draws}.")
+    if label_draws < 0:
+        raise ValueError(f"draws counts labels drawn for each term, 0 for the exact matrix; got {label_draws}.")
     if kind is None:
         raise ValueError(
             "A sampled Fisher matrix needs a distribution to draw from, and this loss is none known here: there is "
@@ -106,18 +112,18 @@ def fisher_of_outputs(
         )
     generator = torch.Generator(output.device).manual_seed(seed)
     if kind == NORMAL:
-        noise = torch.randn((draws, *output.shape), generator=generator, device=output.device, dtype=output.dtype)
+        noise = torch.randn((label_draws, *output.shape), generator=generator, device=output.device, dtype=output.dtype)
         return FisherOfOutputs(noise * _squared_rate(loss_fn, output) ** 0.5, tuple(range(2, output.ndim + 1)))
     root = _weights(loss_fn, output, target).sqrt()
     if kind == BINARY:
         p = output.sigmoid()
-        drawn = torch.bernoulli(p.expand(draws, *p.shape), generator=generator)
+        drawn = torch.bernoulli(p.expand(label_draws, *p.shape), generator=generator)
         # Every output is a term of its own.
         return FisherOfOutputs((p - drawn) * root, ())
     p = output.exp() if kind == LOG_LABELS else output.softmax(1)
     rows = p.movedim(1, -1).reshape(-1, p.shape[1])
-    labels = torch.multinomial(rows, draws, replacement=True, generator=generator)
-    one_hot = F.one_hot(labels.T, p.shape[1]).to(p.dtype).view(draws, *p.movedim(1, -1).shape).movedim(-1, 2)
+    labels = torch.multinomial(rows, label_draws, replacement=True, generator=generator)
+    one_hot = F.one_hot(labels.T, p.shape[1]).to(p.dtype).view(label_draws, *p.movedim(1, -1).shape).movedim(-1, 2)
     return FisherOfOutputs(((0 if kind == LOG_LABELS else p) - one_hot) * root, (2,))
 
 

@@ -31,10 +31,19 @@ SIGNS = 16
 
 @dataclass(frozen=True)
 class MeanMode:
-    """The all-ones direction of the outputs against the top eigenvector.
+    """How much of the top eigenvector is constant over samples, with bounds on lambda_max.
 
-    v_statistic, u_statistic: the largest over the outputs. upper: the trace, with its standard error (0 where every
-    sample's gradient was taken). share: squared length of the top eigenvector's part that is constant over samples.
+    Attributes:
+        lambda_max: the largest eigenvalue of the Fisher matrix.
+        residual: its relative residual.
+        converged: whether the residual has reached the tolerance.
+        v_statistic: the lower bound V, the largest over the outputs.
+        u_statistic: the unbiased U, the largest over the outputs.
+        upper: the trace, an upper bound.
+        upper_error: its standard error; 0 where every sample's gradient was taken.
+        share: squared length of the top eigenvector's part that is constant over samples.
+        settings: arguments that the numbers depend on.
+        environment: versions and device.
     """
 
     lambda_max: float
@@ -59,15 +68,15 @@ class MeanMode:
 def dual(network: Network) -> tuple[Callable[[Tensor], Tensor], torch.Size]:
     """The product u -> F u on flattened outputs, and the outputs' shape; one backward and one forward a product."""
     output = network.output()
-    pull, push = network.pull(output), network.push()
+    vjp, jvp = network.vjp(output), network.jvp()
     m, shape = len(output), output.shape
 
     def product(u: Tensor) -> Tensor:
-        v = pull(u.view(shape))
-        t = push(v)
+        v = vjp(u.view(shape))
+        t = jvp(v)
         if network.forward_mode and not adjoint(t, u.view(shape), v, v):
-            network.forward_mode = False
-            t = push(v)
+            network.use_reverse_mode()
+            t = jvp(v)
         return t.reshape(-1) / m
 
     return product, shape
@@ -88,14 +97,14 @@ def mean_mode_of(network: Network, solver: Solver, *, seed: int = 0, dense: int 
             f"The mean mode is over at least two samples, outputs of shape (samples, outputs); got "
             f"{tuple(output.shape)}. Hand in a larger batch."
         )
-    pull, m, outputs = network.pull(output), len(output), output[0].numel()
+    vjp, m, outputs = network.vjp(output), len(output), output[0].numel()
     generator = torch.Generator().manual_seed(seed)
 
     def squared_length(k: int, weights: Tensor) -> float:
         """||sum_s weights_s grad f_k(x_s)||^2."""
         u = torch.zeros_like(output).view(m, outputs)
         u[:, k] = weights
-        return float(pull(u.view(output.shape)).square().sum())
+        return float(vjp(u.view(output.shape)).square().sum())
 
     ones = torch.ones(m).to(output)
     sums = [squared_length(k, ones) for k in range(outputs)]
@@ -103,8 +112,10 @@ def mean_mode_of(network: Network, solver: Solver, *, seed: int = 0, dense: int 
         signs, error = list(torch.eye(m).to(output)), 0.0
         squares = [sum(squared_length(k, sign) for sign in signs) for k in range(outputs)]
     else:
-        draws = [(torch.randint(0, 2, (m,), generator=generator) * 2 - 1).to(output) for _ in range(SIGNS)]
-        table = torch.tensor([[squared_length(k, sign) for k in range(outputs)] for sign in draws], dtype=torch.float64)
+        sign_vectors = [(torch.randint(0, 2, (m,), generator=generator) * 2 - 1).to(output) for _ in range(SIGNS)]
+        table = torch.tensor(
+            [[squared_length(k, sign) for k in range(outputs)] for sign in sign_vectors], dtype=torch.float64
+        )
         squares = table.mean(0).tolist()
         error = float(table.sum(1).std() / len(table) ** 0.5) / m
     product, shape = dual(network)

@@ -1,16 +1,20 @@
-r"""Gauss-Newton products v -> J^T B (J v), with J v taken in the first way that is the adjoint of J^T.
+r"""Gauss-Newton products v -> J^T B (J v), with J v taken in the first way that passes a check.
 
-**The check.** <J v, u> = <v, J^T u> for every v and u, and a product has both sides at no cost. Values computed under
-no_grad, or a hook of the user's, may give a model's forward mode, or its second derivative by reverse mode, another map
-than its gradient has. The first product that is not rounded shows it.
+J is the derivative of the outputs f by the parameters theta, B the second derivative of the loss L by the outputs.
+There are three ways to compute J v, here from the cheapest to the most reliable:
 
-**J v by the gradient.** The gradient is a linear map of the loss's slope by the outputs, so one pass gives both:
+1. From the gradient. Backward passes are linear in the loss's slope u = dL/df by the outputs: dL/dtheta = J^T u. One
+   gradient with a graph gives both J^T u and J v = d<J^T u, v>/du. That graph holds no output of the forward, and no
+   normalizer that went into weights (`convolutions.py`). So a product takes 16 ms, where forward mode takes 29 ms (CNN
+   in eval mode, batch 256, two cores).
+2. Forward mode (`passes.py`).
+3. Reverse mode twice (`passes.py`).
 
-    dL/dtheta = J^T u  at  u = dl/df,      J v = d<J^T u, v>/du
-
-The graph of u -> J^T u holds no output of the forward, and no normalizer that went into weights (`convolutions.py`).
-Forward mode would compute both again for each product: 29 ms instead of 16 ms in eval mode (CNN, batch
-256, two cores).
+**The check.** J^T is the adjoint of J: <J v, u> = <v, J^T u> for every v and u. A product computes J v and J^T u at
+u = B J v anyway, so the check costs nothing. It fails where a way differentiates another map than the gradient does.
+For example, a layer that computes a scale s(x) under `torch.no_grad` and returns s(x) x has the gradient s(x), but its
+forward mode also differentiates s. The first product that is not rounded to TF32 is checked; where it fails, the next
+way is taken.
 """
 
 from collections.abc import Sequence
@@ -19,53 +23,62 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from normscope.curvature.autograd.precision import is_rounded
 from normscope.curvature.autograd.user_functions import functions_of
-from normscope.curvature.eigensolvers.lanczos import Product
-from normscope.curvature.eigensolvers.tf32_refinement import is_rounded
-from normscope.curvature.operators.loss_of_outputs import Bent
+from normscope.curvature.operators.loss_of_outputs import OutputCurvature
+from normscope.curvature.operators.passes import Gradients
 from normscope.curvature.operators.statistics import over_the_batch, wavy
-
-Gradients = Sequence[Tensor | None]
-
-
-class ForwardMode(Protocol):
-    """forward_mode: whether `push` may take forward mode; otherwise it takes reverse mode twice."""
-
-    forward_mode: bool
+from normscope.linear_maps import Product
 
 
-def gauss_newton_product(bend: Bent, pull: Product, push: Product, along: Product | None, mode: ForwardMode) -> Product:
+class TangentPasses(Protocol):
+    """The passes that compute J v in forward mode, until they are told to use reverse mode twice."""
+
+    @property
+    def forward_mode(self) -> bool: ...
+
+    def use_reverse_mode(self) -> None: ...
+
+
+def gauss_newton_product(
+    curvature: OutputCurvature, vjp: Product, jvp: Product, by_gradient: Product | None, passes: TangentPasses
+) -> Product:
     """The product v -> J^T B (J v).
 
     Args:
-        bend: B, and the part that the loss adds by reading parameters itself. pull: J^T u. push: J v.
-        along: J v in a cheaper way, to be tried first. mode: switched to reverse mode where the check fails.
+        curvature: B, and the part that the loss adds by reading parameters itself.
+        vjp: the map u -> J^T u.
+        jvp: the map v -> J v by `passes`.
+        by_gradient: the map v -> J v from the gradient, to be tried first; None where there is none.
+        passes: told to use reverse mode where the check fails in forward mode.
     """
-    first = True
+    checked = False
 
     def tangent(v: Tensor) -> Tensor:
-        nonlocal along
-        if along is not None:
+        nonlocal by_gradient
+        if by_gradient is not None:
             try:
-                return along(v)
+                return by_gradient(v)
             except Exception:
                 # A part of the model has no second derivative, and may raise any error.
-                along = None
-        return push(v)
+                by_gradient = None
+        return jvp(v)
 
     def product(v: Tensor) -> Tensor:
-        nonlocal first, along
+        nonlocal checked, by_gradient
         t = tangent(v)
-        u, own = bend(t, v)
-        w = pull(u)
-        if first and not is_rounded() and (along is not None or mode.forward_mode):
+        u, by_leaves = curvature.product(t, v)
+        w = vjp(u)
+        if not checked and not is_rounded() and (by_gradient is not None or passes.forward_mode):
             # Zero passes every check, so at J v = 0 the check takes other outputs.
-            pair = (u, w) if t.any() else (wavy(t), pull(wavy(t)))
+            pair = (u, w) if t.any() else (wavy(t), vjp(wavy(t)))
             if not adjoint(t, pair[0], v, pair[1]):
-                along, mode.forward_mode = None, along is not None and mode.forward_mode
+                if by_gradient is None:
+                    passes.use_reverse_mode()
+                by_gradient = None
                 return product(v)
-            first = not t.any()
-        return w if own is None else w + own
+            checked = bool(t.any())
+        return w if by_leaves is None else w + by_leaves
 
     return product
 
@@ -90,12 +103,16 @@ def goes_into_weights(model: nn.Module, stats: str) -> bool:
 def gradients_by_slope(
     loss: Tensor, output: Tensor, leaves: Sequence[Tensor]
 ) -> tuple[Gradients, Tensor | None] | None:
-    """The loss's gradients by the leaves with their graph in u, and u, which is None where the loss reads no output.
+    """The gradient of the loss by each leaf, as a function of the slope u = dL/df by the outputs.
 
-    The answer is None, without gradients, where code of the user's has a part in the graph. A Function whose second
-    derivative is zero for an output takes that output out of J v and of B J v alike, so <J v, B J v> = <v, J^T B J v>
-    holds all the same. A hook of the user's may not take a graph, as one in numpy. Any other error will recur in the
-    plain pass.
+    The gradients keep their graph in u, from which `Passes.jvp_by_gradients` makes J v. The second value returned is u,
+    or None where the loss reads no output.
+
+    Returns None, without gradients, in two cases:
+    - The graph holds an autograd function of the user's. Such a function may drop its second derivative for one output.
+      That output then drops out of J v and of B J v alike, and the check <J v, u> = <v, J^T u> would not show it.
+    - The pass fails. A hook of the user's may not take tensors with a graph, as one that calls numpy. Any other error
+      will recur in the plain pass, which is made next.
     """
     if functions_of(output.grad_fn):
         return None

@@ -7,6 +7,7 @@ adds its Hessian. Targets, and tensors that a loss holds, are lent as copies.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,19 +23,35 @@ from normscope.loss_kinds import FLAT, LossKind
 from normscope.loss_mismatch import check_outputs, explaining
 from normscope.objective import main_output, own_loss
 
-Bent = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]]
 # Relative part of the gradient that may go past the predictions of a model with a loss of its own: rounding.
 _THROUGH = 1e-3
+
+
+@dataclass(frozen=True)
+class OutputCurvature:
+    """The second derivative of a loss by its outputs, and by the parameters that it reads itself.
+
+    Attributes:
+        product: the map (J v, v) -> (second derivatives by the outputs, by the leaves) in this direction; those by the
+            leaves are None for a loss that reads no parameter.
+        reads_parameters: whether the loss reads parameters itself, as a penalty does.
+        is_zero: whether the loss has no curvature, by outputs and by parameters.
+    """
+
+    product: Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]]
+    reads_parameters: bool = False
+    is_zero: bool = False
 
 
 class LossOfOutputs:
     """loss_fn(outputs, targets) of one batch.
 
     Args:
+        loss_fn: loss_fn(outputs, targets) is a scalar.
+        targets: the targets of the batch.
         originals: the model's own parameters, in whose places it is lent copies.
+        device: type of the device, "cpu" or "cuda".
         dtype: cast the tensors that the loss holds to it; None leaves them.
-
-    direct: whether the loss reads parameters itself. linear: whether it has no curvature. Both are set by `bent`.
     """
 
     def __init__(
@@ -47,7 +64,6 @@ class LossOfOutputs:
     ) -> None:
         self.loss_fn, self._originals, self._device = loss_fn, originals, device
         self._lending, self._copies = lent_loss(loss_fn, dtype), Copies(targets)
-        self.direct = self.linear = False
 
     @property
     def targets(self) -> Any:
@@ -95,37 +111,37 @@ class LossOfOutputs:
             raise NoOutputs
         return read
 
-    def bent(self, outputs: Any, read: tuple[int, ...], leaves: Sequence[Tensor]) -> Bent:
-        """The map (J v, v) -> second derivatives along them, by outputs and by leaves (None without a penalty)."""
+    def output_curvature(self, outputs: Any, read: tuple[int, ...], leaves: Sequence[Tensor]) -> OutputCurvature:
+        """The second derivative at these outputs; read: numbers of the outputs that the loss depends on."""
         if self.loss_fn is own_loss_of:
-            return self._bent_inside(outputs, read, leaves)
+            return self._inside_the_model(outputs, read, leaves)
         z = joined(outputs, read).detach().requires_grad_()
         inputs = [z, *leaves]
         loss = self(rebuilt(outputs, read, z))
         refuse_without_second_derivative(loss.grad_fn, lambda _: self(rebuilt(outputs, read, z)))
         slopes = torch.autograd.grad(loss, inputs, create_graph=True, allow_unused=True)
-        self.direct = any(slope is not None for slope in slopes[1:])
+        reads_parameters = any(slope is not None for slope in slopes[1:])
         curved = [i for i, slope in enumerate(slopes) if slope is not None and slope.requires_grad]
         grads = [slope for slope in slopes if slope is not None and slope.requires_grad]
 
         def product(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None]:
             if not grads:
                 return torch.zeros_like(u), None
-            along = [u, *split(v, leaves)] if self.direct else [u]
-            directions = [along[i] for i in curved]
-            slopes_along = torch.autograd.grad(grads, inputs, directions, retain_graph=True, allow_unused=True)
-            by_outputs = torch.zeros_like(u) if slopes_along[0] is None else slopes_along[0]
-            return by_outputs, flat(slopes_along[1:], leaves) if self.direct else None
+            directions = [u, *split(v, leaves)] if reads_parameters else [u]
+            cotangents = [directions[i] for i in curved]
+            curvatures = torch.autograd.grad(grads, inputs, cotangents, retain_graph=True, allow_unused=True)
+            by_outputs = torch.zeros_like(u) if curvatures[0] is None else curvatures[0]
+            return by_outputs, flat(curvatures[1:], leaves) if reads_parameters else None
 
         generator = torch.Generator(z.device).manual_seed(0)
         random_direction = torch.empty_like(z).normal_(generator=generator)
         kind = distribution(self.loss_fn)
-        has_curvature = self.direct or kind not in (None, LOG_LABELS)
-        self.linear = not has_curvature and not product(random_direction, random_direction)[0].any()
-        return product
+        has_curvature = reads_parameters or kind not in (None, LOG_LABELS)
+        is_zero = not has_curvature and not product(random_direction, random_direction)[0].any()
+        return OutputCurvature(product, reads_parameters, is_zero)
 
-    def _bent_inside(self, outputs: Any, read: tuple[int, ...], leaves: Sequence[Tensor]) -> Bent:
-        """`bent` for a loss that the model computes from its predictions z: by the part of its graph from z on."""
+    def _inside_the_model(self, outputs: Any, read: tuple[int, ...], leaves: Sequence[Tensor]) -> OutputCurvature:
+        """The second derivative of a loss that the model computes from its predictions z, by the graph from z on."""
         z, loss = joined(outputs, read), self(outputs)
         (slope,) = torch.autograd.grad(loss, z, create_graph=True, allow_unused=True)
         if slope is None:
@@ -139,10 +155,10 @@ class LossOfOutputs:
         def product(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None]:
             if not slope.requires_grad:
                 return torch.zeros_like(u), None
-            (slope_along,) = torch.autograd.grad(slope, z, u, retain_graph=True, allow_unused=True)
-            return torch.zeros_like(u) if slope_along is None else slope_along, None
+            (curvature,) = torch.autograd.grad(slope, z, u, retain_graph=True, allow_unused=True)
+            return torch.zeros_like(u) if curvature is None else curvature, None
 
-        return product
+        return OutputCurvature(product)
 
 
 def own_loss_of(outputs: Any, _: Any) -> Tensor:
@@ -151,9 +167,9 @@ def own_loss_of(outputs: Any, _: Any) -> Tensor:
 
 
 def joined(outputs: Any, read: tuple[int, ...]) -> Tensor:
-    """The outputs of the numbers `read` as one tensor: itself where it is one, else all entries in a row.
+    """The outputs with the numbers `read` as one tensor: a single one as it is, several with all entries in a row.
 
-    With no numbers: the outputs where they are one tensor, or the predictions among several.
+    Without numbers: the outputs where they are one tensor, or the predictions among several tensors.
     """
     if isinstance(outputs, Tensor):
         return outputs
@@ -191,11 +207,11 @@ class NoOutputs(ValueError):
 
 
 def refuse_flat(kind: LossKind, matrix: str) -> None:
-    """Raise where the loss is the same whatever the outputs."""
+    """Raise where the loss has the same value at all outputs."""
     if kind == FLAT and matrix != "hessian":
         raise ValueError(
-            "The loss does not change with the outputs: they do not fit each other, or all targets of this batch are "
-            "ignored. Cross-entropy over one class is 0 always; for one logit a sample use "
+            "The loss does not change with the outputs: it is not meant for outputs of this shape, or all targets of "
+            "this batch are ignored. Cross-entropy over one class is always 0. For one logit a sample use "
             "binary_cross_entropy_with_logits, for numbers a squared error."
         )
 

@@ -18,21 +18,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.curvature.autograd.forward_mode import Outputs
+from normscope.curvature.autograd.forward_mode import KeptLayerOutputs
 from normscope.curvature.autograd.user_functions import Calls, refuse_delayed, refuse_without_second_derivative
-from normscope.curvature.eigensolvers.lanczos import Product
 from normscope.curvature.operators.fisher import FisherOfOutputs, fisher_of_outputs
 from normscope.curvature.operators.gauss_newton import (
-    Gradients,
     adjoint,
     gauss_newton_product,
     goes_into_weights,
     gradients_by_slope,
 )
-from normscope.curvature.operators.loss_of_outputs import Bent, LossOfOutputs, joined
-from normscope.curvature.operators.passes import Parts, Passes
+from normscope.curvature.operators.loss_of_outputs import LossOfOutputs, OutputCurvature, joined
+from normscope.curvature.operators.passes import Gradients, Parts, Passes
 from normscope.isolation.flat_vectors import flat
 from normscope.isolation.lending import Lent
+from normscope.linear_maps import Product
 from normscope.objective import call_model
 
 MATRICES = ("ggn", "hessian", "fisher")
@@ -42,22 +41,48 @@ MATRICES = ("ggn", "hessian", "fisher")
 class ForwardGraph:
     """One forward with its graph, from which products with J and J^T go on.
 
-    outputs: of the model. kept: outputs of its layers, for forward mode. along: J v in a cheaper way, where there is
-    one.
+    Attributes:
+        outputs: the outputs of the model.
+        kept: the outputs of its layers, for forward mode; None where they are not kept.
+        tangent_by_gradient: the map v -> J v from the graph of the gradient, None where there is none.
     """
 
     outputs: Any
-    kept: Outputs | None
-    along: Product | None = None
+    kept: KeptLayerOutputs | None
+    tangent_by_gradient: Product | None = None
 
 
 @dataclass(frozen=True)
 class FirstGraph:
-    """The graph of a pass that made `network`'s gradient; the product with `matrix` goes on from it."""
+    """The graph of the pass that made a network's gradient.
+
+    Attributes:
+        network: the network whose gradient it is.
+        matrix: the matrix whose product can go on from the graph.
+        graph: the forward, or the gradients with their graph for the Hessian.
+    """
 
     network: "Network"
     matrix: str
     graph: ForwardGraph | Gradients
+
+
+@dataclass(frozen=True)
+class MatrixProduct:
+    """The product v -> A v with one matrix of a network, and facts on its loss.
+
+    Attributes:
+        product: the map v -> A v.
+        reads_parameters: whether the loss reads parameters itself, as a penalty does.
+        is_zero: whether A is zero because the loss has no curvature, by outputs and by parameters.
+    """
+
+    product: Product
+    reads_parameters: bool = False
+    is_zero: bool = False
+
+    def __call__(self, v: Tensor) -> Tensor:
+        return self.product(v)
 
 
 class Network(Passes):
@@ -67,7 +92,8 @@ class Network(Passes):
         stats: name of the statistics mode.
         chosen: numbers of the lent parameters, all by default.
         call: call(model, x) gives the outputs.
-        draws, seed: labels drawn for the sampled Fisher matrix and their seed; draws=0 is the exact matrix.
+        label_draws: labels drawn for each term of the sampled Fisher matrix; 0 is the exact matrix.
+        seed: seed of these labels.
         dtype: the dtype in which the model is lent, for the tensors that a loss holds; None for its own.
     """
 
@@ -81,25 +107,15 @@ class Network(Passes):
         stats: str,
         chosen: Sequence[int] | None = None,
         call: Callable[[nn.Module, Any], Any] = call_model,
-        draws: int = 0,
+        label_draws: int = 0,
         seed: int = 0,
         dtype: torch.dtype | None = None,
     ) -> None:
         leaves = [lent.leaves[i] for i in (range(len(lent.leaves)) if chosen is None else chosen)]
         super().__init__(lent, model, call, batch[0], stats, leaves)
-        self._draws, self._seed = draws, seed
+        self._label_draws, self._seed = label_draws, seed
         self._folds = goes_into_weights(model, stats)
         self.loss = LossOfOutputs(loss_fn, batch[1], lent.originals, self._device, dtype)
-
-    @property
-    def linear(self) -> bool:
-        """Whether a Gauss-Newton product has shown a loss without curvature, by outputs and by parameters."""
-        return self.loss.linear
-
-    @property
-    def direct(self) -> bool:
-        """Whether a Gauss-Newton product has shown a loss that reads parameters itself."""
-        return self.loss.direct
 
     def value(self) -> Tensor:
         """The loss, without a graph."""
@@ -124,7 +140,7 @@ class Network(Passes):
             loss, derivable = self._derivable_gradients()
             gradients = [None if g is None else g.detach() for g in derivable]
             return loss.detach(), gradients, FirstGraph(self, matrix, derivable)
-        kept = Outputs(self.model) if matrix and not self._folds else None
+        kept = KeptLayerOutputs(self.model) if matrix and not self._folds else None
         output = self.output(around=None if kept is None else kept.keeping())
         loss = self.loss(output)
         self._look_outside(loss)
@@ -133,43 +149,45 @@ class Network(Passes):
             self._lent.backwards += 1
             with self.reading():
                 by_slope = gradients_by_slope(loss, output, self.leaves)
-        along: Product | None = None
+        tangent_by_gradient: Product | None = None
         taken: Gradients = [None] * len(self.leaves)
         if by_slope is not None:
             taken, u = by_slope
-            along = None if u is None else self.tangent(taken, u)
+            tangent_by_gradient = None if u is None else self.jvp_by_gradients(taken, u)
         elif loss.requires_grad:
             taken = self.grad([loss], self.leaves, None, keep=kept is not None)
         goes_on = matrix and (by_slope is not None or kept is not None)
-        first = FirstGraph(self, matrix, ForwardGraph(output, kept, along)) if goes_on else None
+        first = FirstGraph(self, matrix, ForwardGraph(output, kept, tangent_by_gradient)) if goes_on else None
         return loss.detach(), [None if g is None else g.detach() for g in taken], first
 
-    def product(self, matrix: str, first: FirstGraph | None = None) -> Product:
+    def product(self, matrix: str, first: FirstGraph | None = None) -> MatrixProduct:
         """The product v -> A v for A "ggn", "hessian" or "fisher"; it keeps its graphs for as long as it exists.
 
         first: the graph that `value_and_gradients` kept for this matrix; without it the product makes its own.
         """
         graph: Any = None if first is None else first.graph
-        return self.hessian(graph) if matrix == "hessian" else self._around(matrix, graph or self._forward_graph())
+        if matrix == "hessian":
+            return MatrixProduct(self.hessian(graph))
+        return self._product_by_outputs(matrix, graph or self._forward_graph())
 
     def hessian(self, gradients: Gradients | None = None) -> Product:
         """The product v -> H v, by the graph of the gradients: H v = d <grad L, v> / dtheta."""
-        through = self.through(gradients or self._derivable_gradients()[1], self.leaves)
+        derivatives = self.derivatives_of(gradients or self._derivable_gradients()[1], self.leaves)
 
         def product(v: Tensor) -> Tensor:
             # The graph holds a forward and a backward: its derivative by the parameters costs up to three backwards.
             self._lent.backwards += 2
-            return flat(through(v), self.leaves)
+            return flat(derivatives(v), self.leaves)
 
         return product
 
-    def gauss_newton(self) -> Product:
+    def gauss_newton(self) -> MatrixProduct:
         return self.product("ggn")
 
-    def fisher(self) -> Product:
+    def fisher(self) -> MatrixProduct:
         return self.product("fisher")
 
-    def form(self, matrix: str, v: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
+    def quadratic_form(self, matrix: str, v: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
         """v^T A v, and a call that completes A v from the same pass.
 
         For "ggn" and "fisher" the form is (J v)^T B (J v), which needs no backward pass; completing the product does.
@@ -179,45 +197,53 @@ class Network(Passes):
             return v @ image, lambda: image
         graph = self._forward_graph()
         read = self.loss.read(graph.outputs)
-        tangent = self.push(graph.kept, read)(v)
-        u, by_leaves = self._bent(matrix, graph.outputs, read)(tangent, v)
+        tangent = self.jvp(graph.kept, read)(v)
+        u, by_leaves = self._output_curvature(matrix, graph.outputs, read).product(tangent, v)
 
         def completed() -> Tensor:
-            pulled = self.pull(joined(graph.outputs, read))(u)
+            pulled = self.vjp(joined(graph.outputs, read))(u)
             if not adjoint(tangent, u, v, pulled):
                 return self.product(matrix)(v)
             return pulled if by_leaves is None else pulled + by_leaves
 
-        quadratic_form = (tangent * u).sum()
-        return (quadratic_form if by_leaves is None else quadratic_form + v @ by_leaves), completed
+        form = (tangent * u).sum()
+        return (form if by_leaves is None else form + v @ by_leaves), completed
 
     def fisher_error(self, v: Tensor) -> float:
         """Standard error of v^T F v by the draws; 0 where F is exact."""
-        if not self._draws:
+        if not self._label_draws:
             return 0.0
         outputs = self.output()
         read = self.loss.read(outputs)
         drawn = self._fisher_of(outputs, read)
-        return 0.0 if drawn is None else drawn.error(self.push(read=read)(v))
+        return 0.0 if drawn is None else drawn.error(self.jvp(read=read)(v))
 
-    def _around(self, matrix: str, graph: ForwardGraph) -> Product:
+    def _product_by_outputs(self, matrix: str, graph: ForwardGraph) -> MatrixProduct:
         """The product v -> J^T B (J v), with B by the outputs."""
         read = self.loss.read(graph.outputs)
-        bend = self._bent(matrix, graph.outputs, read)
-        pull, push = self.pull(joined(graph.outputs, read)), self.push(graph.kept, read)
-        return gauss_newton_product(bend, pull, push, graph.along, self)
+        curvature = self._output_curvature(matrix, graph.outputs, read)
+        vjp, jvp = self.vjp(joined(graph.outputs, read)), self.jvp(graph.kept, read)
+        product = gauss_newton_product(curvature, vjp, jvp, graph.tangent_by_gradient, self)
+        return MatrixProduct(product, curvature.reads_parameters, curvature.is_zero)
 
-    def _bent(self, matrix: str, outputs: Any, read: tuple[int, ...]) -> Bent:
+    def _output_curvature(self, matrix: str, outputs: Any, read: tuple[int, ...]) -> OutputCurvature:
         """B, by the outputs and the numbers of those that the loss reads."""
         drawn = self._fisher_of(outputs, read) if matrix == "fisher" else None
-        return self.loss.bent(outputs, read, self.leaves) if drawn is None else lambda t, _: (drawn.product(t), None)
+        if drawn is None:
+            return self.loss.output_curvature(outputs, read, self.leaves)
+        return OutputCurvature(lambda t, _: (drawn.product(t), None))
 
     def _fisher_of(self, outputs: Any, read: tuple[int, ...]) -> FisherOfOutputs | None:
-        sample = {"draws": self._draws, "seed": self._seed}
-        return fisher_of_outputs(self.loss.loss_fn, joined(outputs, read).detach(), self.loss.targets, **sample)
+        return fisher_of_outputs(
+            self.loss.loss_fn,
+            joined(outputs, read).detach(),
+            self.loss.targets,
+            label_draws=self._label_draws,
+            seed=self._seed,
+        )
 
     def _forward_graph(self) -> ForwardGraph:
-        kept = Outputs(self.model)
+        kept = KeptLayerOutputs(self.model)
         return ForwardGraph(self.output(around=kept.keeping()), kept)
 
     def _derivable_gradients(self) -> tuple[Tensor, Gradients]:

@@ -18,11 +18,9 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from normscope.curvature.autograd.convolutions import gradients_of_the_user
-from normscope.curvature.autograd.forward_mode import Outputs, fused, with_tangent
+from normscope.curvature.autograd.forward_mode import KeptLayerOutputs, fused, with_tangent
 from normscope.curvature.autograd.patching import differentiable_kernels, fast_second_derivatives
 from normscope.curvature.autograd.user_functions import Calls, refuse_delayed, refuse_without_second_derivative
-from normscope.curvature.eigensolvers.lanczos import Product
-from normscope.curvature.operators.gauss_newton import Gradients
 from normscope.curvature.operators.loss_of_outputs import joined
 from normscope.curvature.operators.statistics import depends_on_others, mode_of, reading
 from normscope.isolation.batch_copies import Copies
@@ -30,8 +28,11 @@ from normscope.isolation.flat_vectors import flat, split
 from normscope.isolation.lending import Lent
 from normscope.isolation.module_calls import answering
 from normscope.isolation.processes import FailedElsewhere
+from normscope.linear_maps import Product
 from normscope.out_of_memory import out_of_memory
 
+# Gradients by several tensors, None for a tensor without a part in the result.
+Gradients = Sequence[Tensor | None]
 Parts = list[Tensor | None]
 
 
@@ -39,11 +40,15 @@ class Passes:
     """Forwards of the lent model on one batch, and products with their derivative by the leaves.
 
     Args:
-        inputs: of the batch; call(model, inputs) gives the outputs, and every forward draws the same.
+        lent: the copies that the model works with.
+        model: the model that they are lent to.
+        call: call(model, inputs) gives the outputs, and every forward draws the same random numbers.
+        inputs: the inputs of the batch.
         stats: name of the statistics mode in which every pass is made.
         leaves: the lent parameters to differentiate by.
 
-    forward_mode: whether J v comes by forward mode; off once forward mode has failed.
+    Attributes:
+        forward_mode: whether J v is computed in forward mode; False once forward mode has failed.
     """
 
     def __init__(
@@ -75,23 +80,27 @@ class Passes:
     def output(self, x: Any = None, around: AbstractContextManager[None] | None = None) -> Any:
         """The outputs on the batch, or on a copy `x` of its inputs; `around` is entered for the call of the model."""
         if self._fresh:
-            self._lent.draws = True
+            self._lent.restores_generators = True
         self._lent.reset()
         self._lent.forwards += 1
         with self._lent.guard.first_pass(), self.reading(), gradients_of_the_user(), around or nullcontext():
             outputs = self._call(self.model, self._inputs.take() if x is None else x)
         if self._fresh:
-            self._lent.draws = self._lent.generators.moved()
+            self._lent.restores_generators = self._lent.generators.moved()
             self._fresh = False
         return outputs
 
     def grad(
-        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], along: Sequence[Tensor] | None, keep: bool = True
+        self,
+        outputs: Sequence[Tensor],
+        inputs: Sequence[Tensor],
+        cotangents: Sequence[Tensor] | None,
+        keep: bool = True,
     ) -> Parts:
-        """Gradients of the outputs by the inputs, along these cotangents; keep: the graph stays."""
+        """Gradients of the outputs by the inputs, for these cotangents; with `keep` the graph stays."""
         self._lent.backwards += 1
         with self.reading():
-            return list(torch.autograd.grad(outputs, inputs, along, retain_graph=keep, allow_unused=True))
+            return list(torch.autograd.grad(outputs, inputs, cotangents, retain_graph=keep, allow_unused=True))
 
     def mixes(self, *, whole: bool = False) -> bool:
         """Whether a sample's output depends on other samples; whole: look in a pass of all samples, not of a few."""
@@ -101,16 +110,18 @@ class Passes:
         rows = x.detach().requires_grad_()
         return depends_on_others(self.output, rows, lambda t: self.grad([t], [rows], None, keep=False)[0], whole=whole)
 
-    def pull(self, output: Tensor) -> Product:
+    def vjp(self, output: Tensor) -> Product:
         """The map u -> J^T u, by the kept graph of `output`."""
         if not output.requires_grad:
             return lambda u: flat([None] * len(self.leaves), self.leaves)
         return lambda u: flat(self.grad([output], self.leaves, [u]), self.leaves)
 
-    def push(self, kept: Outputs | None = None, read: tuple[int, ...] = ()) -> Product:
-        """The map v -> J v, in the outputs' shape: by forward mode, with outputs `kept`, else by reverse mode twice.
+    def jvp(self, kept: KeptLayerOutputs | None = None, read: tuple[int, ...] = ()) -> Product:
+        """The map v -> J v, in the outputs' shape: by forward mode, else by reverse mode twice.
 
-        read: numbers of the tensors among the outputs that the loss depends on.
+        Args:
+            kept: outputs of layers, for forward mode.
+            read: numbers of the tensors among the outputs that the loss depends on.
         """
         twice: list[Product] = []
 
@@ -125,14 +136,18 @@ class Passes:
                         raise
                     # No forward mode, or one that fails (GroupNorm on inputs that are not contiguous). A forward
                     # that fails by itself raises again in reverse mode.
-                    self.forward_mode = False
+                    self.use_reverse_mode()
             if not twice:
                 twice.append(self._reverse_twice(read))
             return twice[0](v)
 
         return product
 
-    def _forward(self, v: Tensor, kept: Outputs | None, read: tuple[int, ...]) -> Tensor:
+    def use_reverse_mode(self) -> None:
+        """Make J v by reverse mode twice from now on."""
+        self.forward_mode = False
+
+    def _forward(self, v: Tensor, kept: KeptLayerOutputs | None, read: tuple[int, ...]) -> Tensor:
         parts = split(v, self.leaves)
         self._lent.reset()
         self._lent.forwards += 2
@@ -156,11 +171,11 @@ class Passes:
             self._lent.backwards += 1
             gradients = torch.autograd.grad(output, self.leaves, u, create_graph=True, allow_unused=True)
         refuse_delayed(gradients)
-        return self.tangent(gradients, u)
+        return self.jvp_by_gradients(gradients, u)
 
-    def tangent(self, gradients: Gradients, u: Tensor) -> Product:
+    def jvp_by_gradients(self, gradients: Gradients, u: Tensor) -> Product:
         """The map v -> d<J^T u, v>/du = J v, by the graph of `gradients` = J^T u."""
-        through = self.through(gradients, [u])
+        through = self.derivatives_of(gradients, [u])
 
         def product(v: Tensor) -> Tensor:
             (tangent,) = through(v)
@@ -168,7 +183,7 @@ class Passes:
 
         return product
 
-    def through(self, gradients: Gradients, inputs: Sequence[Tensor]) -> Callable[[Tensor], Parts]:
+    def derivatives_of(self, gradients: Gradients, inputs: Sequence[Tensor]) -> Callable[[Tensor], Parts]:
         """The map v -> d<gradients, v> by each of the inputs, by the kept graph of the gradients."""
         used = {i: g for i, g in enumerate(gradients) if g is not None and g.requires_grad}
 

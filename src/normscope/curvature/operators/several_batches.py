@@ -15,14 +15,14 @@ proportional at any outputs:
 
     dL/df_b = w_b dL_b/df_b,        w_b = <dL/df_b, dL_b/df_b> / ||dL_b/df_b||^2
 
-So w_b is read off the loss, whatever the loss divides by: samples, class weights, targets that are not ignored. The
-slopes are taken at two mixtures of the outputs, which keep to the loss's domain; at the outputs themselves all slopes
-may be zero. Where the slopes are not proportional, or the ratio changes with the outputs, the loss is no such sum and
-is refused.
+So w_b is read off the loss, whatever the loss divides by: samples, class weights, targets that are not ignored. For
+example, a mean over parts of 30 and 10 samples has the weights 0.75 and 0.25. The slopes are not taken at the outputs
+themselves, where all of them may be zero, but at two mixtures of the outputs, which stay in the loss's domain. Where
+the slopes are not proportional, or w_b differs between the mixtures, the loss is no such sum and is refused.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -30,8 +30,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from normscope.choices import check_choice
-from normscope.curvature.eigensolvers.lanczos import Product
-from normscope.curvature.operators.network_products import FirstGraph, Network
+from normscope.curvature.operators.network_products import FirstGraph, MatrixProduct, Network
 from normscope.curvature.operators.statistics import mode_of, over_the_batch
 
 OVER = ("batches", "data")
@@ -40,19 +39,16 @@ _TOLERANCE = 1e-3
 
 
 class Several:
-    """Networks on several batches, with the products of a `Network`."""
+    """Networks on several batches, with the products of a `Network`.
+
+    Args:
+        networks: one network for each batch.
+        weights: the weight of each batch's operator in the sum.
+    """
 
     def __init__(self, networks: Sequence[Network], weights: Sequence[float]) -> None:
         self._networks, self._weights = list(networks), list(weights)
         self.leaves, self.size = self._networks[0].leaves, self._networks[0].size
-
-    @property
-    def linear(self) -> bool:
-        return all(network.linear for network in self._networks)
-
-    @property
-    def direct(self) -> bool:
-        return any(network.direct for network in self._networks)
 
     @property
     def forward_mode(self) -> bool:
@@ -61,27 +57,59 @@ class Several:
     def gradient_and_graph(self, matrix: str) -> tuple[Tensor, None]:
         return self._sum(lambda network: network.gradient()), None
 
-    def product(self, matrix: str, first: FirstGraph | None = None) -> Product:
-        """The product v -> A v. Each one makes the graph of one batch after another, so only one is in memory."""
-        return lambda v: self._sum(lambda network: network.product(matrix)(v))
+    def product(self, matrix: str, first: FirstGraph | None = None) -> "SeveralProducts":
+        """The product v -> A v, which makes the graph of one batch after another, so only one is in memory."""
+        return SeveralProducts(self._networks, self._weights, matrix)
 
-    def form(self, matrix: str, v: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
-        return self._sum(lambda network: network.form(matrix, v)[0]), lambda: self.product(matrix)(v)
+    def quadratic_form(self, matrix: str, v: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
+        return self._sum(lambda network: network.quadratic_form(matrix, v)[0]), lambda: self.product(matrix)(v)
 
     def fisher_error(self, v: Tensor) -> float:
         errors = [w * n.fisher_error(v) for w, n in zip(self._weights, self._networks, strict=True)]
         return math.sqrt(sum(error**2 for error in errors))
 
     def _sum(self, find: Callable[[Network], Tensor]) -> Tensor:
-        total = self._weights[0] * find(self._networks[0])
-        for weight, network in zip(self._weights[1:], self._networks[1:], strict=True):
-            total += weight * find(network)
-        return total
+        return _weighted_sum(map(find, self._networks), self._weights)
 
 
-def refuse_linear(network: Network | Several) -> None:
+class SeveralProducts:
+    """The product v -> A v with the mean of several batches' operators, and facts on their losses.
+
+    Attributes:
+        reads_parameters: whether the loss of one of the batches reads parameters itself.
+        is_zero: whether the losses of all batches have no curvature. Both are known after the first product.
+    """
+
+    def __init__(self, networks: Sequence[Network], weights: Sequence[float], matrix: str) -> None:
+        self._networks, self._weights, self._matrix = networks, weights, matrix
+        self.reads_parameters = self.is_zero = False
+
+    def __call__(self, v: Tensor) -> Tensor:
+        reads_parameters, is_zero = [], []
+
+        def image_of(network: Network) -> Tensor:
+            # Local to this call, so that the graph is freed before the next network makes its own.
+            product = network.product(self._matrix)
+            reads_parameters.append(product.reads_parameters)
+            is_zero.append(product.is_zero)
+            return product(v)
+
+        image = _weighted_sum(map(image_of, self._networks), self._weights)
+        self.reads_parameters, self.is_zero = any(reads_parameters), all(is_zero)
+        return image
+
+
+def _weighted_sum(images: Iterable[Tensor], weights: Sequence[float]) -> Tensor:
+    total: Tensor | None = None
+    for weight, image in zip(weights, images, strict=True):
+        total = weight * image if total is None else total.add_(weight * image)
+    assert total is not None
+    return total
+
+
+def refuse_linear(product: MatrixProduct | SeveralProducts) -> None:
     """Raise where a product has shown a loss without curvature by its outputs; other zero products are true."""
-    if network.linear:
+    if product.is_zero:
         raise ValueError(
             "The loss is linear in the outputs, so its Gauss-Newton matrix is zero. For log-probabilities and "
             "nll_loss ask for matrix='fisher', or hand in logits and cross_entropy; else matrix='hessian'."

@@ -65,7 +65,7 @@ def _in_eval_mode(model: nn.Module) -> Iterator[None]:
 class StatisticsMode:
     """One way to read the statistics.
 
-    Args:
+    Attributes:
         entered: entered(model) is the context in which forwards of `model` read the statistics in this way.
         of_the_batch: whether layers in train mode take their statistics from the batch.
         differentiated: whether derivatives go through the statistics.
@@ -86,8 +86,10 @@ class StatisticsMode:
         return self.of_the_batch and not self.differentiated
 
 
+# The mode of the loss that an optimizer sees.
+AS_TRAINED = "batch"
 MODES = {
-    "batch": StatisticsMode(lambda _: nullcontext(), of_the_batch=True, differentiated=True),
+    AS_TRAINED: StatisticsMode(lambda _: nullcontext(), of_the_batch=True, differentiated=True),
     "frozen": StatisticsMode(_held, of_the_batch=True, differentiated=False),
     "running": StatisticsMode(_in_eval_mode, of_the_batch=False, differentiated=False),
 }
@@ -163,9 +165,11 @@ def depends_on_others(
     """Whether the slope of the first sample's outputs, d(output[0])/d(rows), is zero in all other rows.
 
     Args:
+        forward: forward(x) gives the outputs for these samples.
+        rows: the samples of the batch, one a row.
         slope_of: the slope of a scalar by `rows`.
-        whole: look in a pass of all samples, for a forward that mixes larger batches only. Otherwise the pass has a few
-            samples; all where the forward takes no fewer, or where other processes are in it too.
+        whole: look in a pass of all samples, for a forward that mixes larger batches only. Otherwise the pass has eight
+            samples; all of them where the forward takes no fewer, or where other processes are in it too.
     """
     few = rows if whole or several_processes() else rows[:_FEW]
     try:

@@ -10,6 +10,7 @@ histogram is taken in every snapshot. Source: Santurkar et al. 2018, Figures 7 a
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,10 +34,12 @@ _CHANNELS_LAST = (nn.Bilinear, nn.RNNBase, nn.MultiheadAttention)
 class Activations:
     """Moments of each layer's output, averaged over its channels; every tuple has one entry a layer.
 
-    mean_changes, variance_changes: change since the training step before; nan if that step was not measured.
-    mean_drifts, variance_drifts: change since the layer's first snapshot.
-    channels: the channel drawn for the histogram. edges: its smallest and largest value. counts: values in 40 equal
-    bins between the edges.
+    Attributes:
+        mean_changes, variance_changes: change since the training step before; nan if that step was not measured.
+        mean_drifts, variance_drifts: change since the layer's first snapshot.
+        channels: the channel drawn for the histogram.
+        edges: its smallest and largest value.
+        counts: values in 40 equal bins between the edges.
     """
 
     layers: tuple[str, ...]
@@ -75,6 +78,10 @@ class Activations:
             for layer, row in zip(self.layers, zip(*columns, strict=True), strict=True)
         }
 
+    def histograms(self) -> Iterator[tuple[str, tuple[float, float], tuple[int, ...]]]:
+        """Name of the layer, both ends and counts of its histogram."""
+        yield from zip(self.layers, self.edges, self.counts, strict=True)
+
     def verdicts(self, loss_kind: str) -> list[Verdict]:
         """One verdict: the largest change of a mean in one step, in standard deviations."""
         jumps = {
@@ -108,7 +115,6 @@ class ActivationProbe:
     """
 
     name = "activations"
-    result = Activations
     forward_only = True
     follow_up = True
 

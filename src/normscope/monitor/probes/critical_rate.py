@@ -22,10 +22,10 @@ from dataclasses import dataclass
 import torch
 
 from normscope.choices import check_choice
-from normscope.loss_kinds import DIVERGES, SURVIVES, UNCERTAIN, beyond_limit
+from normscope.loss_kinds import DIVERGES, beyond_limit, outlook
 from normscope.monitor.snapshot import UPDATES, Snapshot
 from normscope.stability.critical_rate import CrossingSearch
-from normscope.stability.verdict import NOT_A_LIMIT, Verdict
+from normscope.stability.verdict import Verdict
 
 _SOURCE = "arXiv 2601.16979"
 
@@ -34,9 +34,13 @@ _SOURCE = "arXiv 2601.16979"
 class CriticalRate:
     """The critical step of one update, and the bracket that holds it.
 
-    update: "optimizer" or "gradient". step: s_c, a multiple of the update; inf if no rise was found, 0 if the loss
-    rises from the start, nan if the loss is not finite. low, high: multiples of the update; the loss is at most
-    L(theta) at low and above it at high. eta: s_c times the learning rate. passes: forward passes of the search.
+    Attributes:
+        update: "optimizer" or "gradient".
+        step: s_c, a multiple of the update; inf if no rise was found, 0 if the loss rises from the start, nan if the
+            loss is not finite.
+        low, high: multiples of the update; the loss is at most L(theta) at low and above it at high.
+        eta: s_c times the learning rate.
+        passes: forward passes of the search.
     """
 
     update: str
@@ -74,13 +78,13 @@ class CriticalRate:
             text += f"the loss is back at its present value at {self.step:.3g} times this update{rate}."
         good: bool | None = lowers
         if not lowers:
-            text += {
-                DIVERGES: " The learning rate is beyond what the curvature along the update allows."
+            text += " " + outlook(
+                loss_kind,
+                diverges="The learning rate is beyond what the curvature along the update allows."
                 if self.step
-                else " The update points uphill on this batch, or is far beyond what the curvature along it allows.",
-                SURVIVES: " " + NOT_A_LIMIT,
-                UNCERTAIN: " A single such step means little; whether training survives many depends on the loss.",
-            }[beyond_limit(loss_kind)]
+                else "The update points uphill on this batch, or is far beyond what the curvature along it allows.",
+                uncertain="A single such step means little; whether training survives many depends on the loss.",
+            )
             good = False if beyond_limit(loss_kind) == DIVERGES else None
         return [Verdict("critical rate", good, text, formula, _SOURCE)]
 
@@ -93,7 +97,6 @@ class CriticalProbe:
     """
 
     name = "critical"
-    result = CriticalRate
     forward_only = True
 
     def __init__(self, update: str = "optimizer") -> None:

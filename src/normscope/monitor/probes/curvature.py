@@ -29,9 +29,11 @@ _SOURCE = "curvature of this batch, as trained"
 class Curvature:
     """lambda_max of `matrix` with its relative residual; eta* of the optimizer by `rule`.
 
-    lr: the largest learning rate of the optimizer's groups, nan without an optimizer. reason: the reason where there is
-    no eta*, which is nan then. preconditioned: whether lambda_max is that of the matrix preconditioned by the
-    optimizer, which is another number and has a column of its own.
+    Attributes:
+        lr: the largest learning rate of the optimizer's groups, nan without an optimizer.
+        reason: the reason where there is no eta*, which is nan then.
+        preconditioned: whether lambda_max is that of the matrix preconditioned by the optimizer, which is another
+            number and has a column of its own.
     """
 
     matrix: str
@@ -71,7 +73,6 @@ class CurvatureProbe:
     """
 
     name = "curvature"
-    result = Curvature
     forward_only = False
 
     def __init__(self, matrix: str = "ggn", *, solver: Solver | None = None) -> None:
@@ -89,13 +90,21 @@ class CurvatureProbe:
         loss_fn = task.objective.loss_fn or own_loss_of
         matrix = "hessian" if task.objective.loss_fn is None else self.matrix
         remembered = self._last if self._last is not None and self._last.vectors.shape[1] == gradient.numel() else None
-        settings: dict[str, Any] = {"limit": limit, "solver": self._solver, "processes": task.processes}
-        settings |= {"call": task.objective.outputs, "only": set(map(id, outer.leaves))}
-        settings |= {"max_memory": task.max_memory, "beside": outer.size + bytes_of(snapshot.at.batch)}
         batches = [task.objective.parts(snapshot.at.batch)]
         with (
             differentiated(outer, range(len(outer.leaves))),
-            open_session(task.model, loss_fn, batches, **settings) as session,
+            open_session(
+                task.model,
+                loss_fn,
+                batches,
+                only=set(map(id, outer.leaves)),
+                max_memory=task.max_memory,
+                beside=outer.size + bytes_of(snapshot.at.batch),
+                call=task.objective.outputs,
+                processes=task.processes,
+                limit=limit,
+                solver=self._solver,
+            ) as session,
         ):
             gradient = gradient.to(session.lent.leaves[0].dtype)
             ritz, _ = session.search("batch", matrix, memory=remembered, gradient=gradient, keep=KEPT)

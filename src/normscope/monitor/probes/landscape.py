@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normscope.loss_kinds import DIVERGES, SURVIVES, UNCERTAIN, beyond_limit
+from normscope.loss_kinds import DIVERGES, beyond_limit, outlook
 from normscope.monitor.snapshot import Snapshot, flat, inner, length
-from normscope.stability.verdict import NOT_A_LIMIT, Verdict
+from normscope.stability.verdict import Verdict
 
 VGG_FACTORS = (0.5, 1.0, 2.0, 4.0)
 DLN_FACTORS = (0.01, 0.1, 1.0, 10.0, 30.0)
@@ -31,8 +31,12 @@ DLN_FACTORS = (0.01, 0.1, 1.0, 10.0, 30.0)
 class Landscape:
     """Losses and gradients along one gradient step; losses, changes and cosines have one entry for each factor c.
 
-    lr: the learning rate if all parameters share one, else ||d|| / ||g||. loss, grad_norm: L(theta) and ||g||.
-    losses: L(theta_c). changes: ||grad L(theta_c) - g||. cosines: between grad L(theta_c) and g; nan if one is zero.
+    Attributes:
+        lr: the learning rate if all parameters share one, else ||d|| / ||g||.
+        loss, grad_norm: L(theta) and ||g||.
+        losses: L(theta_c).
+        changes: ||grad L(theta_c) - g||.
+        cosines: between grad L(theta_c) and g; nan if one is zero.
     """
 
     lr: float
@@ -94,11 +98,11 @@ class Landscape:
         falls = loss <= self.loss
         text = f"A plain gradient step of {c * self.lr:.3g} takes this batch's loss from {self.loss:.4g} to {loss:.4g}."
         if not falls:
-            text += {
-                DIVERGES: " It overshoots: the learning rate is beyond what the curvature along the gradient allows.",
-                SURVIVES: " " + NOT_A_LIMIT,
-                UNCERTAIN: " Whether training survives that depends on the loss; check whether the loss keeps rising.",
-            }[beyond_limit(loss_kind)]
+            text += " " + outlook(
+                loss_kind,
+                diverges="It overshoots: the learning rate is beyond what the curvature along the gradient allows.",
+                uncertain="Whether training survives that depends on the loss; check whether the loss keeps rising.",
+            )
         good = True if falls else (False if beyond_limit(loss_kind) == DIVERGES else None)
         return [Verdict("step", good, text, _STEP, _SOURCE), _turned(cosine), self._spike()]
 
@@ -146,7 +150,6 @@ class LandscapeProbe:
     """
 
     name = "landscape"
-    result = Landscape
     forward_only = False
 
     def __init__(self, factors: Sequence[float] = VGG_FACTORS) -> None:

@@ -1,30 +1,48 @@
 """The probes of the Monitor by name, and presets of probes by cost."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from normscope.choices import check_choice
-from normscope.monitor.probes.activations import ActivationProbe
-from normscope.monitor.probes.covariate_shift import ShiftProbe
-from normscope.monitor.probes.critical_rate import CriticalProbe
-from normscope.monitor.probes.health import HealthProbe
-from normscope.monitor.probes.landscape import LandscapeProbe
+
+if TYPE_CHECKING:
+    from normscope.monitor.probes.probe import Probe, Result
 
 
-def _curvature() -> Any:
-    # Imported on use: the curvature package takes longest to import, and most runs do without it.
-    from normscope.monitor.probes.curvature import CurvatureProbe
+@dataclass(frozen=True)
+class KnownProbe:
+    """The place of a probe. Its module is imported on first use: most runs do without the curvature package.
 
-    return CurvatureProbe()
+    Attributes:
+        module: the file in `monitor/probes`.
+        probe, result: names of the two classes in it.
+    """
+
+    module: str
+    probe: str
+    result: str
+
+    def probe_class(self) -> "type[Probe]":
+        """The class of the probe; it takes no arguments, or has a default for each."""
+        return self._named(self.probe)
+
+    def result_class(self) -> "type[Result]":
+        """The class of the probe's result."""
+        return self._named(self.result)
+
+    def _named(self, name: str) -> Any:
+        return getattr(import_module(f"normscope.monitor.probes.{self.module}"), name)
 
 
-PROBES: dict[str, Callable[[], Any]] = {
-    "critical": CriticalProbe,
-    "landscape": LandscapeProbe,
-    "health": HealthProbe,
-    "activations": ActivationProbe,
-    "shift": ShiftProbe,
-    "curvature": _curvature,
+PROBES = {
+    "critical": KnownProbe("critical_rate", "CriticalProbe", "CriticalRate"),
+    "landscape": KnownProbe("landscape", "LandscapeProbe", "Landscape"),
+    "health": KnownProbe("health", "HealthProbe", "NormHealth"),
+    "activations": KnownProbe("activations", "ActivationProbe", "Activations"),
+    "shift": KnownProbe("covariate_shift", "ShiftProbe", "CovariateShift"),
+    "curvature": KnownProbe("curvature", "CurvatureProbe", "Curvature"),
 }
 PRESETS = {
     "light": ("critical",),
@@ -33,7 +51,7 @@ PRESETS = {
 }
 
 
-def probes(measure: str | Sequence[Any]) -> list[Any]:
+def probes(measure: str | Sequence[Any]) -> "list[Probe]":
     """The probe objects for a preset, or for a list of names and probe objects.
 
     Raises:
@@ -55,7 +73,7 @@ def probes(measure: str | Sequence[Any]) -> list[Any]:
             raise ValueError(
                 f"A probe is a name or an object with name, forward_only and measure(snapshot); got {item!r}."
             )
-    chosen = [PROBES[item]() if isinstance(item, str) else item for item in measure]
+    chosen = [PROBES[item].probe_class()() if isinstance(item, str) else item for item in measure]
     names = [probe.name for probe in chosen]
     if len(set(names)) < len(names):
         raise ValueError(

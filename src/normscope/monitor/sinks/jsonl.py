@@ -6,13 +6,12 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any, TypedDict
 
 from normscope.decoding import Count, check_file, decode, parsed
 from normscope.messages import brief
+from normscope.monitor.probes.registry import PROBES
 from normscope.monitor.record import Record, StoredResult
 from normscope.results import plain
 from normscope.stability.verdict import Verdict
@@ -20,16 +19,6 @@ from normscope.stability.verdict import Verdict
 SCHEMA, MOST_HEAD = 2, 1_000_000
 # Schema 1 has another word for the kind of a snapshot's line, and for errors of the whole snapshot.
 _SNAPSHOT_OF_SCHEMA_1 = "look"
-# The class of the result of each probe, by the name of the probe: module in `monitor.probes`, then class. A module is
-# imported when a file has such a result.
-RESULTS = {
-    "activations": ("activations", "Activations"),
-    "critical": ("critical_rate", "CriticalRate"),
-    "curvature": ("curvature", "Curvature"),
-    "health": ("health", "NormHealth"),
-    "landscape": ("landscape", "Landscape"),
-    "shift": ("covariate_shift", "CovariateShift"),
-}
 
 
 class JSONL:
@@ -194,15 +183,4 @@ def _record(row: dict[str, Any], number: int) -> Record:
 
 
 def _result(name: str, stored: dict[str, Any], where: str) -> Any:
-    result_type = result_class(name)
-    return StoredResult(stored, probe=name) if result_type is None else decode(result_type, stored, where)
-
-
-@cache
-def result_class(probe: str) -> type | None:
-    """The class of a probe's result, by the name of the probe; None for a probe that normscope does not have."""
-    if probe not in RESULTS:
-        return None
-    module, name = RESULTS[probe]
-    result_type: type = getattr(import_module(f"normscope.monitor.probes.{module}"), name)
-    return result_type
+    return decode(PROBES[name].result_class(), stored, where) if name in PROBES else StoredResult(stored, probe=name)

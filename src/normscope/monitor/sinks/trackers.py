@@ -1,25 +1,12 @@
 """Sinks for experiment trackers: TensorBoard and Weights & Biases."""
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from normscope.extras import need
 from normscope.monitor.record import Record
 
 PREFIX = "normscope"
-
-
-class Sink(Protocol):
-    """An object that stores every record as soon as it is made; used in the first process only."""
-
-    def open(self, settings: dict[str, Any]) -> None:
-        """Called once, with `Monitor.settings()`."""
-
-    def write(self, record: Record) -> None:
-        """Called after every snapshot."""
-
-    def close(self) -> None:
-        """Called at the end of training."""
 
 
 class TensorBoard:

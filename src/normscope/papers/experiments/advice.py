@@ -134,13 +134,13 @@ def named(settings: Mapping[str, Any], curves: Curves, adviser: str) -> float:
     if adviser in ("start", "settled"):
         from normscope.loss_kinds import kind_by_name
         from normscope.losses import LOSSES
-        from normscope.stability.first_guess import ADAM, MOMENTUM, PLAIN, guessed_rate, rate_from_critical_rate
+        from normscope.stability.first_guess import ADAM, MOMENTUM, PLAIN, rate_from_measurement, share_of_critical_rate
 
         critical, loss_kind = float(curves["critical"]), kind_by_name(LOSSES[settings["loss"]])
         if adviser == "start":
-            return rate_from_critical_rate(critical, loss_kind)
+            return share_of_critical_rate(critical, loss_kind)
         descent = {"sgd": PLAIN, "momentum": MOMENTUM, "adam": ADAM}[settings["optimizer"]]
-        return guessed_rate(critical, float(curves["measure"]), loss_kind, descent)
+        return rate_from_measurement(critical, float(curves["measure"]), loss_kind, descent)
     return SHARES[adviser].get(settings["optimizer"], math.nan) * float(curves[adviser])
 
 

@@ -1,4 +1,16 @@
-"""Kernels of a tensor's channels: second moments over the random weights, for each pair of places and samples."""
+"""Kernels of a tensor's channels: second moments over the random weights, for each pair of places and samples.
+
+This file and the rules that fill it in use these words.
+
+    place               one site of one sample: a pixel of an image, or the whole sample where it is a vector
+    kernel              K(x, y) = E[z_i(x) z_i(y)]: a channel's value at x times that at y, mean over the weights
+    tangent kernel      sum over all weights w of (d z_i(x) / d w) (d z_i(y) / d w): how far x moves when y is learned
+    width               number of channels; kernels are exact for infinitely many
+    relative variance   variance over squared mean; of the order 1 / width
+
+A kernel is that of infinitely many channels. `noise`, `group_noise`, `length`, `overlap_variance` and `scale_variance`
+of a `Part` are corrections for finite widths and finite dimensions of the inputs; 0 means none.
+"""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,7 +28,9 @@ from normscope.theory.taps import Window
 class Root:
     """A set of independent values that tensors are functions of: one use of a layer's weights, or the inputs (use 0).
 
-    name: the layer's path in the model. use: 1 for the first use of the weights, 2 for the second, and so on.
+    Attributes:
+        name: the layer's path in the model.
+        use: 1 for the first use of the weights, 2 for the second, and so on.
     """
 
     name: str
@@ -35,13 +49,16 @@ class ReaderFacts:
 
     Parts that hold the same kernel share one object.
 
-    kept_by_norm: share that a BatchNorm leaves of gradients that go through the weights before it; None without one.
-    lean: `theory.gaussian.lean` of the activation that reads the values; None without one.
-    drift: derivative of the output's tangent kernel by this kernel of two samples, found on the way back.
+    Attributes:
+        kept_by_norm: share that a BatchNorm leaves of gradients that go through the weights before it; None without
+            one.
+        gamma_beta_correlation: the function of that name in `theory.gaussian`, of the activation that reads the values;
+            None without one.
+        drift: derivative of the output's tangent kernel by this kernel of two samples, found on the way back.
     """
 
     kept_by_norm: float | None = None
-    lean: float | None = None
+    gamma_beta_correlation: float | None = None
     drift: Tensor | None = None
 
 
@@ -49,20 +66,26 @@ class ReaderFacts:
 class Part:
     """Channels that share a kernel; a concatenation has several parts.
 
-    channels: how many. kernel: second moments, in the form of the field's `Sites`. mean: over channels, for each place.
-    tangent: kernel of two samples' gradients by all weights before (statistics held), the sum of G K over layers; zero
-        for a batch of which every pair is known.
-    noise: variance of the kernel of two samples from pair to pair, from finite dimensions and widths. few: noise of
-        one channel alone, where a channel sums one of several groups of the channels before.
-    kurtosis: excess kurtosis, below zero for values normalized by a batch. paired: the part of it that does not come
-        from dividing two places by one number.
-    length: relative variance, from sample to sample, of the squared length. tilt: the same of the product with what all
-        samples share.
-    marginal: distribution of one place's value, where the value is not Gaussian and the distribution is known.
-    fan_in, fresh: for a linear map's values, how many weights each sums, and what those weights add to `tangent`.
-    uneven: relative variance, over samples and places, of the variance that a place's values are drawn with. single:
-        relative variance of one channel's squared deviation.
-    readers: facts that the operations that read this kernel fill in.
+    Attributes:
+        channels: how many.
+        kernel: second moments, in the form of the field's `Sites`.
+        mean: over channels, for each place.
+        tangent: tangent kernel of two samples by all weights before, with statistics held; the sum of G K over layers.
+        noise: variance of the kernel of two samples from pair to pair, from finite dimensions and widths. It is 0 for a
+            batch of which every pair is known.
+        kurtosis: excess kurtosis of the values. It is negative for values that are normalized by a batch.
+        own_kurtosis: the part of `kurtosis` that each place has by itself. The rest comes from dividing two places by
+            one number.
+        length: relative variance of the squared length, from sample to sample.
+        marginal: distribution of one place's value, where the value is not Gaussian and the distribution is known.
+        fan_in: for the values of a linear map, how many weights each of them sums.
+        added_tangent: for the values of a linear map, what its own weights add to `tangent`.
+        overlap_variance: relative variance, from sample to sample, of the product with what all samples share.
+        scale_variance: relative variance, over samples and places, of the variance that a place's values are drawn
+            with.
+        square_variance: relative variance of one channel's squared deviation from its mean; 2 for Gaussian values.
+        group_noise: the part of `noise` that one channel alone has, where it sums one of several groups of channels.
+        readers: facts that the operations that read this kernel fill in.
     """
 
     channels: int
@@ -71,15 +94,15 @@ class Part:
     tangent: Tensor
     noise: float = 0.0
     kurtosis: float = 0.0
-    paired: float = 0.0
+    own_kurtosis: float = 0.0
     length: float = 0.0
     marginal: Marginal | None = None
     fan_in: float = 0.0
-    fresh: Tensor | None = None
-    tilt: float = 0.0
-    uneven: float = 0.0
-    single: float = 2.0
-    few: float = 0.0
+    added_tangent: Tensor | None = None
+    overlap_variance: float = 0.0
+    scale_variance: float = 0.0
+    square_variance: float = 2.0
+    group_noise: float = 0.0
     readers: ReaderFacts = field(default_factory=ReaderFacts)
 
     def readers_of(self, kernel: Tensor) -> ReaderFacts:
@@ -91,11 +114,15 @@ class Part:
 class Field:
     """A tensor of the network, described by kernels.
 
-    sites: pairs of places and samples that the kernels are given for. parts: groups of channels that share a kernel.
-    shape: the tensor's shape without the batch dimension. gaussian: whether the values are Gaussian over the random
-    weights. roots: layers whose weights the tensor is a function of with no other weights in between; fields without
-    common roots are independent. before: (activation, field) where the values are this activation of that field's
-    values. pooled: (name, window, field) where the values are maxima of that field's values.
+    Attributes:
+        sites: pairs of places and samples that the kernels are given for.
+        parts: groups of channels that share a kernel.
+        shape: the tensor's shape without the batch dimension.
+        gaussian: whether the values are Gaussian over the random weights.
+        roots: layers whose weights the tensor is a function of with no other weights in between. Fields without common
+            roots are independent.
+        before: (activation, field) where the values are this activation of that field's values.
+        pooled: (name, window, field) where the values are maxima of that field's values.
     """
 
     sites: Sites

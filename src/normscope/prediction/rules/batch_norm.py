@@ -112,12 +112,14 @@ def _by_batch(
     if x.before is not None:
         walk.met.normalized_activation = True
         walk.remarks.note("normalizes after an activation; channels were taken to have the same variance.", name)
-    normalized = [normalize(x.sites, part.kernel, eps, part.noise + part.few, part.uneven) for part in x.parts]
+    normalized = [
+        normalize(x.sites, part.kernel, eps, part.noise + part.group_noise, part.scale_variance) for part in x.parts
+    ]
     kept = [
         kept_by_norm(part.fan_in, 1 - eps / (n.variance or 1.0)) for part, n in zip(x.parts, normalized, strict=True)
     ]
     for part, share in zip(x.parts, kept, strict=True):
-        if part.fresh is not None:
+        if part.added_tangent is not None:
             part.readers.kept_by_norm = share
     _check(walk, name, normalized)
     row = walk.row(
@@ -134,11 +136,11 @@ def _by_batch(
             tangent_after(walk, _before(part, k) * (g2 * n.inverse), x.sites.two(n.kernel), gamma, beta),
             part.noise * g2**2 / n.variance**2,
             # Excess kurtosis of one entry of a vector on the sphere in `freedom` dimensions.
-            -6 / (n.freedom + 2) + kurtosis(part.uneven) if x.gaussian else 0.0,
-            _paired(part, n) if x.gaussian else 0.0,
+            -6 / (n.freedom + 2) + kurtosis(part.scale_variance) if x.gaussian else 0.0,
+            _own_kurtosis(part, n) if x.gaussian else 0.0,
             part.length,
             # A long sample lengthens what it is divided by.
-            uneven=part.uneven / (1 + 4 * n.own * (1 + part.uneven)),
+            scale_variance=part.scale_variance / (1 + 4 * n.own * (1 + part.scale_variance)),
         )
         for part, n, k, (g2, b) in zip(x.parts, normalized, kept, affine, strict=True)
     )
@@ -163,45 +165,45 @@ def _by_batch(
         origin = None if walk.as_trained else handed_to_beta(walk, row, out, cotangent, beta)
         return [Cotangent(tuple(sent), tuple(map(torch.zeros_like, sent)), tuple(twos), cotangent.spread, (), origin)]
 
-    return walk.tape.record(out, [x], back, bends=f"{name!r} (BatchNorm)")
+    return walk.tape.record(out, [x], back, nonlinear=f"{name!r} (BatchNorm)")
 
 
-def _paired(part: Part, normalized: Normalized) -> float:
+def _own_kurtosis(part: Part, normalized: Normalized) -> float:
     """Overlaps that differ from pair to pair act as too small a kurtosis does: E[f(k)] - f(E k) = Var[k] f'' / 2."""
-    return kurtosis(part.uneven) - 6 * normalized.noise / (1 + 2 * normalized.noise)
+    return kurtosis(part.scale_variance) - 6 * normalized.noise / (1 + 2 * normalized.noise)
 
 
 def _before(part: Part, kept: float) -> Tensor:
     """The tangent kernel at one length of the weights before: only the part that comes through them shrinks."""
-    if part.fresh is None:
+    if part.added_tangent is None:
         return part.tangent
-    return (kept * part.tangent).add_(part.fresh, alpha=1 - kept)
+    return (kept * part.tangent).add_(part.added_tangent, alpha=1 - kept)
 
 
 def _check(walk: Walk, name: str, normalized: Sequence[Normalized]) -> None:
     freedom = min(n.freedom for n in normalized)
     if any(n.variance < 1e-12 or n.freedom == 0 for n in normalized):
         walk.remarks.warn(
-            f"{name}: the variance before it is zero (all samples are alike there), so that it divides by sqrt(eps) "
-            "alone, and lambda_max is by eps more than by the network. Initialize the weights before it, or use a "
+            f"{name}: the variance before it is zero, since all samples are alike there. It then divides by sqrt(eps) "
+            "alone, and lambda_max depends on eps more than on the network. Initialize the weights before it, or use a "
             "larger batch_size."
         )
     elif all(n.directions is not None for n in normalized):
         most = min(n.directions.most for n in normalized if n.directions)
         if most < _FEW:
             walk.remarks.warn(
-                f"{name}: nine tenths of the batch's variance lie in {most} directions; with so few lambda was seen at "
-                "1 to 3 times the answer (two to ten tight clusters, inputs of two to six dimensions). Measure to be "
-                "sure.",
+                f"{name}: 90 % of the batch's variance lies in {most} directions. On such batches (2 to 10 tight "
+                "clusters, or inputs of 2 to 6 dimensions) lambda_max was measured at 1 to 3 times the prediction. "
+                "Measure to be sure.",
                 (0.9, 3.2),
             )
     elif freedom < 4:
         seen = (0.04, 2e5) if walk.batch < 4 else (0.9, 30.0)
         walk.remarks.warn(
-            f"{name}: the batch is too small, too much alike or in too few dimensions for BatchNorm's statistics: it "
-            f"has {freedom:.1f} degrees of freedom, below 4 the mean of 1/variance does not exist, and 4 were taken. "
-            f"lambda_max was seen at {seen[0]:g} to {seen[1]:,g} times the answer then. Use a larger batch_size, or "
-            "more inputs for each channel before it.",
+            f"{name}: the batch is too small, too much alike or in too few dimensions for BatchNorm's statistics. They "
+            f"have {freedom:.1f} degrees of freedom. Below 4 the mean of 1/variance does not exist, so 4 were taken. "
+            f"lambda_max was measured at {seen[0]:g} to {seen[1]:,g} times such predictions. Use a larger batch_size, "
+            "or more inputs for each channel before it.",
             seen,
         )
 
@@ -265,7 +267,7 @@ def _by_running(
         origin = handed_to_beta(walk, row, out, cotangent, beta)
         return [Cotangent(sent, tuple(map(torch.zeros_like, sent)), tuple(twos), cotangent.spread, (), origin)]
 
-    return walk.tape.record(out, [x], back, bends=f"{name!r} (BatchNorm)")
+    return walk.tape.record(out, [x], back, nonlinear=f"{name!r} (BatchNorm)")
 
 
 def _share_of_mean(square: float, shared: float) -> float:

@@ -61,9 +61,9 @@ def multiplied(
             mean=part.mean * of_mean,
             tangent=part.tangent * of_mean**2,
             noise=part.noise * of_mean**4,
-            few=part.few * of_mean**4,
+            group_noise=part.group_noise * of_mean**4,
             marginal=None,
-            fresh=None if part.fresh is None else part.fresh * of_mean**2,
+            added_tangent=None if part.added_tangent is None else part.added_tangent * of_mean**2,
             readers=ReaderFacts(),
         )
         for part in x.parts
@@ -112,5 +112,5 @@ def _tell_before(x: Field, out: Field) -> None:
     for before, after in zip(x.parts, out.parts, strict=True):
         if after.readers.kept_by_norm is not None:
             before.readers.kept_by_norm = after.readers.kept_by_norm
-        if after.readers.lean is not None:
-            before.readers.lean = after.readers.lean
+        if after.readers.gamma_beta_correlation is not None:
+            before.readers.gamma_beta_correlation = after.readers.gamma_beta_correlation

@@ -14,7 +14,7 @@ from normscope.prediction.kernels.cotangent import Cotangent, Spread, Strand
 from normscope.prediction.kernels.field import Field, Part
 from normscope.prediction.rules.max_pooling import max_pool
 from normscope.prediction.walk import Walk
-from normscope.theory.gaussian import Activation, Moments, Pairs, derivative, lean, length_slope
+from normscope.theory.gaussian import Activation, Moments, Pairs, derivative, gamma_beta_correlation, length_slope
 from normscope.theory.gradient_overlaps import Origin
 from normscope.theory.lengths import fluctuations
 from normscope.theory.marginals import Joined, Marginal
@@ -63,7 +63,7 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
     lengths = [_lengths(phi, x, part, p) for part, p in zip(x.parts, pairs, strict=True)]
     walk.met.length_growth *= max(_lengthens(phi, part, p) for part, p in zip(x.parts, pairs, strict=True))
     for part, p in zip(x.parts, pairs, strict=True):
-        part.readers.lean = _lean(phi, p)
+        part.readers.gamma_beta_correlation = _gamma_beta_correlation(phi, p)
     places = [_places(phi, *each) for each in zip(x.parts, pairs, joined, strict=True)]
     parts = tuple(
         Part(
@@ -74,9 +74,9 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
             part.noise * _of_two(x, m.slope) ** 2,
             length=length,
             marginal=part.marginal.through(phi) if known and part.marginal else None,
-            tilt=rise**2 * part.uneven * all_tied(x.sites, part.kernel) if part.kurtosis else 0.0,
-            uneven=slope**2 * part.uneven,
-            single=single,
+            overlap_variance=rise**2 * part.scale_variance * all_tied(x.sites, part.kernel) if part.kurtosis else 0.0,
+            scale_variance=slope**2 * part.scale_variance,
+            square_variance=single,
         )
         for part, m, (length, _), (single, slope, rise) in zip(x.parts, corrected, lengths, places, strict=True)
     )
@@ -95,12 +95,12 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
             # To what made Gaussian values, the slopes that these decide are independent.
             g, bend, _ = _through_strands(phi, x, cotangent, [Joined(marginal, pairs[0])])
         two = tuple(_two(x, *each) for each in zip(x.parts, gaussian, corrected, cotangent.two, strict=True))
-        single, crossed = _uneven(x, cotangent, [pairs for _, pairs in lengths])
+        single, crossed = _length_spread(x, cotangent, [pairs for _, pairs in lengths])
         more = Spread(0.0, 0.0, crossed, (1 + 2 / walk.tape.outputs) * single, _apart(x, cotangent.g, g))
         spread = cotangent.spread.plus(more)
         return [Cotangent(g, bend, two, spread, strands, _masked(x, cotangent, g, corrected))]
 
-    return walk.tape.record(out, [x], back, bends=f"{name!r} ({phi.name})")
+    return walk.tape.record(out, [x], back, nonlinear=f"{name!r} ({phi.name})")
 
 
 def of_gaussian(x: Field) -> Marginal | None:
@@ -158,10 +158,10 @@ def _places(phi: Activation, part: Part, pairs: Pairs, joined: Joined | None) ->
     return deviations(phi, 1.0 if phi.line is not None and mean == 0 else q, mean)
 
 
-def _lean(phi: Activation, pairs: Pairs) -> float:
+def _gamma_beta_correlation(phi: Activation, pairs: Pairs) -> float:
     q, mean = average(pairs.q), average(pairs.mean)
     # A line knows no scale.
-    return lean(phi, 1.0 if phi.line is not None and mean == 0 else q, mean)
+    return gamma_beta_correlation(phi, 1.0 if phi.line is not None and mean == 0 else q, mean)
 
 
 def _apart(x: Field, came: Sequence[Tensor], sent: Sequence[Tensor]) -> float:
@@ -184,7 +184,7 @@ def _masked(x: Field, came: Cotangent, sent: Sequence[Tensor], moments: Sequence
     return came.origin.masked(float(kept / own) if own > 0 else 0.0)
 
 
-def _uneven(x: Field, cotangent: Cotangent, pairs: list[Tensor]) -> tuple[float, float]:
+def _length_spread(x: Field, cotangent: Cotangent, pairs: list[Tensor]) -> tuple[float, float]:
     """Relative variance that one sample's slopes add to its squared gradient, and to products of two outputs.
 
     Squares weigh the sites; gradients of two outputs have two sites in common as far as either has them so.
@@ -212,7 +212,7 @@ def _of_batch(phi: Activation, x: Field, part: Part, pairs: Pairs, m: Moments) -
     mean4 = part.kurtosis * mean4
     if phi.line is not None and pairs.centred:
         # Halves of a line: of the four only the mean is moved, and E[phi phi] is that of the kernel E[z z / s^2].
-        return replace(m, value=m.value + part.paired * means, mean=m.mean + mean4)
+        return replace(m, value=m.value + part.own_kurtosis * means, mean=m.mean + mean4)
     means = part.kurtosis * means
     value4, slope4, rise4 = (part.kurtosis * f for f in (value4, slope4, rise4))
     rises = sites.outer(m.rise, rise4) + sites.outer(rise4, m.rise)

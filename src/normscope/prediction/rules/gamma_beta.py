@@ -85,19 +85,19 @@ def two_before(
 
 
 def directions(walk: Walk, out: Field, gamma: Tensor | None, beta: Tensor | None) -> tuple[tuple[float, float], ...]:
-    """Directions of gammas and betas, one each for a channel, as far as both do not lean on the same samples.
+    """Directions of gammas and betas, one each for a channel, as far as gradients by the two are not correlated.
 
     Below a sum they are taken as independent.
     """
     if not (walk.trains(gamma) and walk.trains(beta)):
         return ((float(out.channels), 1.0),)
-    leans = [abs(part.readers.lean or 0.0) * part.channels for part in out.parts]
-    common = sum(leans) / out.channels
+    correlations = [abs(part.readers.gamma_beta_correlation or 0.0) * part.channels for part in out.parts]
+    common = sum(correlations) / out.channels
     return (out.channels, (1 + common) / 2), (out.channels, (1 - common) / 2)
 
 
 def handed_to_beta(walk: Walk, row: LayerRow, out: Field, cotangent: Cotangent, beta: Tensor | None) -> Origin | None:
-    """The origin before the normalizer; beta, with gamma as far as it leans on beta, sees what layers below see."""
+    """The origin before the normalizer; beta, and gamma as far as it is correlated, sees what layers below see."""
     cotangent = walk.tape.drawn(cotangent, out)
     if cotangent.origin is not None and row.share is not None and walk.trains(beta):
         (_, part), *rest = row.columns

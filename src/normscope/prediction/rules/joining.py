@@ -82,9 +82,9 @@ def _sum_of(walk: Walk, left: Field, right: Field) -> Field:
                 a.noise + b.noise,
                 length=common_spread([(_size(left, a), a.length), (_size(left, b), b.length)]),
                 marginal=(marginal := _marginal((left, a), (right, b))),
-                uneven=(uneven := _uneven(left.sites, a, b)),
-                kurtosis=kurtosis(uneven) if marginal else 0.0,
-                paired=kurtosis(uneven) if marginal else 0.0,
+                scale_variance=(differing := _scale_variance(left.sites, a, b)),
+                kurtosis=kurtosis(differing) if marginal else 0.0,
+                own_kurtosis=kurtosis(differing) if marginal else 0.0,
             )
         )
     out = Field(left.sites, tuple(parts), left.shape, left.gaussian and right.gaussian, left.roots | right.roots)
@@ -96,11 +96,11 @@ def _sum_of(walk: Walk, left: Field, right: Field) -> Field:
     return walk.tape.record(out, [left, right], back)
 
 
-def _uneven(sites: Sites, a: Part, b: Part) -> float:
+def _scale_variance(sites: Sites, a: Part, b: Part) -> float:
     """Relative variance of places' variances; places that are long in one summand are long in the other, made of it."""
     if sites.each_sample:
         return 0.0
-    return common_spread([(max(variance(sites, part.kernel), 0.0), part.uneven) for part in (a, b)])
+    return common_spread([(max(variance(sites, part.kernel), 0.0), part.scale_variance) for part in (a, b)])
 
 
 def _marginal(one: tuple[Field, Part], two: tuple[Field, Part]) -> Marginal | None:
@@ -165,7 +165,7 @@ def _concatenated(walk: Walk, fields: Sequence[Field]) -> Field:
             "concatenates flattened images; there is a map only before flattening. Concatenate channels first"
         )
     # Some readers may normalize a part and others not, so none is told how many weights a value sums.
-    parts = tuple(replace(part, fresh=None) for f in fields for part in f.parts)
+    parts = tuple(replace(part, added_tangent=None) for f in fields for part in f.parts)
     shape = (sum(f.shape[0] for f in fields), *first.shape[1:])
     roots = frozenset().union(*(f.roots for f in fields))
     out = Field(first.sites, parts, shape, all(f.gaussian for f in fields), roots)

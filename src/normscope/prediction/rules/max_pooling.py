@@ -81,10 +81,10 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
                 tangent,
                 part.noise / window.taps**2,
                 length=part.length,
-                tilt=x.parts[0].tilt,
+                overlap_variance=x.parts[0].overlap_variance,
                 marginal=marginal,
-                uneven=part.uneven,
-                single=scatter(marginal.at, marginal.weight) if marginal else 2.0,
+                scale_variance=part.scale_variance,
+                square_variance=scatter(marginal.at, marginal.weight) if marginal else 2.0,
             )
         )
         slope = after.two(products_slope(after, maxima, covariance, own)) / after.outer(share, share)
@@ -103,7 +103,7 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
             twos.append(torch.stack([pair, pool_back(window, slope * drift)]))
         return [Cotangent(tuple(sent), tuple(bends), tuple(twos), cotangent.spread, origin=cotangent.origin)]
 
-    return walk.tape.record(out, [before], back, bends=f"{name!r} (max pooling)")
+    return walk.tape.record(out, [before], back, nonlinear=f"{name!r} (max pooling)")
 
 
 def _inside(window: Window, covariance: Tensor, q: Tensor) -> float:

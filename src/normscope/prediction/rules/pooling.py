@@ -87,7 +87,7 @@ def average_pool(walk: Walk, x: Field, window: Window, *, flat: bool = False) ->
             pool(window, part.tangent),
             part.noise / window.taps**2,
             length=part.length,
-            tilt=part.tilt,
+            overlap_variance=part.overlap_variance,
             readers=part.readers_of(kernel),
         )
         for part, kernel in ((part, pool(window, part.kernel)) for part in x.parts)

@@ -152,4 +152,4 @@ def sample_norm(
         sent = tuple(g * g2 * rate for g, (g2, _) in zip(cotangent.g, affine, strict=True))
         return [Cotangent(sent, tuple(map(torch.zeros_like, sent)), tuple(twos), cotangent.spread)]
 
-    return walk.tape.record(out, [x], back, bends=f"{name!r} ({layer_type})")
+    return walk.tape.record(out, [x], back, nonlinear=f"{name!r} ({layer_type})")

@@ -78,22 +78,22 @@ def weighted_sum(
     row.of_data = x.roots == {INPUTS}
     row.taps, row.sites = window.taps, after.count
     row.length = _length(x)
-    row.tilt = max(part.tilt for part in x.parts)
+    row.overlap_variance = max(part.overlap_variance for part in x.parts)
     together = tied(window, inputs)
     own = row.numbers["qh"] - row.numbers["qh_xy"]
     q = row.numbers["q"]
-    fresh = after.two(patch) * (fan_in * walk.trains(weight)) + float(walk.trains(bias))
+    added = after.two(patch) * (fan_in * walk.trains(weight)) + float(walk.trains(bias))
     part = Part(
         shape[0],
         kernel,
         torch.zeros_like(after.diagonal(kernel)),
-        sigma_w2 * convolve(window, tangent) + fresh,
+        sigma_w2 * convolve(window, tangent) + added,
         sigma_w2**2 * _noise(x, own) * together,
         length=((q - sigma_b2) / q) ** 2 * row.length if q > 0 else 0.0,
-        uneven=0.0 if x.sites.each_sample else _uneven(x) * together / mean_inside(window) ** 2,
+        scale_variance=0.0 if x.sites.each_sample else _place_length_variance(x) * together / mean_inside(window) ** 2,
         fan_in=fan_in,
-        fresh=fresh,
-        few=sigma_w2**2 * own**2 * (groups - 1) / x.channels * together,
+        added_tangent=added,
+        group_noise=sigma_w2**2 * own**2 * (groups - 1) / x.channels * together,
     )
     out = Field(after, (part,), shape, True, frozenset({root}))
     way = _WayBack(walk, row, x, out, window, patch, sigma_w2, walk.trains(weight), walk.trains(bias))
@@ -117,7 +117,9 @@ def _root(walk: Walk, name: str, weight: Tensor) -> Root:
 class _WayBack:
     """The way of cotangents back through one weighted sum.
 
-    patch: kernel of the inputs, averaged over the taps. trains_weight, trains_bias: whether these are trained.
+    Attributes:
+        patch: kernel of the inputs, averaged over the taps.
+        trains_weight, trains_bias: whether these are trained.
     """
 
     walk: Walk
@@ -200,18 +202,18 @@ def _length(x: Field) -> float:
     return common_spread([(size, part.length) for size, part in zip(sizes, x.parts, strict=True)])
 
 
-def _uneven(x: Field) -> float:
+def _place_length_variance(x: Field) -> float:
     """Relative variance of the squared length of one place: drawn with the place, and by chance of its channels."""
     if len(x.parts) == 1:
         (part,) = x.parts
-        return part.uneven + (1 + part.uneven) * part.single / part.channels
+        return part.scale_variance + (1 + part.scale_variance) * part.square_variance / part.channels
     sizes = [part.channels * variance(x.sites, part.kernel) for part in x.parts]
     total = sum(sizes)
     if not total > 0:
         return 0.0
     shares = [(size / total, part) for size, part in zip(sizes, x.parts, strict=True)]
-    drawn = common_spread([(share, part.uneven) for share, part in shares])
-    return drawn + (1 + drawn) * sum(share**2 * part.single / part.channels for share, part in shares)
+    drawn = common_spread([(share, part.scale_variance) for share, part in shares])
+    return drawn + (1 + drawn) * sum(share**2 * part.square_variance / part.channels for share, part in shares)
 
 
 def _noise(x: Field, size: float) -> float:

@@ -3,7 +3,7 @@
 from typing import TypedDict
 
 from normscope.demo import DemoCase, DemoResult, DemoRun, WatchedRun
-from normscope.loss_kinds import KINDS, SQUARED
+from normscope.loss_kinds import MEANINGS, SQUARED
 from normscope.report.chart import BLUE, DASHED, DOTTED, GREEN, GREY, SOLID, VERMILION, Axis, Chart, Line, Panel
 from normscope.report.document import Said, Section, Table
 
@@ -26,7 +26,15 @@ class Demo(TypedDict):
 def demo_section(title: str, found: DemoResult) -> Section:
     """The findings first, then one chart for the learning rates and one for the watched run."""
     rows = [
-        [case.norm, KINDS[case.loss].words, run.share, run.lr, run.training.final_loss, run.test_accuracy, outcome(run)]
+        [
+            case.norm,
+            MEANINGS[case.loss].words,
+            run.share,
+            run.lr,
+            run.training.final_loss,
+            run.test_accuracy,
+            outcome(run),
+        ]
         for case in found.cases
         for run in case.runs
     ]
@@ -82,7 +90,7 @@ def _edge(case: DemoCase) -> Said:
     largest = _largest(case)
     beyond = [run for run in case.runs if run.share > largest]
     name = f"{'with' if case.norm == 'batch' else 'without'} BatchNorm"
-    loss = KINDS[case.loss].words.capitalize()
+    loss = MEANINGS[case.loss].words.capitalize()
     text = f"{loss}: training {name} learned up to {largest:g} times eta*"
     text += f"; at {beyond[0].share:g} times eta* {_ended(beyond[0])}." if beyond else ", the largest rate tried."
     # With squared error, eta* lies between the last rate that learns and the first that does not, to a factor of two.
@@ -130,7 +138,7 @@ def _ended(run: DemoRun) -> str:
 
 def case_name(case: DemoCase) -> str:
     """The network and its loss in words."""
-    return f"{'BatchNorm' if case.norm == 'batch' else 'no norm'}, {KINDS[case.loss].words}"
+    return f"{'BatchNorm' if case.norm == 'batch' else 'no norm'}, {MEANINGS[case.loss].words}"
 
 
 def table(found: DemoResult) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from normscope.loss_kinds import DIVERGES, SURVIVES, UNCERTAIN, beyond_limit, outlook
 from normscope.report.chart import BLUE, DASHED, GREEN, INK, VERMILION, Axis, Chart, Line, Panel, spans_decades
 from normscope.report.document import Said, Section, Table
 
@@ -153,12 +154,17 @@ def _limit(stored: Mapping[str, Any]) -> str:
     eta, loss = _number(stored["eta_star"]), stored.get("loss_name", stored["loss"])
     if math.isinf(eta):
         return "The largest eigenvalue is not positive: the local quadratic sets no learning rate a limit."
-    limited = stored["loss_kind"] != "cross_entropy"
-    text = f"{'Use a learning rate below' if limited else 'Look for a learning rate around'} eta* = {eta:.3g} with "
-    text += f"{stored['optimizer']} on {loss}: lambda_max is {_number(stored['lambda_max']):.4g}."
-    if not limited:
-        text += " With cross-entropy this is the limit of the local quadratic; training can survive well beyond it."
-    return text
+    kind = stored["loss_kind"]
+    opening = {
+        DIVERGES: "Use a learning rate below",
+        SURVIVES: "Look for a learning rate around",
+        UNCERTAIN: "The local quadratic turns unstable at",
+    }[beyond_limit(kind)]
+    text = f"{opening} eta* = {eta:.3g} with {stored['optimizer']} on {loss}: "
+    text += f"lambda_max is {_number(stored['lambda_max']):.4g}. "
+    return (
+        text + outlook(kind, diverges="", uncertain="Whether training survives beyond it depends on the loss.")
+    ).rstrip()
 
 
 def _start(stored: Mapping[str, Any]) -> list[Said]:
