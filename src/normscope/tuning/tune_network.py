@@ -52,14 +52,19 @@ def tune(
     Model, optimizer, loaders and random generators are as they were afterwards, also after an error or Ctrl-C.
 
     Args:
-        model, loss_fn, batches, optimizer, eval_batches, metric, forward: as in `normscope.Setup`; or one Setup, whose
-            scheduler, clipping, accumulation, scaler and autocast are respected.
+        model: any module, or one `normscope.Setup`, whose scheduler, clipping, accumulation, scaler and autocast are
+            respected.
+        loss_fn: loss_fn(outputs, targets) returns the scalar loss; None if the model or `forward` returns the loss.
+        batches: any iterable of batches.
+        optimizer: the optimizer that trains; its rate is not read where the usual rate of its class is known.
         steps: planned number of optimizer steps; by default the setup's.
         schedule: "constant", "cosine" or "linear" over all steps, or a function of the step that returns the factor on
             the rate; by default the setup's scheduler, or else "constant".
         eval_batches: held-out batches; the loss of each rehearsal on them is shown beside its training losses.
+        metric: metric(outputs, targets) returns a number to show beside the held-out loss; larger is better.
         budget: largest share of the training that the search may cost, in gradient passes; by default 0.05, and 0.10
             below 1,000 steps.
+        forward: forward(model, batch) returns the outputs, or without loss_fn the loss.
         engine: "local", or "ray" to rehearse side by side on a Ray cluster, the one at `address` if given.
         store: JSONL file of finished rehearsals; a tuning that was stopped goes on from there.
         seed: of the random numbers that the copies draw (dropout), the same for every rate.
