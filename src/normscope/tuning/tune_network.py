@@ -56,7 +56,7 @@ def tune(
             respected.
         loss_fn: loss_fn(outputs, targets) returns the scalar loss; None if the model or `forward` returns the loss.
         batches: any iterable of batches.
-        optimizer: the optimizer that trains; its rate is not read where the usual rate of its class is known.
+        optimizer: the optimizer that trains; its parameter groups keep the ratios of their rates.
         steps: planned number of optimizer steps; by default the setup's.
         schedule: "constant", "cosine" or "linear" over all steps, or a function of the step that returns the factor on
             the rate; by default the setup's scheduler, or else "constant".
