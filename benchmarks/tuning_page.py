@@ -26,8 +26,10 @@ def page() -> str:
     parts += [f"## The {len(held_out['tasks'])} held-out tasks", "", _HELD_OUT, "", *_methods(held_out), ""]
     parts += [f"## All {len(everything['tasks'])} tasks", "", *_methods(everything), "", _told_apart(everything), ""]
     parts += ["## Where tune loses", "", _LOSES, "", *_losses(everything), ""]
+    parts += ["## Replacing the optimizer", "", _REPLACING, ""]
+    parts += [*_methods(everything, "replacing the optimizer"), ""]
     parts += ["## The range", "", _range(everything, developed, held_out), ""]
-    parts += ["## By task", "", _BY_TASK, "", *_tasks(everything, held_out), "", "## Not in this race", ""]
+    parts += ["## By task", "", _BY_TASK, "", *_tasks(everything, held_out), "", "## What was not tried", ""]
     return "\n".join([*parts, _left_out(everything)])
 
 
@@ -94,12 +96,12 @@ def _one(number: float) -> str:
     return f"{round(number, 1) + 0.0:.1f}"
 
 
-def _methods(results: Row) -> list[str]:
+def _methods(results: Row, group: str = "same optimizer") -> list[str]:
     lines = [
         "| method | mean [95 %] | median | worst task | failed runs | search, % of steps | mean above tune [95 %] |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name, row in sorted(results["same optimizer"].items(), key=lambda item: item[1]["mean"]):
+    for name, row in sorted(results[group].items(), key=lambda item: item[1]["mean"]):
         low, high = row["interval"]
         above = (
             "{:+.1f} [{:+.1f}, {:+.1f}]".format(row["above_ours"], *row["above_ours_interval"]) if name != OURS else ""
@@ -148,7 +150,7 @@ def _range(everything: Row, developed: Row, held_out: Row) -> str:
     return (
         f"`lr_range` spans a factor of {everything['steadiness']['median_span']:.2g} in the median. It holds the "
         f"grid's best rate in {held[0]:.0f} % of all tasks and seeds ({held[1]:.0f} % on the development tasks, "
-        f"{held[2]:.0f} % on the held-out ones). It says which rates the rehearsals could not tell apart, and not "
+        f"{held[2]:.0f} % on the held-out ones). It holds the rates that the rehearsals could not tell apart, and not "
         "where the best one must be. Over the seeds the answer is steady: "
         f"{sum(a for a, _ in inside)} of {sum(b for _, b in inside)} rates lie inside the median range of their task."
     )
@@ -167,9 +169,8 @@ def _tasks(everything: Row, held_out: Row) -> list[str]:
 
 
 def _left_out(results: Row) -> str:
-    runs = 3 * len(results["tasks"])
-    counts = "; ".join(f"{name} {count}" for name, count in results["incomplete"].items())
-    finished = f"Not finished, and therefore not ranked (runs of {runs}): {counts}.\n\n" if counts else ""
+    names = _listed(results["left out"])
+    finished = f"Not every run was finished, and therefore not ranked: {names}.\n\n" if names else ""
     return finished + _NOT_IN
 
 
@@ -192,6 +193,9 @@ what the best run gained."""
 _LOSES = f"""\
 Tasks on which an opponent is ahead by more than {LOSS} points, mean of three seeds. To be the best of many
 opponents on one task is partly luck."""
+_REPLACING = """\
+Methods that bring an optimizer of their own, on all tasks, against the same best rate of the task's optimizer. The last
+column compares with `tune` and the task's optimizer."""
 _BY_TASK = "The regret of `tune` in points, mean of three seeds, and the rates that it named."
 _NOT_IN = """\
 The tasks are small networks trained for 500 to 2,000 steps, a few seconds each. Long trainings, large models and

@@ -63,6 +63,12 @@ def tune(
                 seed=seed,
                 progress=lambda used, most: bar.update(task, completed=used, total=most),
             )
+    except KeyboardInterrupt:
+        if store is None or not store.exists():
+            raise
+        kept = f"finished rehearsals are in {store}, and the same command goes on from there."
+        typer.echo(f"normscope: interrupted; {kept}", err=True)
+        raise typer.Exit(1) from None
     except (RuntimeError, IndexError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{setup} could not be rehearsed: {what_was_said(error)}") from error
     if out is not None:

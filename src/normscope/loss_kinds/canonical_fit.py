@@ -29,7 +29,8 @@ _PROBABILITY = 1e-2
 class Points:
     """Points z with gradients g, each of shape (rows, classes, columns); the last point is the batch's own outputs.
 
-    tolerance: allowed error of a change of the gradient, relative to the largest change in its row and column.
+    Attributes:
+        tolerance: allowed error of a change of the gradient, relative to the largest change in its row and column.
     """
 
     z: Sequence[Tensor]
@@ -46,8 +47,9 @@ class Points:
 class Fit:
     """The result of a fit.
 
-    chosen, real: whether the gradients at the chosen points, and at the batch's own outputs, have this form.
-    resolved: whether the changes of the gradient are larger than rounding errors, so that the answer is reliable.
+    Attributes:
+        chosen, real: whether the gradients at the chosen points, and at the batch's own outputs, have this form.
+        resolved: whether the changes of the gradient are larger than rounding errors, so that the answer is reliable.
     """
 
     chosen: bool

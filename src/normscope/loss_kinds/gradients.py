@@ -22,7 +22,9 @@ class Undecided(Exception):
 class Probed:
     """The loss as a function of t, where the outputs are `link(t)`.
 
-    real: the t of the batch's own outputs. place: maps normally distributed numbers to the range of t.
+    Attributes:
+        real: the t of the batch's own outputs.
+        place: maps normally distributed numbers to the range of t.
     """
 
     loss: Callable[[Tensor], Any]

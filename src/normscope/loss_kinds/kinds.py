@@ -65,8 +65,10 @@ KINDS = {
 class LossKind:
     """The kind of a loss.
 
-    name: a key of `KINDS`, or "other". why: the reason for "other". convex: whether the gradients at the chosen points
-    are those of a function that can be convex in the outputs.
+    Attributes:
+        name: a key of `KINDS`, or "other".
+        why: the reason for "other".
+        convex: whether the gradients at the chosen points are those of a function that can be convex in the outputs.
     """
 
     name: str

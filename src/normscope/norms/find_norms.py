@@ -13,8 +13,11 @@ from normscope.norms.recognition import Recognized, could_be_one, known, named_l
 class Found:
     """The normalizers of a model.
 
-    layers: by name. twins, formulas: for layers of other classes than torch's and normscope's, the equivalent layer and
-    its formula in words. left: names of layers that look like a normalizer and were not recognized, with the reason.
+    Attributes:
+        layers: by name.
+        twins, formulas: for layers of other classes than torch's and normscope's, the equivalent layer and its formula
+            in words.
+        left: names of layers that look like a normalizer and were not recognized, with the reason.
     """
 
     layers: dict[str, nn.Module] = field(default_factory=dict)

@@ -32,8 +32,10 @@ _BATCH_NORM = nn.modules.batchnorm._BatchNorm
 class Folded:
     """A copy of the model with folded BatchNorms.
 
-    folded: names of the folded layers. left: names of the others, with the reason. read_by: "torch.fx", or
-    "torch.export", whose graph is valid for inputs like the example.
+    Attributes:
+        folded: names of the folded layers.
+        left: names of the others, with the reason.
+        read_by: "torch.fx", or "torch.export", whose graph is valid for inputs like the example.
     """
 
     model: nn.Module = field(repr=False)

@@ -24,9 +24,12 @@ _GUARD = 1e-24
 class Formula:
     """The formula of a layer.
 
-    kind: the normalizer, and whether statistics are by position (over channels), by sample (in groups) or by batch.
-    last: whether channels are the last dimension. weight, bias: names of the parameters, or None. offset: added to the
-    weight. missed: why no layer of normscope computes this formula, or "".
+    Attributes:
+        kind: the normalizer, and whether statistics are by position (over channels), by sample (in groups) or by batch.
+        last: whether channels are the last dimension.
+        weight, bias: names of the parameters, or None.
+        offset: added to the weight.
+        missed: why no layer of normscope computes this formula, or "".
     """
 
     kind: str

@@ -134,17 +134,18 @@ def _group(num_features: int, groups: int = 32, **options: Any) -> nn.GroupNorm:
 class NormKind:
     """One kind of normalizer: how to make its layer, and which arguments and tensors of an old layer it can take over.
 
-    make: a function of the dimensions of space (None for any) that gives a constructor, called with the number of
-        channels and keyword options.
-    has_weight, has_bias: whether the layer can have a scale and a shift for each channel.
-    takes_eps: whether its eps is added to a variance, as most layers have it.
-    takes_momentum: whether it has running statistics, averaged with a momentum.
-    takes_running: whether it has the running statistics of BatchNorm, and its options for them.
-    takes_noise: whether it has the constants and the seed of the covariate noise.
-    takes_groups: whether channels are normalized in groups, as many as the option says.
-    needs_space: whether its statistics are taken over space alone.
-    each_position: whether statistics are taken within each sample over channels, so that the layer can also normalize
-        each position by itself.
+    Attributes:
+        make: a function of the dimensions of space (None for any) that gives a constructor, called with the number of
+            channels and keyword options.
+        has_weight, has_bias: whether the layer can have a scale and a shift for each channel.
+        takes_eps: whether its eps is added to a variance, as most layers have it.
+        takes_momentum: whether it has running statistics, averaged with a momentum.
+        takes_running: whether it has the running statistics of BatchNorm, and its options for them.
+        takes_noise: whether it has the constants and the seed of the covariate noise.
+        takes_groups: whether channels are normalized in groups, as many as the option says.
+        needs_space: whether its statistics are taken over space alone.
+        each_position: whether statistics are taken within each sample over channels, so that the layer can also
+            normalize each position by itself.
     """
 
     make: Callable[[int | None], Callable[..., nn.Module]]

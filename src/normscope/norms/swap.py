@@ -21,8 +21,11 @@ from normscope.norms.wrappers import Wrapper
 class Swap:
     """One exchanged layer.
 
-    name: where the layer is. old, new: class before and after. kept: names of the old tensors that are still in use.
-    taken_for: the formula found for a layer of another class than torch's and normscope's, or "".
+    Attributes:
+        name: where the layer is.
+        old, new: class before and after.
+        kept: names of the old tensors that are still in use.
+        taken_for: the formula found for a layer of another class than torch's and normscope's, or "".
     """
 
     name: str

@@ -113,17 +113,18 @@ class Runs:
 class Statement:
     """One sentence that can be true or false.
 
-    key: its name within the entry.
-    words: the source's statement in our words.
-    rule: when it counts as reproduced.
-    judge: the rule as code.
-    n: seeds needed of each cell.
-    exact: whether it is a mathematical statement, where one counterexample decides.
-    cells: the cells it needs, if not all of the entry's; as "experiment/cell" where two experiments have a cell of that
-        name.
-    curves: the curves that a run must have to count.
-    scales: where the rule applies.
-    means: our reading of the numbers where they differ from the statement.
+    Attributes:
+        key: its name within the entry.
+        words: the source's statement in our words.
+        rule: when it counts as reproduced.
+        judge: the rule as code.
+        n: seeds needed of each cell.
+        exact: whether it is a mathematical statement, where one counterexample decides.
+        cells: the cells it needs, if not all of the entry's; as "experiment/cell" where two experiments have a cell of
+            that name.
+        curves: the curves that a run must have to count.
+        scales: where the rule applies.
+        means: our reading of the numbers where they differ from the statement.
     """
 
     key: str
@@ -145,8 +146,10 @@ class Statement:
 class Entry:
     """Statements of one figure, theorem or paragraph, with one picture.
 
-    origin: where the settings are from. panels: the picture's numbers, which the report draws.
-    table: rows of words, the header first; empty for no table.
+    Attributes:
+        origin: where the settings are from.
+        panels: the picture's numbers, which the report draws.
+        table: rows of words, the header first; empty for no table.
     """
 
     name: str

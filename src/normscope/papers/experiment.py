@@ -56,9 +56,12 @@ NAMES_OF_SCHEMA_1 = {"snapshot_every": "look", "measured_at": "looks"}
 class Experiment:
     """Cells that share a function and most settings.
 
-    settings: by scale. cells: the settings that each cell changes. run(settings, seed, place) gives the curves.
-    seconds: measured time of one run by (scale, device type), for estimates. data: the data set, if it has files.
-    earlier: runs at the paper's scale that other commands have stored, read from the folder above the results.
+    Attributes:
+        settings: by scale.
+        cells: the settings that each cell changes. run(settings, seed, place) gives the curves.
+        seconds: measured time of one run by (scale, device type), for estimates.
+        data: the data set, if it has files.
+        earlier: runs at the paper's scale that other commands have stored, read from the folder above the results.
     """
 
     name: str

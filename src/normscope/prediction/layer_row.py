@@ -26,16 +26,21 @@ class LayerInputs:
 class LayerRow:
     """Order parameters of a layer, its share of lambda in every direction sent back, and its inputs.
 
-    layer: path in the model. layer_type: class of the layer. numbers: order parameters by symbol.
-    share: what the layer's parameters add to lambda, one number for each direction over the samples. spread: finite
-        width of the cotangents that met the parameters.
-    inputs: of linear maps and convolutions. of_data: whether nothing but the data enters, so that no width is behind
-        the inputs. taps: taps of the window. sites: sites that it gives.
-    length: relative variance, from sample to sample, of the squared length of the inputs.
-    overlap_variance: relative variance, from sample to sample, of the inputs' product with what all samples share.
-    columns: for gammas and betas, which are few: how many directions they have, and the part of the share in those.
-    handed: the draw of gradients (`theory/gradient_overlaps.py`) that the parameters see, and what they add with it to
-        a row of J J^T.
+    Attributes:
+        layer: path in the model.
+        layer_type: class of the layer.
+        numbers: order parameters by symbol.
+        share: what the layer's parameters add to lambda, one number for each direction over the samples.
+        spread: finite width of the cotangents that met the parameters.
+        inputs: of linear maps and convolutions.
+        of_data: whether nothing but the data enters, so that no width is behind the inputs.
+        taps: taps of the window.
+        sites: sites that it gives.
+        length: relative variance, from sample to sample, of the squared length of the inputs.
+        overlap_variance: relative variance, from sample to sample, of the inputs' product with what all samples share.
+        columns: for gammas and betas, which are few: how many directions they have, and the part of the share in those.
+        handed: the draw of gradients (`theory/gradient_overlaps.py`) that the parameters see, and what they add with it
+            to a row of J J^T.
     """
 
     layer: str

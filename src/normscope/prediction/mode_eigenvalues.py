@@ -18,7 +18,8 @@ from normscope.theory.modes import Bulk, common_spread, unevenness, weighed_wide
 class ModeEigenvalues:
     """Both modes, with and without the correction for finite width, -inf for one that is not there.
 
-    shares: what each row adds to the mean mode and to the data modes.
+    Attributes:
+        shares: what each row adds to the mean mode and to the data modes.
     """
 
     mean: float

@@ -11,9 +11,11 @@ USUAL = (0.9, 1.2)
 class Remarks:
     """Warnings, notes and the calibrated range of one prediction.
 
-    warnings: where the theory is out of its depth. notes: conventions and approximations. layers_of: the layers that a
-    note is about. calibrated_range: between which multiples of the answer networks like it were measured, on average
-    over seeds.
+    Attributes:
+        warnings: where the theory is out of its depth.
+        notes: conventions and approximations.
+        layers_of: the layers that a note is about.
+        calibrated_range: between which multiples of the answer networks like it were measured, on average over seeds.
     """
 
     warnings: list[str] = field(default_factory=list)

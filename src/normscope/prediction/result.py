@@ -26,20 +26,22 @@ _MODES = {"mean": "move alike", "data": "move apart"}
 class Prediction(Reportable):
     """lambda_max and eta* of a network, predicted before any training.
 
-    lambda_max: largest eigenvalue with the correction for finite width. lambda_infinite: without that correction.
-    eta_star: the learning rate at which the local quadratic turns unstable, for `optimizer` and `loss`.
-    calibrated_range: between which multiples of lambda_max similar networks were measured, on average over
-        seeds. A warning says why where it is wider than usual. Single networks lie further apart
-        (docs/evidence/theory.md). Where it spans more than a factor of 3, `refusal` says so and no
-        learning rate is named.
-    mode: the mode of lambda_max: "mean" where the eigenvector is constant over samples, "data" where it is not.
-    mean_mode, data_mode: the largest eigenvalue of either mode.
-    layers: one row for each layer. sigma_w2, sigma_b2, gamma2: variances in the model. qh, qh_xy: second moments of the
-        layer's input, of one sample and of two. q, q_xy: the same of its output. variance: the number whose root a
-        normalizer divides by. qt, qt_xy: squared gradient of one output by the layer's output, summed over units and
-        sites, and its product between two samples, for the output summed over the batch. mean, data: part of the two
-        modes that comes from the layer's parameters.
-    warnings: reasons why the theory may be wrong here. notes: conventions and approximations that were used.
+    Attributes:
+        lambda_max: largest eigenvalue with the correction for finite width.
+        lambda_infinite: without that correction.
+        eta_star: the learning rate at which the local quadratic turns unstable, for `optimizer` and `loss`.
+        calibrated_range: between which multiples of lambda_max similar networks were measured, on average over seeds. A
+            warning says why where it is wider than usual. Single networks lie further apart (docs/evidence/theory.md).
+            Where it spans more than a factor of 3, `refusal` says so and no learning rate is named.
+        mode: the mode of lambda_max: "mean" where the eigenvector is constant over samples, "data" where it is not.
+        mean_mode, data_mode: the largest eigenvalue of either mode.
+        layers: one row for each layer. sigma_w2, sigma_b2, gamma2: variances in the model. qh, qh_xy: second moments of
+            the layer's input, of one sample and of two. q, q_xy: the same of its output. variance: the number whose
+            root a normalizer divides by. qt, qt_xy: squared gradient of one output by the layer's output, summed over
+            units and sites, and its product between two samples, for the output summed over the batch. mean, data: part
+            of the two modes that comes from the layer's parameters.
+        warnings: reasons why the theory may be wrong here.
+        notes: conventions and approximations that were used.
     """
 
     lambda_max: float

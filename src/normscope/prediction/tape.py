@@ -17,8 +17,9 @@ Back = Callable[[Cotangent], Sequence[Cotangent]]
 class _Record:
     """One operation.
 
-    maps: whether independent weights lie between inputs and output.
-    nonlinear: the operation's name where it is not linear; empty where it is.
+    Attributes:
+        maps: whether independent weights lie between inputs and output.
+        nonlinear: the operation's name where it is not linear; empty where it is.
     """
 
     out: Field
@@ -32,8 +33,9 @@ class _Record:
 class Tape:
     """The operations of one walk, and the state of the pass that goes back through them.
 
-    outputs: number of outputs of the network, known once a pass has begun.
-    overlaps: overlaps of samples' own gradients in this pass.
+    Attributes:
+        outputs: number of outputs of the network, known once a pass has begun.
+        overlaps: overlaps of samples' own gradients in this pass.
     """
 
     outputs: int = 1

@@ -17,8 +17,10 @@ from normscope.theory.taps import Window
 class UsedWeights:
     """Weights that were read already.
 
-    layers: for each weight tensor, the layers that read it, in order. fields: for weight, bias, input and window, the
-    field they gave: the same weights on the same tensor give the same values, not another draw.
+    Attributes:
+        layers: for each weight tensor, the layers that read it, in order.
+        fields: for weight, bias, input and window, the field they gave: the same weights on the same tensor give the
+            same values, not another draw.
     """
 
     layers: dict[Tensor, list[str]] = field(default_factory=dict)
@@ -29,12 +31,13 @@ class UsedWeights:
 class Encountered:
     """Kinds of operations met on the way, on which the calibrated range depends.
 
-    called: names of all operations that a rule was applied for, in order.
-    without_borders: a layer whose sites are taken without the image's borders.
-    after_sum: an activation of a sum that an activation's values are part of, place by place.
-    curved: an activation that is not two half lines.
-    normalized_activation: a BatchNorm of an activation's own values.
-    length_growth: factor by which BatchNorm layers multiply differences in length between samples.
+    Attributes:
+        called: names of all operations that a rule was applied for, in order.
+        without_borders: a layer whose sites are taken without the image's borders.
+        after_sum: an activation of a sum that an activation's values are part of, place by place.
+        curved: an activation that is not two half lines.
+        normalized_activation: a BatchNorm of an activation's own values.
+        length_growth: factor by which BatchNorm layers multiply differences in length between samples.
     """
 
     called: list[str] = field(default_factory=list)
@@ -49,11 +52,16 @@ class Encountered:
 class Walk:
     """One pass over one network, which every rule gets and adds to.
 
-    batch: number of samples. as_trained: whether batch statistics are differentiated through (held constant if not).
-    trains: whether a tensor is a trained parameter.
-    rows: layers with parameters. remarks: warnings and notes. used: weights read so far. met: kinds of operations.
-    tape: operations for the way back. loss_heights: the loss's curvature for each output over the largest of them; None
-    where all are the same.
+    Attributes:
+        batch: number of samples.
+        as_trained: whether batch statistics are differentiated through (held constant if not).
+        trains: whether a tensor is a trained parameter.
+        rows: layers with parameters.
+        remarks: warnings and notes.
+        used: weights read so far.
+        met: kinds of operations.
+        tape: operations for the way back.
+        loss_heights: the loss's curvature for each output over the largest of them; None where all are the same.
     """
 
     batch: int

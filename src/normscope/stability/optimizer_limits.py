@@ -24,8 +24,10 @@ from normscope.stability.optimizer_rules import RULES, ReadSecondMoment, momentu
 class Limit:
     """The limit eta* = factor / lambda, with its formula `rule`; tensors are one for each parameter, or None.
 
-    inverse: the diagonal of P^-1; None for gradient descent at one learning rate. ridge, decay: what weight decay adds
-    to the matrix before and after it is preconditioned. idle: numbers of parameters that the optimizer does not move.
+    Attributes:
+        inverse: the diagonal of P^-1; None for gradient descent at one learning rate.
+        ridge, decay: what weight decay adds to the matrix before and after it is preconditioned.
+        idle: numbers of parameters that the optimizer does not move.
     """
 
     factor: float

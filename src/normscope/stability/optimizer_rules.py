@@ -57,10 +57,11 @@ ReadSecondMoment = Callable[[Mapping[str, Any], Mapping[str, Any]], Tensor | Non
 class Registered(NamedTuple):
     """The rule of an optimizer, and how it is preconditioned.
 
-    rule: a function of the optimizer and its parameter groups in question.
-    second_moment: a function of the state and the group of a parameter. It gives the second moment that the optimizer
-        takes the root of, or None before the first gradient of the parameter. It is None itself for an optimizer that
-        divides by nothing.
+    Attributes:
+        rule: a function of the optimizer and its parameter groups in question.
+        second_moment: a function of the state and the group of a parameter. It gives the second moment that the
+            optimizer takes the root of, or None before the first gradient of the parameter. It is None itself for an
+            optimizer that divides by nothing.
     """
 
     rule: Rule

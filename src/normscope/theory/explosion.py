@@ -73,10 +73,14 @@ ACTIVATIONS = {
 class Explosion:
     """Growth of gradients in a deep stack at initialization.
 
-    rate: factor of the squared gradient norm per layer, backwards. norm_rate: its square root, the factor of the norm.
-    q, correlation: fixed point of a layer's output, E f1^2 and E f1 f2 / E f1^2.
-    xi: depth over which the squared norm grows by e. trainable_depth: 16 xi, beyond which Yang et al. saw no training.
-    error: bound on the error of quadrature; 0 for closed forms. method: "closed form" or "quadrature".
+    Attributes:
+        rate: factor of the squared gradient norm per layer, backwards.
+        norm_rate: its square root, the factor of the norm.
+        q, correlation: fixed point of a layer's output, E f1^2 and E f1 f2 / E f1^2.
+        xi: depth over which the squared norm grows by e.
+        trainable_depth: 16 xi, beyond which Yang et al. saw no training.
+        error: bound on the error of quadrature; 0 for closed forms.
+        method: "closed form" or "quadrature".
     """
 
     phi: str

@@ -37,9 +37,10 @@ _KINK = 1e-6
 class Moments:
     """Expectations at all pairs and places.
 
-    value, slope, curve: one for each pair. mean, rise = E[phi'], bend: one for each place.
-    fourth: the parts that a unit of excess kurtosis adds (Edgeworth) to E[phi^2], E[phi'^2], E[phi] and E[phi'] of a
-    place, E[f''''] / 24 = E[f h_4] / sqrt(24).
+    Attributes:
+        value, slope, curve: one for each pair. mean, rise = E[phi'], bend: one for each place.
+        fourth: the parts that a unit of excess kurtosis adds (Edgeworth) to E[phi^2], E[phi'^2], E[phi] and E[phi'] of
+            a place, E[f''''] / 24 = E[f h_4] / sqrt(24).
     """
 
     value: Tensor
@@ -55,8 +56,9 @@ class Moments:
 class Pairs:
     """Covariances k of pairs of places, with variances q and means of places.
 
-    ends: function that gives a place's number at both ends of every pair. curved: whether curves are asked for; they
-    are 0 otherwise.
+    Attributes:
+        ends: function that gives a place's number at both ends of every pair.
+        curved: whether curves are asked for; they are 0 otherwise.
     """
 
     k: Tensor
@@ -74,8 +76,11 @@ class Pairs:
 class Activation:
     """An elementwise function.
 
-    name: in messages. function: on tensors. line: (a, b) of a function a z + b relu(z), which has closed forms; None
-    for others. monotone: whether the function never falls.
+    Attributes:
+        name: in messages.
+        function: on tensors.
+        line: (a, b) of a function a z + b relu(z), which has closed forms; None for others.
+        monotone: whether the function never falls.
     """
 
     name: str

@@ -44,9 +44,10 @@ _STEPS, _PRECISION = 80, 1e-5
 class Origin:
     """Origin of the gradients' overlaps at a tensor, as shares of sum 1.
 
-    same: shares that came down from draws as they are, by draw.
-    mixed: shares that came through weights that nothing above has seen, by draw.
-    own: the share of every sample alone.
+    Attributes:
+        same: shares that came down from draws as they are, by draw.
+        mixed: shares that came through weights that nothing above has seen, by draw.
+        own: the share of every sample alone.
 
     Example: half of an activation's slopes are those of the other sample too.
         >>> Origin({3: 1.0}).masked(0.5)

@@ -36,10 +36,13 @@ _KINK = 1e-3
 class Marginal:
     """Distribution of one place over cells.
 
-    at: middle of each cell. weight: probability of each cell. falls: density at the lower edge less density at the
-    upper edge, so that falls @ A = E[A'(z)]. moved: for a sum, probability of each cell given each value of the summand
-    that is not Gaussian. which: index of those values by cell of that summand. centre: the value where places do not
-    differ.
+    Attributes:
+        at: middle of each cell.
+        weight: probability of each cell.
+        falls: density at the lower edge less density at the upper edge, so that falls @ A = E[A'(z)].
+        moved: for a sum, probability of each cell given each value of the summand that is not Gaussian.
+        which: index of those values by cell of that summand.
+        centre: the value where places do not differ.
     """
 
     at: Tensor

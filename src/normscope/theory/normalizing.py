@@ -62,9 +62,14 @@ _TERMS = 60
 class Normalized:
     """The normalized kernel and its statistics, in the symbols of this file.
 
-    kernel: K_h. variance: s^2. inverse: E[1/s^2]. freedom: nu. own: a sample's own share of mean(K_h^2). noise:
-    variance of K_h from pair to pair. directions: principal directions of a batch of which every pair is known, or
-    None.
+    Attributes:
+        kernel: K_h.
+        variance: s^2.
+        inverse: E[1/s^2].
+        freedom: nu.
+        own: a sample's own share of mean(K_h^2).
+        noise: variance of K_h from pair to pair.
+        directions: principal directions of a batch of which every pair is known, or None.
     """
 
     sites: Sites
@@ -136,7 +141,10 @@ def _lessened(kernel: Tensor, places: int) -> Tensor:
 class Directions:
     """Principal directions of a batch, the columns of `vectors`.
 
-    shares: E[a_k^2 / s^2]. pairs: E[a_k^2 a_j^2 / s^2]. most: number of directions with nine tenths of the variance.
+    Attributes:
+        shares: E[a_k^2 / s^2].
+        pairs: E[a_k^2 a_j^2 / s^2].
+        most: number of directions with nine tenths of the variance.
     """
 
     most: int

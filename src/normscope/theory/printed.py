@@ -68,10 +68,13 @@ _CONVOLUTIONS = (
 class Printed:
     """Order parameters of a network of L layers, and the bound of Claim 3.1.
 
-    q, q_xy, q_tilde, q_tilde_xy, f: for layers 1 to L. q_hat, q_hat_xy: for layers 0 (the data) to L - 1.
-    q_ab, q_hat_ab, q_tilde_ab: the same for pairs of sites; empty for dense networks.
-    lambda_max: the sum of f. conventions: choices made where the print is silent or contradicts itself.
-    notes: limits of the theory.
+    Attributes:
+        q, q_xy, q_tilde, q_tilde_xy, f: for layers 1 to L.
+        q_hat, q_hat_xy: for layers 0 (the data) to L - 1.
+        q_ab, q_hat_ab, q_tilde_ab: the same for pairs of sites; empty for dense networks.
+        lambda_max: the sum of f.
+        conventions: choices made where the print is silent or contradicts itself.
+        notes: limits of the theory.
     """
 
     q: tuple[float, ...]

@@ -37,9 +37,12 @@ def average(values: Tensor) -> float:
 class Sites(ABC):
     """The sites of an image and the samples of a batch; its classes are the forms that a kernel has.
 
-    height, width: size of the image. batch: number of samples m. limit: largest number of sites with which a smaller
-    image made of this one becomes exact.
-    has_borders: whether sites have a position in the image. each_sample: whether a kernel holds every pair of samples.
+    Attributes:
+        height, width: size of the image.
+        batch: number of samples m.
+        limit: largest number of sites with which a smaller image made of this one becomes exact.
+        has_borders: whether sites have a position in the image.
+        each_sample: whether a kernel holds every pair of samples.
     """
 
     height: int

@@ -34,10 +34,12 @@ _CHANNELS_LAST = (nn.Bilinear, nn.RNNBase, nn.MultiheadAttention)
 class Activations:
     """Moments of each layer's output, averaged over its channels; every tuple has one entry a layer.
 
-    mean_changes, variance_changes: change since the training step before; nan if that step was not measured.
-    mean_drifts, variance_drifts: change since the layer's first snapshot.
-    channels: the channel drawn for the histogram. edges: its smallest and largest value. counts: values in 40 equal
-    bins between the edges.
+    Attributes:
+        mean_changes, variance_changes: change since the training step before; nan if that step was not measured.
+        mean_drifts, variance_drifts: change since the layer's first snapshot.
+        channels: the channel drawn for the histogram.
+        edges: its smallest and largest value.
+        counts: values in 40 equal bins between the edges.
     """
 
     layers: tuple[str, ...]

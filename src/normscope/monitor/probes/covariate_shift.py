@@ -33,8 +33,12 @@ from normscope.stability.verdict import Verdict
 class CovariateShift:
     """The covariate shift of each layer; the tuples have one entry a layer, in the order the layers run.
 
-    update: "optimizer" or "gradient". shifts: ||G - G'||. cosines: between G and G', nan if one of them is zero.
-    grad_norms: ||G||. rerun: layers that were computed again, since a layer called more than once is not stored.
+    Attributes:
+        update: "optimizer" or "gradient".
+        shifts: ||G - G'||.
+        cosines: between G and G', nan if one of them is zero.
+        grad_norms: ||G||.
+        rerun: layers that were computed again, since a layer called more than once is not stored.
     """
 
     update: str

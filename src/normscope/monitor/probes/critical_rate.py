@@ -34,9 +34,13 @@ _SOURCE = "arXiv 2601.16979"
 class CriticalRate:
     """The critical step of one update, and the bracket that holds it.
 
-    update: "optimizer" or "gradient". step: s_c, a multiple of the update; inf if no rise was found, 0 if the loss
-    rises from the start, nan if the loss is not finite. low, high: multiples of the update; the loss is at most
-    L(theta) at low and above it at high. eta: s_c times the learning rate. passes: forward passes of the search.
+    Attributes:
+        update: "optimizer" or "gradient".
+        step: s_c, a multiple of the update; inf if no rise was found, 0 if the loss rises from the start, nan if the
+            loss is not finite.
+        low, high: multiples of the update; the loss is at most L(theta) at low and above it at high.
+        eta: s_c times the learning rate.
+        passes: forward passes of the search.
     """
 
     update: str

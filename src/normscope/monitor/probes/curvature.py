@@ -29,9 +29,11 @@ _SOURCE = "curvature of this batch, as trained"
 class Curvature:
     """lambda_max of `matrix` with its relative residual; eta* of the optimizer by `rule`.
 
-    lr: the largest learning rate of the optimizer's groups, nan without an optimizer. reason: the reason where there is
-    no eta*, which is nan then. preconditioned: whether lambda_max is that of the matrix preconditioned by the
-    optimizer, which is another number and has a column of its own.
+    Attributes:
+        lr: the largest learning rate of the optimizer's groups, nan without an optimizer.
+        reason: the reason where there is no eta*, which is nan then.
+        preconditioned: whether lambda_max is that of the matrix preconditioned by the optimizer, which is another
+            number and has a column of its own.
     """
 
     matrix: str

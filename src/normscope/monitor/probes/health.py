@@ -35,10 +35,13 @@ _SOURCE = 'the encyclopedia article "Batch normalization"'
 class NormHealth:
     """State of each normalizer, and gradient norms along depth.
 
-    layers: names of the normalizers; mean_gaps, variance_ratios (nan without running statistics) and dead (nan without
-    gamma) have one entry for each. depth: names of the weight layers in the order they run; grad_norms: ||dL/dh|| at
-    the output h of each. settled: batches that the running statistics have averaged over, times momentum; the smallest
-    number of all normalizers, nan if none counts its batches.
+    Attributes:
+        layers: names of the normalizers; mean_gaps, variance_ratios (nan without running statistics) and dead (nan
+            without gamma) have one entry for each.
+        depth: names of the weight layers in the order they run.
+        grad_norms: ||dL/dh|| at the output h of each.
+        settled: batches that the running statistics have averaged over, times momentum; the smallest number of all
+            normalizers, nan if none counts its batches.
     """
 
     layers: tuple[str, ...]

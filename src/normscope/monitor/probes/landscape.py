@@ -31,8 +31,12 @@ DLN_FACTORS = (0.01, 0.1, 1.0, 10.0, 30.0)
 class Landscape:
     """Losses and gradients along one gradient step; losses, changes and cosines have one entry for each factor c.
 
-    lr: the learning rate if all parameters share one, else ||d|| / ||g||. loss, grad_norm: L(theta) and ||g||.
-    losses: L(theta_c). changes: ||grad L(theta_c) - g||. cosines: between grad L(theta_c) and g; nan if one is zero.
+    Attributes:
+        lr: the learning rate if all parameters share one, else ||d|| / ||g||.
+        loss, grad_norm: L(theta) and ||g||.
+        losses: L(theta_c).
+        changes: ||grad L(theta_c) - g||.
+        cosines: between grad L(theta_c) and g; nan if one is zero.
     """
 
     lr: float

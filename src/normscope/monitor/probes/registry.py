@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 class KnownProbe:
     """The place of a probe. Its module is imported on first use: most runs do without the curvature package.
 
-    module: the file in `monitor/probes`. probe, result: names of the two classes in it.
+    Attributes:
+        module: the file in `monitor/probes`.
+        probe, result: names of the two classes in it.
     """
 
     module: str

@@ -26,8 +26,9 @@ _PLAIN = frozenset({bool, int, float, str, type(None)})
 class TracedGraph:
     """A graph, and access to the tensors and modules that its nodes name.
 
-    exported: for a graph of torch.export, the model's own tensors by the names of the graph's inputs; else None.
-    returns: for a graph of torch.export, the structure of what the network returns (tuple, dict, ...).
+    Attributes:
+        exported: for a graph of torch.export, the model's own tensors by the names of the graph's inputs; else None.
+        returns: for a graph of torch.export, the structure of what the network returns (tuple, dict, ...).
     """
 
     graph: fx.Graph

@@ -17,8 +17,9 @@ _STRANDS = 24
 class Strand:
     """A gradient of one part that came from independent weights, and then through slopes that the values decide.
 
-    g: its kernel before those slopes. first, second: means of the slopes' product and of its square, for each cell of
-    the part's marginal.
+    Attributes:
+        g: its kernel before those slopes.
+        first, second: means of the slopes' product and of its square, for each cell of the part's marginal.
     """
 
     g: Tensor
@@ -29,11 +30,12 @@ class Strand:
 class Spread(NamedTuple):
     """Effects of finite width on the cotangents of several outputs and samples.
 
-    mean, data: relative variance of the product of two outputs' cotangents, the sum of 1/width over the weights they
-        came through; in the mean mode only channels are independent, in the data modes sites are too.
-    alone: the same of one sample's cotangents, whose slopes switch channels off.
-    length: relative variance of the squared length, from sample to sample.
-    apart: how far samples' cotangents stand apart in the mean mode.
+    Attributes:
+        mean, data: relative variance of the product of two outputs' cotangents, the sum of 1/width over the weights
+            they came through; in the mean mode only channels are independent, in the data modes sites are too.
+        alone: the same of one sample's cotangents, whose slopes switch channels off.
+        length: relative variance of the squared length, from sample to sample.
+        apart: how far samples' cotangents stand apart in the mean mode.
     """
 
     mean: float = 0.0
@@ -51,13 +53,15 @@ class Spread(NamedTuple):
 class Cotangent:
     """The gradient that comes back to a field, as kernels, one for each part.
 
-    g: kernel of the gradient, summed over the part's channels. bend: kernel of d g / d value.
-    two: of two samples, with statistics held: the kernel of the gradient, and the drift, which is the derivative of
-        theta_xy (the output's tangent kernel) by the part's kernel.
-    spread: effects of finite width.
-    strands: the summands of g, where slopes on the way are decided by the part's own values; () where g is independent
-        of the values.
-    origin: overlaps of samples' own gradients, with statistics held; None below statistics that are differentiated.
+    Attributes:
+        g: kernel of the gradient, summed over the part's channels.
+        bend: kernel of d g / d value.
+        two: of two samples, with statistics held: the kernel of the gradient, and the drift, which is the derivative of
+            theta_xy (the output's tangent kernel) by the part's kernel.
+        spread: effects of finite width.
+        strands: the summands of g, where slopes on the way are decided by the part's own values; () where g is
+            independent of the values.
+        origin: overlaps of samples' own gradients, with statistics held; None below statistics that are differentiated.
     """
 
     g: tuple[Tensor, ...]

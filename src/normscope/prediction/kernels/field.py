@@ -28,7 +28,9 @@ from normscope.theory.taps import Window
 class Root:
     """A set of independent values that tensors are functions of: one use of a layer's weights, or the inputs (use 0).
 
-    name: the layer's path in the model. use: 1 for the first use of the weights, 2 for the second, and so on.
+    Attributes:
+        name: the layer's path in the model.
+        use: 1 for the first use of the weights, 2 for the second, and so on.
     """
 
     name: str
@@ -47,10 +49,12 @@ class ReaderFacts:
 
     Parts that hold the same kernel share one object.
 
-    kept_by_norm: share that a BatchNorm leaves of gradients that go through the weights before it; None without one.
-    gamma_beta_correlation: the function of that name in `theory.gaussian`, of the activation that reads the values;
-        None without one.
-    drift: derivative of the output's tangent kernel by this kernel of two samples, found on the way back.
+    Attributes:
+        kept_by_norm: share that a BatchNorm leaves of gradients that go through the weights before it; None without
+            one.
+        gamma_beta_correlation: the function of that name in `theory.gaussian`, of the activation that reads the values;
+            None without one.
+        drift: derivative of the output's tangent kernel by this kernel of two samples, found on the way back.
     """
 
     kept_by_norm: float | None = None
@@ -62,24 +66,26 @@ class ReaderFacts:
 class Part:
     """Channels that share a kernel; a concatenation has several parts.
 
-    channels: how many.
-    kernel: second moments, in the form of the field's `Sites`.
-    mean: over channels, for each place.
-    tangent: tangent kernel of two samples by all weights before, with statistics held; the sum of G K over layers.
-    noise: variance of the kernel of two samples from pair to pair, from finite dimensions and widths. It is 0 for a
-        batch of which every pair is known.
-    kurtosis: excess kurtosis of the values. It is negative for values that are normalized by a batch.
-    own_kurtosis: the part of `kurtosis` that each place has by itself. The rest comes from dividing two places by one
-        number.
-    length: relative variance of the squared length, from sample to sample.
-    marginal: distribution of one place's value, where the value is not Gaussian and the distribution is known.
-    fan_in: for the values of a linear map, how many weights each of them sums.
-    added_tangent: for the values of a linear map, what its own weights add to `tangent`.
-    overlap_variance: relative variance, from sample to sample, of the product with what all samples share.
-    scale_variance: relative variance, over samples and places, of the variance that a place's values are drawn with.
-    square_variance: relative variance of one channel's squared deviation from its mean; 2 for Gaussian values.
-    group_noise: the part of `noise` that one channel alone has, where it sums one of several groups of channels.
-    readers: facts that the operations that read this kernel fill in.
+    Attributes:
+        channels: how many.
+        kernel: second moments, in the form of the field's `Sites`.
+        mean: over channels, for each place.
+        tangent: tangent kernel of two samples by all weights before, with statistics held; the sum of G K over layers.
+        noise: variance of the kernel of two samples from pair to pair, from finite dimensions and widths. It is 0 for a
+            batch of which every pair is known.
+        kurtosis: excess kurtosis of the values. It is negative for values that are normalized by a batch.
+        own_kurtosis: the part of `kurtosis` that each place has by itself. The rest comes from dividing two places by
+            one number.
+        length: relative variance of the squared length, from sample to sample.
+        marginal: distribution of one place's value, where the value is not Gaussian and the distribution is known.
+        fan_in: for the values of a linear map, how many weights each of them sums.
+        added_tangent: for the values of a linear map, what its own weights add to `tangent`.
+        overlap_variance: relative variance, from sample to sample, of the product with what all samples share.
+        scale_variance: relative variance, over samples and places, of the variance that a place's values are drawn
+            with.
+        square_variance: relative variance of one channel's squared deviation from its mean; 2 for Gaussian values.
+        group_noise: the part of `noise` that one channel alone has, where it sums one of several groups of channels.
+        readers: facts that the operations that read this kernel fill in.
     """
 
     channels: int
@@ -108,14 +114,15 @@ class Part:
 class Field:
     """A tensor of the network, described by kernels.
 
-    sites: pairs of places and samples that the kernels are given for.
-    parts: groups of channels that share a kernel.
-    shape: the tensor's shape without the batch dimension.
-    gaussian: whether the values are Gaussian over the random weights.
-    roots: layers whose weights the tensor is a function of with no other weights in between. Fields without common
-        roots are independent.
-    before: (activation, field) where the values are this activation of that field's values.
-    pooled: (name, window, field) where the values are maxima of that field's values.
+    Attributes:
+        sites: pairs of places and samples that the kernels are given for.
+        parts: groups of channels that share a kernel.
+        shape: the tensor's shape without the batch dimension.
+        gaussian: whether the values are Gaussian over the random weights.
+        roots: layers whose weights the tensor is a function of with no other weights in between. Fields without common
+            roots are independent.
+        before: (activation, field) where the values are this activation of that field's values.
+        pooled: (name, window, field) where the values are maxima of that field's values.
     """
 
     sites: Sites

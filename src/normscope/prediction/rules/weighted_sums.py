@@ -117,7 +117,9 @@ def _root(walk: Walk, name: str, weight: Tensor) -> Root:
 class _WayBack:
     """The way of cotangents back through one weighted sum.
 
-    patch: kernel of the inputs, averaged over the taps. trains_weight, trains_bias: whether these are trained.
+    Attributes:
+        patch: kernel of the inputs, averaged over the taps.
+        trains_weight, trains_bias: whether these are trained.
     """
 
     walk: Walk

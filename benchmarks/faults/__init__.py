@@ -1,0 +1,1 @@
+"""NormFaults: trainings with a known fault of normalization, and trainings with none."""
