@@ -166,7 +166,7 @@ def _first_not_finite(session: Session, batch: Sequence[Any], stats: str) -> str
         return "The batch itself is not finite: look at x and y."
     session.lent.reset()
     with torch.no_grad(), reading(session.model, stats), Trace((watch,)).following(session.model):
-        session.call(session.model, Copies(batch[0]).take())
+        session.options.call(session.model, Copies(batch[0]).take())
     if not layers:
         return "The outputs are finite; the loss is not."
     return f"It first became so in the output of {layers[0]}."

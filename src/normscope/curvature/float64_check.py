@@ -57,8 +57,8 @@ def checked_in_float64(
     # Generators, too, begin in the state where every pass has begun.
     session.lent.reset()
     checked, notes = dict(searches), []
-    leaves, solver = session.lent.leaves, session.solver
-    bearable = max(solver.tol, _LEAST)
+    leaves, options = session.lent.leaves, session.options
+    bearable = max(options.solver.tol, _LEAST)
     same_draws = NarrowDraws() if session.observed.forward_draws else nullcontext()
     with (
         differentiated(session.lent, range(len(leaves))),
@@ -69,14 +69,8 @@ def checked_in_float64(
             only=set(map(id, leaves)),
             dtype=torch.float64,
             choose=lambda _: session.chosen,
-            max_memory=session.max_memory,
             beside=session.lent.size + bytes_of(session.batches),
-            call=session.call,
-            processes=session.processes,
-            limit=session.limit,
-            solver=solver,
-            over=session.over,
-            label_draws=session.label_draws,
+            options=session.options,
         ) as wide,
         same_draws,
     ):
@@ -85,10 +79,11 @@ def checked_in_float64(
                 ends = [_end(pair, wide, narrow, bearable) for pair in _pairs(narrow)]
                 if all(end.difference <= bearable for end in ends):
                     continue
-                ritz, error = _mended(narrow.ritz, ends, solver.tol), narrow.error
-                products_left = solver.most - narrow.ritz.products
+                ritz, error = _mended(narrow.ritz, ends, options.solver.tol), narrow.error
+                products_left = options.solver.most - narrow.ritz.products
                 if products_left >= LEAST and ends[0].exact and any(end.gap > _NEAR for end in ends):
-                    again = replace(wide, solver=replace(solver, most=products_left))
+                    shorter = replace(options.solver, most=products_left)
+                    again = replace(wide, options=replace(options, solver=shorter))
                     ritz, error = again.search(
                         narrow.stats, narrow.matrix, narrow.block, smallest=narrow.smallest, keep=keep
                     )

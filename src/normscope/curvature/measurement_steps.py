@@ -25,6 +25,7 @@ from normscope.curvature.measurement_notes import (
 from normscope.curvature.opening import blocks, check_parameters, held_by, open_session, parameters_of
 from normscope.curvature.operators.loss_of_outputs import own_loss_of, refuse_impossible
 from normscope.curvature.operators.statistics import mode_of, notes_on_statistics
+from normscope.curvature.options import Options
 from normscope.curvature.request import Request
 from normscope.curvature.result import Measurement
 from normscope.curvature.search_steps import checked_searches, first_pass_and_top, further_searches
@@ -62,12 +63,14 @@ def carry_out(
         inputs.batches,
         dtype=request.dtype,
         choose=choose,
-        max_memory=request.max_memory,
-        call=objective.outputs,
-        processes=processes,
-        solver=request.solver,
-        label_draws=request.label_draws,
-        seed=request.seed,
+        options=Options(
+            call=objective.outputs,
+            processes=processes,
+            solver=request.solver,
+            label_draws=request.label_draws,
+            seed=request.seed,
+            max_memory=request.max_memory,
+        ),
     ) as session:
         notes += on_precision(inputs.device, session.dtype)
         notes += notes_on_statistics(model, request.stats, request.compare)

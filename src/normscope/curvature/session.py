@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from normscope.curvature.autograd.precision import rounded
 from normscope.curvature.eigensolvers.heap_trimming import untrimmed_heap
 from normscope.curvature.eigensolvers.lanczos import Memory, Ritz
-from normscope.curvature.eigensolvers.solver import Solver
 from normscope.curvature.observations import Observations
 from normscope.curvature.operators.network_products import FirstGraph, MatrixProduct, Network
 from normscope.curvature.operators.several_batches import (
@@ -30,11 +29,11 @@ from normscope.curvature.operators.several_batches import (
     shares,
 )
 from normscope.curvature.operators.statistics import differentiable, enough_values
+from normscope.curvature.options import Options
 from normscope.isolation.lending import Lent
 from normscope.isolation.processes import Processes
 from normscope.linear_maps import Product
-from normscope.objective import call_model
-from normscope.stability.optimizer_limits import Limit, momentum_limit, preconditioned
+from normscope.stability.optimizer_limits import preconditioned
 
 
 @dataclass(frozen=True)
@@ -49,14 +48,7 @@ class Session:
         chosen: numbers of the chosen parameters among the lent ones. A method's `block` is a part of them, all by
             default.
         dtype: that in which the model is lent, None for its own.
-        call: call(model, x) gives the outputs.
-        processes: the processes that train this model together.
-        limit: the optimizer's limit, with its preconditioner.
-        solver: settings of the eigenvalue search.
-        over: how several batches are put together, "batches" or "data".
-        label_draws: labels drawn for each term of a sampled Fisher matrix, 0 for the exact one.
-        seed: seed of the start vector and of these labels.
-        max_memory: bytes that copies may take, None for no limit.
+        options: settings that the session was opened with.
         observed: facts that passes have shown, for the notes.
     """
 
@@ -66,19 +58,21 @@ class Session:
     batches: Sequence[tuple[Any, Any]]
     chosen: Sequence[int]
     dtype: torch.dtype | None = None
-    call: Callable[[nn.Module, Any], Any] = call_model
-    processes: Processes = field(default_factory=Processes)
-    limit: Limit = field(default_factory=momentum_limit)
-    solver: Solver = field(default_factory=Solver)
-    over: str = "batches"
-    label_draws: int = 0
-    seed: int = 0
-    max_memory: float | None = None
+    options: Options = field(default_factory=Options)
     observed: Observations = field(default_factory=Observations)
 
+    @property
+    def processes(self) -> Processes:
+        return self.options.processes
+
     def on(self, batches: Sequence[tuple[Any, Any]], **changed: Any) -> Self:
-        """The session of the same lent network on other batches, whose passes are observed apart."""
-        return replace(self, batches=batches, observed=Observations(), **changed)
+        """The session of the same lent network on other batches, whose passes are observed apart.
+
+        Args:
+            batches: pairs of inputs and targets.
+            changed: fields of `Options` that are others for these batches.
+        """
+        return replace(self, batches=batches, observed=Observations(), options=replace(self.options, **changed))
 
     def network(self, stats: str, block: Sequence[int] | None = None) -> Network | Several:
         """The network on its batches, with the products of its operators."""
@@ -117,13 +111,13 @@ class Session:
             product, half = self._operator(local, searched, block)
             # Of several processes, one whose GPU rounds would make other products than one whose GPU does not.
             rounded_product = _rounded(product) if self.processes.size == 1 else None
-            ritz = self.solver.search(
+            ritz = self.options.solver.search(
                 product,
                 gradient,
                 smallest=smallest,
                 memory=memory,
                 keep=keep,
-                seed=self.seed,
+                seed=self.options.seed,
                 rounded_product=rounded_product,
             )
             self.observed.forward_mode = self.observed.forward_mode and searched.forward_mode
@@ -190,9 +184,9 @@ class Session:
                 batch,
                 stats=stats,
                 chosen=self.chosen if block is None else block,
-                call=self.call,
-                label_draws=self.label_draws,
-                seed=self.seed + i,
+                call=self.options.call,
+                label_draws=self.options.label_draws,
+                seed=self.options.seed + i,
                 dtype=self.dtype,
             )
             for i, batch in enumerate(self.batches)
@@ -201,7 +195,7 @@ class Session:
     def weights(self, stats: str, block: Sequence[int] | None = None) -> list[float]:
         """The weight of each batch's operator; refused where these operators do not add up to what is asked for."""
         n, observed = len(self.batches), self.observed
-        if not check_parts(self.model, self.over, stats, n):
+        if not check_parts(self.model, self.options.over, stats, n):
             return [1 / n] * n
         shown_in = differentiable(stats)
         if shown_in not in observed.separate:
@@ -226,7 +220,7 @@ class Session:
     def _preconditioned(
         self, product: Product, network: Network | Several, block: Sequence[int] | None
     ) -> tuple[Product, Tensor | None]:
-        return preconditioned(product, self.limit, self.chosen if block is None else block, network.leaves)
+        return preconditioned(product, self.options.limit, self.chosen if block is None else block, network.leaves)
 
 
 def _rounded(product: Product) -> Product:

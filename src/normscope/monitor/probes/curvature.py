@@ -15,6 +15,7 @@ from normscope.curvature.eigensolvers.lanczos import KEPT, Memory
 from normscope.curvature.eigensolvers.solver import Solver
 from normscope.curvature.opening import open_session
 from normscope.curvature.operators.loss_of_outputs import own_loss_of
+from normscope.curvature.options import Options
 from normscope.curvature.session import differentiated
 from normscope.isolation.memory_bound import bytes_of
 from normscope.monitor.snapshot import Snapshot, flat
@@ -91,6 +92,13 @@ class CurvatureProbe:
         matrix = "hessian" if task.objective.loss_fn is None else self.matrix
         remembered = self._last if self._last is not None and self._last.vectors.shape[1] == gradient.numel() else None
         batches = [task.objective.parts(snapshot.at.batch)]
+        options = Options(
+            call=task.objective.outputs,
+            processes=task.processes,
+            limit=limit,
+            solver=self._solver,
+            max_memory=task.max_memory,
+        )
         with (
             differentiated(outer, range(len(outer.leaves))),
             open_session(
@@ -98,12 +106,8 @@ class CurvatureProbe:
                 loss_fn,
                 batches,
                 only=set(map(id, outer.leaves)),
-                max_memory=task.max_memory,
                 beside=outer.size + bytes_of(snapshot.at.batch),
-                call=task.objective.outputs,
-                processes=task.processes,
-                limit=limit,
-                solver=self._solver,
+                options=options,
             ) as session,
         ):
             gradient = gradient.to(session.lent.leaves[0].dtype)
