@@ -2,9 +2,11 @@ r"""A session: one lent network on its batches, with its loss, the ends of its s
 
 `opening.open_session` lends the model, casts its tensors and the batches, and chooses the parameters. The methods of
 the `Session` take the statistics mode (`operators/statistics.py`). A session's fields never change, and each method's
-answer follows from its arguments; `Observations` alone gathers facts for the notes. With a preconditioner P the
-operator is P^-1/2 (A + R) P^-1/2 + D (`stability/optimizer_limits.py`). Several processes average gradients and
-products, as DDP averages gradients; all of them then take the same steps.
+answer follows from its arguments and these fields. Two objects gather what passes show: `Observations` holds facts for
+the notes, and `CachedWeights` holds weights that would else be computed again.
+
+With a preconditioner P the operator is P^-1/2 (A + R) P^-1/2 + D (`stability/optimizer_limits.py`). Several processes
+average gradients and products, as DDP averages gradients; all of them then take the same steps.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.curvature.autograd.precision import rounded
+from normscope.curvature.cached_weights import CachedWeights
 from normscope.curvature.eigensolvers.heap_trimming import untrimmed_heap
 from normscope.curvature.eigensolvers.lanczos import Memory, Ritz
 from normscope.curvature.observations import Observations
@@ -25,10 +28,8 @@ from normscope.curvature.operators.several_batches import (
     SeveralProducts,
     check_parts,
     refuse_linear,
-    refuse_mixing,
-    shares,
 )
-from normscope.curvature.operators.statistics import differentiable, enough_values
+from normscope.curvature.operators.statistics import enough_values
 from normscope.curvature.options import Options
 from normscope.isolation.lending import Lent
 from normscope.isolation.processes import Processes
@@ -50,6 +51,7 @@ class Session:
         dtype: that in which the model is lent, None for its own.
         options: settings that the session was opened with.
         observed: facts that passes have shown, for the notes.
+        cached_weights: weights of these batches, once they are computed.
     """
 
     lent: Lent
@@ -60,6 +62,7 @@ class Session:
     dtype: torch.dtype | None = None
     options: Options = field(default_factory=Options)
     observed: Observations = field(default_factory=Observations)
+    cached_weights: CachedWeights = field(default_factory=CachedWeights)
 
     @property
     def processes(self) -> Processes:
@@ -72,7 +75,13 @@ class Session:
             batches: pairs of inputs and targets.
             changed: fields of `Options` that are others for these batches.
         """
-        return replace(self, batches=batches, observed=Observations(), options=replace(self.options, **changed))
+        return replace(
+            self,
+            batches=batches,
+            options=replace(self.options, **changed),
+            observed=Observations(),
+            cached_weights=CachedWeights(),
+        )
 
     def network(self, stats: str, block: Sequence[int] | None = None) -> Network | Several:
         """The network on its batches, with the products of its operators."""
@@ -194,16 +203,10 @@ class Session:
 
     def weights(self, stats: str, block: Sequence[int] | None = None) -> list[float]:
         """The weight of each batch's operator; refused where these operators do not add up to what is asked for."""
-        n, observed = len(self.batches), self.observed
+        n = len(self.batches)
         if not check_parts(self.model, self.options.over, stats, n):
             return [1 / n] * n
-        shown_in = differentiable(stats)
-        if shown_in not in observed.separate:
-            refuse_mixing(self.networks(shown_in, block)[0])
-            observed.separate.add(shown_in)
-        if observed.weights is None:
-            observed.weights = shares(self.networks(stats, block))
-        return observed.weights
+        return self.cached_weights.find(stats, lambda mode: self.networks(mode, block))
 
     def _operator(
         self, local: MatrixProduct | SeveralProducts, network: Network | Several, block: Sequence[int] | None
