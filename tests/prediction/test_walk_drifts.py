@@ -1,4 +1,4 @@
-"""Tangents and drifts of the walk: theta_xy, and its derivative by the inputs' kernel, against finite differences."""
+"""Tangents and drifts: theta_xy, and its derivative with respect to the inputs' kernel, against differences."""
 
 from collections.abc import Callable
 from dataclasses import replace

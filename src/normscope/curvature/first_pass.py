@@ -42,7 +42,7 @@ class FirstPass:
 
     Attributes:
         loss: the value of the loss.
-        gradient: its gradient by the chosen parameters, as one vector.
+        gradient: its gradient with respect to the chosen parameters, as one vector.
         unused: names of parameters without any gradient.
     """
 

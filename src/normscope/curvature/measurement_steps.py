@@ -89,7 +89,7 @@ def _read(request: Request, model: nn.Module, objective: Objective, given: Any) 
 
 
 def _chosen(request: Request, lent: Lent) -> tuple[list[int], list[str]]:
-    """Numbers of the parameters to take curvature by, and a note on those that the optimizer does not hold."""
+    """Numbers of the parameters that curvature is with respect to, and a note on those that no optimizer holds."""
     chosen = parameters_of(lent, request.parameters)
     if request.optimizer is None:
         return chosen, []

@@ -22,7 +22,7 @@ def parameters_of(lent: Lent, wanted: Callable[[str, nn.Parameter], bool] | None
     chosen = [i for i, (name, p) in enumerate(named) if wanted is None or wanted(name, p)]
     if not chosen:
         reason = "parameters= chose none of them" if lent.names else "none of the model's requires a gradient"
-        raise ValueError(f"There is no parameter to take curvature by: {reason}.")
+        raise ValueError(f"There is no parameter to take curvature with respect to: {reason}.")
     return chosen
 
 
@@ -44,7 +44,7 @@ def open_session(
         only: ids of the parameters to lend, all trainable ones by default.
         dtype: of the products; by default the model's own, float32 where that is narrower. Tensors of the model and the
             batches are cast to it.
-        choose: gives the numbers of the parameters to take curvature by.
+        choose: gives the numbers of the parameters to take curvature with respect to.
         beside: bytes of copies that are lent already.
         options: settings that the session keeps; those of another session for one like it in another dtype.
     """
@@ -92,7 +92,9 @@ def held_by(optimizer: torch.optim.Optimizer, lent: Lent, chosen: list[int]) -> 
     if len(numbers) == len(chosen):
         return numbers, []
     others = [lent.names[i] for i in chosen if i not in numbers]
-    return numbers, [f"Curvature by the optimizer's parameters alone; it does not hold {listed(others)}."]
+    return numbers, [
+        f"The curvature is with respect to the optimizer's parameters alone; it does not hold {listed(others)}."
+    ]
 
 
 def blocks(lent: Lent, model: nn.Module, chosen: Sequence[int]) -> dict[str, list[int]]:
@@ -110,14 +112,14 @@ def check_parameters(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and parameter.is_complex():
             raise ValueError(
-                f"Curvature is by real parameters; {name} is {parameter.dtype}. Hold it as a real tensor with "
-                "torch.view_as_real, or freeze it."
+                f"Derivatives are taken with respect to real parameters; {name} is {parameter.dtype}. "
+                "Hold it as a real tensor with torch.view_as_real, or freeze it."
             )
         if parameter.requires_grad and is_traceable_wrapper_subclass(parameter):
             raise ValueError(
-                f"Curvature is by plain tensors; {name} is a {type(parameter).__name__}, which holds its values in "
-                "another form (quantized or spread over processes). Freeze it, as adapters on a quantized network have "
-                "it, or hold it as a plain tensor."
+                f"Derivatives are taken with respect to plain tensors; {name} is a {type(parameter).__name__}, "
+                "which holds its values in another form (quantized or spread over processes). Freeze it, as adapters "
+                "on a quantized network have it, or hold it as a plain tensor."
             )
     for name, module in model.named_modules():
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse and module.weight.requires_grad:

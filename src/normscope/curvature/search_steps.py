@@ -31,7 +31,9 @@ def first_pass_and_top(request: Request, session: Session) -> tuple[FirstPass, L
     """
     first, graph = first_pass(session, request.stats, request.matrix)
     if len(first.unused) == len(session.chosen):
-        raise ValueError("The loss does not depend on any trainable parameter, so it has no curvature by them.")
+        raise ValueError(
+            "The loss does not depend on any trainable parameter, so it has no curvature with respect to them."
+        )
     refuse_trained_outside(request.optimizer, session.lent)
     kind = loss_kind(session, request.stats)
     if not first.gradient.any():

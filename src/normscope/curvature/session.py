@@ -39,7 +39,7 @@ from normscope.stability.optimizer_limits import preconditioned
 
 @dataclass(frozen=True)
 class Session:
-    """One network on its batches, lent, with the parameters to take curvature by.
+    """One network on its batches, lent, with the parameters that curvature is taken with respect to.
 
     Attributes:
         lent: the copies that the model works with.
@@ -174,7 +174,7 @@ class Session:
 
     @contextmanager
     def _plain_products(self, block: Sequence[int] | None = None) -> Iterator[None]:
-        """Inside, autocast is off, freed memory is kept, and graphs are by the parameters of `block` alone.
+        """Inside, autocast is off, freed memory is kept, and graphs hold the parameters of `block` alone.
 
         Inside an autocast region of the user's, the solver's products of vectors would be rounded to half precision.
         """

@@ -21,7 +21,7 @@ class Facts(NamedTuple):
 
     Args:
         known: its modules of torch, and its functions of torch and normscope.
-        phi: its gradient by the outputs z is w (phi(z, live) - q), of shape (rows, classes, columns).
+        phi: its gradient with respect to the outputs z is w (phi(z, live) - q), of shape (rows, classes, columns).
         couples: whether phi joins the outputs of one row, as a softmax does.
         slope: the derivative of phi where each output stands alone.
     """

@@ -58,7 +58,8 @@ def _factor(walk: Walk, rows: Shares, mode: int, outputs: int) -> float:
 def _of_samples(walk: Walk, x: Field, out: Field, outputs: int) -> ModeEigenvalues:
     """Eigenvalues where every pair of samples is known.
 
-    lambda is linear in the seed m v v^T, so its derivative by the seed is the kernel of the m samples, over m.
+    lambda is linear in the seed m v v^T, so its derivative with respect to the seed is the kernel of the m samples,
+    over m.
     """
     m = out.sites.batch
     seed = torch.ones(1, 1, m, m, dtype=torch.float64, requires_grad=True)

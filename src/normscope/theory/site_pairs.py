@@ -144,7 +144,7 @@ class Sites(ABC):
         return one
 
     def eigenvalues(self, form: Tensor) -> Tensor:
-        """Eigenvalues of the bilinear form over sites that is the derivative of a number by a kernel of two samples."""
+        """Eigenvalues of a bilinear form over sites: a number's derivative with respect to a kernel of two samples."""
         return torch.linalg.eigvalsh((form + form.T) / 2)
 
     def total(self, products: Tensor) -> Tensor:
@@ -234,9 +234,10 @@ class TorusSites(Sites):
         return kernel.transpose(-1, -2)
 
     def eigenvalues(self, form: Tensor) -> Tensor:
-        """Eigenvalues of the bilinear form over sites that is the derivative of a number by a kernel of two samples.
+        """Eigenvalues of a bilinear form over sites: a number's derivative with respect to a kernel of two samples.
 
-        By offsets the derivative is by the kernel's sum over sites, so that transposes are those of cotangents.
+        By offsets the derivative is with respect to the kernel's sum over sites, so that transposes are those of
+        cotangents.
         """
         return torch.fft.fft2(form).real.flatten()
 

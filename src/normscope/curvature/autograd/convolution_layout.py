@@ -12,8 +12,8 @@ The output of a forward keeps its usual order: the user's code may view it. The 
 products.
 
 With stride an input has few patches. A convolution with other weights, and a sum over the patches, are then products
-with one matrix P that is kept. The derivative by the weights takes 5.2 ms instead of 7.7 ms; from 60 channels of 7x7 to
-90 channels, 2.6 ms instead of 6.0 ms.
+with one matrix P that is kept. The derivative with respect to the weights takes 5.2 ms instead of 7.7 ms; from 60
+channels of 7x7 to 90 channels, 2.6 ms instead of 6.0 ms.
 
     P[(n, i, j), (k, l, c)] = x[n, c, s i + d k, t j + e l],    x * W + b = P W^T + b,    dL/dW = g^T P
 """

@@ -10,8 +10,8 @@ With batch statistics the loss of all data is that of one large batch, and its p
 in parts is refused, and so is cutting one batch into parts. Each product makes new graphs, so memory is that of one
 batch, and a product costs one forward more for each batch.
 
-**The weights w_b.** Where L = sum_b w_b L_b with constants w_b, the slopes by the outputs f_b of part b are
-proportional at any outputs:
+**The weights w_b.** Where L = sum_b w_b L_b with constants w_b, the slopes with respect to the outputs f_b of part b
+are proportional at any outputs:
 
     dL/df_b = w_b dL_b/df_b,        w_b = <dL/df_b, dL_b/df_b> / ||dL_b/df_b||^2
 
@@ -108,7 +108,7 @@ def _weighted_sum(images: Iterable[Tensor], weights: Sequence[float]) -> Tensor:
 
 
 def refuse_linear(product: MatrixProduct | SeveralProducts) -> None:
-    """Raise where a product has shown a loss without curvature by its outputs; other zero products are true."""
+    """Raise where a product has shown that the loss is linear in its outputs; other zero products are true."""
     if product.is_zero:
         raise ValueError(
             "The loss is linear in the outputs, so its Gauss-Newton matrix is zero. For log-probabilities and "

@@ -167,7 +167,7 @@ def depends_on_others(
     Args:
         forward: forward(x) gives the outputs for these samples.
         rows: the samples of the batch, one a row.
-        slope_of: the slope of a scalar by `rows`.
+        slope_of: the slope of a scalar with respect to `rows`.
         whole: look in a pass of all samples, for a forward that mixes larger batches only. Otherwise the pass has eight
             samples; all of them where the forward takes no fewer, or where other processes are in it too.
     """

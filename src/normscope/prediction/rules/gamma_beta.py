@@ -85,7 +85,7 @@ def two_before(
 
 
 def directions(walk: Walk, out: Field, gamma: Tensor | None, beta: Tensor | None) -> tuple[tuple[float, float], ...]:
-    """Directions of gammas and betas, one each for a channel, as far as gradients by the two are not correlated.
+    """Directions of gammas and betas, one each for a channel, as far as their gradients are not correlated.
 
     Below a sum they are taken as independent.
     """
