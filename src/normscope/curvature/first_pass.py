@@ -33,7 +33,7 @@ from normscope.stability.optimizer_limits import SecondMoments
 from normscope.stability.optimizer_rules import coupled_decay, has_no_moments_yet
 
 # Batches for second moments. More would change v by a few percent, and cost a gradient each.
-_MOST = 5
+_MOST_BATCHES = 5
 
 
 @dataclass(frozen=True)
@@ -125,13 +125,13 @@ def _observe_mixing(session: Session, network: Network, stats: str) -> None:
 
 
 def gathered_moments(optimizer: torch.optim.Optimizer, session: Session) -> SecondMoments | None:
-    """SecondMoments over at most `_MOST` batches of the session; None where the optimizer has its own."""
+    """SecondMoments over at most `_MOST_BATCHES` batches of the session; None where the optimizer has its own."""
     lent, chosen = session.lent, session.chosen
     if not has_no_moments_yet(optimizer, [lent.originals[i] for i in chosen]):
         return None
     leaves = [lent.leaves[i] for i in chosen]
     decays = [coupled_decay(optimizer, lent.originals[i]) for i in chosen]
-    used = session.batches[:_MOST]
+    used = session.batches[:_MOST_BATCHES]
     means, squares = ([torch.zeros_like(leaf) for leaf in leaves] for _ in range(2))
     for batch in used:
         gradient = split(first_pass(session.on([batch]), AS_TRAINED)[0].gradient, leaves)

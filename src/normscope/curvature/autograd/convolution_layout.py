@@ -30,7 +30,7 @@ _convolution_backward = torch.ops.aten.convolution_backward
 # Largest size of the patches, in sizes of the input: they have 9/4 for a kernel of 3x3 at stride 2, 9 at stride 1.
 _PATCHES = 3
 # Pixels of an image up to which one product for all samples pays in float64.
-_SMALL = 100
+_SMALL_IMAGE = 100
 
 
 class Image:
@@ -116,7 +116,7 @@ def convolved(x: Tensor, weight: Tensor, bias: Tensor | None, settings: tuple[An
     """
     stride, padding, dilation, transposed, _, groups = settings
     plain = x.dtype == torch.float64 and x.device.type == "cpu" and x.ndim == 4 and groups == 1 and not transposed
-    if not plain or not 0 < x[0, 0].numel() <= _SMALL or not len(x):
+    if not plain or not 0 < x[0, 0].numel() <= _SMALL_IMAGE or not len(x):
         y: Tensor = _convolution(x, weight, bias, *settings)
         return y
     sizes = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)

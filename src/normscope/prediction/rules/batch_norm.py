@@ -28,9 +28,11 @@ from normscope.theory.site_pairs import average
 
 _DIMENSIONS = {nn.BatchNorm1d: (1, 2), nn.BatchNorm2d: (3,), nn.BatchNorm3d: (4,)}
 # Directions of a real batch below which predictions were measured to be off.
-_FEW = 12
-# Mean square of running means that counts as zero, and its largest ratio to that of the inputs' means by chance.
-_NO_MEAN, _STRANGE = 1e-12, 1.6
+_FEWEST_DIRECTIONS = 12
+# Mean square of running means that counts as zero.
+_ZERO_MEAN_SQUARE = 1e-12
+# Largest ratio of that mean square to the mean square of the inputs' means that occurs by chance.
+_LARGEST_MEAN_RATIO = 1.6
 
 
 def _settings(layer: Any, x: Field) -> dict[str, Any]:
@@ -190,7 +192,7 @@ def _check(walk: Walk, name: str, normalized: Sequence[Normalized]) -> None:
         )
     elif all(n.directions is not None for n in normalized):
         most = min(n.directions.most for n in normalized if n.directions)
-        if most < _FEW:
+        if most < _FEWEST_DIRECTIONS:
             walk.remarks.warn(
                 f"{name}: 90 % of the batch's variance lies in {most} directions. On such batches (2 to 10 tight "
                 "clusters, or inputs of 2 to 6 dimensions) lambda_max was measured at 1 to 3 times the prediction. "
@@ -272,9 +274,9 @@ def _by_running(
 
 def _share_of_mean(square: float, shared: float) -> float:
     """The share a in mean(r^2) = a^2 q_xy; refused where r is larger than any mean of these inputs."""
-    if square <= _NO_MEAN:
+    if square <= _ZERO_MEAN_SQUARE:
         return 0.0
-    if square > _STRANGE * max(shared, 0.0):
+    if square > _LARGEST_MEAN_RATIO * max(shared, 0.0):
         raise ValueError(
             f"is in eval mode with running means of mean square {square:.3g}, and its inputs' means have {shared:.3g}: "
             "they were taken of other inputs or other weights. Hand in batch= with the data they were taken of, put "

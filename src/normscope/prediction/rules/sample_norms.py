@@ -15,7 +15,7 @@ from normscope.prediction.walk import Walk
 from normscope.theory.site_pairs import average
 
 # Channels in a group of GroupNorm below which lambda was seen to be off.
-_FEW = 8
+_FEWEST_CHANNELS = 8
 
 
 @rule("layer_norm", modules=[nn.LayerNorm], settings=lambda layer, x: _shaped(layer) | {"bias": layer.bias})
@@ -52,7 +52,7 @@ def group_norm(
         raise UnknownOperation("normalizes every channel of a sample by itself (InstanceNorm), which has no map here")
     if each == 2 and alone:
         raise UnknownOperation("normalizes two values by each other, so that they become 1 and -1; it has no map here")
-    if each < _FEW:
+    if each < _FEWEST_CHANNELS:
         walk.remarks.warn(
             f"{name}: groups of {each} channels are few for a theory of many, in which statistics do not vary from "
             "sample to sample: lambda was measured at 0.34 to 0.91 times the answer on images (groups of 2 and 4) and "
