@@ -79,7 +79,7 @@ def first_pass(session: Session, stats: str, matrix: str = "") -> tuple[FirstPas
     return FirstPass(float(loss), gradient, [name for name in names if name in unused]), graphs[-1]
 
 
-def loss_kind(session: Session, stats: str) -> LossKind:
+def session_loss_kind(session: Session, stats: str) -> LossKind:
     """The kind of the loss, by what it computes on the first batch that it reads anything of."""
     if named := kind_by_name(session.loss_fn):
         return LossKind(named)
@@ -134,7 +134,7 @@ def gathered_moments(optimizer: torch.optim.Optimizer, session: Session) -> Seco
     used = session.batches[:_MOST_BATCHES]
     means, squares = ([torch.zeros_like(leaf) for leaf in leaves] for _ in range(2))
     for batch in used:
-        gradient = split(first_pass(session.on([batch]), AS_TRAINED)[0].gradient, leaves)
+        gradient = split(first_pass(session.with_batches([batch]), AS_TRAINED)[0].gradient, leaves)
         for mean, square, slope, leaf, decay in zip(means, squares, gradient, leaves, decays, strict=True):
             with_decay = slope + decay * leaf.detach()
             mean += with_decay / len(used)

@@ -103,7 +103,7 @@ def _measure(request: Request, opened: Session) -> Measured:
     notes = on_the_limit(moments, [opened.lent.names[i] for i in opened.chosen if i in limit.idle])
     over, batches = request.put_together, opened.batches
     searched, others = (batches[:1], batches[1:]) if over == "first" else (batches, [])
-    session = opened.on(searched, limit=limit, over="batches" if over == "first" else over)
+    session = opened.with_batches(searched, limit=limit, over="batches" if over == "first" else over)
     _check_earlier_result(request, session)
     first, kind, top, top_notes = first_pass_and_top(request, session)
     layers = blocks(session.lent, session.model, session.chosen) if request.layers else {}
@@ -176,7 +176,7 @@ def _further_batches(
     guess = eta_star if critical in (0.0, math.inf) else critical
     return [
         further_batch(
-            session.on([batch]),
+            session.with_batches([batch]),
             stats=request.stats,
             matrix=top.matrix,
             vector=top.ritz.vectors[0],

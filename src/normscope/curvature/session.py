@@ -24,8 +24,8 @@ from normscope.curvature.eigensolvers.lanczos import Memory, Ritz
 from normscope.curvature.observations import Observations
 from normscope.curvature.operators.network_products import FirstGraph, MatrixProduct, Network
 from normscope.curvature.operators.several_batches import (
-    Several,
-    SeveralProducts,
+    NetworksOnBatches,
+    ProductsOnBatches,
     check_parts,
     refuse_linear,
 )
@@ -68,7 +68,7 @@ class Session:
     def processes(self) -> Processes:
         return self.options.processes
 
-    def on(self, batches: Sequence[tuple[Any, Any]], **changed: Any) -> Self:
+    def with_batches(self, batches: Sequence[tuple[Any, Any]], **changed: Any) -> Self:
         """The session of the same lent network on other batches, whose passes are observed apart.
 
         Args:
@@ -83,10 +83,10 @@ class Session:
             cached_weights=CachedWeights(),
         )
 
-    def network(self, stats: str, block: Sequence[int] | None = None) -> Network | Several:
+    def network(self, stats: str, block: Sequence[int] | None = None) -> Network | NetworksOnBatches:
         """The network on its batches, with the products of its operators."""
         weights, networks = self.weights(stats, block), self.networks(stats, block)
-        return networks[0] if len(networks) == 1 else Several(networks, weights)
+        return networks[0] if len(networks) == 1 else NetworksOnBatches(networks, weights)
 
     def search(
         self,
@@ -209,7 +209,10 @@ class Session:
         return self.cached_weights.find(stats, lambda mode: self.networks(mode, block))
 
     def _operator(
-        self, local: MatrixProduct | SeveralProducts, network: Network | Several, block: Sequence[int] | None
+        self,
+        local: MatrixProduct | ProductsOnBatches,
+        network: Network | NetworksOnBatches,
+        block: Sequence[int] | None,
     ) -> tuple[Product, Tensor | None]:
         """This process's `local` product averaged over processes and preconditioned, and the vector of P^-1/2."""
 
@@ -221,7 +224,7 @@ class Session:
         return self._preconditioned(averaged, network, block)
 
     def _preconditioned(
-        self, product: Product, network: Network | Several, block: Sequence[int] | None
+        self, product: Product, network: Network | NetworksOnBatches, block: Sequence[int] | None
     ) -> tuple[Product, Tensor | None]:
         return preconditioned(product, self.options.limit, self.chosen if block is None else block, network.leaves)
 

@@ -113,7 +113,7 @@ def _overlaps(walk: Walk, x: Field, arrived: Cotangent | None, images: Tensor | 
         # Only the part that two samples do not share fluctuates.
         size = row.numbers["qh"] - row.numbers["qh_xy"]
         widths.append((inputs.sites.eigenvalues(inputs.readers.drift) * (size / inputs.channels), inputs.channels))
-    ((_, drift),) = arrived.two
+    ((_, drift),) = arrived.statistics_held
     waves = x.sites.eigenvalues(drift)
     if images is None:
         return [(waves / x.channels, float(x.channels))], widths, 0.0
@@ -193,7 +193,7 @@ def _few(rows: Shares, m: int, outputs: float) -> Parts:
 
 def _raised(rows: Shares, outputs: int, mean: float) -> float:
     """The mean mode, raised by the components of samples' own gradients along the gradient that all share."""
-    parts = [(max(share[0], 0.0), row.spread.apart) for row, share in rows]
+    parts = [(max(share[0], 0.0), row.spread.sample_separation) for row, share in rows]
     coupled = math.sqrt(outputs * common_spread(parts)) * sum(c for c, _ in parts)
     return mean / 2 + math.hypot(mean / 2, coupled) if mean > 0 else mean
 

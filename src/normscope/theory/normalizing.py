@@ -159,10 +159,10 @@ class Directions:
 
     def left(self, g: Tensor, inverse: float) -> Tensor:
         """E[(1 - a a^T) G (1 - a a^T) / s^2]."""
-        turned = self.vectors.T @ g @ self.vectors
-        own = turned.diagonal(dim1=-2, dim2=-1) @ self.pairs
-        both = turned * (inverse - self.shares[:, None] - self.shares + 2 * self.pairs)
-        both = both - torch.diag_embed(2 * self.pairs.diagonal() * turned.diagonal(dim1=-2, dim2=-1) - own)
+        rotated = self.vectors.T @ g @ self.vectors
+        own = rotated.diagonal(dim1=-2, dim2=-1) @ self.pairs
+        both = rotated * (inverse - self.shares[:, None] - self.shares + 2 * self.pairs)
+        both = both - torch.diag_embed(2 * self.pairs.diagonal() * rotated.diagonal(dim1=-2, dim2=-1) - own)
         return self.vectors @ both @ self.vectors.T
 
 

@@ -18,7 +18,7 @@ from normscope.curvature.operators.loss_of_outputs import own_loss_of
 from normscope.curvature.options import Options
 from normscope.curvature.session import differentiated
 from normscope.isolation.memory_bound import bytes_of
-from normscope.monitor.snapshot import Snapshot, flat
+from normscope.monitor.snapshot import Snapshot, as_vector
 from normscope.stability.optimizer_limits import Limit, momentum_limit, optimizer_limit
 from normscope.stability.verdict import Verdict
 from normscope.stability.wording import stability_verdict
@@ -83,7 +83,7 @@ class CurvatureProbe:
         self._last: Memory | None = None
 
     def measure(self, snapshot: Snapshot) -> Curvature:
-        gradient = flat(snapshot.gradient)
+        gradient = as_vector(snapshot.gradient)
         limit, reason = self._limit(snapshot)
         task, outer = snapshot.at.task, snapshot.at.lent
         snapshot.at.move_to(snapshot.theta)

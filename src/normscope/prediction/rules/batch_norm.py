@@ -135,7 +135,7 @@ def _by_batch(
             part.channels,
             g2 * n.kernel + mean_of_squares(b),
             torch.full_like(part.mean, average(b)),
-            tangent_after(walk, _before(part, k) * (g2 * n.inverse), x.sites.two(n.kernel), gamma, beta),
+            tangent_after(walk, _before(part, k) * (g2 * n.inverse), x.sites.different_samples(n.kernel), gamma, beta),
             part.noise * g2**2 / n.variance**2,
             # Excess kurtosis of one entry of a vector on the sphere in `freedom` dimensions.
             -6 / (n.freedom + 2) + kurtosis(part.scale_variance) if x.gaussian else 0.0,
@@ -152,7 +152,7 @@ def _by_batch(
         row.columns = directions(walk, out, gamma, beta)
         sent, twos = [], []
         for n, (g2, _), g, bend, two in zip(
-            normalized, affine, cotangent.g, cotangent.bend, cotangent.two, strict=True
+            normalized, affine, cotangent.g, cotangent.bend, cotangent.statistics_held, strict=True
         ):
             before, products = send_back(n, g, bend, g2, trained=walk.as_trained)
             if walk.trains(gamma) and walk.trains(beta):
@@ -248,7 +248,7 @@ def _by_running(
             part.channels,
             kernel * s + mean_of_squares(b),
             (1 - share) * part.mean * s**0.5 + average(b),
-            tangent_after(walk, part.tangent * s, x.sites.two(kernel) * rate, gamma, beta),
+            tangent_after(walk, part.tangent * s, x.sites.different_samples(kernel) * rate, gamma, beta),
             part.noise * s**2,
             length=part.length,
         )
@@ -259,7 +259,7 @@ def _by_running(
     def back(cotangent: Cotangent) -> list[Cotangent]:
         row.columns = directions(walk, out, gamma, beta)
         twos = []
-        for kernel, rate, s, g, two in zip(kernels, rates, scales, cotangent.g, cotangent.two, strict=True):
+        for kernel, rate, s, g, two in zip(kernels, rates, scales, cotangent.g, cotangent.statistics_held, strict=True):
             if walk.trains(gamma):
                 row.add(x.sites, g * (kernel * rate), cotangent.spread)
             if walk.trains(beta):

@@ -133,7 +133,7 @@ def sample_norm(
             p.channels,
             g2 * hat + mean_of_squares(b),
             (p.mean - middle) * square.rsqrt() * g2**0.5 + average(b),
-            tangent_after(walk, p.tangent * (g2 * rate), sites.two(hat), gamma, beta),
+            tangent_after(walk, p.tangent * (g2 * rate), sites.different_samples(hat), gamma, beta),
             p.noise * (g2 / average(square)) ** 2,
         )
         for p, hat, (g2, b) in zip(x.parts, hats, affine, strict=True)
@@ -143,7 +143,7 @@ def sample_norm(
     def back(cotangent: Cotangent) -> list[Cotangent]:
         row.columns = directions(walk, out, gamma, beta)
         twos = []
-        for hat, (g2, _), g, two in zip(hats, affine, cotangent.g, cotangent.two, strict=True):
+        for hat, (g2, _), g, two in zip(hats, affine, cotangent.g, cotangent.statistics_held, strict=True):
             if walk.trains(gamma):
                 row.add(sites, g * hat, cotangent.spread)
             if walk.trains(beta):
