@@ -93,9 +93,14 @@ def first_guess_of(
     """The learning rate that `measure` names to start training with.
 
     Args:
-        critical: the critical rate; by_batch: of each batch. descent: as `kind_of_descent` gives it.
-        optimizer: the name of its class. unmeasured: the reason where the critical rate was not measured. normalized:
-            whether the network has a normalizer; without one, training with squared error diverges beyond eta*.
+        critical: the critical rate of the batches that lambda_max is of.
+        by_batch: the critical rate of each batch.
+        eta_star: the stability limit of the optimizer.
+        loss_kind: the kind of the loss.
+        descent: the kind of the optimizer, as `kind_of_descent` gives it.
+        optimizer: the name of the optimizer's class.
+        unmeasured: the reason where the critical rate was not measured, else empty.
+        normalized: whether the network has a normalizer; without one, training with squared error diverges beyond eta*.
 
     Example:
         >>> first_guess_of(0.5, (0.5,), 0.6, LossKind(SQUARED), PLAIN, optimizer="SGD").rate

@@ -1,4 +1,21 @@
-r"""Batch normalization of kernels, forward and backward: m samples with S sites have n = m S values a channel.
+r"""Batch normalization of kernels, forward and backward.
+
+A kernel holds the mean over channels of the product of two values, for each pair of places. Forward, this file
+computes the kernel of the normalized values from that of the values before. Backward, it computes the kernel of the
+gradient before the normalizer from that of the gradient after it.
+
+| symbol | means |
+|---|---|
+| m, S, n | samples, sites of each sample, and values of a channel: n = m S |
+| z, zh, z' | a value before the normalizer, normalized, and with gamma and beta |
+| s^2 | the variance that a channel is divided by, with eps |
+| x, y; a, b, d | samples; places, which are a site of a sample |
+| K, K_c, K_h | kernel of the values, centred over the batch, and normalized |
+| u, ubar | mean of K over the second place, and over both |
+| P | the map that takes out the mean over the batch |
+| g, G, G' | gradient with respect to z', its kernel, and the kernel of the gradient with respect to z |
+| r, nu | E[1/s^2], and the degrees of freedom of s^2 |
+| c, l, T | overlap mean(g zh), and the two means that its moments are made of |
 
     zh = (z - mean z) / s       z' = gamma zh + beta
 
