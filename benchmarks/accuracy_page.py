@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tuning_page import OURS
+from tuning_page import in_words as race_in_words
+from tuning_page import stored as stored_race
 
 from normscope.papers import Runs, Store, all_entries, stored
 from normscope.papers.entries.advice import TASKS, regret
@@ -34,7 +37,8 @@ def page() -> str:
     parts = [_HEAD, "## In short", "", *_summary(rows, drawn, squared, entropy, advice), ""]
     parts += ["## predict against measure", "", _PREDICTED, "", *_networks(rows), "", _drawn_words(drawn), ""]
     parts += ["## eta\\* against training", "", _TRAINED, "", *_boundaries(squared, entropy), ""]
-    parts += ["## First guesses against a grid", "", _GUESSED, "", *_guesses(advice)]
+    parts += ["## First guesses against a grid", "", _GUESSED, "", *_guesses(advice), ""]
+    parts += ["## Rates of tune against a grid", "", _tuned_words()]
     return "\n".join(parts)
 
 
@@ -101,7 +105,21 @@ def _summary(
         where = "tasks its rule was made with" if name == "advice" else "tasks its rule was not made with"
         cells = (f"{statistics.median(costs):.1f} points", f"{costs[-1]:.1f} points", f"{len(costs)} tasks")
         lines.append(("first guess of `measure`", f"accuracy at the best rate of a grid, {where}", *cells))
+    race = stored_race()
+    for name, where in (("development", "it was developed on"), ("held-out", "written without it")):
+        row = race[name]["same optimizer"][OURS]
+        cells = (f"{row['median']:.1f} points", f"{row['worst']:.1f} points", f"{row['tasks']} tasks")
+        lines.append(("rate of `tune`", f"result at the best rate of a grid, tasks {where}", *cells))
     return _table(*lines)
+
+
+def _tuned_words() -> str:
+    race = stored_race()
+    return (
+        "Points of test accuracy or, for tasks without accuracy, per cent of the fall of the test loss, mean of three "
+        f"seeds. On all {len(race['all']['tasks'])} tasks `tune` lost {race_in_words(race['all'])}. "
+        "[The race](tuning.md) has the opponents, the intervals and the tasks on which `tune` loses."
+    )
 
 
 def _networks(rows: Sequence[Row]) -> list[str]:

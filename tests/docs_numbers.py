@@ -1,11 +1,13 @@
-"""Numbers of the README and the site that come from stored results, and the places where they stand.
+"""Parts of the README and the site that come from stored results or stand on several pages, and their places.
 
     python tests/docs_numbers.py            writes them between the marks of each page
 
 A part between `<!-- numbers: NAME -->` and `<!-- end -->` is what the function NAME of `PARTS` gives.
 """
 
+import json
 import re
+import runpy
 from collections import Counter
 from functools import cache
 
@@ -19,6 +21,75 @@ def accuracy():
     """The summary of the accuracy page, which a test compares with the stored results."""
     page = (ROOT / "docs/evidence/accuracy.md").read_text(encoding="utf-8")
     return page.split("## In short\n\n")[1].split("\n\n")[0]
+
+
+SHORT = (
+    "networks drawn at random",
+    "training, cross-entropy",
+    "tasks its rule was not made with",
+    "tasks written without it",
+)
+
+
+def accuracy_in_short():
+    """Four rows of the summary."""
+    head, rule, *rows = accuracy().splitlines()
+    return "\n".join([head, rule, *(row for row in rows if any(words in row for words in SHORT))])
+
+
+def tuning():
+    """How far the rates of `tune` and the first guess of `measure` were from the best rate of a grid."""
+    page = runpy.run_path(str(ROOT / "benchmarks/tuning_page.py"))
+    race = page["stored"]()
+    guess, tasks = race["all"]["same optimizer"]["first guess"], len(race["all"]["tasks"])
+    return (
+        f"In a [race](docs/evidence/tuning.md) on {tasks} small tasks with three seeds, the rate of `tune` lost\n"
+        f"{page['in_words'](race['all'])}.\n"
+        f"On the {len(race['held-out']['tasks'])} of these tasks that were written without it: "
+        f"{page['in_words'](race['held-out'])}.\n"
+        f"The first guess of `measure` names no rate in {guess['unnamed']} of {guess['runs']} runs, and lost "
+        f"{guess['median']:.1f} points in the median over all of them.\n"
+        "A point is one per cent of test accuracy, or of the fall of the test loss."
+    )
+
+
+CALLS = {
+    "Which learning rate do I train with?": ("tune", "tune", "5 % of the training, 10 % of a short one"),
+    "Where does training turn unstable? Nothing has run yet.": ("predict", "predict", "under a second"),
+    "The same on my data: which layer is largest?": ("measure", "measure", "seconds"),
+    "What is happening while I train?": ("Monitor", "monitor", "5 % of the training time, or what you allow"),
+    "What really happens over learning rate, gamma, seed?": ("sweep", "sweep", "minutes to hours"),
+    "Is another normalizer better here?": ("swap_norms", "", "a training for each"),
+    "Does a claim of the papers hold?": ("reproduce", "reproduce", "seconds to hours"),
+    "Do their theorems hold on my layer?": ("bounds", "bounds", "seconds"),
+}
+PAGE_OF = {"Monitor": "monitor", "swap_norms": "norms"}
+
+
+def calls():
+    """Which call answers which question: one table for the README, the home page and the reference."""
+    lines = ["| question | call | in the shell | takes |", "|---|---|---|---|"]
+    for question, (name, verb, takes) in CALLS.items():
+        call, shell = (
+            f"[`ns.{name}`](docs/reference/{PAGE_OF.get(name, name)}.md)",
+            f"`normscope {verb}`" if verb else "-",
+        )
+        lines.append(f"| {question} | {call} | {shell} | {takes} |")
+    return "\n".join(lines)
+
+
+def models_of_others():
+    """How many models of other libraries each verb answered for."""
+    rows = json.loads((ROOT / "benchmarks/results/zoo.json").read_text(encoding="utf-8"))["models"]
+    rows = [row["verbs"] for row in rows if "dropped" not in row]
+    answered = {
+        verb: sum(row[verb]["outcome"] == "answered" for row in rows) for verb in ("predict", "measure", "monitor")
+    }
+    return (
+        "**Transformers, AdamW:** `measure`, `tune` and the Monitor work. `predict` refuses attention: of "
+        f"[{len(rows)} models of\nother libraries](docs/evidence/zoo.md), `measure` answered for "
+        f"{answered['measure']}, the Monitor for {answered['monitor']} and `predict` for {answered['predict']}."
+    )
 
 
 @cache
@@ -60,7 +131,14 @@ def _findings():
     )
 
 
-PARTS = {"accuracy": accuracy, "papers": papers}
+PARTS = {
+    "accuracy": accuracy,
+    "accuracy-in-short": accuracy_in_short,
+    "calls": calls,
+    "models-of-others": models_of_others,
+    "papers": papers,
+    "tuning": tuning,
+}
 
 
 def filled(page):

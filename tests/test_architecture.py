@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -159,3 +160,9 @@ def test_tests_mirror_the_source():
         if not known and name not in ACROSS.get(package, "").split():
             strangers.append(f"{package}/{path.name}")
     assert strangers == []
+
+
+def test_names_of_test_files_differ():
+    """pytest imports a test file by its name alone, so that two of one name stop each other."""
+    names = Counter(path.name for path in Path(__file__).parent.rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []

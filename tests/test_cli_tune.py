@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from normscope.cli import main
+from normscope.tuning.rehearsal import rehearse
 
 TRAIN = """
 import torch
@@ -51,6 +52,27 @@ def test_it_prints_writes_and_reports(monkeypatch, capsys, train, tmp_path):
     page = tmp_path / "page.html"
     assert ran(monkeypatch, capsys, "report", out, "--out", page)[0] == 0
     assert "Train with a learning rate of" in page.read_text()
+
+
+def test_ctrl_c_says_what_is_kept(monkeypatch, capsys, train, tmp_path):
+    store = tmp_path / "rehearsals.jsonl"
+    made = []
+
+    def stops(stage, lr, steps):
+        if made:
+            raise KeyboardInterrupt
+        made.append(rehearse(stage, lr, steps))
+        return made[0]
+
+    monkeypatch.setattr("normscope.tuning.engines.rehearse", stops)
+    command = ("tune", f"{train}:setup", "--steps", 500)
+    code, _, said = ran(monkeypatch, capsys, *command, "--store", store)
+    assert code == 1
+    assert f"finished rehearsals are in {store}" in said
+    assert len(store.read_text().splitlines()) == 1
+    code, _, said = ran(monkeypatch, capsys, *command)
+    assert code == 1
+    assert "from the beginning" in said
 
 
 @pytest.mark.parametrize(

@@ -30,10 +30,10 @@ SLOW = {
     "batchnorm-hurting.md",
     "compare-normalizers.md",
     "first-five-minutes.md",
+    "hugging-face.md",
     "integrations.md",
     "learning-rate.md",
     "levels-of-evidence.md",
-    "small-batches.md",
     "watch-a-run.md",
 }
 

@@ -150,22 +150,23 @@ def steadiness(tasks: Mapping[str, Curve], records: Records) -> dict[str, Any]:
 
 def race(tasks: Mapping[str, Curve], records: Records, same: Methods, other: Methods) -> dict[str, Any]:
     """Everything about one set of tasks, as plain JSON, with its tables."""
-    whole = len(tasks) * len(SEEDS)
-    parts = [{name: _within(o, tasks) for name, o in found.items()} for found in (same, other)]
-    same, other = ({name: o for name, o in found.items() if len(o) == whole} for found in parts)
-    result: dict[str, Any] = {"tasks": sorted(tasks), "steadiness": steadiness(tasks, records)}
-    result["incomplete"] = {name: len(o) for found in parts for name, o in found.items() if len(o) < whole}
+    left_out = sorted(name for found in (same, other) for name, o in found.items() if not _balanced(o, tasks))
+    same, other = ({name: _balanced(o, tasks) for name, o in found.items()} for found in (same, other))
+    result: dict[str, Any] = {"tasks": sorted(tasks), "steadiness": steadiness(tasks, records), "left out": left_out}
     for title, methods in (("same optimizer", same), ("replacing the optimizer", other)):
         result[title] = {
             name: summary(outcomes, None if name == OURS else same.get(OURS)) | {"cells": _cells(outcomes)}
             for name, outcomes in methods.items()
+            if outcomes
         }
-    result["lines"] = _lines(tasks, result, same)
+    result["lines"] = _lines(tasks, result, {name: o for name, o in same.items() if o})
     return result
 
 
-def _within(outcomes: Outcomes, tasks: Mapping[str, Curve]) -> Outcomes:
-    return {cell: outcome for cell, outcome in outcomes.items() if cell[0] in tasks}
+def _balanced(outcomes: Outcomes, tasks: Mapping[str, Curve]) -> Outcomes:
+    """The outcomes on `tasks`, of the seeds that have a result on all of them."""
+    seeds = [seed for seed in SEEDS if all((task, seed) in outcomes for task in tasks)]
+    return {cell: outcome for cell, outcome in outcomes.items() if cell[0] in tasks and cell[1] in seeds}
 
 
 def _cells(outcomes: Outcomes) -> list[list[Any]]:
@@ -183,9 +184,8 @@ def _lines(tasks: Mapping[str, Curve], result: Mapping[str, Any], same: Methods)
             f"{verdicts.count('better')}.",
         ]
     lines += ["", "### Replacing the optimizer", "", *method_table(result["replacing the optimizer"])]
-    if result["incomplete"]:
-        counts = ", ".join(f"{name} ({count})" for name, count in result["incomplete"].items())
-        lines += ["", f"Left out, with the number of finished runs: {counts}."]
+    if result["left out"]:
+        lines += ["", f"Left out, because no seed is finished on every task: {', '.join(result['left out'])}."]
     lost = losses(same)
     lines += ["", "### Where tune loses", "", *(lost or ["Nowhere by more than 0.5."])] if OURS in same else []
     steady = result["steadiness"]

@@ -185,6 +185,40 @@ def silent(found):
     return note.removeprefix("No learning rate to start with is named: ")
 
 
+def test_with_small_batches_the_advice_says_that_it_may_be_far_too_large(task):
+    model, (x, y) = task
+    cut = {"micro_batch": 8, "over": "data", "stats": "batch"}
+    for samples, small in ((8, True), (63, True), (64, False)):
+        found = measure(model, losses.cross_entropy, (x[:samples], y[:samples]), momentum=0.9)
+        assert ("20 times too large" in found.advice) is small
+        assert any(f"here the smallest batch has {samples}. With batches of 8" in n for n in found.notes) is small
+    sizes = [(x[:64], y[:64]), (x[:8], y[:8])]
+    found = measure(model, losses.cross_entropy, sizes, momentum=0.9)
+    assert "20 times too large" in found.advice
+    free = models.MLP(64, 10, width=16, depth=3, norm="none", seed=0)
+    parts = measure(free, losses.cross_entropy, (x, y), momentum=0.9, **cut)
+    assert "20 times" not in parts.advice
+    assert parts.advice
+
+
+def test_a_rate_far_below_the_first_guess_is_ok_and_noted(task):
+    model, (x, y) = task
+    found = measure(model, losses.cross_entropy, (x, y), momentum=0.9)
+    low = found.first_guess_range[0]
+    far, near = found.verdict(low / 40), found.verdict(low / 10)
+    assert far.good is near.good is True
+    assert "is 40 times below it, so training may be slow." in far.text
+    assert "below it" not in near.text
+    assert "below it" not in found.verdict(10 * low).text
+
+
+def test_the_advice_names_the_tasks_it_rests_on(task):
+    model, (x, y) = task
+    for loss in (losses.cross_entropy, losses.half_mse):
+        advice = measure(model, loss, (x, y)).advice
+        assert "MLPs and CNNs on digits, MNIST or CIFAR-10; transformers and regression were not tried." in advice
+
+
 def test_results_say_it_with_what_it_has_cost(task):
     model, (x, y) = task
     found = measure(model, losses.cross_entropy, (x, y), momentum=0.9)

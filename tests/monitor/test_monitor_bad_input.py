@@ -92,7 +92,6 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Loss, Any, Any, Any, str]] = {
     "no gradient yet": (_mlp, half_mse, _sgd, None, ShiftProbe(), "after loss.backward()"),
     "no gradient yet, critical": (_mlp, half_mse, _sgd, None, CriticalProbe(), "after loss.backward()"),
     "other model": (_mlp, half_mse, _other_models, None, LandscapeProbe(), "made for another model"),
-    "rate zero": (_mlp, half_mse, _at_rest, None, LandscapeProbe(), "learning rate is 0"),
     "lbfgs": (_mlp, half_mse, _lbfgs, None, ShiftProbe(), "LBFGS needs a closure"),
     "no optimizer": (_mlp, half_mse, None, None, LandscapeProbe(), "hand in the optimizer, or lr="),
     "no optimizer, update": (_mlp, half_mse, None, None, ShiftProbe(), "no optimizer was handed in"),
@@ -134,6 +133,27 @@ def test_one_clear_message(name: str) -> None:
     assert not record.results
     assert message in " ".join(record.errors.values())
     assert monitor.step(x, y, handed) is not None  # no second warning: it would be an error here
+
+
+@pytest.mark.parametrize("on_error", ["warn", "raise"])
+def test_a_learning_rate_of_0_at_the_first_step_of_a_warm_up_is_one_quiet_note(on_error: str) -> None:
+    torch.manual_seed(0)
+    model, (x, y) = _mlp(), _data()
+    _first(model(x), y).backward()
+    monitor = Monitor(model, half_mse, every=1, measure="standard", budget=None, on_error=on_error)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        first = monitor.step(x, y, _at_rest(model))
+        again = monitor.step(x, y, _at_rest(model))
+        later = monitor.step(x, y, _sgd(model))
+    assert first is not None
+    assert again is not None
+    assert later is not None
+    assert (first.errors, list(first.results)) == ({}, ["health"])
+    said = "The learning rate is 0 at this step, so there is no step to measure along."
+    assert first.notes.count(said) == again.notes.count(said) == monitor.notes.count(said) == 1
+    assert {"critical", "landscape", "health"} == set(later.results)
+    assert said not in later.notes
 
 
 def _train(model: nn.Module, steps: int, snapshot: Callable[[Tensor, Tensor, Any, int], None]) -> dict[str, Tensor]:

@@ -119,6 +119,14 @@ def test_the_loss_is_the_trainers_own(tmp_path):
     assert accumulated.monitor.records[0].loss == pytest.approx(logged[0], rel=0.02)
 
 
+@pytest.mark.parametrize("network", [_bert, _gpt2])
+def test_the_kind_of_the_models_own_loss_is_found(tmp_path, network):
+    callback = TransformersMonitor(every=2, measure="light", budget=None, on_error="raise")
+    _train(network, tmp_path, [callback])
+    assert callback.monitor.settings()["loss"] == "cross_entropy"
+    assert not any("neither cross-entropy" in note for note in callback.monitor.notes)
+
+
 def test_a_loss_that_the_model_does_not_give_is_said_and_can_be_handed_in(tmp_path):
     with pytest.warns(UserWarning, match=r"no loss: .* TransformersMonitor\(forward="):
         _train(_bert, tmp_path, [TransformersMonitor()], label_smoothing_factor=0.1)

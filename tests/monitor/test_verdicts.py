@@ -199,6 +199,19 @@ def test_gradients_along_depth(scale: float, word: str) -> None:
     assert word in found.text
 
 
+@pytest.mark.parametrize(("scale", "word"), [(0.04, "shrink"), (25.0, "grow")])
+def test_gradients_that_change_much_a_layer_and_little_in_all_do_not_keep_their_size(scale: float, word: str) -> None:
+    model = nn.Sequential(nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False)).double()
+    with torch.no_grad():
+        model[0].weight.copy_(torch.eye(6))
+        model[1].weight.copy_(scale * torch.eye(6))
+    found = _verdict(_looks(model, lambda z, y: z.square().mean(), 1e-12, HealthProbe())[0], "depth")
+    assert found.good is True
+    assert found.text == (
+        f"Gradients {word} towards the input: by a factor of {scale:.2g} over 2 layers, which is within bounds."
+    )
+
+
 def test_every_verdict_is_there_with_formula_and_source() -> None:
     record = _looks(_mlp(), half_mse, 1e-3, steps=2)[1]
     assert {v.about for v in record.verdicts} == ABOUT

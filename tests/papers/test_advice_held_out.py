@@ -14,7 +14,7 @@ from normscope.papers.entries import advice, advice_held_out
 from normscope.papers.experiment import Place
 from normscope.papers.experiments import advice as advising
 from normscope.papers.experiments.advice_held_out import AGAIN, HELD_OUT, NORMALIZED, TASKS
-from normscope.stability.first_guess import ADAM, COST, COST_OF_THEORY, MOMENTUM, PLAIN
+from normscope.stability.first_guess import ADAM, COST, COST_OF_THEORY, MOMENTUM, PLAIN, TESTED_BATCH
 
 STORED = Path(__file__).parents[2] / "results/reproduce"
 CURVES = {
@@ -78,6 +78,15 @@ def test_what_measure_quotes_is_what_is_stored():
     for (kind, _), found in _costs("predict").items():
         theory.setdefault(kind, []).extend(found)
     assert {kind: _quoted(found) for kind, found in theory.items()} == COST_OF_THEORY
+
+
+def test_the_tasks_are_those_that_measure_names():
+    tasks = [*advising.TASKS.values(), *TASKS.values()]
+    assert {task["network"] for task in tasks} == {"mlp", "cnn", "vgg11", "resnet18"}
+    assert {task["data"] for task in tasks} == {"digits", "mnist", "cifar10"}
+    assert not any("batch_size" in task for task in tasks)
+    everywhere = (advising.SETTINGS["paper"], *(each.settings["paper"] for each in HELD_OUT.values()))
+    assert {settings["batch_size"] for settings in everywhere} == {TESTED_BATCH}
 
 
 def _best_shares(tasks, quantity):

@@ -112,7 +112,7 @@ def test_images_of_unequal_length():
 def test_a_batch_in_few_directions():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(128, 3, generator=generator) @ torch.randn(3, 50, generator=generator)
-    assert warned("lie in 3 directions", mlp(), (50,), batch=x)
+    assert warned("lies in 3 directions", mlp(), (50,), batch=x)
     assert not warned("directions", mlp(), (50,), batch=torch.randn(128, 50, generator=generator))
     # Below three 1/s^2 has no mean, and without eps no number either.
     assert warned("degrees of freedom", mlp(), (50,), batch=x[:, :1].expand(128, 50))

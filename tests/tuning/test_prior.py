@@ -18,10 +18,12 @@ class Mine(torch.optim.SGD):
 @pytest.mark.parametrize(
     ("kind", "rate"), [(torch.optim.SGD, SGD), (torch.optim.AdamW, ADAM), (torch.optim.Adam, ADAM)]
 )
-def test_measured_rates_have_no_note_on_trainings_of_measured_length(kind, rate):
+def test_measured_rates_say_where_they_come_from_and_whether_this_training_is_longer(kind, rate):
     prior = prior_of(optimizer(kind, lr=7.0), 2000)
-    assert (prior.rate, prior.note) == (rate, "")
-    assert "500 to 2,000 steps" in prior_of(optimizer(kind, lr=7.0), 2001).note
+    assert prior.rate == rate
+    assert f"{rate:g}, is the one that was best on small networks trained for 500 to 2,000 steps" in prior.note
+    assert "longer" not in prior.note
+    assert prior_of(optimizer(kind, lr=7.0), 2001).note == f"{prior.note} This training of 2,001 steps is longer."
 
 
 def test_other_classes_of_torch_say_that_they_were_not_measured():

@@ -208,3 +208,23 @@ def test_ray_with_two_workers_gives_the_same_result(tmp_path):
     here = ns.tune(setup(), steps=500, eval_batches=[data(32)])
     assert (there.lr, there.lr_range, there.reason) == (here.lr, here.lr_range, here.reason)
     assert [(e.losses, e.held_out) for e in there.rehearsals] == [(e.losses, e.held_out) for e in here.rehearsals]
+
+
+@pytest.mark.parametrize("steps", [500, 2000])
+def test_the_table_shows_the_losses_of_the_reason(steps):
+    tuning = ns.tune(setup(), steps=steps)
+    survivors = tuning.frame().dropna(subset="last_loss")
+    assert len(survivors) >= 2
+    for row in survivors.itertuples():
+        assert f"{row.last_loss:.3g} at {row.lr:.2g}" in tuning.reason
+    assert "mean of the last third" in tuning.reason
+
+
+def test_the_peak_of_the_schedule_and_the_source_of_the_usual_rate_are_named():
+    described = setup()
+    scheduler = torch.optim.lr_scheduler.LambdaLR(described.optimizer, lambda step: min(step / 10, 1.0))
+    tuning = ns.tune(ns.Setup(**vars(described) | {"scheduler": scheduler}), steps=500)
+    peak = "The named rate is the peak of the schedule, at step 10 of 500; its factors lie between 0 and 1."
+    assert peak in tuning.notes
+    assert any("The usual rate of SGD, 0.12, is the one that was best on small networks" in n for n in tuning.notes)
+    assert not any("peak" in note for note in ns.tune(setup(), steps=500).notes)

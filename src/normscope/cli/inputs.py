@@ -19,16 +19,6 @@ DATA_HELP = "Data set, for a model: digits, gaussian, mnist, cifar10, a .npz wit
 _SEEDED, _FROM_FILES = ("digits", "gaussian"), ("mnist", "cifar10")
 
 
-def model_of(reference: str, device: str) -> "nn.Module":
-    """The model that the user's function returns, on `device`."""
-    from torch import nn
-
-    built = called(reference, "build the model")
-    if not isinstance(built, nn.Module):
-        raise ValueError(f"{reference} must return a torch.nn.Module; got {type(built).__name__}.")
-    return _moved(built, device)
-
-
 def setup_of(reference: str) -> "Setup":
     """The `ns.Setup` that the user's function returns."""
     from normscope.setup import as_setup
@@ -54,6 +44,16 @@ def model_or_setup(reference: str, data: str | None, device: str) -> "nn.Module 
     if data is not None:
         raise ValueError(f"{reference} gives a setup with batches of its own; leave out --data.")
     return setup
+
+
+def model_to_predict(reference: str) -> "nn.Module | Setup":
+    """The model or the setup that the user's function returns, of which `predict` needs no data."""
+    from torch import nn
+
+    from normscope.setup import as_setup
+
+    returned = called(reference, "build the model or set up a training")
+    return returned if isinstance(returned, nn.Module) else as_setup(returned, reference)
 
 
 def _moved(model: "nn.Module", device: str) -> "nn.Module":

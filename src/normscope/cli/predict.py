@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from normscope.cli.importing import at_once
-from normscope.cli.inputs import model_of
+from normscope.cli.inputs import MODEL_HELP, model_to_predict
 from normscope.cli.printing import console
 from normscope.loading import place_of
 from normscope.messages import first_line
@@ -15,14 +15,17 @@ from normscope.results import plain
 
 
 def predict(
-    model: Annotated[
-        str, typer.Argument(help="Function that returns a model: path/to/file.py:name or package.module:name.")
-    ],
+    model: Annotated[str, typer.Argument(help=MODEL_HELP)],
     input: Annotated[str, typer.Option(help="Shape of one input sample: 784, or 3,32,32 (or 3x32x32).")],
     lr: Annotated[float | None, typer.Option(help="Learning rate to judge against eta*.")] = None,
-    loss: Annotated[str, typer.Option(help="Loss: half_mse, half_sse, mse or cross_entropy.")] = "cross_entropy",
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            help="Loss: half_mse, half_sse, mse or cross_entropy. Default: the setup's; of a model alone cross_entropy."
+        ),
+    ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Batch size in samples.")] = 128,
-    momentum: Annotated[float, typer.Option(help="SGD momentum.")] = 0.0,
+    momentum: Annotated[float | None, typer.Option(help="SGD momentum. Default: the setup's, or 0.")] = None,
     nesterov: Annotated[bool, typer.Option("--nesterov", help="Use Nesterov momentum.")] = False,
     stats: Annotated[str, typer.Option(help="Batch statistics: batch (as trained) or frozen.")] = "batch",
     theory: Annotated[str, typer.Option(help="Theory: corrected, or paper for the formulas as printed.")] = "corrected",
@@ -31,7 +34,7 @@ def predict(
 ) -> None:
     """Predict the curvature of a network's loss at initialization, and the learning rate it allows.
 
-    The function returns the model with its initial weights; the theory takes their variances.
+    The function returns the model with its initial weights, or an ns.Setup; the theory takes the weights' variances.
 
     Example: normscope predict net.py:build --input 3,32,32 --loss half_mse --momentum 0.9
     """
@@ -42,8 +45,8 @@ def predict(
         shape = tuple(int(part) for part in input.replace("x", ",").split(","))
     except ValueError:
         raise ValueError(f"--input must be the shape of one sample, such as 784 or 3,32,32; got {input!r}.") from None
-    built = model_of(model, "cpu")
-    options = {"momentum": momentum, "nesterov": nesterov, "stats": stats, "theory": theory}
+    built = model_to_predict(model)
+    options = {"momentum": momentum, "nesterov": nesterov or None, "stats": stats, "theory": theory}
     try:
         prediction = predict_network(built, shape, loss, batch_size, **options)  # type: ignore[arg-type]
     except (RuntimeError, TypeError, LookupError, AttributeError) as error:

@@ -13,7 +13,7 @@ from normscope.cli.printing import console
 def tune(
     setup: Annotated[str, typer.Argument(metavar="SETUP", help=SETUP_HELP)],
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Planned training steps. Default: the steps of the setup.")
+        int | None, typer.Option(help="Planned training steps, at least 20. Default: the steps of the setup.")
     ] = None,
     schedule: Annotated[
         str | None,
@@ -63,6 +63,12 @@ def tune(
                 seed=seed,
                 progress=lambda used, most: bar.update(task, completed=used, total=most),
             )
+    except KeyboardInterrupt:
+        if store is None or not store.exists():
+            raise
+        kept = f"finished rehearsals are in {store}, and the same command goes on from there."
+        typer.echo(f"normscope: interrupted; {kept}", err=True)
+        raise typer.Exit(1) from None
     except (RuntimeError, IndexError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{setup} could not be rehearsed: {what_was_said(error)}") from error
     if out is not None:

@@ -13,6 +13,7 @@ from normscope.curvature.further_batches import FurtherBatch
 from normscope.curvature.operators.statistics import mode_of
 from normscope.curvature.request import Request
 from normscope.curvature.searches import TOP, Searches, SpectrumEnds
+from normscope.isolation.batches import samples
 from normscope.loss_kinds import LossKind
 from normscope.stability.first_guess import FirstGuess, first_guess_of, kind_of_descent
 from normscope.stability.optimizer_limits import Limit, SecondMoments
@@ -83,7 +84,8 @@ def eta_star_of(limit: Limit, top: SpectrumEnds) -> float:
     return limit.factor / lambda_max if lambda_max > 0 else math.inf
 
 
-def first_guess(request: Request, measured: Measured) -> FirstGuess:
+def first_guess(request: Request, measured: Measured, inputs: Inputs) -> FirstGuess:
+    sizes = [samples(batch) for batch in inputs.batches]
     return first_guess_of(
         measured.critical,
         critical_by_batch(measured),
@@ -93,6 +95,7 @@ def first_guess(request: Request, measured: Measured) -> FirstGuess:
         optimizer=type(request.optimizer).__name__,
         unmeasured=_unmeasured(request.stats, measured.dtype),
         normalized=measured.normalized,
+        samples=sum(sizes) if request.put_together == "data" else min(sizes),
     )
 
 

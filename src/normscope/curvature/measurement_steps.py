@@ -76,7 +76,7 @@ def carry_out(
         notes += notes_on_statistics(model, request.stats, request.compare)
         notes += on_choice
         measured = _measure(request, session)
-    named = first_guess(request, measured)
+    named = first_guess(request, measured, inputs)
     notes += [*measured.notes, *on_the_kind(measured.kind), *named.notes]
     return result_of(request, measured, named, inputs, objective.name, notes)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from normscope.curvature.eigensolvers.lanczos import Memory
 from normscope.reporting import Reportable
 from normscope.results import plain, write_json
-from normscope.stability.first_guess import beyond, first_guess_sentence
+from normscope.stability.first_guess import beyond, far_below, first_guess_sentence
 from normscope.stability.verdict import Verdict
 from normscope.stability.wording import stability_verdict
 
@@ -62,8 +62,8 @@ class Measurement(Reportable):
         first_guess: the learning rate to start training with; nan for losses and optimizers that were not tried.
         first_guess_range: its range over the batches.
         advice: first_guess and its range in words, "" where there is none.
-        memory: Ritz pairs that measure(start=...) starts from, up to 12 vectors of the parameters' size. To free them,
-            use dataclasses.replace(result, memory=None).
+        memory: Ritz pairs that measure(start=...) starts from, up to 12 vectors of the parameters' size.
+            dataclasses.replace(result, memory=None) drops the vectors and frees their memory.
     """
 
     lambda_max: float
@@ -128,6 +128,7 @@ class Measurement(Reportable):
             ends=(self.hessian_min, self.hessian_max),
         )
         advice = first_guess_sentence(*self.first_guess_range) + beyond(self.first_guess, self.eta_star, self.loss_kind)
+        advice += far_below(lr, self.first_guess_range[0])
         return replace(stability, text=stability.text + advice)
 
     def frame(self) -> "pd.DataFrame":

@@ -25,7 +25,7 @@ from normscope.monitor.probes.registry import probes
 from normscope.monitor.record import Record, frame_of, latest_verdicts, layers_of
 from normscope.monitor.schedule import Budget, schedule
 from normscope.monitor.sinks.sink import Sink
-from normscope.monitor.snapshot import Snapshot, snapshot_of
+from normscope.monitor.snapshot import NoStep, Snapshot, snapshot_of
 from normscope.reporting import Reportable
 from normscope.setup import Setup, gathered
 from normscope.stability.verdict import Verdict
@@ -243,6 +243,9 @@ class Monitor(Reportable):
                     for probe in chosen:
                         try:
                             results[probe.name] = together(partial(probe.measure, snapshot))
+                        except NoStep as reason:
+                            # A warm-up begins at a rate of 0: no failure of the measurement.
+                            notes += [str(reason)] if str(reason) not in notes else []
                         except Exception as error:
                             errors[probe.name] = self._reported(f"{probe.name} was not measured", number, error)
         except Exception as error:

@@ -23,6 +23,10 @@ from normscope.isolation.module_calls import Replay, Trace, Watcher
 UPDATES = ("optimizer", "gradient")
 
 
+class NoStep(ValueError):
+    """The learning rate is 0 at this training step, as at the first step of a warm-up: no step to measure along."""
+
+
 class Snapshot:
     """The loss L around the present parameters theta, evaluated on copies of them.
 
@@ -62,7 +66,7 @@ class Snapshot:
             raise ValueError("A step needs a learning rate: hand in the optimizer, or lr=.")
         rates = learning_rates(self.optimizer, self.at.lent.originals)
         if not any(rates):
-            raise ValueError("The learning rate is 0 at this step, so there is no step to measure along.")
+            raise NoStep("The learning rate is 0 at this step, so there is no step to measure along.")
         return rates
 
     @cached_property

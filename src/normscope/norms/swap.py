@@ -76,8 +76,9 @@ def swap_norms(model: nn.Module, to: str, **options: Any) -> Swaps:
     Args:
         model: any module; a normalizer used in two places stays one layer in two places.
         to: none, batch, layer, group, instance, rms, l1, l2, linf, noisy or noise.
-        options: for the new layers, e.g. eps=, momentum=, groups=, centered=, sync=. seed= is one seed for the model;
-            every noise layer draws its own seed from it.
+        options: for the new layers, e.g. eps=, momentum=, groups=, centered=, sync=. By default "group" makes the
+            largest number of groups that divides the channels, at most 32, of at least two channels each.
+            seed= is one seed for the model; every noise layer draws its own seed from it.
 
     Returns:
         The exchanged layers, and the unchanged ones with the reason.

@@ -21,6 +21,7 @@ from normscope.isolation.one_at_a_time import in_turn
 from normscope.isolation.unwrapping import unwrapped
 from normscope.loss_kinds import CROSS_ENTROPY
 from normscope.prediction.calibrated_range import widen_range
+from normscope.prediction.from_setup import FromSetup, from_setup
 from normscope.prediction.graph.evaluate import walk_through
 from normscope.prediction.graph.side_effects import restored
 from normscope.prediction.kernels.field import Field
@@ -33,6 +34,7 @@ from normscope.prediction.result import Prediction
 from normscope.prediction.rules.reshaping import reshape
 from normscope.prediction.walk import Walk
 from normscope.prediction.warnings_and_notes import common, explosion, lengths
+from normscope.setup import Setup
 from normscope.stability.optimizer_limits import momentum_limit
 
 THEORIES = ("corrected", "paper")
@@ -55,13 +57,13 @@ def _without_collecting() -> Iterator[None]:
 @in_turn
 @_without_collecting()
 def predict(
-    model: nn.Module,
+    model: nn.Module | Setup,
     input_shape: tuple[int, ...],
-    loss: str = "cross_entropy",
+    loss: str | None = None,
     batch_size: int = 128,
     *,
-    momentum: float = 0.0,
-    nesterov: bool = False,
+    momentum: float | None = None,
+    nesterov: bool | None = None,
     theory: str = "corrected",
     stats: str = "batch",
     batch: Tensor | None = None,
@@ -75,14 +77,15 @@ def predict(
 
     Args:
         model: the network, in the mode in which it trains. Its forward takes one tensor of samples and gives
-            (N, outputs) or (N,).
+            (N, outputs) or (N,). Or an `ns.Setup`, which gives the loss and SGD's momentum where they are not handed
+            in; its batches are not read.
         input_shape: shape of one sample, without the batch dimension. Inputs are taken as independent standard values.
-        loss: "cross_entropy" (default), or squared error: "half_mse" (1/2 sum over outputs, mean over samples),
-            "half_sse" or "mse" (torch.nn.MSELoss). With cross-entropy eta* is the limit of the local quadratic at
-            initialization; training usually survives rates far above it.
+        loss: "cross_entropy" (default without a Setup), or squared error: "half_mse" (1/2 sum over outputs, mean over
+            samples), "half_sse" or "mse" (torch.nn.MSELoss). With cross-entropy eta* is the limit of the local
+            quadratic at initialization; training usually survives rates far above it.
         batch_size: number of samples m; the data modes and BatchNorm's statistics depend on it.
-        momentum: momentum of gradient descent.
-        nesterov: whether the momentum is Nesterov's.
+        momentum: momentum of gradient descent, by default 0 or the setup's.
+        nesterov: whether the momentum is Nesterov's, by default not, or as in the setup.
         theory: "corrected" (default), or "paper" for the formulas as printed by Wei et al. 2019, for MLPs and CNNs of
             their form.
         stats: "batch" (default): BatchNorm's statistics are differentiated through, as in training; "frozen": they are
@@ -105,7 +108,15 @@ def predict(
     """
     check_choice("theory", theory, THEORIES)
     check_choice("stats", stats, STATISTICS)
-    check_choice("loss", loss, tuple(KIND_OF_LOSS))
+    if loss is not None:
+        check_choice("loss", loss, tuple(KIND_OF_LOSS))
+    if isinstance(model, Setup):
+        given = from_setup(model, loss)
+    else:
+        given = FromSetup(model, loss or "cross_entropy", 0.0, False, "")
+    model, loss = given.model, given.loss
+    momentum = given.momentum if momentum is None else momentum
+    nesterov = given.nesterov if nesterov is None else nesterov
     if isinstance(momentum, bool) or not isinstance(momentum, (int, float)):
         raise ValueError(f"momentum is a number; got {momentum!r}.")
     limit = momentum_limit(momentum, nesterov=nesterov)
@@ -122,8 +133,8 @@ def predict(
     with restored(inner):
         chosen = {p for name, p in inner.named_parameters() if name in trained}
         walk = Walk(x.sites.batch, stats == "batch", lambda tensor: tensor is not None and tensor in chosen)
-        if convention:
-            walk.remarks.note(convention)
+        for note in filter(None, (convention, given.note)):
+            walk.remarks.note(note)
         out = walk_through(inner, x, walk, images if theory == "corrected" else None)
         out = reshape(walk, out, (1,)) if not out.shape else out
         _check_output(walk, out)

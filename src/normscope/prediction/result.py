@@ -34,7 +34,8 @@ class Prediction(Reportable):
             warning says why where it is wider than usual. Single networks lie further apart (docs/evidence/theory.md).
             Where it spans more than a factor of 3, `refusal` says so and no learning rate is named.
         mode: the mode of lambda_max: "mean" where the eigenvector is constant over samples, "data" where it is not.
-        mean_mode, data_mode: the largest eigenvalue of either mode.
+        mean_mode: the largest eigenvalue of the directions in which all samples move alike.
+        data_mode: the largest eigenvalue of the directions in which samples move apart.
         layers: one row for each layer. sigma_w2, sigma_b2, gamma2: variances in the model. qh, qh_xy: second moments of
             the layer's input, of one sample and of two. q, q_xy: the same of its output. variance: the number whose
             root a normalizer divides by. qt, qt_xy: squared gradient of one output with respect to the layer's output,

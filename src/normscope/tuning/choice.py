@@ -84,12 +84,12 @@ def _reason(plan: Plan, prior: Prior, known: Sequence[Rehearsal], found: Evidenc
         )
     if max(found.against) < _TELLS:
         return (
-            f"After {plan.steps} steps the losses differ by less than their noise ({seen(known)}), so this is near "
-            f"{prior.words}."
+            f"After {plan.steps} steps the losses (means of the last third) differ by less than their noise "
+            f"({seen(known)}), so this is near {prior.words}."
         )
     text = (
-        f"After {plan.steps} steps on the same batches the loss was lowest at {best.lr:.2g} ({seen(known)}); weighed "
-        f"against {prior.words}, {prior.rate:.2g}."
+        f"After {plan.steps} steps on the same batches the loss (mean of the last third) was lowest at {best.lr:.2g} "
+        f"({seen(known)}); weighed against {prior.words}, {prior.rate:.2g}."
     )
     if best.lr in (found.rates[0], found.rates[-1]):
         text += f" It was the {'lowest' if best.lr == found.rates[0] else 'highest'} rate that the budget bought."

@@ -47,19 +47,29 @@ def score(rehearsal: Rehearsal) -> float:
     """The mean loss over the last third of a rehearsal; inf after a divergence."""
     if rehearsal.diverged_at is not None or not rehearsal.losses:
         return math.inf
-    return _mean(window(rehearsal))
+    return last_loss(rehearsal.losses)
 
 
-def window(rehearsal: Rehearsal) -> Sequence[float]:
+def last_loss(losses: Sequence[float]) -> float:
+    """The mean loss over the last third of the steps.
+
+    Example:
+        >>> last_loss([9.0, 9.0, 9.0, 9.0, 2.0, 1.0])
+        1.5
+    """
+    return _mean(window(losses))
+
+
+def window(losses: Sequence[float]) -> Sequence[float]:
     """The losses in the last third of a rehearsal."""
-    return rehearsal.losses[-max(_FEWEST, len(rehearsal.losses) // 3) :]
+    return losses[-max(_FEWEST, len(losses) // 3) :]
 
 
 def _against(rehearsal: Rehearsal, best: Rehearsal) -> float:
     if rehearsal.diverged_at is not None:
         return 1.0 / SMALLEST_DIFFERENCE
     scale = max(abs(score(best)), _FLOOR * abs(best.first_loss))
-    pairs = zip(window(rehearsal), window(best), strict=True)
+    pairs = zip(window(rehearsal.losses), window(best.losses), strict=True)
     differences = [min(1.0, (own - least) / scale) if scale else 0.0 for own, least in pairs]
     mean, count = _mean(differences), len(differences)
     variance = sum((each - mean) ** 2 for each in differences) / max(1, count - 1)

@@ -52,6 +52,10 @@ def prior_of(optimizer: torch.optim.Optimizer, steps: int) -> Prior:
     note = ""
     if name not in MEASURED:
         note = f"The usual rate of {name} follows from that of Adam; it was not measured."
-    elif steps > LONGEST:
-        note = f"The usual rate of {name} was measured on small networks trained for 500 to {LONGEST:,} steps."
+    else:
+        note = (
+            f"The usual rate of {name}, {RATES[name]:g}, is the one that was best on small networks trained for 500 to "
+            f"{LONGEST:,} steps (benchmarks/tuning in the repository)."
+        )
+        note += f" This training of {steps:,} steps is longer." if steps > LONGEST else ""
     return Prior(RATES[name], f"the usual rate of {name}", note)

@@ -34,8 +34,9 @@ class Rehearsal:
 
     lr: the largest learning rate of the optimizer's groups. steps: as planned. losses: of each step's batch before the
     step. diverged_at: the step at which the loss was not finite or exploded. held_out: loss of each held-out batch
-    after the last step; metric: their mean metric, nan without one. passes: cost in gradient passes of a whole step, a
-    forward counted as a third. seconds: duration. pace: seconds of one step, the first one left out.
+    after the last step. metric: their mean metric, nan without one. passes: cost in gradient passes of a whole step, a
+    forward counted as a third. seconds: duration of the rehearsal in seconds. pace:
+    seconds of one step, the first one left out.
     """
 
     lr: float

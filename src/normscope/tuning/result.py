@@ -9,6 +9,7 @@ import torch
 
 from normscope.reporting import Reportable
 from normscope.results import plain, write_json
+from normscope.tuning.evidence import last_loss
 from normscope.tuning.learning_rates import set_rate
 from normscope.tuning.rehearsal import Rehearsal
 
@@ -40,7 +41,8 @@ class Cost:
 class Tuning(Reportable):
     """The learning rate to train with.
 
-    lr: the rate; of several parameter groups, the largest group's. lr_range: rates that cannot be told apart from it.
+    lr: the rate, which the schedule multiplies; of several parameter groups, the largest group's.
+    lr_range: rates that cannot be told apart from it.
     reason: why, in a sentence. rehearsals: all of them, by rate. notes: what the rate does not cover, what was unusual.
     """
 
@@ -80,7 +82,10 @@ class Tuning(Reportable):
         set_rate(optimizer, self.lr, scheduler)
 
     def frame(self) -> "pd.DataFrame":
-        """A table with one row for each rehearsal, by rate; its columns are those of `COLUMNS`."""
+        """A table with one row for each rehearsal, by rate; its columns are those of `COLUMNS`.
+
+        last_loss is the mean over the last third of the steps, by which rates are compared; nan after a divergence.
+        """
         import pandas as pd
 
         return pd.DataFrame([row_of(asdict(each)) for each in self.rehearsals], columns=COLUMNS)
@@ -126,7 +131,7 @@ def row_of(rehearsal: dict[str, Any]) -> dict[str, Any]:
         "lr": rehearsal["lr"],
         "steps": rehearsal["steps"],
         "first_loss": losses[0] if losses else float("nan"),
-        "last_loss": losses[-1] if losses else float("nan"),
+        "last_loss": last_loss(losses) if losses and rehearsal["diverged_at"] is None else float("nan"),
         "diverged_at": rehearsal["diverged_at"],
         "held_out_loss": mean,
         "held_out_stderr": spread**0.5,

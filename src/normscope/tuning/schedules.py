@@ -9,7 +9,7 @@ A callable is one as `torch.optim.lr_scheduler.LambdaLR` takes it: schedule(t) r
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -62,6 +62,21 @@ def without_warm_up(factors: tuple[float, ...], steps: int) -> tuple[float, ...]
     """
     most = max(factors)
     return (most,) if max(factors[:steps], default=most) < 0.5 * most else None
+
+
+def peak_in_words(factors: Sequence[float]) -> str:
+    """A sentence on the largest factor of a schedule: the rate that is named is multiplied by it.
+
+    Example:
+        >>> peak_in_words((0.0, 0.5, 1.0, 0.5))
+        'The named rate is the peak of the schedule, at step 2 of 4; its factors lie between 0 and 1.'
+    """
+    least, most = min(factors), max(factors)
+    peak = "the peak" if math.isclose(most, 1.0) else f"multiplied by {most:.3g} at the peak"
+    return (
+        f"The named rate is {peak} of the schedule, at step {factors.index(most)} of {len(factors):,}; its factors "
+        f"lie between {least:.3g} and {most:.3g}."
+    )
 
 
 def factors_of_scheduler(optimizer: torch.optim.Optimizer, scheduler: Any, steps: int) -> tuple[float, ...]:

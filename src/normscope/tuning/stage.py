@@ -27,6 +27,7 @@ class Stage:
 
     factors: the factor on the learning rate at each step; None where the setup's scheduler sets it. seed: of the
     random numbers that a rehearsal draws (dropout). warm_up: whether the schedule's warm-up was left out.
+    course: the factor of the schedule at each step of the training.
     """
 
     setup: Setup
@@ -35,6 +36,7 @@ class Stage:
     factors: tuple[float, ...] | None
     seed: int
     warm_up: bool = False
+    course: tuple[float, ...] = ()
 
     @property
     def device(self) -> torch.device:
@@ -110,7 +112,9 @@ def staged(
         assert probe.optimizer is not None
         course = factors_of_scheduler(probe.optimizer, probe.scheduler, horizon)
     full = without_warm_up(course, steps)
-    return Stage(alone, batches, judged, factors if full is None else full, seed, warm_up=full is not None)
+    return Stage(
+        alone, batches, judged, factors if full is None else full, seed, warm_up=full is not None, course=course
+    )
 
 
 def trains_on(batches: Sequence[Any], held_out: Iterable[Any]) -> int:

@@ -19,7 +19,7 @@ from normscope.tuning.prior import prior_of
 from normscope.tuning.rehearsal import Rehearsal
 from normscope.tuning.request import Request, checked
 from normscope.tuning.result import Cost, Tuning
-from normscope.tuning.schedules import Schedule
+from normscope.tuning.schedules import Schedule, peak_in_words
 from normscope.tuning.search import Plan, next_wave, planned
 from normscope.tuning.stage import Stage, staged, trains_on
 from normscope.tuning.store import Store
@@ -52,14 +52,19 @@ def tune(
     Model, optimizer, loaders and random generators are as they were afterwards, also after an error or Ctrl-C.
 
     Args:
-        model, loss_fn, batches, optimizer, eval_batches, metric, forward: as in `normscope.Setup`; or one Setup, whose
-            scheduler, clipping, accumulation, scaler and autocast are respected.
+        model: any module, or one `normscope.Setup`, whose scheduler, clipping, accumulation, scaler and autocast are
+            respected.
+        loss_fn: loss_fn(outputs, targets) returns the scalar loss; None if the model or `forward` returns the loss.
+        batches: any iterable of batches.
+        optimizer: the optimizer that trains; its parameter groups keep the ratios of their rates.
         steps: planned number of optimizer steps; by default the setup's.
         schedule: "constant", "cosine" or "linear" over all steps, or a function of the step that returns the factor on
             the rate; by default the setup's scheduler, or else "constant".
         eval_batches: held-out batches; the loss of each rehearsal on them is shown beside its training losses.
+        metric: metric(outputs, targets) returns a number to show beside the held-out loss; larger is better.
         budget: largest share of the training that the search may cost, in gradient passes; by default 0.05, and 0.10
             below 1,000 steps.
+        forward: forward(model, batch) returns the outputs, or without loss_fn the loss.
         engine: "local", or "ray" to rehearse side by side on a Ray cluster, the one at `address` if given.
         store: JSONL file of finished rehearsals; a tuning that was stopped goes on from there.
         seed: of the random numbers that the copies draw (dropout), the same for every rate.
@@ -197,8 +202,10 @@ def _notes(request: Request, plan: Plan, stage: Stage) -> Iterator[str]:
         same = trains_on(stage.batches, stage.held_out)
         if same or setup.eval_batches is setup.batches or _one_dataset(setup):
             yield "The evaluation batches are training batches: the held-out losses tell nothing about new data."
+    if len(set(stage.course)) > 1:
+        yield peak_in_words(stage.course)
     if stage.warm_up:
-        yield "The schedule warms up for longer than a rehearsal lasts, so rates were tried at full size, without it."
+        yield "The schedule warms up for longer than a rehearsal lasts, so each rate was tried at its full size."
 
 
 def _one_dataset(setup: Setup) -> bool:

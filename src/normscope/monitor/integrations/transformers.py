@@ -36,7 +36,7 @@ class TransformersMonitor(TrainerCallback):
 
     def __init__(self, *, forward: Callable[[nn.Module, Any], Tensor] | None = None, **options: Any) -> None:
         self.monitor: Monitor | None = None
-        self._forward = forward or _loss
+        self._forward = forward or _output_with_loss
         self._options = options
         self._inputs: dict[str, Any] = {}
         self._hook: Any = None
@@ -87,11 +87,12 @@ class TransformersMonitor(TrainerCallback):
             self._inputs = dict(kwargs)
 
 
-def _loss(model: nn.Module, inputs: dict[str, Any]) -> Tensor:
-    loss = getattr(model(**inputs), "loss", None)
-    if loss is None:
+def _output_with_loss(model: nn.Module, inputs: dict[str, Any]) -> Any:
+    """The model's whole output: the kind of the loss is found from the predictions in it."""
+    output = model(**inputs)
+    if getattr(output, "loss", None) is None:
         raise ValueError(
             "The model's output has no loss: the Trainer computes the loss itself (label smoothing, compute_loss). "
             "Hand in TransformersMonitor(forward=lambda model, inputs: ...) that returns the loss."
         )
-    return loss
+    return output

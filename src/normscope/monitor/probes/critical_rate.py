@@ -110,6 +110,7 @@ class CriticalProbe:
         direction = list(torch._foreach_sub(snapshot.after(self.update), snapshot.theta))
         if not math.isfinite(snapshot.loss):
             return CriticalRate(self.update, math.nan, math.nan, math.nan, math.nan, 0)
+        rate = max(snapshot.rates)
 
         def rise(s: float) -> float:
             snapshot.at.move_to(snapshot.theta, direction, s)
@@ -119,4 +120,4 @@ class CriticalProbe:
         step = search.run()
         if 0 < step < math.inf:
             self._last = step
-        return CriticalRate(self.update, step, search.low, search.high, step * max(snapshot.rates), search.passes)
+        return CriticalRate(self.update, step, search.low, search.high, step * rate, search.passes)

@@ -28,6 +28,8 @@ DEAD = 1e-3
 DEAD_SHARE = 0.01
 MEAN_GAP, VARIANCE_RATIO = 1.0, 4.0
 EXPLODED = 1e3
+# Gradients keep their size if they change by at most this factor from one layer to the next.
+KEPT = 2.0
 _SOURCE = 'the encyclopedia article "Batch normalization"'
 
 
@@ -124,11 +126,14 @@ class NormHealth:
             return []
         total = self.grad_norms[0] / self.grad_norms[-1]
         state = "explode" if total > EXPLODED else "vanish" if total < 1 / EXPLODED else ""
-        text = (
-            f"Gradients {state} towards the input: by a factor of {total:.2g} over {len(self.depth)} layers."
-            if state
-            else f"Gradients keep their size along depth: a factor of {self.growth:.2f} a layer towards the input."
-        )
+        change = f"by a factor of {total:.2g} over {len(self.depth)} layers"
+        if state:
+            text = f"Gradients {state} towards the input: {change}."
+        elif 1 / KEPT <= self.growth <= KEPT:
+            text = f"Gradients keep their size along depth: a factor of {self.growth:.2f} a layer towards the input."
+        else:
+            word = "grow" if total > 1 else "shrink"
+            text = f"Gradients {word} towards the input: {change}, which is within bounds."
         formula = f"||dL/dh_1|| / ||dL/dh_k|| within {EXPLODED:g}; BatchNorm with ReLU at the start: 1.21 a layer"
         return [Verdict("depth", not state, text, formula, _SOURCE + ", gradient explosion")]
 

@@ -6,12 +6,21 @@ from typing import Any
 
 from normscope.report.chart import BLUE, DASHED, GREY, VERMILION, Axis, Chart, Line, Panel, spans_decades
 from normscope.report.document import Said, Section, Table
+from normscope.tuning.evidence import last_loss
 
 _COURSE = (
     "Training loss of each rehearsal, on the same batches at every learning rate. The frame ends at ten times the "
     "first loss. A rehearsal that diverged is dashed."
 )
-_COLUMNS = ("learning rate", "steps", "first loss", "last loss", "diverged at step", "held-out loss", "gradient passes")
+_COLUMNS = (
+    "learning rate",
+    "steps",
+    "first loss",
+    "mean loss of the last third",
+    "diverged at step",
+    "held-out loss",
+    "gradient passes",
+)
 _COLOURS = 6
 
 
@@ -67,6 +76,7 @@ def _course(rehearsals: Sequence[Mapping[str, Any]]) -> Chart:
 
 def _row(each: Mapping[str, Any]) -> list[Any]:
     losses, held_out = each["losses"], each["held_out"]
-    ends = [losses[0], losses[-1]] if losses else [None, None]
+    first = losses[0] if losses else None
+    last = last_loss(losses) if losses and each["diverged_at"] is None else None
     mean = sum(held_out) / len(held_out) if held_out else None
-    return [each["lr"], each["steps"], *ends, each["diverged_at"], mean, each["passes"]]
+    return [each["lr"], each["steps"], first, last, each["diverged_at"], mean, each["passes"]]

@@ -1,0 +1,73 @@
+"""The arguments of `predict` that an `ns.Setup` gives: the model, the loss by its name, and the momentum."""
+
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from normscope import losses
+from normscope.prediction.loss_factor import KIND_OF_LOSS
+from normscope.setup import Setup
+
+_NAMES = {
+    nn.CrossEntropyLoss: "cross_entropy",
+    F.cross_entropy: "cross_entropy",
+    losses.cross_entropy: "cross_entropy",
+    nn.MSELoss: "mse",
+    F.mse_loss: "mse",
+    losses.mse: "mse",
+    losses.half_mse: "half_mse",
+    losses.half_sse: "half_sse",
+}
+
+
+class FromSetup(NamedTuple):
+    """The parts of a setup that `predict` uses; note: a sentence on an optimizer it has no theory for, or ""."""
+
+    model: nn.Module
+    loss: str
+    momentum: float
+    nesterov: bool
+    note: str
+
+
+def from_setup(setup: Setup, loss: str | None) -> FromSetup:
+    """The model, loss and momentum of a setup.
+
+    Args:
+        setup: its batches are not read.
+        loss: the name of the loss, where the caller has handed one in.
+
+    Raises:
+        ValueError: the setup's loss is none that `predict` knows, or its parameter groups differ in momentum.
+
+    Example:
+        >>> layer = nn.Linear(2, 1)
+        >>> from_setup(Setup(layer, nn.MSELoss(), [], torch.optim.SGD(layer.parameters(), momentum=0.9)), None)[1:4]
+        ('mse', 0.9, False)
+    """
+    name, optimizer = loss or _name_of(setup), setup.optimizer
+    if optimizer is None:
+        return FromSetup(setup.model, name, 0.0, False, "")
+    if not isinstance(optimizer, torch.optim.SGD):
+        kind = type(optimizer).__name__
+        note = f"eta* is that of gradient descent and not of the setup's {kind}: ns.measure gives that of {kind}."
+        return FromSetup(setup.model, name, 0.0, False, note)
+    settings = {(float(group["momentum"]), bool(group["nesterov"])) for group in optimizer.param_groups}
+    if len(settings) > 1:
+        raise ValueError("The setup's parameter groups differ in momentum; hand in the model, and momentum=.")
+    return FromSetup(setup.model, name, *settings.pop(), "")
+
+
+def _name_of(setup: Setup) -> str:
+    loss_fn = setup.loss_fn
+    name = next((_NAMES[each] for each in _NAMES if each is loss_fn or each is type(loss_fn)), "")
+    plain = getattr(loss_fn, "reduction", "mean") == "mean" and getattr(loss_fn, "weight", None) is None
+    if setup.forward is not None or not name or not plain:
+        known = ", ".join(KIND_OF_LOSS)
+        raise ValueError(
+            f"predict does not know the loss of this setup ({setup.objective.name}). Name the one nearest to it with "
+            f"loss= (--loss): {known}; or measure it with ns.measure."
+        )
+    return name
