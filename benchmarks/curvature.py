@@ -47,7 +47,7 @@ from torch import Tensor, nn
 
 import normscope as ns
 from normscope.curvature import Network, lanczos
-from normscope.curvature.eigensolvers.davidson import lanczos_from
+from normscope.curvature.eigensolvers.davidson import davidson
 from normscope.curvature.eigensolvers.lanczos import KEPT, Memory
 from normscope.curvature.eigensolvers.solver import fresh_start, warm_start
 from normscope.environment import environment
@@ -298,7 +298,7 @@ def products_from(memory: Memory, case: Case, matrix: str) -> int:
         network = Network(lent, case.model, LOSS, case.batch, stats="batch")
         fresh = fresh_start(network.gradient(), 1, 0)
         start = warm_start(Memory(memory.values[:KEPT], memory.vectors[:KEPT]), fresh)
-        return lanczos_from(network.product(matrix), memory, start[0], fresh[0], tol=TOL).products
+        return davidson(network.product(matrix), memory, start[0], fresh[0], tol=TOL).products
 
 
 def products_from_best(memory: Memory, case: Case, matrix: str, answer: Tensor) -> int:

@@ -92,7 +92,7 @@ OF_CLASS = {
     },
     "Explosion": {"phi": "name of the activation."},
     "Unit": {
-        "g": "gradient of the loss by the outputs of the normalizer.",
+        "g": "gradient of the loss with respect to the outputs of the normalizer.",
         "y_hat": "normalized values, before scale and shift.",
         "s": "standard deviation that the normalizer divides by.",
     },

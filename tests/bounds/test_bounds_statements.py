@@ -235,7 +235,7 @@ def test_initial_weights_by_name():
     w0 = copy.deepcopy(model.a.weight.detach())
     for name in ("a", "a.weight"):
         assert _rows(check_network(model, ns.losses.cross_entropy, batch, w0={name: w0})["a"], "Lemma 4.5")
-    with pytest.raises(ValueError, match=r"w0 has \['first'\], which the model has not; .* are \['a'\]"):
+    with pytest.raises(ValueError, match=r"w0 has \['first'\], which are no layers of the model; .* are \['a'\]"):
         check_network(model, ns.losses.cross_entropy, batch, w0={"first": w0})
 
 

@@ -252,7 +252,7 @@ def test_nothing_is_left_of_a_graph_that_was_let_go_of(order, groups, norm):
 
 
 class Explained(nn.Module):
-    """Its forward takes the gradient by what lies between its convolutions, and views it."""
+    """Its forward takes the gradient with respect to what lies between its convolutions, and views it."""
 
     def __init__(self, by: str) -> None:
         super().__init__()

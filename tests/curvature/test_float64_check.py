@@ -8,6 +8,8 @@ from torch import nn
 
 from normscope import losses, measure
 from normscope.curvature import Solver
+from normscope.curvature.eigensolvers import solver
+from normscope.curvature.eigensolvers.solver import fresh_start
 from normscope.curvature.float64_check import NarrowDraws
 
 X = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
@@ -127,3 +129,16 @@ def test_a_model_that_takes_no_float64_is_measured_and_it_is_said():
     found = measure(net(Single()), losses.half_mse, (X, Y))
     assert found.converged
     assert found.notes == ("Not checked in float64: lambda_max (float32 alone).",)
+
+
+def test_the_repeated_search_starts_from_the_users_seed(monkeypatch):
+    """Every start vector is drawn with the user's seed, those of the searches made again in float64 too."""
+    drawn = []
+
+    def recorded(gradient, block, seed):
+        drawn.append((gradient.dtype, seed))
+        return fresh_start(gradient, block, seed)
+
+    monkeypatch.setattr(solver, "fresh_start", recorded)
+    measure(net(), losses.half_mse, (X + 1e4, Y), seed=7)
+    assert set(drawn) == {(torch.float32, 7), (torch.float64, 7)}

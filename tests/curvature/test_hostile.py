@@ -50,7 +50,7 @@ class Rounded(torch.autograd.Function):
 
 
 def slope_of_a_score(module, x):
-    """A force: minus the slope of an energy by the inputs."""
+    """A force: minus the slope of an energy with respect to the inputs."""
     x = x.detach().requires_grad_()
     with torch.enable_grad():
         (force,) = torch.autograd.grad(module.score(x).square().sum(), x, create_graph=True)

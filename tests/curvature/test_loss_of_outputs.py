@@ -57,7 +57,7 @@ def dense(product, size: int) -> Tensor:
 
 
 def by_hand(model: nn.Module, loss_of) -> Tensor:
-    """J^T M J from the Jacobian of all outputs, joined, and the second derivative of the loss by them."""
+    """J^T M J from the Jacobian of all outputs, joined, and the second derivative of the loss with respect to them."""
     parameters = dict(model.named_parameters())
     fixed = {name: b.clone() for name, b in model.named_buffers()}
 

@@ -14,7 +14,7 @@ from normscope.curvature.autograd import precision
 from normscope.curvature.autograd.patching import differentiable_kernels
 from normscope.curvature.autograd.precision import is_rounded, rounded
 from normscope.curvature.eigensolvers import solver
-from normscope.curvature.eigensolvers.davidson import LEAST, lanczos_from
+from normscope.curvature.eigensolvers.davidson import LEAST, davidson
 from normscope.curvature.eigensolvers.lanczos import Ritz, lanczos
 from normscope.curvature.eigensolvers.solver import warm_start
 from normscope.curvature.eigensolvers.tf32_refinement import tf32_first, tf32_pays
@@ -157,7 +157,7 @@ def test_nothing_is_remembered_twice(values):
     first = torch.ones(len(a), dtype=torch.float64)
     search = partial(lanczos, start=first, mix=0.0)
     seen = tf32_first(lambda p, **k: search(p, **k), lambda v: a @ v, lambda v: a @ v, **OPTIONS)
-    again = lanczos_from(lambda v: a @ v, seen.memory, seen.vectors[0], first, keep=12)
+    again = davidson(lambda v: a @ v, seen.memory, seen.vectors[0], first, keep=12)
     for memory in (seen.memory, again.memory):
         torch.testing.assert_close(memory.vectors @ memory.vectors.T, torch.eye(len(memory.values)).double())
 
@@ -178,7 +178,7 @@ def test_from_a_memory():
     product = Counted(a + noise(0.1), noise(1e-3))
     first = warm_start(seen.memory, start()[None])[0]
     found = tf32_first(
-        lambda p, **k: lanczos_from(p, seen.memory, first, start(), **k),
+        lambda p, **k: davidson(p, seen.memory, first, start(), **k),
         product,
         product.rounded_product,
         **OPTIONS | {"least": 3},

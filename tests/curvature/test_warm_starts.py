@@ -8,7 +8,7 @@ from torch import Tensor
 
 from normscope import losses, measure, models
 from normscope.curvature import Solver
-from normscope.curvature.eigensolvers.davidson import LEAST, LEAST_WARM, lanczos_from
+from normscope.curvature.eigensolvers.davidson import LEAST, LEAST_WARM, davidson
 from normscope.curvature.eigensolvers.lanczos import Memory, Ritz, lanczos
 from normscope.curvature.eigensolvers.solver import warm_start
 
@@ -52,7 +52,7 @@ def _start(memory: Memory) -> Tensor:
 def _warm(a: Tensor, memory: Memory, **options) -> tuple[Ritz, int]:
     product = Counted(a)
     fresh = _draws(len(a)).to(a)
-    found = lanczos_from(product, memory, _start(memory).to(a), fresh, **{"keep": 12, **options})
+    found = davidson(product, memory, _start(memory).to(a), fresh, **{"keep": 12, **options})
     return found, product.count
 
 
@@ -108,7 +108,7 @@ def test_without_a_memory_of_neighbours_it_is_lanczos():
     for most in (4, 8, 12):
         options = {"tol": 0.0, "most": most}
         expected = lanczos(lambda v: a @ v, start, mix=0.0, **options)
-        found = lanczos_from(lambda v: a @ v, Memory((0.0,), top.vectors[:1]), start, start, **options)
+        found = davidson(lambda v: a @ v, Memory((0.0,), top.vectors[:1]), start, start, **options)
         assert not found.converged
         assert found.products == most
         assert found.values == pytest.approx(expected.values, rel=1e-6)
@@ -136,7 +136,7 @@ def test_a_vector_that_was_never_seen_is_found_by_its_part_in_the_start(ahead):
     hidden = q[:, 150]
     a = a + (ahead * 100 - float(CLUSTER[150])) * torch.outer(hidden, hidden)
     start = _start(memory) + 0.003 * hidden
-    found = lanczos_from(lambda v: a @ v, memory, start, start)
+    found = davidson(lambda v: a @ v, memory, start, start)
     assert found.converged
     assert found.values[0] == pytest.approx(ahead * 100, rel=1e-3)
 

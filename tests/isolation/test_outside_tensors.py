@@ -96,7 +96,7 @@ def test_what_the_optimizer_trains_outside_the_model_is_refused_where_the_loss_d
 def test_what_the_optimizer_trains_beside_the_model_is_named():
     model, other = Calls(lambda z: z), nn.Linear(5, 2)
     sgd = torch.optim.SGD([*model.parameters(), *other.parameters()], 0.1)
-    said = "The optimizer also trains 2 tensors, of shapes (2, 5) and (2,), which the model has not"
+    said = "The optimizer also trains 2 tensors, of shapes (2, 5) and (2,), which are not in the model"
     assert [note for note in ns.measure(model, F.cross_entropy, (X, Y), optimizer=sgd).notes if said in note]
     monitor = ns.Monitor(model, F.cross_entropy, on_error="raise")
     F.cross_entropy(model(X), Y).backward()

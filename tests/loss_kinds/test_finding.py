@@ -291,7 +291,9 @@ def test_losses_of_probabilities_are_never_asked_beyond_them():
         assert ((z >= 0) & (z <= 1)).all()
         return F.binary_cross_entropy(z, SOFT) + 0.3 * z.sqrt().sum()
 
-    assert find_kind(loss, Z.sigmoid()).why.startswith("its gradient by the outputs changes in another way")
+    assert find_kind(loss, Z.sigmoid()).why.startswith(
+        "its gradient with respect to the outputs changes in another way"
+    )
 
 
 def test_a_name_decides_only_where_it_cannot_be_wrong():

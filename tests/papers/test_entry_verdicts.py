@@ -286,3 +286,9 @@ def test_rules_name_no_run_that_is_not_there():
             assert entry.cells(statement), f"{entry.name}/{statement.key}"
             for name in statement.cells or ():
                 assert any(name in (cell, f"{experiment.name}/{cell}") for experiment, cell in entry.cells(statement))
+
+
+def test_an_entry_of_a_paper_without_a_page_says_how_to_add_one():
+    entry = replace(all_entries()["fig-10"], source="A")
+    with pytest.raises(ValueError, match="Add a Paper to PAPERS"):
+        paper_of(entry)

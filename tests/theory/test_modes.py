@@ -136,5 +136,5 @@ def test_unevenness_is_the_variance_of_the_top_of_a_wishart_matrix():
 @pytest.mark.parametrize(("outputs", "q", "q_xy"), [(3, 400.0, 100.0), (10, 1.3, 0.4), (200, 30.0, 3.0)])
 def test_exponentials_multiplied_are_those_taken_one_by_one(outputs, q, q_xy, monkeypatch):
     multiplied = softmax.curvature(outputs, q, q_xy)
-    monkeypatch.setattr(softmax, "_LARGE", -1.0)
+    monkeypatch.setattr(softmax, "_LARGEST_EXPONENT", -1.0)
     assert multiplied == pytest.approx(softmax.curvature(outputs, q, q_xy), rel=1e-13)

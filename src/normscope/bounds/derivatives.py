@@ -61,7 +61,7 @@ class LayerDerivatives:
         return np.stack([self.product(gradient, leaf, unit, column) for column in np.eye(self.layer.m)])
 
     def weight_curvature(self, unit: int) -> float:
-        """The gradient by the unit's weights, times their Hessian, times the gradient."""
+        """The gradient with respect to the unit's weights, times their Hessian, times the gradient."""
         seed = torch.zeros_like(self.weight)
         seed[unit] = self.by_weight[unit].detach()
         return float((derivative(self.by_weight, self.weight, seed)[unit] * seed[unit]).sum())

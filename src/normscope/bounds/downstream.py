@@ -12,7 +12,7 @@ _STEPS, _AGREE = (1e-5, 1e-6), 1e-3
 
 
 class Downstream:
-    """z -> loss, a scalar with two derivatives by z in float64."""
+    """z -> loss, a scalar with two derivatives with respect to z in float64."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         self._function = function

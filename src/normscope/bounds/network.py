@@ -133,7 +133,7 @@ def _initial(w0: Mapping[str, Tensor], modules: Mapping[str, nn.Module], checked
     initial = {name if name in modules else name.removesuffix(".weight"): weight for name, weight in w0.items()}
     unknown = [name for name in initial if name not in modules]
     if unknown:
-        raise ValueError(f"w0 has {unknown}, which the model has not; the layers checked are {checked}.")
+        raise ValueError(f"w0 has {unknown}, which are no layers of the model; the layers checked are {checked}.")
     return initial
 
 

@@ -117,7 +117,7 @@ def _check_range(unit: theory.Unit, lam: float) -> None:
     sizes = [length, lam * length, length * abs(unit.gamma) / unit.s, lam * length * abs(unit.gamma) / unit.s]
     if any(size and not _SMALLEST <= size <= _LARGEST for size in sizes):
         raise ValueError(
-            f"The gradient by z has entries of {length:.1g}, and times |gamma|/s or |X| it leaves "
+            f"The gradient with respect to z has entries of {length:.1g}, and times |gamma|/s or |X| it leaves "
             f"[{_SMALLEST:g}, {_LARGEST:g}]: products of it leave float64. Scale the loss or the inputs."
         )
 

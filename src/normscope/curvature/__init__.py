@@ -6,6 +6,8 @@ The files here, in the order in which a call of `measure` goes through them:
     request                 the arguments, with defaults filled in
     measurement_steps       all steps, from the batches to the result
     opening, session        the lent model on its batches, in which products and searches are made
+    options                 the settings of a session
+    cached_weights          the weights of several batches, computed once
     first_pass              loss, gradient, kind of the loss
     search_steps, searches  the eigenvalue searches
     float64_check           their results checked in float64

@@ -33,7 +33,7 @@ from normscope.stability.optimizer_limits import SecondMoments
 from normscope.stability.optimizer_rules import coupled_decay, has_no_moments_yet
 
 # Batches for second moments. More would change v by a few percent, and cost a gradient each.
-_MOST = 5
+_MOST_BATCHES = 5
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class FirstPass:
 
     Attributes:
         loss: the value of the loss.
-        gradient: its gradient by the chosen parameters, as one vector.
+        gradient: its gradient with respect to the chosen parameters, as one vector.
         unused: names of parameters without any gradient.
     """
 
@@ -79,7 +79,7 @@ def first_pass(session: Session, stats: str, matrix: str = "") -> tuple[FirstPas
     return FirstPass(float(loss), gradient, [name for name in names if name in unused]), graphs[-1]
 
 
-def loss_kind(session: Session, stats: str) -> LossKind:
+def session_loss_kind(session: Session, stats: str) -> LossKind:
     """The kind of the loss, by what it computes on the first batch that it reads anything of."""
     if named := kind_by_name(session.loss_fn):
         return LossKind(named)
@@ -125,16 +125,16 @@ def _observe_mixing(session: Session, network: Network, stats: str) -> None:
 
 
 def gathered_moments(optimizer: torch.optim.Optimizer, session: Session) -> SecondMoments | None:
-    """SecondMoments over at most `_MOST` batches of the session; None where the optimizer has its own."""
+    """SecondMoments over at most `_MOST_BATCHES` batches of the session; None where the optimizer has its own."""
     lent, chosen = session.lent, session.chosen
     if not has_no_moments_yet(optimizer, [lent.originals[i] for i in chosen]):
         return None
     leaves = [lent.leaves[i] for i in chosen]
     decays = [coupled_decay(optimizer, lent.originals[i]) for i in chosen]
-    used = session.batches[:_MOST]
+    used = session.batches[:_MOST_BATCHES]
     means, squares = ([torch.zeros_like(leaf) for leaf in leaves] for _ in range(2))
     for batch in used:
-        gradient = split(first_pass(session.on([batch]), AS_TRAINED)[0].gradient, leaves)
+        gradient = split(first_pass(session.with_batches([batch]), AS_TRAINED)[0].gradient, leaves)
         for mean, square, slope, leaf, decay in zip(means, squares, gradient, leaves, decays, strict=True):
             with_decay = slope + decay * leaf.detach()
             mean += with_decay / len(used)
@@ -166,7 +166,7 @@ def _first_not_finite(session: Session, batch: Sequence[Any], stats: str) -> str
         return "The batch itself is not finite: look at x and y."
     session.lent.reset()
     with torch.no_grad(), reading(session.model, stats), Trace((watch,)).following(session.model):
-        session.call(session.model, Copies(batch[0]).take())
+        session.options.call(session.model, Copies(batch[0]).take())
     if not layers:
         return "The outputs are finite; the loss is not."
     return f"It first became so in the output of {layers[0]}."

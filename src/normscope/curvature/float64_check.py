@@ -31,14 +31,14 @@ from normscope.curvature.session import Session, differentiated
 from normscope.isolation.memory_bound import bytes_of
 
 # Differences below this are accepted: rounding of v'Av alone makes up to 1e-5.
-_LEAST = 1e-4
+_BEARABLE_DIFFERENCE = 1e-4
 # Relative residual in float64, and difference of the values, up to which float32 has found the right eigenvector and no
 # new search is made. Beyond, the vector may belong to the other end of the spectrum, with a small residual too.
-_NEAR = 0.02
+_RIGHT_VECTOR_GAP = 0.02
 # Share of a float32 value below which the value in float64 is rounding of zero: roundings squared have ratio 3e-18.
-_ROUNDING = 1e-13
+_ROUNDING_SHARE = 1e-13
 # Inputs whose mean is at least this many standard deviations are named in the note.
-_FAR = 100.0
+_FAR_MEAN = 100.0
 
 _aten: Any = torch.ops.aten
 _IN_PLACE = {_aten.bernoulli_, _aten.uniform_, _aten.normal_, _aten.exponential_, _aten.cauchy_, _aten.log_normal_}
@@ -57,8 +57,8 @@ def checked_in_float64(
     # Generators, too, begin in the state where every pass has begun.
     session.lent.reset()
     checked, notes = dict(searches), []
-    leaves, solver = session.lent.leaves, session.solver
-    bearable = max(solver.tol, _LEAST)
+    leaves, options = session.lent.leaves, session.options
+    bearable = max(options.solver.tol, _BEARABLE_DIFFERENCE)
     same_draws = NarrowDraws() if session.observed.forward_draws else nullcontext()
     with (
         differentiated(session.lent, range(len(leaves))),
@@ -69,14 +69,8 @@ def checked_in_float64(
             only=set(map(id, leaves)),
             dtype=torch.float64,
             choose=lambda _: session.chosen,
-            max_memory=session.max_memory,
             beside=session.lent.size + bytes_of(session.batches),
-            call=session.call,
-            processes=session.processes,
-            limit=session.limit,
-            solver=solver,
-            over=session.over,
-            label_draws=session.label_draws,
+            options=session.options,
         ) as wide,
         same_draws,
     ):
@@ -85,10 +79,11 @@ def checked_in_float64(
                 ends = [_end(pair, wide, narrow, bearable) for pair in _pairs(narrow)]
                 if all(end.difference <= bearable for end in ends):
                     continue
-                ritz, error = _mended(narrow.ritz, ends, solver.tol), narrow.error
-                products_left = solver.most - narrow.ritz.products
-                if products_left >= LEAST and ends[0].exact and any(end.gap > _NEAR for end in ends):
-                    again = replace(wide, solver=replace(solver, most=products_left))
+                ritz, error = _mended(narrow.ritz, ends, options.solver.tol), narrow.error
+                products_left = options.solver.most - narrow.ritz.products
+                if products_left >= LEAST and ends[0].exact and any(end.gap > _RIGHT_VECTOR_GAP for end in ends):
+                    shorter = replace(options.solver, most=products_left)
+                    again = replace(wide, options=replace(options, solver=shorter))
                     ritz, error = again.search(
                         narrow.stats, narrow.matrix, narrow.block, smallest=narrow.smallest, keep=keep
                     )
@@ -155,7 +150,7 @@ def _end(pair: _Pair, session: Session, ends: SpectrumEnds, bearable: float) -> 
         return _End(exact, abs(pair.value - exact) / pair.size, pair.residual)
     product = completed_product()
     exact = float(pair.vector @ product)
-    if abs(exact) < _ROUNDING * abs(pair.value):
+    if abs(exact) < _ROUNDING_SHARE * abs(pair.value):
         # The float32 value was all rounding, as where only a bias before BatchNorm is trained.
         return _End(0.0, abs(pair.value) / pair.size, 0.0)
     residual = float((product - exact * pair.vector).norm()) / pair.size
@@ -175,7 +170,7 @@ def _correction(name: str, narrow: float, wide: float, batches: Sequence[Any]) -
         f"In float32 {name} came out as {narrow:.5g}; it is {wide:.5g} in float64 (dtype=torch.float64 searches in it)."
     )
     far = max((_offset(t) for batch in batches for t in tree_leaves(batch[0]) if isinstance(t, Tensor)), default=0.0)
-    if far < _FAR:
+    if far < _FAR_MEAN:
         return f"{finding} Training in float32 has the same rounding errors."
     size = "constant features far from zero" if far == float("inf") else f"a mean of {far:.2g} standard deviations"
     return f"{finding} The inputs have {size}: standardize them, training in float32 has the same rounding errors."

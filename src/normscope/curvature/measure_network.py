@@ -71,7 +71,7 @@ def measure(
         n_batches: batches to read of an iterable; by default all of a list and the first 4 of any other.
         momentum, nesterov: settings of gradient descent, for eta*.
         optimizer: the optimizer that trains. Its momentum, weight decay, learning rates and the preconditioner of Adam,
-            NAdam, AdamW, RMSprop and Adagrad are read from it, and curvature is by its parameters alone.
+            NAdam, AdamW, RMSprop and Adagrad are read from it, and curvature is with respect to its parameters alone.
         matrix: "ggn" (generalized Gauss-Newton, the default), "hessian" or "fisher". By default it is the Hessian,
             with a note, where the loss is no known function of the model's outputs.
         stats: how normalizers' batch statistics are read: "batch", "frozen" or "running".
@@ -81,7 +81,7 @@ def measure(
         layers: also search lambda_max of every parameterized layer's own block. The cost: one more search
             for each layer, of up to 17 products (about 30 gradient passes) through the whole network. A small BERT on a
             CPU takes minutes.
-        parameters: (name, parameter) -> whether to take curvature by it; all trainable ones by default.
+        parameters: (name, parameter) -> whether to take curvature with respect to it; all trainable ones by default.
         draws: labels drawn for each output to sample the Fisher matrix; 0 is the exact matrix.
         over: how several batches are used. "first": the spectrum of the first batch, and for each further one its
             critical rate and a lower bound of its lambda_max. "batches": the mean of the batches' operators. "data":

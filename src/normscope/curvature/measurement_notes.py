@@ -77,7 +77,7 @@ def on_the_pass(session: Session, unused: Sequence[str], matrix: str, over: str)
     if matrix == "fisher" and distribution(session.loss_fn) is None:
         notes.append(
             "The matrix is the generalized Gauss-Newton matrix: this loss is not the -log p of a distribution known "
-            "here, so its own second derivative by the outputs was taken."
+            "here, so its own second derivative with respect to the outputs was taken."
         )
     if over == "batches" and len({samples(batch) for batch in batches}) > 1:
         notes.append("The batches differ in size; each counts the same.")

@@ -25,6 +25,7 @@ from normscope.curvature.measurement_notes import (
 from normscope.curvature.opening import blocks, check_parameters, held_by, open_session, parameters_of
 from normscope.curvature.operators.loss_of_outputs import own_loss_of, refuse_impossible
 from normscope.curvature.operators.statistics import mode_of, notes_on_statistics
+from normscope.curvature.options import Options
 from normscope.curvature.request import Request
 from normscope.curvature.result import Measurement
 from normscope.curvature.search_steps import checked_searches, first_pass_and_top, further_searches
@@ -62,12 +63,14 @@ def carry_out(
         inputs.batches,
         dtype=request.dtype,
         choose=choose,
-        max_memory=request.max_memory,
-        call=objective.outputs,
-        processes=processes,
-        solver=request.solver,
-        label_draws=request.label_draws,
-        seed=request.seed,
+        options=Options(
+            call=objective.outputs,
+            processes=processes,
+            solver=request.solver,
+            label_draws=request.label_draws,
+            seed=request.seed,
+            max_memory=request.max_memory,
+        ),
     ) as session:
         notes += on_precision(inputs.device, session.dtype)
         notes += notes_on_statistics(model, request.stats, request.compare)
@@ -86,7 +89,7 @@ def _read(request: Request, model: nn.Module, objective: Objective, given: Any) 
 
 
 def _chosen(request: Request, lent: Lent) -> tuple[list[int], list[str]]:
-    """Numbers of the parameters to take curvature by, and a note on those that the optimizer does not hold."""
+    """Numbers of the parameters that curvature is with respect to, and a note on those that no optimizer holds."""
     chosen = parameters_of(lent, request.parameters)
     if request.optimizer is None:
         return chosen, []
@@ -100,7 +103,7 @@ def _measure(request: Request, opened: Session) -> Measured:
     notes = on_the_limit(moments, [opened.lent.names[i] for i in opened.chosen if i in limit.idle])
     over, batches = request.put_together, opened.batches
     searched, others = (batches[:1], batches[1:]) if over == "first" else (batches, [])
-    session = opened.on(searched, limit=limit, over="batches" if over == "first" else over)
+    session = opened.with_batches(searched, limit=limit, over="batches" if over == "first" else over)
     _check_earlier_result(request, session)
     first, kind, top, top_notes = first_pass_and_top(request, session)
     layers = blocks(session.lent, session.model, session.chosen) if request.layers else {}
@@ -173,7 +176,7 @@ def _further_batches(
     guess = eta_star if critical in (0.0, math.inf) else critical
     return [
         further_batch(
-            session.on([batch]),
+            session.with_batches([batch]),
             stats=request.stats,
             matrix=top.matrix,
             vector=top.ritz.vectors[0],

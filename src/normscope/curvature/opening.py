@@ -9,14 +9,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_map_only
 
-from normscope.curvature.eigensolvers.solver import Solver
+from normscope.curvature.options import Options
 from normscope.curvature.session import Session, differentiated
 from normscope.isolation.coming_update import check_optimizer, rates_by_id
 from normscope.isolation.lending import Lent, untouched
 from normscope.isolation.memory_bound import bytes_of
-from normscope.isolation.processes import Processes
-from normscope.objective import call_model
-from normscope.stability.optimizer_limits import Limit, momentum_limit
 
 
 def parameters_of(lent: Lent, wanted: Callable[[str, nn.Parameter], bool] | None = None) -> list[int]:
@@ -25,7 +22,7 @@ def parameters_of(lent: Lent, wanted: Callable[[str, nn.Parameter], bool] | None
     chosen = [i for i, (name, p) in enumerate(named) if wanted is None or wanted(name, p)]
     if not chosen:
         reason = "parameters= chose none of them" if lent.names else "none of the model's requires a gradient"
-        raise ValueError(f"There is no parameter to take curvature by: {reason}.")
+        raise ValueError(f"There is no parameter to take curvature with respect to: {reason}.")
     return chosen
 
 
@@ -38,15 +35,8 @@ def open_session(
     only: Container[int] | None = None,
     dtype: torch.dtype | None = None,
     choose: Callable[[Lent], Sequence[int]] = parameters_of,
-    max_memory: float | None = None,
     beside: int = 0,
-    call: Callable[[nn.Module, Any], Any] = call_model,
-    processes: Processes | None = None,
-    limit: Limit | None = None,
-    solver: Solver | None = None,
-    over: str = "batches",
-    label_draws: int = 0,
-    seed: int = 0,
+    options: Options | None = None,
 ) -> Iterator[Session]:
     """A session of `model` on these batches; at the end the model is as it was.
 
@@ -54,37 +44,21 @@ def open_session(
         only: ids of the parameters to lend, all trainable ones by default.
         dtype: of the products; by default the model's own, float32 where that is narrower. Tensors of the model and the
             batches are cast to it.
-        choose: gives the numbers of the parameters to take curvature by.
-        max_memory: bytes that copies of parameters, buffers and batches may take.
+        choose: gives the numbers of the parameters to take curvature with respect to.
         beside: bytes of copies that are lent already.
-        call, processes, limit, solver, over, label_draws, seed: fields of the `Session`. By default there is one
-            process, and the limit is that of gradient descent.
+        options: settings that the session keeps; those of another session for one like it in another dtype.
     """
     check_parameters(model)
+    options = options or Options()
     lent_dtype = working_dtype(model, dtype)
     # A cast batch is a copy, and every network works on another one.
     beside += bytes_of(batches, lent_dtype) * (1 if lent_dtype is None else 2)
-    with untouched(model, only=only, dtype=lent_dtype, max_memory=max_memory, beside=beside) as lent:
+    with untouched(model, only=only, dtype=lent_dtype, max_memory=options.max_memory, beside=beside) as lent:
         if lent_dtype is not None:
             batches = cast(batches, lent_dtype)
         chosen = choose(lent)
         with differentiated(lent, chosen):
-            yield Session(
-                lent,
-                model,
-                loss_fn,
-                batches,
-                chosen,
-                lent_dtype,
-                call=call,
-                processes=processes or Processes(),
-                limit=limit or momentum_limit(),
-                solver=solver or Solver(),
-                over=over,
-                label_draws=label_draws,
-                seed=seed,
-                max_memory=max_memory,
-            )
+            yield Session(lent, model, loss_fn, batches, chosen, lent_dtype, options)
 
 
 def working_dtype(model: nn.Module, asked: torch.dtype | None) -> torch.dtype | None:
@@ -118,7 +92,9 @@ def held_by(optimizer: torch.optim.Optimizer, lent: Lent, chosen: list[int]) -> 
     if len(numbers) == len(chosen):
         return numbers, []
     others = [lent.names[i] for i in chosen if i not in numbers]
-    return numbers, [f"Curvature by the optimizer's parameters alone; it does not hold {listed(others)}."]
+    return numbers, [
+        f"The curvature is with respect to the optimizer's parameters alone; it does not hold {listed(others)}."
+    ]
 
 
 def blocks(lent: Lent, model: nn.Module, chosen: Sequence[int]) -> dict[str, list[int]]:
@@ -136,14 +112,14 @@ def check_parameters(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and parameter.is_complex():
             raise ValueError(
-                f"Curvature is by real parameters; {name} is {parameter.dtype}. Hold it as a real tensor with "
-                "torch.view_as_real, or freeze it."
+                f"Derivatives are taken with respect to real parameters; {name} is {parameter.dtype}. "
+                "Hold it as a real tensor with torch.view_as_real, or freeze it."
             )
         if parameter.requires_grad and is_traceable_wrapper_subclass(parameter):
             raise ValueError(
-                f"Curvature is by plain tensors; {name} is a {type(parameter).__name__}, which holds its values in "
-                "another form (quantized or spread over processes). Freeze it, as adapters on a quantized network have "
-                "it, or hold it as a plain tensor."
+                f"Derivatives are taken with respect to plain tensors; {name} is a {type(parameter).__name__}, "
+                "which holds its values in another form (quantized or spread over processes). Freeze it, as adapters "
+                "on a quantized network have it, or hold it as a plain tensor."
             )
     for name, module in model.named_modules():
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse and module.weight.requires_grad:

@@ -10,8 +10,8 @@ from normscope.curvature.eigensolvers.lanczos import KEPT
 from normscope.curvature.first_pass import (
     FirstPass,
     first_pass,
-    loss_kind,
     observe_mixing,
+    session_loss_kind,
 )
 from normscope.curvature.float64_check import checked_in_float64
 from normscope.curvature.operators.loss_of_outputs import NoOutputs, refuse_flat
@@ -31,9 +31,11 @@ def first_pass_and_top(request: Request, session: Session) -> tuple[FirstPass, L
     """
     first, graph = first_pass(session, request.stats, request.matrix)
     if len(first.unused) == len(session.chosen):
-        raise ValueError("The loss does not depend on any trainable parameter, so it has no curvature by them.")
+        raise ValueError(
+            "The loss does not depend on any trainable parameter, so it has no curvature with respect to them."
+        )
     refuse_trained_outside(request.optimizer, session.lent)
-    kind = loss_kind(session, request.stats)
+    kind = session_loss_kind(session, request.stats)
     if not first.gradient.any():
         refuse_flat(kind, request.matrix)
     top, notes = _top_search(request, session, first.gradient, graph)

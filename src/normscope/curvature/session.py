@@ -2,9 +2,11 @@ r"""A session: one lent network on its batches, with its loss, the ends of its s
 
 `opening.open_session` lends the model, casts its tensors and the batches, and chooses the parameters. The methods of
 the `Session` take the statistics mode (`operators/statistics.py`). A session's fields never change, and each method's
-answer follows from its arguments; `Observations` alone gathers facts for the notes. With a preconditioner P the
-operator is P^-1/2 (A + R) P^-1/2 + D (`stability/optimizer_limits.py`). Several processes average gradients and
-products, as DDP averages gradients; all of them then take the same steps.
+answer follows from its arguments and these fields. Two objects gather what passes show: `Observations` holds facts for
+the notes, and `CachedWeights` holds weights that would else be computed again.
+
+With a preconditioner P the operator is P^-1/2 (A + R) P^-1/2 + D (`stability/optimizer_limits.py`). Several processes
+average gradients and products, as DDP averages gradients; all of them then take the same steps.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,30 +18,28 @@ import torch
 from torch import Tensor, nn
 
 from normscope.curvature.autograd.precision import rounded
+from normscope.curvature.cached_weights import CachedWeights
 from normscope.curvature.eigensolvers.heap_trimming import untrimmed_heap
 from normscope.curvature.eigensolvers.lanczos import Memory, Ritz
-from normscope.curvature.eigensolvers.solver import Solver
 from normscope.curvature.observations import Observations
 from normscope.curvature.operators.network_products import FirstGraph, MatrixProduct, Network
 from normscope.curvature.operators.several_batches import (
-    Several,
-    SeveralProducts,
+    NetworksOnBatches,
+    ProductsOnBatches,
     check_parts,
     refuse_linear,
-    refuse_mixing,
-    shares,
 )
-from normscope.curvature.operators.statistics import differentiable, enough_values
+from normscope.curvature.operators.statistics import enough_values
+from normscope.curvature.options import Options
 from normscope.isolation.lending import Lent
 from normscope.isolation.processes import Processes
 from normscope.linear_maps import Product
-from normscope.objective import call_model
-from normscope.stability.optimizer_limits import Limit, momentum_limit, preconditioned
+from normscope.stability.optimizer_limits import preconditioned
 
 
 @dataclass(frozen=True)
 class Session:
-    """One network on its batches, lent, with the parameters to take curvature by.
+    """One network on its batches, lent, with the parameters that curvature is taken with respect to.
 
     Attributes:
         lent: the copies that the model works with.
@@ -49,15 +49,9 @@ class Session:
         chosen: numbers of the chosen parameters among the lent ones. A method's `block` is a part of them, all by
             default.
         dtype: that in which the model is lent, None for its own.
-        call: call(model, x) gives the outputs.
-        processes: the processes that train this model together.
-        limit: the optimizer's limit, with its preconditioner.
-        solver: settings of the eigenvalue search.
-        over: how several batches are put together, "batches" or "data".
-        label_draws: labels drawn for each term of a sampled Fisher matrix, 0 for the exact one.
-        seed: seed of the start vector and of these labels.
-        max_memory: bytes that copies may take, None for no limit.
+        options: settings that the session was opened with.
         observed: facts that passes have shown, for the notes.
+        cached_weights: weights of these batches, once they are computed.
     """
 
     lent: Lent
@@ -66,24 +60,33 @@ class Session:
     batches: Sequence[tuple[Any, Any]]
     chosen: Sequence[int]
     dtype: torch.dtype | None = None
-    call: Callable[[nn.Module, Any], Any] = call_model
-    processes: Processes = field(default_factory=Processes)
-    limit: Limit = field(default_factory=momentum_limit)
-    solver: Solver = field(default_factory=Solver)
-    over: str = "batches"
-    label_draws: int = 0
-    seed: int = 0
-    max_memory: float | None = None
+    options: Options = field(default_factory=Options)
     observed: Observations = field(default_factory=Observations)
+    cached_weights: CachedWeights = field(default_factory=CachedWeights)
 
-    def on(self, batches: Sequence[tuple[Any, Any]], **changed: Any) -> Self:
-        """The session of the same lent network on other batches, whose passes are observed apart."""
-        return replace(self, batches=batches, observed=Observations(), **changed)
+    @property
+    def processes(self) -> Processes:
+        return self.options.processes
 
-    def network(self, stats: str, block: Sequence[int] | None = None) -> Network | Several:
+    def with_batches(self, batches: Sequence[tuple[Any, Any]], **changed: Any) -> Self:
+        """The session of the same lent network on other batches, whose passes are observed apart.
+
+        Args:
+            batches: pairs of inputs and targets.
+            changed: fields of `Options` that are others for these batches.
+        """
+        return replace(
+            self,
+            batches=batches,
+            options=replace(self.options, **changed),
+            observed=Observations(),
+            cached_weights=CachedWeights(),
+        )
+
+    def network(self, stats: str, block: Sequence[int] | None = None) -> Network | NetworksOnBatches:
         """The network on its batches, with the products of its operators."""
         weights, networks = self.weights(stats, block), self.networks(stats, block)
-        return networks[0] if len(networks) == 1 else Several(networks, weights)
+        return networks[0] if len(networks) == 1 else NetworksOnBatches(networks, weights)
 
     def search(
         self,
@@ -117,13 +120,13 @@ class Session:
             product, half = self._operator(local, searched, block)
             # Of several processes, one whose GPU rounds would make other products than one whose GPU does not.
             rounded_product = _rounded(product) if self.processes.size == 1 else None
-            ritz = self.solver.search(
+            ritz = self.options.solver.search(
                 product,
                 gradient,
                 smallest=smallest,
                 memory=memory,
                 keep=keep,
-                seed=self.seed,
+                seed=self.options.seed,
                 rounded_product=rounded_product,
             )
             self.observed.forward_mode = self.observed.forward_mode and searched.forward_mode
@@ -171,7 +174,7 @@ class Session:
 
     @contextmanager
     def _plain_products(self, block: Sequence[int] | None = None) -> Iterator[None]:
-        """Inside, autocast is off, freed memory is kept, and graphs are by the parameters of `block` alone.
+        """Inside, autocast is off, freed memory is kept, and graphs hold the parameters of `block` alone.
 
         Inside an autocast region of the user's, the solver's products of vectors would be rounded to half precision.
         """
@@ -190,9 +193,9 @@ class Session:
                 batch,
                 stats=stats,
                 chosen=self.chosen if block is None else block,
-                call=self.call,
-                label_draws=self.label_draws,
-                seed=self.seed + i,
+                call=self.options.call,
+                label_draws=self.options.label_draws,
+                seed=self.options.seed + i,
                 dtype=self.dtype,
             )
             for i, batch in enumerate(self.batches)
@@ -200,19 +203,16 @@ class Session:
 
     def weights(self, stats: str, block: Sequence[int] | None = None) -> list[float]:
         """The weight of each batch's operator; refused where these operators do not add up to what is asked for."""
-        n, observed = len(self.batches), self.observed
-        if not check_parts(self.model, self.over, stats, n):
+        n = len(self.batches)
+        if not check_parts(self.model, self.options.over, stats, n):
             return [1 / n] * n
-        shown_in = differentiable(stats)
-        if shown_in not in observed.separate:
-            refuse_mixing(self.networks(shown_in, block)[0])
-            observed.separate.add(shown_in)
-        if observed.weights is None:
-            observed.weights = shares(self.networks(stats, block))
-        return observed.weights
+        return self.cached_weights.find(stats, lambda mode: self.networks(mode, block))
 
     def _operator(
-        self, local: MatrixProduct | SeveralProducts, network: Network | Several, block: Sequence[int] | None
+        self,
+        local: MatrixProduct | ProductsOnBatches,
+        network: Network | NetworksOnBatches,
+        block: Sequence[int] | None,
     ) -> tuple[Product, Tensor | None]:
         """This process's `local` product averaged over processes and preconditioned, and the vector of P^-1/2."""
 
@@ -224,9 +224,9 @@ class Session:
         return self._preconditioned(averaged, network, block)
 
     def _preconditioned(
-        self, product: Product, network: Network | Several, block: Sequence[int] | None
+        self, product: Product, network: Network | NetworksOnBatches, block: Sequence[int] | None
     ) -> tuple[Product, Tensor | None]:
-        return preconditioned(product, self.limit, self.chosen if block is None else block, network.leaves)
+        return preconditioned(product, self.options.limit, self.chosen if block is None else block, network.leaves)
 
 
 def _rounded(product: Product) -> Product:

@@ -19,6 +19,7 @@ from normscope.curvature.operators.fisher_by_outputs import MeanMode, mean_mode_
 from normscope.curvature.operators.network_products import MATRICES, Network
 from normscope.curvature.operators.several_batches import refuse_linear
 from normscope.curvature.operators.statistics import MODES
+from normscope.curvature.options import Options
 from normscope.environment import environment
 from normscope.isolation.batch_loss import check_devices
 from normscope.isolation.batches import samples
@@ -169,7 +170,8 @@ def _opened(
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     batches = [pair(batch)]
     check_devices(batches, device)
-    with open_session(model, loss_fn, batches, processes=processes) as session, differentiable_kernels(device.type):
+    options = Options(processes=processes)
+    with open_session(model, loss_fn, batches, options=options) as session, differentiable_kernels(device.type):
         loss = first_pass(session, stats)[0].loss
         network = session.network(stats)
         assert isinstance(network, Network)

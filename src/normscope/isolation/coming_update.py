@@ -63,15 +63,15 @@ def others_in(optimizer: torch.optim.Optimizer, lent: Lent) -> list[Tensor]:
 
 
 def note_on_others(optimizer: torch.optim.Optimizer, lent: Lent) -> list[str]:
-    """A note on tensors that the optimizer trains and the model has not."""
+    """A note on tensors that the optimizer trains but that are not in the model."""
     others = others_in(optimizer, lent)
     if not others:
         return []
-    return [f"The optimizer also trains {shapes_of(others)}, which the model has not: held constant here."]
+    return [f"The optimizer also trains {shapes_of(others)}, which are not in the model: they are held constant here."]
 
 
 def refuse_trained_outside(optimizer: torch.optim.Optimizer | None, lent: Lent) -> None:
-    """Refuse a loss that depends on a tensor that the optimizer trains and the model has not."""
+    """Refuse a loss that depends on a tensor that the optimizer trains but that is not in the model."""
     if optimizer is None:
         return
     trained = lent.outside.among({id(tensor) for tensor in others_in(optimizer, lent)})

@@ -11,7 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-_MOST = 4
+# Shapes that a message lists; the others are counted.
+_MOST_SHAPES = 4
 
 
 class Outside:
@@ -72,8 +73,8 @@ def shapes_of(tensors: Sequence[Tensor], names: Mapping[int, str] | None = None)
     shapes = [" ".join(filter(None, [(names or {}).get(id(t), ""), str(tuple(t.shape))])) for t in tensors]
     if len(shapes) == 1:
         return f"1 tensor, of shape {shapes[0]}"
-    last = shapes[-1] if len(shapes) <= _MOST else f"{len(shapes) - _MOST + 1} more"
-    return f"{len(shapes)} tensors, of shapes {', '.join(shapes[: min(_MOST, len(shapes)) - 1])} and {last}"
+    last = shapes[-1] if len(shapes) <= _MOST_SHAPES else f"{len(shapes) - _MOST_SHAPES + 1} more"
+    return f"{len(shapes)} tensors, of shapes {', '.join(shapes[: min(_MOST_SHAPES, len(shapes)) - 1])} and {last}"
 
 
 def leaves_of(root: Any) -> Iterator[Tensor]:

@@ -17,7 +17,9 @@ from normscope.loss_kinds.meaning import CROSS_ENTROPY, OTHER
 
 _TOLERANCE = 1e-3
 _NO_OUTPUTS = "the model or forward= gives the loss, and no predictions to find its kind by"
-_UNLIKE = "its second derivative by the predictions is neither that of cross-entropy nor that of squared error"
+_UNLIKE = (
+    "its second derivative with respect to the predictions is neither that of cross-entropy nor that of squared error"
+)
 
 
 def kind_inside(loss: Tensor, z: Tensor | None) -> LossKind:

@@ -31,7 +31,7 @@ _NOISE = 8
 # targets.
 _SPREADS = (1.0, 1e3, 1e6)
 _PROBABILITIES, _TINY = 1e-3, 1e-4
-_UNLIKE = "its gradient by the outputs changes in another way than theirs"
+_UNLIKE = "its gradient with respect to the outputs changes in another way than theirs"
 
 
 def loss_kind(loss: Callable[[Tensor], Tensor], outputs: Tensor) -> str:

@@ -1,7 +1,15 @@
 """The kinds of loss: one entry of `KINDS` each, with known functions and gradient.
 
-A new kind of loss is a new entry here and in `meaning.py`. Its share of the critical rate, once it has been measured,
-is a row in `stability/first_guess.py`; without one, no learning rate to start with is named.
+To add a kind of loss, these places need it:
+
+    KINDS (here)                            its functions and its gradient
+    loss_kinds/meaning.py                   its name, and what a learning rate beyond eta* means for it
+    curvature/operators/fisher.py           its distribution p(y | f), for the Fisher matrix
+    prediction/loss_factor.py               its lambda over that of half_mse, for `predict`
+    loss_mismatch.py                        outputs and targets that it would take for something else
+    stability/first_guess.py                its share of the critical rate, once measured
+
+Without the last one, no learning rate to start with is named.
 """
 
 from collections.abc import Callable
@@ -21,7 +29,7 @@ class Facts(NamedTuple):
 
     Args:
         known: its modules of torch, and its functions of torch and normscope.
-        phi: its gradient by the outputs z is w (phi(z, live) - q), of shape (rows, classes, columns).
+        phi: its gradient with respect to the outputs z is w (phi(z, live) - q), of shape (rows, classes, columns).
         couples: whether phi joins the outputs of one row, as a softmax does.
         slope: the derivative of phi where each output stands alone.
     """

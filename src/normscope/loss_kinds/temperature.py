@@ -14,8 +14,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-# The range of b h in which b is accurate: below it, the sigmoid is straight up to rounding; above it, it is flat.
-_LEAST, _MOST = 0.3, 6.0
+# Smallest b h with which b is accurate: below it, the sigmoid is straight up to rounding.
+_LEAST_STEP = 0.3
+# Largest b h with which b is accurate: above it, the sigmoid is flat.
+_MOST_STEP = 6.0
 _STEPS = (1.0, 1 / 8, 8.0)
 
 
@@ -30,7 +32,7 @@ def inverse_temperature(gradient: Callable[[Tensor], Tensor], z: Tensor, entry: 
     """
     for h in _STEPS:
         b = _read(gradient, torch.zeros_like(z), entry, 0.0, h)
-        if _LEAST <= b * h <= _MOST:
+        if _LEAST_STEP <= b * h <= _MOST_STEP:
             # Measured again around equal odds, where the sigmoid is steepest.
             return _read(gradient, z / b, entry, (math.log(max(classes - 1, 1)) - 2.0) / b, 1.5 / b)
     return math.nan

@@ -140,7 +140,7 @@ def snapshot_of(
         yield Snapshot(BatchLoss(task, lent, batch), optimizer=optimizer, **options)
 
 
-def flat(tensors: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
+def as_vector(tensors: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
     """All entries as one vector, half precision as float32, complex numbers as pairs; written to `out` if given."""
     device = tensors[0].device
     # A snapshot of a small network is short: `reshape` and a `to` without effect would take a tenth of it.

@@ -28,7 +28,7 @@ from normscope.norms._inputs import per_channel, stat_dims, wide
 
 _lasting = ContextVar("normscope.gradients_last", default=False)
 # Smallest |weight| by which stored gradients are divided: with a smaller one the product may underflow in float32.
-_SMALL = 1e-12
+_SMALLEST_WEIGHT = 1e-12
 
 
 @contextmanager
@@ -128,7 +128,7 @@ class BatchNormGrad(torch.autograd.Function):
         # gx and gw hold all that the double backward needs of g, unless a tiny weight has erased a channel. Only on a
         # CPU: the test of the weights would make a GPU wait.
         lasts = _lasting.get() and x.device.type == "cpu" and gx.dtype == x.dtype
-        whole = lasts and bool((w.abs() > _SMALL).all())
+        whole = lasts and bool((w.abs() > _SMALLEST_WEIGHT).all())
         ctx.save_for_backward(g, x, weight, mean, rstd, *((gx, gw) if whole else (None, None)))
         return gx.to(x.dtype), gw.to(w.dtype), gb.to(w.dtype)
 

@@ -15,7 +15,8 @@ from normscope.norms import probing
 
 # Relative tolerance: on inputs of size 100 an eps of 1e-3 changes z by 5e-8, and float32 sums have errors of 1e-6.
 _FITS = 1e-4
-_TINY = 1e-8
+# Size of inputs beside which eps is large, so that the outputs show it.
+_TINY_INPUT = 1e-8
 # eps of a layer that returns 0 for an input of 0, as F.normalize does, which divides by a norm of at least 1e-12.
 _GUARD = 1e-24
 
@@ -176,7 +177,7 @@ def _formula(
     if bias is not None:
         # The outputs for tiny inputs would be lost in rounding beside the bias.
         layer.get_parameter(bias).zero_()
-    eps = _eps(layer, probing.draw(shape, _TINY, layer), formula, a)
+    eps = _eps(layer, probing.draw(shape, _TINY_INPUT, layer), formula, a)
     return Formula(kind, last, groups, weight, bias, offset, eps)
 
 
@@ -209,7 +210,7 @@ def _eps(layer: nn.Module, x: Tensor, formula: Formula, a: Tensor) -> float:
     # The numerator z sqrt(v), times the scale.
     numerator = _normalized(x, formula.kind, formula.groups, 1.0) * a[:, None]
     r = float((numerator * y).sum() / numerator.square().sum())
-    if r * _TINY > 0.1:
+    if r * _TINY_INPUT > 0.1:
         return _GUARD if isinstance(zero, Tensor) and bool(zero.isfinite().all()) else 0.0
     eps = 1 / r**2
     own = [value for value in vars(layer).values() if isinstance(value, float)]

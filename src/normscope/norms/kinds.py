@@ -1,4 +1,14 @@
-"""Normalizers by name: the values of the models' `norm=` and the targets of `swap_norms`."""
+"""Normalizers by name: the values of the models' `norm=` and the targets of `swap_norms`.
+
+To add a kind, these places need it:
+
+    NORM_KINDS (here)                       its name, its layer, and what the layer takes over from an old one
+    NORM_LAYERS (here)                      its class, unless it derives from one in the list
+    monitor/probes/health.py                its statistics, if they are neither a mean and variance nor an l_p norm
+    curvature/operators/statistics.py       its class, if statistics are over the batch: they can then be held constant
+    prediction/rules/                       its rule, so that `predict` goes through it
+    tests/reference.py                      a slow version of it; a row in `MAKERS` of tests/norms/test_transforms.py
+"""
 
 import math
 from collections.abc import Callable

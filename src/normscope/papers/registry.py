@@ -1,4 +1,8 @@
-"""All entries and their experiments by name, in the order in which they are listed."""
+"""All entries and their experiments by name, in the order in which they are listed.
+
+To add a claim, add a `Statement` to the figure's file in papers/entries/. To add a figure, add a file there with an
+`ENTRY`. A source that has no page yet needs a `Paper` in `PAPERS` of report/gallery.py.
+"""
 
 from functools import cache
 from importlib import import_module

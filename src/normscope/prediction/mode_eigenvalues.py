@@ -58,7 +58,8 @@ def _factor(walk: Walk, rows: Shares, mode: int, outputs: int) -> float:
 def _of_samples(walk: Walk, x: Field, out: Field, outputs: int) -> ModeEigenvalues:
     """Eigenvalues where every pair of samples is known.
 
-    lambda is linear in the seed m v v^T, so its derivative by the seed is the kernel of the m samples, over m.
+    lambda is linear in the seed m v v^T, so its derivative with respect to the seed is the kernel of the m samples,
+    over m.
     """
     m = out.sites.batch
     seed = torch.ones(1, 1, m, m, dtype=torch.float64, requires_grad=True)
@@ -112,7 +113,7 @@ def _overlaps(walk: Walk, x: Field, arrived: Cotangent | None, images: Tensor | 
         # Only the part that two samples do not share fluctuates.
         size = row.numbers["qh"] - row.numbers["qh_xy"]
         widths.append((inputs.sites.eigenvalues(inputs.readers.drift) * (size / inputs.channels), inputs.channels))
-    ((_, drift),) = arrived.two
+    ((_, drift),) = arrived.statistics_held
     waves = x.sites.eigenvalues(drift)
     if images is None:
         return [(waves / x.channels, float(x.channels))], widths, 0.0
@@ -192,7 +193,7 @@ def _few(rows: Shares, m: int, outputs: float) -> Parts:
 
 def _raised(rows: Shares, outputs: int, mean: float) -> float:
     """The mean mode, raised by the components of samples' own gradients along the gradient that all share."""
-    parts = [(max(share[0], 0.0), row.spread.apart) for row, share in rows]
+    parts = [(max(share[0], 0.0), row.spread.sample_separation) for row, share in rows]
     coupled = math.sqrt(outputs * common_spread(parts)) * sum(c for c, _ in parts)
     return mean / 2 + math.hypot(mean / 2, coupled) if mean > 0 else mean
 

@@ -38,9 +38,9 @@ class Prediction(Reportable):
         data_mode: the largest eigenvalue of the directions in which samples move apart.
         layers: one row for each layer. sigma_w2, sigma_b2, gamma2: variances in the model. qh, qh_xy: second moments of
             the layer's input, of one sample and of two. q, q_xy: the same of its output. variance: the number whose
-            root a normalizer divides by. qt, qt_xy: squared gradient of one output by the layer's output, summed over
-            units and sites, and its product between two samples, for the output summed over the batch. mean, data: part
-            of the two modes that comes from the layer's parameters.
+            root a normalizer divides by. qt, qt_xy: squared gradient of one output with respect to the layer's output,
+            summed over units and sites, and its product between two samples, for the output summed over the batch.
+            mean, data: part of the two modes that comes from the layer's parameters.
         warnings: reasons why the theory may be wrong here.
         notes: conventions and approximations that were used.
     """

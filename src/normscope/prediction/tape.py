@@ -80,7 +80,7 @@ class Tape:
             cotangent = waiting.pop(record.out, None)
             if cotangent is None:
                 continue
-            for part, two in zip(record.out.parts, cotangent.two, strict=True):
+            for part, two in zip(record.out.parts, cotangent.statistics_held, strict=True):
                 part.readers.drift = two[1]
             for source, sent in zip(record.inputs, record.back(cotangent), strict=True):
                 known = waiting.get(source)

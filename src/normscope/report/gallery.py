@@ -62,6 +62,12 @@ PAPERS = (
 def paper_of(entry: Entry) -> Paper:
     """The page of an entry: the paper that its source names first."""
     named = [paper for paper in PAPERS if paper.mark in entry.source]
+    if not named:
+        raise ValueError(
+            f"The source of the entry {entry.name!r} names no paper of report/gallery.py; it is {entry.source!r}. "
+            "Add a Paper to PAPERS there, or write the mark of a listed paper into the source: "
+            f"{', '.join(paper.mark for paper in PAPERS)}."
+        )
     return min(named, key=lambda paper: (paper.mark == "ours", entry.source.index(paper.mark)))
 
 

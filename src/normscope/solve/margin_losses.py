@@ -22,7 +22,7 @@ from normscope.choices import check_choice
 Array = NDArray[np.floating]
 
 # exp(700) is finite and s = 1 there to the last bit.
-_FAR = 700.0
+_LARGEST_MARGIN = 700.0
 
 
 class Loss(Protocol):
@@ -46,7 +46,7 @@ def _logistic(margin: Array) -> tuple[Array, Array, Array]:
 
     An eighth of the time of scipy's `expit`, measured.
     """
-    power = np.exp(np.minimum(margin, _FAR))
+    power = np.exp(np.minimum(margin, _LARGEST_MARGIN))
     rest = 1.0 / (1.0 + power)
     return power, power * rest, rest
 
@@ -65,7 +65,7 @@ class Softplus:
 
     def evaluate(self, margin: Array) -> tuple[Array, Array, Array]:
         power, s, rest = _logistic(margin)
-        return np.log1p(power) + np.maximum(margin - _FAR, 0.0), s, s * rest
+        return np.log1p(power) + np.maximum(margin - _LARGEST_MARGIN, 0.0), s, s * rest
 
     def rows(self, rows: slice) -> "Softplus":
         return self

@@ -48,18 +48,19 @@ COST = {
     (CROSS_ENTROPY, ADAM): (4, 1.1, 1.2),
 }
 COST_OF_THEORY = {SQUARED: (10, 3.0, 41.9), CROSS_ENTROPY: (8, 0.5, 48.5)}
-_BEARABLE = 2.0
-# Measured with an MLP with tanh and without a normalizer: eta* 0.74, 0.8 s_c 1.9, nan within 200 steps at 1.9.
-_FAR = 10.0
+# Points of test accuracy lost at worst, up to which the advice needs no grid around it.
+_BEARABLE_POINTS = 2.0
+# Ratio of the named rate to eta* beyond which a note advises to try rates between the two.
+_FAR_RATIO = 10.0
 # Ratio of the batches' critical rates beyond which a note names their range.
-_APART = 2.0
+_WIDE_RANGE_RATIO = 2.0
 # The number of samples in a batch with which the shares were chosen and tested; half of it counts as tested too.
 TESTED_BATCH = 128
 _TASKS = " These tasks are MLPs and CNNs on digits, MNIST or CIFAR-10; transformers and regression were not tried."
 # Measured with a ResNet with BatchNorm, 300 steps: 0.1 to 0.2 was named, and 0.01 was best.
 _SMALL_BATCH = " With batches as small as these it may be 20 times too large: see the notes."
 # Ratio of the rate to start with to another one from which a verdict notes that the other one is far below.
-_SLOW = 20.0
+_SLOW_RATIO = 20.0
 _BEYOND = " This rate is beyond eta*: networks with a normalizer train there, but not all: try less too."
 
 
@@ -100,10 +101,15 @@ def first_guess_of(
     """The learning rate that `measure` names to start training with.
 
     Args:
-        critical: the critical rate; by_batch: of each batch. descent: as `kind_of_descent` gives it.
-        optimizer: the name of its class. unmeasured: the reason where the critical rate was not measured. normalized:
-            whether the network has a normalizer; without one, training with squared error diverges beyond eta*.
-        samples: those of the smallest batch.
+        critical: the critical rate of the batches that lambda_max is of.
+        by_batch: the critical rate of each batch.
+        eta_star: the stability limit of the optimizer.
+        loss_kind: the kind of the loss.
+        descent: the kind of the optimizer, as `kind_of_descent` gives it.
+        optimizer: the name of the optimizer's class.
+        unmeasured: the reason where the critical rate was not measured, else empty.
+        normalized: whether the network has a normalizer; without one, training with squared error diverges beyond eta*.
+        samples: the number of samples in the smallest batch.
 
     Example:
         >>> first_guess_of(0.5, (0.5,), 0.6, LossKind(SQUARED), PLAIN, optimizer="SGD").rate
@@ -119,7 +125,7 @@ def first_guess_of(
     finite_rates = [each for each in rates if math.isfinite(each)] or [rate]
     span = min(finite_rates), max(finite_rates)
     notes = []
-    if span[1] > _APART * span[0]:
+    if span[1] > _WIDE_RANGE_RATIO * span[0]:
         finite = [each for each in by_batch if 0 < each < math.inf]
         notes.append(
             f"The critical rate varies over these {len(rates)} batches, from {min(finite):.2g} to "
@@ -127,7 +133,7 @@ def first_guess_of(
         )
     if missing := len(rates) - len(finite_rates):
         notes.append(f"{missing} of {len(rates)} batches {'has' if missing == 1 else 'have'} no critical rate.")
-    if span[1] > _FAR * eta_star:
+    if span[1] > _FAR_RATIO * eta_star:
         notes.append(
             f"The learning rate to start with is {span[1] / eta_star:.0f} times eta* = {eta_star:.3g}: along the "
             "coming update the loss bends far less than along the top eigenvector. Try rates between the two as well."
@@ -218,6 +224,7 @@ def advice_from_measurement(
 
 def _bounded(critical: float, eta_star: float, loss_kind: str, normalized: bool) -> float:
     """The critical rate, but no more than eta* where a network without a normalizer diverges beyond eta*."""
+    # Measured with an MLP with tanh and without a normalizer: eta* 0.74, 0.8 s_c 1.9, nan within 200 steps at 1.9.
     if normalized or beyond_limit(loss_kind) != DIVERGES or not 0 < critical < math.inf:
         return critical
     return min(critical, eta_star)
@@ -257,7 +264,7 @@ def _tested(of: str, tasks: int, median: float, worst: float) -> str:
     on = "one task" if tasks == 1 else f"{tasks} tasks"
     told = f"From initial weights, on {on} with a normalizer ({of}), this cost {median:.1f} points of test "
     told += f"accuracy against a grid in the median and {worst:.1f} at worst"
-    return told + ("." if worst <= _BEARABLE else ": try rates around it too.") + _TASKS
+    return told + ("." if worst <= _BEARABLE_POINTS else ": try rates around it too.") + _TASKS
 
 
 def far_below(lr: float, least: float) -> str:
@@ -267,7 +274,7 @@ def far_below(lr: float, least: float) -> str:
         >>> far_below(0.001, 0.04), far_below(0.01, 0.04), far_below(0.001, math.nan)
         (' Note: lr = 0.001 is 40 times below it, so training may be slow.', '', '')
     """
-    if not least > _SLOW * lr:
+    if not least > _SLOW_RATIO * lr:
         return ""
     return f" Note: lr = {lr:.3g} is {least / lr:.0f} times below it, so training may be slow."
 

@@ -10,10 +10,11 @@ squared norm of the gradient grows per layer, from the output backwards, by
 
     rate = [(B-1) E d1^2 - E x1^2 d1^2 + E d1 d2 + E x1 x2 d1 d2] / [(B-3) (E f1^2 - E f1 f2)]
 
-and its norm by the square root of that. Proof: the gradient by the preactivations is P D u / s with P = I - 11^T/B -
-x x^T/B, D = diag(d), and u Gaussian with covariance I - 11^T/B over the batch (each layer's gradient is centred); the
-trace of P D (I - 11^T/B) D P is the numerator, up to (B-1)/B, and the preactivations' s^2 = v chi2_{B-1}/B, v = sw2
-(E f1^2 - E f1 f2), is independent of the direction x, with E 1/s^2 = B/((B-3) v): infinite for B <= 3. sw2 cancels.
+and its norm by the square root of that. Proof: the gradient with respect to the preactivations is P D u / s with P = I
+- 11^T/B - x x^T/B, D = diag(d), and u Gaussian with covariance I - 11^T/B over the batch (each layer's gradient is
+centred); the trace of P D (I - 11^T/B) D P is the numerator, up to (B-1)/B, and the preactivations' s^2 = v
+chi2_{B-1}/B, v = sw2 (E f1^2 - E f1 f2), is independent of the direction x, with E 1/s^2 = B/((B-3) v): infinite for B
+<= 3. sw2 cancels.
 
     relu      rate = (J'(c) + B - 1)/((B-3)(1 - J(c))) - 1/(B-3)        J(c)  = (sqrt(1-c^2) + (pi - acos c) c)/pi
               fixed point E f1^2 = 1/2, correlation J(c)                J'(c) = (pi - acos c)/pi

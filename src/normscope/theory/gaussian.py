@@ -238,7 +238,7 @@ def length_slope(phi: Activation, q: float, mean: float) -> float:
 
 @lru_cache(maxsize=256)
 def gamma_beta_correlation(phi: Activation, q: float, mean: float) -> float:
-    r"""Correlation over samples of the gradients by a gamma and a beta before phi, which are as phi' z and phi'.
+    r"""Correlation of gradients with respect to a gamma and a beta before phi, which are as phi' z and phi'.
 
         E[phi'^2 z] / sqrt(E[phi'^2] E[phi'^2 z^2])        phi' at mean + sqrt(q) z
 

@@ -1,5 +1,20 @@
 r"""Overlaps of samples' own gradients, handed down from layer to layer: the mirror of the overlaps of their inputs.
 
+Gradients of many samples in a layer of few channels cannot all be orthogonal: they overlap. Layers that see overlapping
+gradients have top eigenvectors in common, so that their largest eigenvalues add up. This file follows the overlaps from
+layer to layer, and computes the edge of the spectrum that they give.
+
+| symbol | means |
+|---|---|
+| m, C, R | samples, outputs, and rows of J: R = C m |
+| n | channels of the tensor, the columns of s |
+| s, s_k | matrix of the rows' gradients at a tensor, and the k-th draw of one |
+| S, X, Y | part that came down as it is, part before the last weights, and these weights |
+| a_k, b_k, e | shares of draw k in S S^T and in X X^T, and the share that each row has alone |
+| phi, G, G' | activation; kernels of the gradient after and before it |
+| F, c_k | what parameters add to J J^T, and the weight of draw k in it |
+| kappa_k, g_k, C_k, N_k, P_k, Z_k | unknowns of the equations of the resolvent |
+
 **The matrix of gradients.** J has R = C m rows, one for each output of each sample. With statistics held, every row
 comes down through the network by itself. Its gradient at a tensor of n channels, summed over sites, is a vector of n
 entries. All rows together are a matrix s of R rows and n columns,

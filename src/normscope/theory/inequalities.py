@@ -1,7 +1,8 @@
 r"""The theorems of Santurkar et al. 2018 on one unit: right sides as printed, and corrected.
 
 A linear layer gives y (m values of one unit over a batch), BatchNorm z = gamma yh + beta with yh = (y - mean)/s, the
-rest of the network a loss. g and H are the gradient and the Hessian of the loss by z, d and Hh those by y; M = 11^T.
+rest of the network a loss. g and H are the gradient and the Hessian of the loss with respect to z, d and Hh those with
+respect to y; M = 11^T.
 
     Fact C.1      d  = (gamma/(m s)) (m g - 1 <1,g> - yh <g,yh>) = (gamma/s) P g
     Fact C.2      dz/dy = (gamma/s) P,   P = I - M/m - yh yh^T/m

@@ -1,5 +1,20 @@
 r"""Eigenvalues from kernels: the mean mode, the data modes, and what finite width does to several outputs.
 
+The tangent kernel of m samples, divided by m, has the nonzero eigenvalues of the Gauss-Newton matrix of half the
+squared error. In the mean mode all samples' outputs move alike; in the data modes they move apart. This file computes
+the largest eigenvalue of each from a few numbers of the kernel, and corrects both for layers of finite width.
+
+| symbol | means |
+|---|---|
+| m, C, N | samples, outputs, and channels of a layer |
+| Theta, theta_xx, theta_xy | tangent kernel; its value for one sample, and for two different ones |
+| W, c | part of Theta that is linear in the inputs' overlaps, and what is left on the diagonal |
+| T, t_j | matrix with W = Y T Y^T for inputs Y of independent entries, and its eigenvalues |
+| z(u) | function whose smallest value over u is the edge of the spectrum |
+| v | variance of samples' own entries on the diagonal |
+| V, V_l | relative variance of the overlap with the shared gradient, and that of layer l |
+| theta, c_l | the mean mode, and the part of layer l in it |
+
 **The kernel.** Theta(x, y) is the tangent kernel of m samples. Its values are taken as theta_xx on the diagonal and
 theta_xy beside it, plus a part W that is linear in the overlaps x.y of the inputs. What is left on the diagonal is c:
 

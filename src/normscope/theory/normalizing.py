@@ -1,4 +1,21 @@
-r"""Batch normalization of kernels, forward and backward: m samples with S sites have n = m S values a channel.
+r"""Batch normalization of kernels, forward and backward.
+
+A kernel holds the mean over channels of the product of two values, for each pair of places. Forward, this file
+computes the kernel of the normalized values from that of the values before. Backward, it computes the kernel of the
+gradient before the normalizer from that of the gradient after it.
+
+| symbol | means |
+|---|---|
+| m, S, n | samples, sites of each sample, and values of a channel: n = m S |
+| z, zh, z' | a value before the normalizer, normalized, and with gamma and beta |
+| s^2 | the variance that a channel is divided by, with eps |
+| x, y; a, b, d | samples; places, which are a site of a sample |
+| K, K_c, K_h | kernel of the values, centred over the batch, and normalized |
+| u, ubar | mean of K over the second place, and over both |
+| P | the map that takes out the mean over the batch |
+| g, G, G' | gradient with respect to z', its kernel, and the kernel of the gradient with respect to z |
+| r, nu | E[1/s^2], and the degrees of freedom of s^2 |
+| c, l, T | overlap mean(g zh), and the two means that its moments are made of |
 
     zh = (z - mean z) / s       z' = gamma zh + beta
 
@@ -49,13 +66,18 @@ from torch import Tensor
 
 from normscope.theory.site_pairs import ExactSites, Sites, average
 
-# Degrees of freedom above which three moments are used, and relative difference of eigenvalues that counts.
-_FEW, _EQUAL = 4.0, 1e-6
-# Smallest number of directions with which E[1/s^2] exists; largest share of a direction that counts as zero; share of
-# eps above which a hundred channels are enough to meet the largest 1/s^2.
-_LEAST, _NONE, _MUCH = 3, 1e-9, 1e-2
+# Degrees of freedom above which three moments are used.
+_FREEDOM_OF_THREE_MOMENTS = 4.0
+# Relative difference up to which eigenvalues count as equal.
+_EIGENVALUE_TOLERANCE = 1e-6
+# Smallest number of directions with which E[1/s^2] exists.
+_FEWEST_DIRECTIONS = 3
+# Share of a direction in the variance up to which it counts as zero.
+_ZERO_SHARE = 1e-9
+# Share of eps in the variance above which a hundred channels are enough to meet the largest 1/s^2.
+_LARGE_EPS_SHARE = 1e-2
 # Terms of the continued fraction of E_n.
-_TERMS = 60
+_FRACTION_TERMS = 60
 
 
 @dataclass(frozen=True)
@@ -109,7 +131,7 @@ def normalize(sites: Sites, kernel: Tensor, eps: float, noise: float = 0.0, unev
         hat, inverse, directions = by_directions
         return Normalized(sites, hat[None], variance, inverse, freedom, own, 0.0, directions)
     # Below four degrees of freedom E[1/s^2] does not exist or is decided by rare batches.
-    third = _third(sites, hat, square / variance**2) if freedom > _FEW else 0.0
+    third = _third(sites, hat, square / variance**2) if freedom > _FREEDOM_OF_THREE_MOMENTS else 0.0
     inverse = mean_inverse(max(freedom, 4.0), third) / variance
     return Normalized(sites, _divided(sites, hat), variance, inverse, freedom, own / variance**2, noise / variance**2)
 
@@ -154,10 +176,10 @@ class Directions:
 
     def left(self, g: Tensor, inverse: float) -> Tensor:
         """E[(1 - a a^T) G (1 - a a^T) / s^2]."""
-        turned = self.vectors.T @ g @ self.vectors
-        own = turned.diagonal(dim1=-2, dim2=-1) @ self.pairs
-        both = turned * (inverse - self.shares[:, None] - self.shares + 2 * self.pairs)
-        both = both - torch.diag_embed(2 * self.pairs.diagonal() * turned.diagonal(dim1=-2, dim2=-1) - own)
+        rotated = self.vectors.T @ g @ self.vectors
+        own = rotated.diagonal(dim1=-2, dim2=-1) @ self.pairs
+        both = rotated * (inverse - self.shares[:, None] - self.shares + 2 * self.pairs)
+        both = both - torch.diag_embed(2 * self.pairs.diagonal() * rotated.diagonal(dim1=-2, dim2=-1) - own)
         return self.vectors @ both @ self.vectors.T
 
 
@@ -168,7 +190,7 @@ def _by_directions(kernel: Tensor, eps: float, variance: float) -> tuple[Tensor,
     """
     values, vectors = torch.linalg.eigh(kernel)
     sizes = values.clamp_min(0) / len(values)
-    if int((sizes > _NONE * sizes.sum()).sum()) < _LEAST and eps < _MUCH:
+    if int((sizes > _ZERO_SHARE * sizes.sum()).sum()) < _FEWEST_DIRECTIONS and eps < _LARGE_EPS_SHARE:
         return None
     t = torch.arange(-30.0, 30.0, 0.25, dtype=torch.float64).exp()[:, None]
     spans = 1 + 2 * t * sizes
@@ -213,13 +235,13 @@ def mean_inverse(freedom: float, third: float = 0.0) -> float:
         >>> round(mean_inverse(1 / 0.0307, 0.0030007), 3)
         1.051
     """
-    if third * freedom**2 <= 1 + _EQUAL:
+    if third * freedom**2 <= 1 + _EIGENVALUE_TOLERANCE:
         return freedom / (freedom - 2)
     b = third * freedom
     k = 1 / (freedom * b * b)
     n, x = k / 2, (1 - b * k) / (2 * b)
     fraction = 0.0
-    for j in range(_TERMS, 0, -1):
+    for j in range(_FRACTION_TERMS, 0, -1):
         fraction = j * (n + j - 1) / (x + n + 2 * j - fraction)
     return 1 / (x + n - fraction) / (2 * b)
 

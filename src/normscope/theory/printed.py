@@ -16,7 +16,7 @@ r"""The mean-field theory of Wei et al. 2019 as printed, equation by equation, w
 |---|---|---|
 | q, q_xy | `q`, `q_xy` | second moment of a preactivation; product of those of two samples |
 | qh | `q_hat` | the same of the layer's output; `q_hat[0]` is of the data |
-| qt | `q_tilde` | the same of the derivative of one output by the preactivations |
+| qt | `q_tilde` | the same of the derivative of one output with respect to the preactivations |
 | _ab | `q_ab` ... | of two samples at two different sites (convolutions only) |
 | sw2, sb2 | `sigma_w2`, `sigma_b2` | variance of a weight times the fan-in, variance of a bias |
 | N_{l-1}, K_l | | fan-in (channels times filter sites), number of sites |

@@ -80,7 +80,7 @@ class Sites(ABC):
         """A number given for each place, at the first and at the second end of every pair."""
         return place.unsqueeze(-1), place.unsqueeze(-2)
 
-    def two(self, kernel: Tensor) -> Tensor:
+    def different_samples(self, kernel: Tensor) -> Tensor:
         """The kernel of two different samples; a zero where a kernel holds every pair of samples."""
         return kernel[1]
 
@@ -121,12 +121,12 @@ class Sites(ABC):
         product = g @ kernel
         return product.diagonal(dim1=-2, dim2=-1).sum(-1), (product * product.mT).sum((-2, -1))
 
-    def turned(self) -> "Sites":
+    def transposed(self) -> "Sites":
         """Sites of the image with rows and columns exchanged, for images of one row or one column."""
         return type(self)(self.width, self.height, self.batch, self.limit)
 
-    def turn(self, kernel: Tensor) -> Tensor:
-        """A kernel of these sites as one of `turned`."""
+    def transpose(self, kernel: Tensor) -> Tensor:
+        """A kernel of these sites as one of `transposed`."""
         return kernel
 
     def same(self) -> Tensor:
@@ -144,7 +144,7 @@ class Sites(ABC):
         return one
 
     def eigenvalues(self, form: Tensor) -> Tensor:
-        """Eigenvalues of the bilinear form over sites that is the derivative of a number by a kernel of two samples."""
+        """Eigenvalues of a bilinear form over sites: a number's derivative with respect to a kernel of two samples."""
         return torch.linalg.eigvalsh((form + form.T) / 2)
 
     def total(self, products: Tensor) -> Tensor:
@@ -229,14 +229,15 @@ class TorusSites(Sites):
         counted = values * _mirrored(self.width)
         return counted.sum((-2, -1)), (counted * values).sum((-2, -1))
 
-    def turn(self, kernel: Tensor) -> Tensor:
-        """A kernel of these sites as one of `turned`."""
+    def transpose(self, kernel: Tensor) -> Tensor:
+        """A kernel of these sites as one of `transposed`."""
         return kernel.transpose(-1, -2)
 
     def eigenvalues(self, form: Tensor) -> Tensor:
-        """Eigenvalues of the bilinear form over sites that is the derivative of a number by a kernel of two samples.
+        """Eigenvalues of a bilinear form over sites: a number's derivative with respect to a kernel of two samples.
 
-        By offsets the derivative is by the kernel's sum over sites, so that transposes are those of cotangents.
+        By offsets the derivative is with respect to the kernel's sum over sites, so that transposes are those of
+        cotangents.
         """
         return torch.fft.fft2(form).real.flatten()
 
@@ -262,7 +263,7 @@ class SampleSites(Sites):
         """The kernel itself: cotangents hold the weights of the pairs."""
         return kernel.select(-3, 0)
 
-    def two(self, kernel: Tensor) -> Tensor:
+    def different_samples(self, kernel: Tensor) -> Tensor:
         """A zero: no pair of samples is of a class."""
         return _ZERO
 
@@ -281,7 +282,7 @@ class SampleSites(Sites):
         m = self.batch
         return own, (float(kernel[0].sum()) - m * own) / (m * (m - 1)) if m > 1 else float("nan")
 
-    def turned(self) -> Sites:
+    def transposed(self) -> Sites:
         """The one site."""
         return self
 

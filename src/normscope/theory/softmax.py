@@ -19,7 +19,7 @@ _SHARED, _OWN = 128, 64
 # Largest count of numbers in all points together, and number of classes whose block is diagonalized.
 _BUDGET, _BLOCK = 2_000_000, 48
 # Exponents below this size, of both signs, keep products within double precision.
-_LARGE = 150.0
+_LARGEST_EXPONENT = 150.0
 
 
 @lru_cache(maxsize=4)
@@ -65,7 +65,7 @@ def _likeliest(c: Tensor, n: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     large for that are taken one by one.
     """
     block, rows = min(_BLOCK, c.shape[1]), len(n)
-    if max(float(c.max()), float(n.max())) > _LARGE:
+    if max(float(c.max()), float(n.max())) > _LARGEST_EXPONENT:
         all_p = (c[:, None] + n).softmax(-1)
         mean = all_p.mean(1)
         top = mean.topk(block).indices

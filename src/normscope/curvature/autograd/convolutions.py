@@ -1,7 +1,7 @@
 r"""Convolutions whose second derivative costs four convolutions of the first one's size, and ReLU between them.
 
 A convolution y = x * W + b is bilinear. Its first backward pass takes g = dL/dy and gives the gradients (gx, gW, gb) by
-x, W and b. The second one takes cotangents (V, Vw, Vb) of these and gives the derivatives by g, x and W:
+x, W and b. The second one takes cotangents (V, Vw, Vb) of these and gives the derivatives with respect to g, x and W:
 
     d/dg = V * W + x * Vw + Vb          d/dx = gx of (g, Vw)          d/dW = gW of (g, V)
 
@@ -10,7 +10,7 @@ a convolution whose kernel is as large as the image. A loss that holds a gradien
 torch's.
 
 After a convolution, BatchNorm with running statistics is a scale a and a shift c of each channel. Both go into the
-weights of the convolution, so derivatives by a and c need no pass over y:
+weights of the convolution, so derivatives with respect to a and c need no pass over y:
 
     a (x * W + b - m) + c = x * (a W) + a (b - m) + c
 
@@ -61,7 +61,7 @@ class _Convolution(torch.autograd.Function):
 
 @contextmanager
 def gradients_of_the_user() -> Iterator[None]:
-    """Inside, gradients keep the usual order: a forward may ask for gradients by tensors between convolutions."""
+    """Inside, gradients keep the usual order: a forward may need gradients of tensors between convolutions."""
     token = _between.set(False)
     try:
         yield
@@ -185,7 +185,7 @@ class Rectifier(torch.autograd.Function):
     """ReLU, whose node has two attributes for the convolutions beside it.
 
     ordered: the output with channels last, where the next convolution has put it in that order. hooks: the user's
-    hooks on gradients by the input.
+    hooks on gradients with respect to the input.
     """
 
     @staticmethod

@@ -7,9 +7,9 @@ error, in four cases: b is a fused kernel, runs under no_grad, is marked `once_d
 the forward knew.
 
 So derivatives of the scalar phi, w any vector, are compared with differences of phi. A Gauss-Newton product by reverse
-mode twice needs the derivative by the slope g. A Hessian product needs the one by x too. Each function is checked
-alone, near the inputs of a call that the model makes. The differences go along few entries, so that they rarely cross a
-kink.
+mode twice needs the derivative with respect to the slope g. A Hessian product needs the one with respect to x too. Each
+function is checked alone, near the inputs of a call that the model makes. The differences go along few entries, so that
+they rarely cross a kink.
 """
 
 import functools
@@ -56,7 +56,7 @@ def refuse_without_second_derivative(root: Any, run: Callable[["Calls"], Any], *
 
     Args:
         run: makes the forward of the graph once more.
-        slope_alone: whether derivatives by the slope are all that is needed.
+        slope_alone: whether derivatives with respect to the slope are all that is needed.
     """
     kinds = functions_of(root)
     if not kinds:

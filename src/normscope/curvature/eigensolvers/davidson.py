@@ -161,7 +161,7 @@ class DavidsonSearch:
         )
 
 
-def lanczos_from(
+def davidson(
     product: Product,
     memory: Memory,
     start: Tensor,

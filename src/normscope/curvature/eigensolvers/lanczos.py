@@ -156,7 +156,7 @@ class Krylov:
         off = torch.diag(torch.tensor(self.betas[:-1], dtype=torch.float64), 1)
         return torch.diag(torch.tensor(self.alphas, dtype=torch.float64)) + off + off.T
 
-    def turned(self, coordinates: Tensor) -> Tensor:
+    def rotated(self, coordinates: Tensor) -> Tensor:
         """coordinates^T basis, one vector a column of `coordinates`; the basis's memory is written over."""
         turn, basis = coordinates.T.to(self._rows), self.basis
         count = len(turn)
@@ -223,15 +223,15 @@ def lanczos(
             converged = True
             break
     count = min(max(k, keep), done)
-    turned = space.turned(torch.cat([s.flip(1)[:, :count], s[:, : int(count < done)]], 1))
+    rotated = space.rotated(torch.cat([s.flip(1)[:, :count], s[:, : int(count < done)]], 1))
     return Ritz(
         values=tuple(theta.flip(0).tolist()),
         residuals=tuple(residuals.flip(0).tolist()),
-        vectors=turned[:k],
-        smallest_vector=turned[-1],
+        vectors=rotated[:k],
+        smallest_vector=rotated[-1],
         converged=converged,
         products=done,
-        memory=Memory(tuple(theta.flip(0)[:keep].tolist()), turned[:keep]),
+        memory=Memory(tuple(theta.flip(0)[:keep].tolist()), rotated[:keep]),
     )
 
 

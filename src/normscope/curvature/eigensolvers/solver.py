@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from normscope.curvature.eigensolvers.block_lanczos import block_lanczos
-from normscope.curvature.eigensolvers.davidson import LEAST, LEAST_WARM, lanczos_from
+from normscope.curvature.eigensolvers.davidson import LEAST, LEAST_WARM, davidson
 from normscope.curvature.eigensolvers.lanczos import Memory, Ritz, lanczos
 from normscope.curvature.eigensolvers.tf32_refinement import tf32_first, tf32_pays
 from normscope.linear_maps import Product
@@ -90,7 +90,7 @@ class Solver:
         def from_one_vector(product: Product, **options: Any) -> Ritz:
             if memory is None:
                 return lanczos(product, start[0], mix=0.0, **options)
-            return lanczos_from(product, memory, start[0], fresh[0], **options)
+            return davidson(product, memory, start[0], fresh[0], **options)
 
         if len(start) > 1:
             return block_lanczos(product, start, **options)

@@ -29,13 +29,13 @@ _THROUGH = 1e-3
 
 @dataclass(frozen=True)
 class OutputCurvature:
-    """The second derivative of a loss by its outputs, and by the parameters that it reads itself.
+    """The second derivative of a loss with respect to its outputs, and to the parameters that it reads itself.
 
     Attributes:
-        product: the map (J v, v) -> (second derivatives by the outputs, by the leaves) in this direction; those by the
-            leaves are None for a loss that reads no parameter.
+        product: the map (J v, v) -> (second derivatives with respect to the outputs, and to the leaves) in this
+            direction; those with respect to the leaves are None for a loss that reads no parameter.
         reads_parameters: whether the loss reads parameters itself, as a penalty does.
-        is_zero: whether the loss has no curvature, by outputs and by parameters.
+        is_zero: whether the loss has no curvature, with respect to outputs and to parameters.
     """
 
     product: Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]]

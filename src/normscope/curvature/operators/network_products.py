@@ -74,7 +74,7 @@ class MatrixProduct:
     Attributes:
         product: the map v -> A v.
         reads_parameters: whether the loss reads parameters itself, as a penalty does.
-        is_zero: whether A is zero because the loss has no curvature, by outputs and by parameters.
+        is_zero: whether A is zero because the loss has no curvature, with respect to outputs and to parameters.
     """
 
     product: Product
@@ -131,7 +131,7 @@ class Network(Passes):
         return flat(gradients, self.leaves), first
 
     def value_and_gradients(self, matrix: str = "") -> tuple[Tensor, Parts, FirstGraph | None]:
-        """The loss, its gradient by each leaf, and the graph for products with `matrix`.
+        """The loss, its gradient with respect to each leaf, and the graph for products with `matrix`.
 
         A gradient is None where the leaf has no part in the loss. The graph is None without a matrix, and where none
         can be kept.
@@ -175,7 +175,7 @@ class Network(Passes):
         derivatives = self.derivatives_of(gradients or self._derivable_gradients()[1], self.leaves)
 
         def product(v: Tensor) -> Tensor:
-            # The graph holds a forward and a backward: its derivative by the parameters costs up to three backwards.
+            # The graph holds a forward and a backward: to differentiate it costs up to three backwards.
             self._lent.backwards += 2
             return flat(derivatives(v), self.leaves)
 

@@ -37,7 +37,7 @@ Parts = list[Tensor | None]
 
 
 class Passes:
-    """Forwards of the lent model on one batch, and products with their derivative by the leaves.
+    """Forwards of the lent model on one batch, and products with their derivative with respect to the leaves.
 
     Args:
         lent: the copies that the model works with.

@@ -10,8 +10,8 @@ With batch statistics the loss of all data is that of one large batch, and its p
 in parts is refused, and so is cutting one batch into parts. Each product makes new graphs, so memory is that of one
 batch, and a product costs one forward more for each batch.
 
-**The weights w_b.** Where L = sum_b w_b L_b with constants w_b, the slopes by the outputs f_b of part b are
-proportional at any outputs:
+**The weights w_b.** Where L = sum_b w_b L_b with constants w_b, the slopes with respect to the outputs f_b of part b
+are proportional at any outputs:
 
     dL/df_b = w_b dL_b/df_b,        w_b = <dL/df_b, dL_b/df_b> / ||dL_b/df_b||^2
 
@@ -38,7 +38,7 @@ _SHARES_OF_NEIGHBOUR = (0.3, 0.45)
 _TOLERANCE = 1e-3
 
 
-class Several:
+class NetworksOnBatches:
     """Networks on several batches, with the products of a `Network`.
 
     Args:
@@ -57,9 +57,9 @@ class Several:
     def gradient_and_graph(self, matrix: str) -> tuple[Tensor, None]:
         return self._sum(lambda network: network.gradient()), None
 
-    def product(self, matrix: str, first: FirstGraph | None = None) -> "SeveralProducts":
+    def product(self, matrix: str, first: FirstGraph | None = None) -> "ProductsOnBatches":
         """The product v -> A v, which makes the graph of one batch after another, so only one is in memory."""
-        return SeveralProducts(self._networks, self._weights, matrix)
+        return ProductsOnBatches(self._networks, self._weights, matrix)
 
     def quadratic_form(self, matrix: str, v: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
         return self._sum(lambda network: network.quadratic_form(matrix, v)[0]), lambda: self.product(matrix)(v)
@@ -72,7 +72,7 @@ class Several:
         return _weighted_sum(map(find, self._networks), self._weights)
 
 
-class SeveralProducts:
+class ProductsOnBatches:
     """The product v -> A v with the mean of several batches' operators, and facts on their losses.
 
     Attributes:
@@ -107,8 +107,8 @@ def _weighted_sum(images: Iterable[Tensor], weights: Sequence[float]) -> Tensor:
     return total
 
 
-def refuse_linear(product: MatrixProduct | SeveralProducts) -> None:
-    """Raise where a product has shown a loss without curvature by its outputs; other zero products are true."""
+def refuse_linear(product: MatrixProduct | ProductsOnBatches) -> None:
+    """Raise where a product has shown that the loss is linear in its outputs; other zero products are true."""
     if product.is_zero:
         raise ValueError(
             "The loss is linear in the outputs, so its Gauss-Newton matrix is zero. For log-probabilities and "

@@ -29,7 +29,7 @@ from normscope.norms.batch import batch_norm
 from normscope.norms.lp import _LpLayer
 
 # Samples of a pass that looks whether outputs depend on other samples.
-_FEW = 8
+_PROBE_SAMPLES = 8
 
 
 @contextmanager
@@ -167,11 +167,11 @@ def depends_on_others(
     Args:
         forward: forward(x) gives the outputs for these samples.
         rows: the samples of the batch, one a row.
-        slope_of: the slope of a scalar by `rows`.
+        slope_of: the slope of a scalar with respect to `rows`.
         whole: look in a pass of all samples, for a forward that mixes larger batches only. Otherwise the pass has eight
             samples; all of them where the forward takes no fewer, or where other processes are in it too.
     """
-    few = rows if whole or several_processes() else rows[:_FEW]
+    few = rows if whole or several_processes() else rows[:_PROBE_SAMPLES]
     try:
         output = forward(few.clone())
     except Exception:

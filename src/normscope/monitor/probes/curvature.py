@@ -15,9 +15,10 @@ from normscope.curvature.eigensolvers.lanczos import KEPT, Memory
 from normscope.curvature.eigensolvers.solver import Solver
 from normscope.curvature.opening import open_session
 from normscope.curvature.operators.loss_of_outputs import own_loss_of
+from normscope.curvature.options import Options
 from normscope.curvature.session import differentiated
 from normscope.isolation.memory_bound import bytes_of
-from normscope.monitor.snapshot import Snapshot, flat
+from normscope.monitor.snapshot import Snapshot, as_vector
 from normscope.stability.optimizer_limits import Limit, momentum_limit, optimizer_limit
 from normscope.stability.verdict import Verdict
 from normscope.stability.wording import stability_verdict
@@ -82,7 +83,7 @@ class CurvatureProbe:
         self._last: Memory | None = None
 
     def measure(self, snapshot: Snapshot) -> Curvature:
-        gradient = flat(snapshot.gradient)
+        gradient = as_vector(snapshot.gradient)
         limit, reason = self._limit(snapshot)
         task, outer = snapshot.at.task, snapshot.at.lent
         snapshot.at.move_to(snapshot.theta)
@@ -91,6 +92,13 @@ class CurvatureProbe:
         matrix = "hessian" if task.objective.loss_fn is None else self.matrix
         remembered = self._last if self._last is not None and self._last.vectors.shape[1] == gradient.numel() else None
         batches = [task.objective.parts(snapshot.at.batch)]
+        options = Options(
+            call=task.objective.outputs,
+            processes=task.processes,
+            limit=limit,
+            solver=self._solver,
+            max_memory=task.max_memory,
+        )
         with (
             differentiated(outer, range(len(outer.leaves))),
             open_session(
@@ -98,12 +106,8 @@ class CurvatureProbe:
                 loss_fn,
                 batches,
                 only=set(map(id, outer.leaves)),
-                max_memory=task.max_memory,
                 beside=outer.size + bytes_of(snapshot.at.batch),
-                call=task.objective.outputs,
-                processes=task.processes,
-                limit=limit,
-                solver=self._solver,
+                options=options,
             ) as session,
         ):
             gradient = gradient.to(session.lent.leaves[0].dtype)

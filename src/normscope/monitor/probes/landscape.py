@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from normscope.loss_kinds import DIVERGES, beyond_limit, outlook
-from normscope.monitor.snapshot import Snapshot, flat, inner, length
+from normscope.monitor.snapshot import Snapshot, as_vector, inner, length
 from normscope.stability.verdict import Verdict
 
 VGG_FACTORS = (0.5, 1.0, 2.0, 4.0)
@@ -165,17 +165,17 @@ class LandscapeProbe:
         Raises:
             ValueError: a step is so small that half-precision weights round it away.
         """
-        g, d = flat(snapshot.gradient), snapshot.descent
+        g, d = as_vector(snapshot.gradient), snapshot.descent
         buffer = torch.empty_like(g)  # first d, then the gradient at theta_c
         half = any(weight.dtype.itemsize < 4 for weight in snapshot.theta)
         # Numbers stay on the device until the end: each transfer to the host would wait for the device.
-        scalars = [inner(g, g), inner(flat(d, buffer), buffer)]
+        scalars = [inner(g, g), inner(as_vector(d, buffer), buffer)]
         for c in self.factors:
             snapshot.at.move_to(snapshot.theta, d, c)
             if half:
                 _check_moved(snapshot, c, d)
             loss, grads = snapshot.at.gradient()
-            flat(grads, buffer)
+            as_vector(grads, buffer)
             scalars += [loss, inner(buffer, g), inner(buffer, buffer)]
             buffer -= g
             scalars.append(inner(buffer, buffer))
@@ -193,8 +193,8 @@ class LandscapeProbe:
 
 def _check_moved(snapshot: Snapshot, c: float, d: list[Tensor]) -> None:
     """Raise if half-precision weights round so small a step away."""
-    asked = c * length(flat(d))
-    moved = length(flat([leaf.detach() for leaf in snapshot.at.lent.leaves]) - flat(snapshot.theta))
+    asked = c * length(as_vector(d))
+    moved = length(as_vector([leaf.detach() for leaf in snapshot.at.lent.leaves]) - as_vector(snapshot.theta))
     if abs(moved - asked) > 0.1 * asked:
         raise ValueError(
             f"A step of {c:g} lr rounds away in weights of {snapshot.theta[0].dtype}: it moves them by "

@@ -1,4 +1,8 @@
-"""The probes of the Monitor by name, and presets of probes by cost."""
+"""The probes of the Monitor by name, and presets of probes by cost.
+
+To add a probe, write a file in this folder with two classes: the probe, and the frozen dataclass of its result
+(`probe.py` has the methods of both). Then add an entry to `PROBES`, and its name to the presets that shall measure it.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,9 @@
-"""Protocol of a sink: the methods that the Monitor calls."""
+"""Protocol of a sink: the methods that the Monitor calls.
+
+To add a sink, write a class with these three methods in a file of this folder; users hand an object of it to
+`Monitor(sinks=[...])`. If it needs a library, add an extra to pyproject.toml, ask for it with `extras.need` in the
+constructor, and import it inside `open`.
+"""
 
 from typing import Any, Protocol
 

@@ -138,7 +138,7 @@ _STATEMENTS = (
     ),
     _statement(
         "minimax-printed", "Theorem 4.4, printed", "<=",
-        "Theorem 4.4 as printed: the largest gradient by the weights over all inputs of norm lam.",
+        "Theorem 4.4 as printed: the largest gradient with respect to the weights over all inputs of norm lam.",
         _MISPRINT.format("E-THM-4"),
     ),
     _statement("minimax", "Theorem 4.4, corrected", "=", "Theorem 4.4 with lam^2 and 1/m in place, an equality."),

@@ -16,7 +16,7 @@ ENDS = 5
 
 
 def run(settings: dict[str, Any], seed: int, place: Place) -> Curves:
-    """log of the squared norm of the gradient by each layer's weights, from the first layer to the last."""
+    """Log of the squared norm of the gradient with respect to each layer's weights, from first to last layer."""
     import torch
     from torch.nn import functional as F
 

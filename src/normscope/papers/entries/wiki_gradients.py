@@ -94,7 +94,7 @@ ENTRY = Entry(
         ),
         Statement(
             "second-term",
-            "The second term of the gradient by the mean is zero (ours).",
+            "The second term of the gradient with respect to the mean is zero (ours).",
             "At most 1e-10 of the first term on every draw.",
             _second,
             n=5,

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from normscope.isolation.lending import untouched
 
 # Objects looked into before the search ends: a model that holds its trainer or data set reaches far more.
-_MOST = 20_000
+_MOST_OBJECTS = 20_000
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Generator)
 _CLOSED = (*_PLAIN, type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
 _INTERNAL = frozenset(vars(nn.Module()))
@@ -78,7 +78,7 @@ class _Held:
         self._waiting: deque[Any] = deque()
         for module in model.modules():
             self._attributes(module)
-        while self._waiting and len(self._seen) < _MOST:
+        while self._waiting and len(self._seen) < _MOST_OBJECTS:
             self._look_into(self._waiting.popleft())
 
     def _attributes(self, module: nn.Module) -> None:

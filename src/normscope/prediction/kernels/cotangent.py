@@ -35,14 +35,14 @@ class Spread(NamedTuple):
             they came through; in the mean mode only channels are independent, in the data modes sites are too.
         alone: the same of one sample's cotangents, whose slopes switch channels off.
         length: relative variance of the squared length, from sample to sample.
-        apart: how far samples' cotangents stand apart in the mean mode.
+        sample_separation: how far samples' cotangents stand apart in the mean mode.
     """
 
     mean: float = 0.0
     data: float = 0.0
     alone: float = 0.0
     length: float = 0.0
-    apart: float = 0.0
+    sample_separation: float = 0.0
 
     def plus(self, more: "Spread") -> "Spread":
         """The spread after weights or an activation that add `more`."""
@@ -56,8 +56,8 @@ class Cotangent:
     Attributes:
         g: kernel of the gradient, summed over the part's channels.
         bend: kernel of d g / d value.
-        two: of two samples, with statistics held: the kernel of the gradient, and the drift, which is the derivative of
-            theta_xy (the output's tangent kernel) by the part's kernel.
+        statistics_held: two kernels of two different samples, with statistics held: that of the gradient, and the
+            drift, which is the derivative of theta_xy (the output's tangent kernel) with respect to the part's kernel.
         spread: effects of finite width.
         strands: the summands of g, where slopes on the way are decided by the part's own values; () where g is
             independent of the values.
@@ -66,7 +66,7 @@ class Cotangent:
 
     g: tuple[Tensor, ...]
     bend: tuple[Tensor, ...]
-    two: tuple[Tensor, ...]
+    statistics_held: tuple[Tensor, ...]
     spread: Spread
     strands: tuple[tuple[Strand, ...], ...] = ()
     origin: Origin | None = None
@@ -86,7 +86,7 @@ class Cotangent:
         return Cotangent(
             tuple(a + b for a, b in zip(self.g, other.g, strict=True)),
             tuple(a + b for a, b in zip(self.bend, other.bend, strict=True)),
-            tuple(a + b for a, b in zip(self.two, other.two, strict=True)),
+            tuple(a + b for a, b in zip(self.statistics_held, other.statistics_held, strict=True)),
             Spread(*spread),
             _both(self, other),
             self._origin(other),

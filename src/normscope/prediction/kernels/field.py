@@ -54,7 +54,8 @@ class ReaderFacts:
             one.
         gamma_beta_correlation: the function of that name in `theory.gaussian`, of the activation that reads the values;
             None without one.
-        drift: derivative of the output's tangent kernel by this kernel of two samples, found on the way back.
+        drift: derivative of the output's tangent kernel with respect to this kernel of two samples, found on the way
+            back.
     """
 
     kept_by_norm: float | None = None

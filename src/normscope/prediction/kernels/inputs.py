@@ -48,7 +48,7 @@ def vectors(x: Tensor) -> Field:
 
 
 def _field(sites: Sites, kernel: Tensor, shape: tuple[int, ...], length: float = 0.0) -> Field:
-    mean, tangent = 0 * sites.diagonal(kernel), torch.zeros_like(sites.two(kernel))
+    mean, tangent = 0 * sites.diagonal(kernel), torch.zeros_like(sites.different_samples(kernel))
     return Field(sites, (Part(shape[0], kernel, mean, tangent, length=length),), shape, False, frozenset({INPUTS}))
 
 

@@ -28,9 +28,11 @@ from normscope.theory.site_pairs import average
 
 _DIMENSIONS = {nn.BatchNorm1d: (1, 2), nn.BatchNorm2d: (3,), nn.BatchNorm3d: (4,)}
 # Directions of a real batch below which predictions were measured to be off.
-_FEW = 12
-# Mean square of running means that counts as zero, and its largest ratio to that of the inputs' means by chance.
-_NO_MEAN, _STRANGE = 1e-12, 1.6
+_FEWEST_DIRECTIONS = 12
+# Mean square of running means that counts as zero.
+_ZERO_MEAN_SQUARE = 1e-12
+# Largest ratio of that mean square to the mean square of the inputs' means that occurs by chance.
+_LARGEST_MEAN_RATIO = 1.6
 
 
 def _settings(layer: Any, x: Field) -> dict[str, Any]:
@@ -133,7 +135,7 @@ def _by_batch(
             part.channels,
             g2 * n.kernel + mean_of_squares(b),
             torch.full_like(part.mean, average(b)),
-            tangent_after(walk, _before(part, k) * (g2 * n.inverse), x.sites.two(n.kernel), gamma, beta),
+            tangent_after(walk, _before(part, k) * (g2 * n.inverse), x.sites.different_samples(n.kernel), gamma, beta),
             part.noise * g2**2 / n.variance**2,
             # Excess kurtosis of one entry of a vector on the sphere in `freedom` dimensions.
             -6 / (n.freedom + 2) + kurtosis(part.scale_variance) if x.gaussian else 0.0,
@@ -150,7 +152,7 @@ def _by_batch(
         row.columns = directions(walk, out, gamma, beta)
         sent, twos = [], []
         for n, (g2, _), g, bend, two in zip(
-            normalized, affine, cotangent.g, cotangent.bend, cotangent.two, strict=True
+            normalized, affine, cotangent.g, cotangent.bend, cotangent.statistics_held, strict=True
         ):
             before, products = send_back(n, g, bend, g2, trained=walk.as_trained)
             if walk.trains(gamma) and walk.trains(beta):
@@ -190,7 +192,7 @@ def _check(walk: Walk, name: str, normalized: Sequence[Normalized]) -> None:
         )
     elif all(n.directions is not None for n in normalized):
         most = min(n.directions.most for n in normalized if n.directions)
-        if most < _FEW:
+        if most < _FEWEST_DIRECTIONS:
             walk.remarks.warn(
                 f"{name}: 90 % of the batch's variance lies in {most} directions. On such batches (2 to 10 tight "
                 "clusters, or inputs of 2 to 6 dimensions) lambda_max was measured at 1 to 3 times the prediction. "
@@ -246,7 +248,7 @@ def _by_running(
             part.channels,
             kernel * s + mean_of_squares(b),
             (1 - share) * part.mean * s**0.5 + average(b),
-            tangent_after(walk, part.tangent * s, x.sites.two(kernel) * rate, gamma, beta),
+            tangent_after(walk, part.tangent * s, x.sites.different_samples(kernel) * rate, gamma, beta),
             part.noise * s**2,
             length=part.length,
         )
@@ -257,7 +259,7 @@ def _by_running(
     def back(cotangent: Cotangent) -> list[Cotangent]:
         row.columns = directions(walk, out, gamma, beta)
         twos = []
-        for kernel, rate, s, g, two in zip(kernels, rates, scales, cotangent.g, cotangent.two, strict=True):
+        for kernel, rate, s, g, two in zip(kernels, rates, scales, cotangent.g, cotangent.statistics_held, strict=True):
             if walk.trains(gamma):
                 row.add(x.sites, g * (kernel * rate), cotangent.spread)
             if walk.trains(beta):
@@ -272,9 +274,9 @@ def _by_running(
 
 def _share_of_mean(square: float, shared: float) -> float:
     """The share a in mean(r^2) = a^2 q_xy; refused where r is larger than any mean of these inputs."""
-    if square <= _NO_MEAN:
+    if square <= _ZERO_MEAN_SQUARE:
         return 0.0
-    if square > _STRANGE * max(shared, 0.0):
+    if square > _LARGEST_MEAN_RATIO * max(shared, 0.0):
         raise ValueError(
             f"is in eval mode with running means of mean square {square:.3g}, and its inputs' means have {shared:.3g}: "
             "they were taken of other inputs or other weights. Hand in batch= with the data they were taken of, put "

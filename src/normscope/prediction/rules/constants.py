@@ -73,7 +73,7 @@ def multiplied(
     def back(cotangent: Cotangent) -> list[Cotangent]:
         _tell_before(x, out)
         bend = tuple(b * of_mean**4 for b in cotangent.bend)
-        two = tuple(both * of_mean**2 for both in cotangent.two)
+        two = tuple(both * of_mean**2 for both in cotangent.statistics_held)
         return [
             Cotangent(tuple(g * factors for g in cotangent.g), bend, two, cotangent.spread, origin=cotangent.origin)
         ]

@@ -8,7 +8,7 @@ from normscope.prediction.kernels.field import INPUTS, Field
 from normscope.prediction.refusals import UnknownOperation, misfit
 from normscope.prediction.rules.registry import rule
 from normscope.prediction.rules.weighted_sums import NARROW, weighted_sum
-from normscope.prediction.rules.windows import two
+from normscope.prediction.rules.windows import as_pair
 from normscope.prediction.walk import Walk
 from normscope.theory.taps import Window
 
@@ -36,9 +36,9 @@ def convolution(
     dims = weight.ndim - 2
     if dims == 3:
         raise UnknownOperation("is a convolution in three dimensions, which has no map here")
-    dilated = two(dilation, dims)
+    dilated = as_pair(dilation, dims)
     kernel = (1, *weight.shape[2:])[-2:]
-    strides, padded = two(stride, dims), _padding(padding, dims, kernel, dilated)
+    strides, padded = as_pair(stride, dims), _padding(padding, dims, kernel, dilated)
     _check_channels(x, weight, groups)
     window = Window(x.sites, (kernel[0], kernel[1]), strides, padded, dilated)
     after = window.after
@@ -58,8 +58,8 @@ def _padding(padding: Any, dims: int, kernel: tuple[int, ...], dilation: tuple[i
             raise UnknownOperation("pads 'same' on one side more than on the other, which has no map here")
         padding = (span[0] // 2, span[1] // 2)
     if dims == 2 or (isinstance(padding, tuple) and len(padding) == 2):
-        return two(padding, dims)
-    return (0, two(padding, 1)[1])
+        return as_pair(padding, dims)
+    return (0, as_pair(padding, 1)[1])
 
 
 def _check_channels(x: Field, weight: Tensor, groups: int) -> None:

@@ -70,7 +70,7 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
             part.channels,
             m.value,
             m.mean,
-            part.tangent * x.sites.two(m.slope),
+            part.tangent * x.sites.different_samples(m.slope),
             part.noise * _of_two(x, m.slope) ** 2,
             length=length,
             marginal=part.marginal.through(phi) if known and part.marginal else None,
@@ -94,7 +94,9 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
         elif cotangent.strands and (marginal := of_gaussian(x)):
             # To what made Gaussian values, the slopes that these decide are independent.
             g, bend, _ = _through_strands(phi, x, cotangent, [Joined(marginal, pairs[0])])
-        two = tuple(_two(x, *each) for each in zip(x.parts, gaussian, corrected, cotangent.two, strict=True))
+        two = tuple(
+            _two(x, *each) for each in zip(x.parts, gaussian, corrected, cotangent.statistics_held, strict=True)
+        )
         single, crossed = _length_spread(x, cotangent, [pairs for _, pairs in lengths])
         more = Spread(0.0, 0.0, crossed, (1 + 2 / walk.tape.outputs) * single, _apart(x, cotangent.g, g))
         spread = cotangent.spread.plus(more)
@@ -132,12 +134,12 @@ def _through_strands(
 
 
 def _two(x: Field, part: Part, gaussian: Moments, m: Moments, came: Tensor) -> Tensor:
-    """`Cotangent.two` before phi: drift comes through the value and through the slope, which the tangent passed."""
-    slope, curve = x.sites.two(gaussian.slope), x.sites.two(gaussian.curve)
+    """`Cotangent.statistics_held` before phi: drift comes through the value and the slope, which the tangent passed."""
+    slope, curve = x.sites.different_samples(gaussian.slope), x.sites.different_samples(gaussian.curve)
     sent = came * slope
     sent[1].addcmul_(part.tangent * curve, came[0])
     if m is not gaussian:
-        torch.mul(came[0], x.sites.two(m.slope), out=sent[0])
+        torch.mul(came[0], x.sites.different_samples(m.slope), out=sent[0])
     return sent
 
 
@@ -179,7 +181,9 @@ def _masked(x: Field, came: Cotangent, sent: Sequence[Tensor], moments: Sequence
     """Origin of the gradients' overlaps before phi: the part of them stays that two samples' slopes have in common."""
     if came.origin is None:
         return None
-    kept = sum(((g[0, 0] - g[0, 1]) * x.sites.two(m.slope)).sum() for g, m in zip(came.g, moments, strict=True))
+    kept = sum(
+        ((g[0, 0] - g[0, 1]) * x.sites.different_samples(m.slope)).sum() for g, m in zip(came.g, moments, strict=True)
+    )
     own = sum((g[0, 0] - g[0, 1]).sum() for g in sent)
     return came.origin.masked(float(kept / own) if own > 0 else 0.0)
 

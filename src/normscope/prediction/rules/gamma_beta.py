@@ -71,7 +71,15 @@ def _check_count(walk: Walk, name: str, channels: int, counted: float) -> None:
 
 
 def tangent_after(walk: Walk, before: Tensor, kernel: Tensor, gamma: Tensor | None, beta: Tensor | None) -> Tensor:
-    """The tangents' kernel with what a trained gamma and beta add; kernel: of two samples, that gamma multiplies."""
+    """The tangent kernel after a scale and a shift, with the parts that gamma and beta add where they are trained.
+
+    Args:
+        walk: the walk, which knows the trained parameters.
+        before: the tangent kernel of two samples that comes from the weights before gamma.
+        kernel: the kernel of two samples of the values that gamma multiplies.
+        gamma: the scale, or None.
+        beta: the shift, or None.
+    """
     tangent = before + kernel if walk.trains(gamma) else before
     return tangent + 1.0 if walk.trains(beta) else tangent
 
@@ -79,15 +87,33 @@ def tangent_after(walk: Walk, before: Tensor, kernel: Tensor, gamma: Tensor | No
 def two_before(
     walk: Walk, came: Tensor, back: Tensor | float, value: Tensor | float, hat: Tensor | float, gamma: Tensor | None
 ) -> Tensor:
-    """back: of cotangents. The drift goes through the values, and through what a trained gamma is multiplied with."""
+    """`Cotangent.statistics_held` before a normalizer with gamma.
+
+    The drift comes back through the normalized values, and through the part that a trained gamma adds to the tangents.
+
+    Args:
+        walk: the walk, which knows the trained parameters.
+        came: the gradient's kernel and the drift that come back to the normalizer's output.
+        back: the factor of the gradient's kernel.
+        value: the factor of the drift: the derivative of the output's kernel with respect to the input's.
+        hat: the same derivative of the kernel that gamma multiplies.
+        gamma: the scale, or None.
+    """
     g, drift = came.unbind(0)
     return torch.stack([g * back, drift * value + g * hat if walk.trains(gamma) else drift * value])
 
 
 def directions(walk: Walk, out: Field, gamma: Tensor | None, beta: Tensor | None) -> tuple[tuple[float, float], ...]:
-    """Directions of gammas and betas, one each for a channel, as far as gradients by the two are not correlated.
+    """The directions of the gradients of gammas and betas, as pairs of their number and their share.
 
-    Below a sum they are taken as independent.
+    Each channel has one gamma and one beta. Where both are trained and their gradients are correlated, the common
+    direction has the larger share. Below a sum of tensors they are taken as independent.
+
+    Args:
+        walk: the walk, which knows the trained parameters.
+        out: the field after the normalizer.
+        gamma: the scale, or None.
+        beta: the shift, or None.
     """
     if not (walk.trains(gamma) and walk.trains(beta)):
         return ((float(out.channels), 1.0),)

@@ -174,7 +174,7 @@ def _concatenated(walk: Walk, fields: Sequence[Field]) -> Field:
         sent, first_part = [], 0
         for f in fields:
             last_part = first_part + len(f.parts)
-            g, bend, two = (of[first_part:last_part] for of in (cotangent.g, cotangent.bend, cotangent.two))
+            g, bend, two = (of[first_part:last_part] for of in (cotangent.g, cotangent.bend, cotangent.statistics_held))
             sent.append(Cotangent(g, bend, two, cotangent.spread, origin=cotangent.origin))
             first_part = last_part
         return sent
@@ -227,7 +227,7 @@ def _gather(cotangent: Cotangent, cuts: list[int], field: Field) -> Cotangent:
             cut += 1
         g.append(_summed(cotangent.g[first:cut]))
         bend.append(_summed(cotangent.bend[first:cut]))
-        two.append(_summed(cotangent.two[first:cut]))
+        two.append(_summed(cotangent.statistics_held[first:cut]))
         first_channel = end
     return Cotangent(tuple(g), tuple(bend), tuple(two), cotangent.spread, origin=cotangent.origin)
 

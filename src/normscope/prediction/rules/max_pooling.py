@@ -71,7 +71,8 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
         # How cotangents go back to single places, apart and together, and by them the tangents forward.
         slopes, weights = after.outer(maxima.slope / share, maxima.slope / share), maxima.slope2 / share
         apart, together = slopes * (1 - chosen), after.outer(weights.sqrt(), weights.sqrt()) * chosen
-        tangent = after.two(apart) * pool(window, part.tangent) + after.two(together) * convolve(window, part.tangent)
+        tangent = after.different_samples(apart) * pool(window, part.tangent)
+        tangent = tangent + after.different_samples(together) * convolve(window, part.tangent)
         marginal = distribution(window, q, mean, inside).through(phi) if phi.line is not None and q > 0 else None
         parts.append(
             Part(
@@ -87,7 +88,7 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
                 square_variance=scatter(marginal.at, marginal.weight) if marginal else 2.0,
             )
         )
-        slope = after.two(products_slope(after, maxima, covariance, own)) / after.outer(share, share)
+        slope = after.different_samples(products_slope(after, maxima, covariance, own)) / after.outer(share, share)
         backs.append((apart, together, after.outer(maxima.bend / share, maxima.bend / share), slope))
     space = (after.width,) if len(x.shape) == 2 else (after.height, after.width)
     pooled = (name, window, x) if x.before is None else None
@@ -96,11 +97,13 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
         sent, bends, twos = [], [], []
-        for (apart, together, bend, slope), g, (pair, drift) in zip(backs, cotangent.g, cotangent.two, strict=True):
+        held = cotangent.statistics_held
+        for (apart, together, bend, slope), g, (pair, drift) in zip(backs, cotangent.g, held, strict=True):
             sent.append(pool_back(window, apart * g) + convolve_back(window, together * g))
             bends.append(pool_back(window, bend * g) * others)
-            pair = pool_back(window, after.two(apart) * pair) + convolve_back(window, after.two(together) * pair)
-            twos.append(torch.stack([pair, pool_back(window, slope * drift)]))
+            to_single = pool_back(window, after.different_samples(apart) * pair)
+            to_all = convolve_back(window, after.different_samples(together) * pair)
+            twos.append(torch.stack([to_single + to_all, pool_back(window, slope * drift)]))
         return [Cotangent(tuple(sent), tuple(bends), tuple(twos), cotangent.spread, origin=cotangent.origin)]
 
     return walk.tape.record(out, [before], back, nonlinear=f"{name!r} (max pooling)")

@@ -8,7 +8,7 @@ from normscope.prediction.kernels.cotangent import Cotangent
 from normscope.prediction.kernels.field import Field, Part
 from normscope.prediction.refusals import UnknownOperation
 from normscope.prediction.rules.registry import rule
-from normscope.prediction.rules.reshaping import same_values, turned
+from normscope.prediction.rules.reshaping import same_values, transposed
 from normscope.prediction.rules.windows import pooling_window
 from normscope.prediction.walk import Walk
 from normscope.theory.convolved_kernels import place, pool, pool_back
@@ -98,7 +98,8 @@ def average_pool(walk: Walk, x: Field, window: Window, *, flat: bool = False) ->
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
         g, bend, two = (
-            tuple(pool_back(window, of) for of in each) for each in (cotangent.g, cotangent.bend, cotangent.two)
+            tuple(pool_back(window, of) for of in each)
+            for each in (cotangent.g, cotangent.bend, cotangent.statistics_held)
         )
         return [Cotangent(g, bend, two, cotangent.spread, origin=cotangent.origin)]
 
@@ -128,4 +129,4 @@ def _mean_of(walk: Walk, x: Field, dims: tuple[int, ...], *, keepdim: bool) -> F
     if whole or keepdim:
         return average_pool(walk, x, window, flat=whole and not keepdim)
     pooled = average_pool(walk, x, window)
-    return same_values(walk, pooled if dims == (2,) else turned(walk, pooled), (x.channels, pooled.sites.count))
+    return same_values(walk, pooled if dims == (2,) else transposed(walk, pooled), (x.channels, pooled.sites.count))

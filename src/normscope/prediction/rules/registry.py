@@ -2,7 +2,9 @@
 
 A rule takes the walk, the operation's name and the operation's own arguments, with a `Field` in the place of every
 tensor of the network, and returns the field of the result. An operation without a rule is refused by name.
-docs/how-to/add-an-operation.md shows how to add one.
+
+To add a rule, write a function under `@rule` in the file of its family in this folder, or in a new file there, and a
+network with the operation in tests/prediction/test_graphs.py. docs/how-to/add-an-operation.md shows the steps.
 """
 
 import operator

@@ -93,17 +93,17 @@ def _axis(x: Field, dim: int, more: int = 0) -> int:
     return dim % axes
 
 
-def turned(walk: Walk, x: Field) -> Field:
+def transposed(walk: Walk, x: Field) -> Field:
     """A column of sites as a line, or a line as a column."""
-    turn = x.sites.turn
+    transpose = x.sites.transpose
     parts = tuple(
-        replace(p, kernel=kernel, tangent=turn(p.tangent), readers=p.readers_of(kernel))
-        for p, kernel in ((p, turn(p.kernel)) for p in x.parts)
+        replace(p, kernel=kernel, tangent=transpose(p.tangent), readers=p.readers_of(kernel))
+        for p, kernel in ((p, transpose(p.kernel)) for p in x.parts)
     )
-    out = Field(x.sites.turned(), parts, x.shape, x.gaussian, x.roots)
+    out = Field(x.sites.transposed(), parts, x.shape, x.gaussian, x.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
-        g, bend, two = (tuple(map(turn, of)) for of in (cotangent.g, cotangent.bend, cotangent.two))
+        g, bend, two = (tuple(map(transpose, of)) for of in (cotangent.g, cotangent.bend, cotangent.statistics_held))
         return [Cotangent(g, bend, two, cotangent.spread, origin=cotangent.origin)]
 
     return walk.tape.record(out, [x], back)
@@ -124,7 +124,8 @@ def reshape(walk: Walk, x: Field, shape: tuple[int, ...]) -> Field:
     kept = x.shape[:1] in ((), (x.channels,)) and shape[:1] == (x.channels,) and len(shape) < 4
     if size == math.prod(shape) and (not shape or (kept and _long(shape) == _long(x.shape))):
         height, width = (1, 1, *shape[1:])[-2:]
-        return same_values(walk, x if (height, width) == (x.sites.height, x.sites.width) else turned(walk, x), shape)
+        same_sites = (height, width) == (x.sites.height, x.sites.width)
+        return same_values(walk, x if same_sites else transposed(walk, x), shape)
     said = f"reshapes {x.said()} to {replace(x, shape=shape).said()}, which has no map here"
     if x.roots == {INPUTS} and len(shape) < 4:
         said += f". Where a network shapes its own input, pass that shape: input_shape={shape}"

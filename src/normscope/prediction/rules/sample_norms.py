@@ -15,7 +15,7 @@ from normscope.prediction.walk import Walk
 from normscope.theory.site_pairs import average
 
 # Channels in a group of GroupNorm below which lambda was seen to be off.
-_FEW = 8
+_FEWEST_CHANNELS = 8
 
 
 @rule("layer_norm", modules=[nn.LayerNorm], settings=lambda layer, x: _shaped(layer) | {"bias": layer.bias})
@@ -52,7 +52,7 @@ def group_norm(
         raise UnknownOperation("normalizes every channel of a sample by itself (InstanceNorm), which has no map here")
     if each == 2 and alone:
         raise UnknownOperation("normalizes two values by each other, so that they become 1 and -1; it has no map here")
-    if each < _FEW:
+    if each < _FEWEST_CHANNELS:
         walk.remarks.warn(
             f"{name}: groups of {each} channels are few for a theory of many, in which statistics do not vary from "
             "sample to sample: lambda was measured at 0.34 to 0.91 times the answer on images (groups of 2 and 4) and "
@@ -133,7 +133,7 @@ def sample_norm(
             p.channels,
             g2 * hat + mean_of_squares(b),
             (p.mean - middle) * square.rsqrt() * g2**0.5 + average(b),
-            tangent_after(walk, p.tangent * (g2 * rate), sites.two(hat), gamma, beta),
+            tangent_after(walk, p.tangent * (g2 * rate), sites.different_samples(hat), gamma, beta),
             p.noise * (g2 / average(square)) ** 2,
         )
         for p, hat, (g2, b) in zip(x.parts, hats, affine, strict=True)
@@ -143,7 +143,7 @@ def sample_norm(
     def back(cotangent: Cotangent) -> list[Cotangent]:
         row.columns = directions(walk, out, gamma, beta)
         twos = []
-        for hat, (g2, _), g, two in zip(hats, affine, cotangent.g, cotangent.two, strict=True):
+        for hat, (g2, _), g, two in zip(hats, affine, cotangent.g, cotangent.statistics_held, strict=True):
             if walk.trains(gamma):
                 row.add(sites, g * hat, cotangent.spread)
             if walk.trains(beta):

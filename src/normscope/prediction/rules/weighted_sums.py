@@ -82,7 +82,7 @@ def weighted_sum(
     together = tied(window, inputs)
     own = row.numbers["qh"] - row.numbers["qh_xy"]
     q = row.numbers["q"]
-    added = after.two(patch) * (fan_in * walk.trains(weight)) + float(walk.trains(bias))
+    added = after.different_samples(patch) * (fan_in * walk.trains(weight)) + float(walk.trains(bias))
     part = Part(
         shape[0],
         kernel,
@@ -134,7 +134,7 @@ class _WayBack:
 
     def back(self, cotangent: Cotangent) -> list[Cotangent]:
         """The cotangent of the inputs; the row gets what weights and biases add to lambda."""
-        (g,), (came,) = cotangent.g, cotangent.two
+        (g,), (came,) = cotangent.g, cotangent.statistics_held
         (part,), x, row, after = self.out.parts, self.x, self.row, self.window.after
         assert row.inputs is not None
         row.numbers.update(gradient_moments(after, g))
@@ -160,7 +160,7 @@ class _WayBack:
         """Add the shares of weights and biases to the row; the cotangent with its overlaps as one draw."""
         (part,), after = self.out.parts, self.window.after
         # A sample's own gradients meet the shared ones at every site, and sites are independent too.
-        own = cotangent.spread._replace(apart=cotangent.spread.apart / sites)
+        own = cotangent.spread._replace(sample_separation=cotangent.spread.sample_separation / sites)
         if self.trains_weight:
             self.row.add(after, g * (part.fan_in * self.patch), own)
         if self.trains_bias:
@@ -168,7 +168,7 @@ class _WayBack:
         cotangent = self.walk.tape.drawn(cotangent, self.out)
         if cotangent.origin is not None:
             # Weights see the part of gradients that two samples' inputs share, biases all of it.
-            seen = part.fan_in * self.trains_weight * after.two(self.patch) + float(self.trains_bias)
+            seen = part.fan_in * self.trains_weight * after.different_samples(self.patch) + float(self.trains_bias)
             self.row.hand_down(cotangent.origin, after.summed((g[0, 0] - g[0, 1]) * seen))
         return cotangent
 

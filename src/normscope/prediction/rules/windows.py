@@ -7,7 +7,7 @@ from normscope.prediction.refusals import UnknownOperation
 from normscope.theory.taps import Window
 
 
-def two(value: Any, dims: int = 2) -> tuple[int, int]:
+def as_pair(value: Any, dims: int = 2) -> tuple[int, int]:
     """Height and width of an argument that may be one number; along a line the height is 1."""
     if isinstance(value, (tuple, list)):
         return (1, int(value[0])) if len(value) == 1 else (int(value[0]), int(value[1]))
@@ -19,12 +19,12 @@ def pooling_window(x: Field, kernel: Any, stride: Any, padding: Any, dilation: A
     if len(x.shape) < 2:
         raise ValueError("pools a tensor without dimensions of space")
     dims = len(x.shape) - 1
-    k = two(kernel, dims)
-    s = k if stride is None or stride == [] else two(stride, dims)
-    p = two(padding, dims) if dims == 2 else (0, two(padding, 1)[1])
+    k = as_pair(kernel, dims)
+    s = k if stride is None or stride == [] else as_pair(stride, dims)
+    p = as_pair(padding, dims) if dims == 2 else (0, as_pair(padding, 1)[1])
     if any(2 * n > size for n, size in zip(p, k, strict=True)):
         raise ValueError(f"pads by {p[0]}x{p[1]}, more than half of its window of {k[0]}x{k[1]}, which torch refuses")
-    window = Window(x.sites, k, s, p, two(dilation, dims))
+    window = Window(x.sites, k, s, p, as_pair(dilation, dims))
     if ceil_mode:
         after, sizes = window.after, (x.sites.height, x.sites.width)
         covered = [(n - 1) * s[i] + k[i] - 2 * p[i] for i, n in enumerate((after.height, after.width))]

@@ -52,7 +52,7 @@ def depth_chart(label: str, steps: Sequence[float], layers: Layers) -> Chart | N
     )
     log = spans_decades(*(line.y for line in lines))
     axis = Axis("layer, in the order they run", ticks=tuple(name or "network" for name in seen))
-    panel = Panel("", axis, Axis("gradient by the output, l2", log=log), lines)
+    panel = Panel("", axis, Axis("gradient with respect to the output, l2", log=log), lines)
     caption = "A slope over the layers is growth along depth: gradients that explode or vanish on their way back."
     return Chart(f"Gradient along depth, {label}", caption, (panel,))
 

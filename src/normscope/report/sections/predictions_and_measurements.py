@@ -15,7 +15,7 @@ _PARAMETERS = (
 )
 _CAPTIONS = {
     "q": "Second moments of what enters (qh) and leaves (q) each layer, of one sample and between two (xy).",
-    "qt": "Squared gradient of one output by what leaves the layer; a slope is growth along depth, backwards.",
+    "qt": "Squared gradient of one output with respect to what leaves the layer; a slope is growth backwards.",
     "mean": "The parameters' part in the mean mode (constant over samples) and the data mode. The largest limits eta*.",
 }
 _DASHES = ((BLUE, ""), (VERMILION, DASHED), (GREEN, ""), (INK, DASHED))
