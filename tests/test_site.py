@@ -109,3 +109,13 @@ def test_no_link_inside_the_site_is_broken(site):
             if not target.exists() or (anchor and target in ids and anchor not in ids[target]):
                 broken.append(f"{page.relative_to(site)}: {link}")
     assert broken == []
+
+
+def test_inner_products_are_shown(site):
+    """A browser hides what it takes for a tag: <g, y> has to be escaped."""
+    hidden = []
+    for page in site.rglob("*.html"):
+        body = re.sub(r"<(script|style).*?</\1>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        hidden += [f"{page.relative_to(site)}: {tag}" for tag in re.findall(r"<\w+,[^<>]*>", body)]
+    assert hidden == []
+    assert "&lt;g,yh" in (site / "evidence/reproductions/santurkar-2018/index.html").read_text(encoding="utf-8")

@@ -82,7 +82,7 @@ def predict(
         input_shape: shape of one sample, without the batch dimension. Inputs are taken as independent standard values.
         loss: "cross_entropy" (default without a Setup), or squared error: "half_mse" (1/2 sum over outputs, mean over
             samples), "half_sse" or "mse" (torch.nn.MSELoss). With cross-entropy eta* is the limit of the local
-            quadratic at initialization; training usually survives rates far above it.
+            quadratic at initialization; networks with BatchNorm train far above it.
         batch_size: number of samples m; the data modes and BatchNorm's statistics depend on it.
         momentum: momentum of gradient descent, by default 0 or the setup's.
         nesterov: whether the momentum is Nesterov's, by default not, or as in the setup.

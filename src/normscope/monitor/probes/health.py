@@ -127,7 +127,9 @@ class NormHealth:
         total = self.grad_norms[0] / self.grad_norms[-1]
         state = "explode" if total > EXPLODED else "vanish" if total < 1 / EXPLODED else ""
         change = f"by a factor of {total:.2g} over {len(self.depth)} layers"
-        if state:
+        if total == 0:
+            text = f"No gradient reaches the first of {len(self.depth)} layers: it does not learn."
+        elif state:
             text = f"Gradients {state} towards the input: {change}."
         elif 1 / KEPT <= self.growth <= KEPT:
             text = f"Gradients keep their size along depth: a factor of {self.growth:.2f} a layer towards the input."
