@@ -208,8 +208,8 @@ def test_a_rate_far_below_the_first_guess_is_ok_and_noted(task):
     far, near = found.verdict(low / 40), found.verdict(low / 10)
     assert far.good is near.good is True
     assert "is 40 times below it, so training may be slow." in far.text
-    assert "below it" not in near.text
-    assert "below it" not in found.verdict(10 * low).text
+    assert "times below it" not in near.text
+    assert "times below it" not in found.verdict(10 * low).text
 
 
 def test_the_advice_names_the_tasks_it_rests_on(task):
