@@ -45,7 +45,7 @@ def _rank(rank: int, folder: str, jobs: list[tuple[str, dict[str, Any]]]) -> Non
     found = [globals()[name](rank, **options) for name, options in jobs]
     torch.save(found, os.path.join(folder, f"{rank}.pt"))
     dist.barrier()
-    dist.destroy_process_group()
+    os._exit(0)  # A usual exit may abort: a thread of gloo waits for an interpreter that is gone.
 
 
 def wrapped(cell: Cell, model: nn.Module | None = None, **options: Any) -> dict[str, Any]:
