@@ -30,7 +30,7 @@ class TwoHeads(nn.Module):
 
 
 @cache
-def _trained() -> nn.Sequential:
+def trained_body() -> nn.Sequential:
     """The body with its head, after 200 steps on digits; made once."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(23)
@@ -75,14 +75,14 @@ def _frozen(model: TwoHeads) -> TwoHeads:
 
 def moving_statistics(seed: int, fault: bool) -> Setup:
     torch.manual_seed(seed)
-    model = _frozen(TwoHeads(copy.deepcopy(_trained())))
+    model = _frozen(TwoHeads(copy.deepcopy(trained_body())))
     model.train(fault)
     return _both_tasks(model, 0.05, seed)
 
 
 def training_scales(seed: int, fault: bool) -> Setup:
     torch.manual_seed(seed)
-    model = _frozen(TwoHeads(copy.deepcopy(_trained())))
+    model = _frozen(TwoHeads(copy.deepcopy(trained_body())))
     for module in model.body:
         if isinstance(module, nn.BatchNorm2d):
             module.requires_grad_(fault)
@@ -92,7 +92,7 @@ def training_scales(seed: int, fault: bool) -> Setup:
 def eval_mode(seed: int, fault: bool) -> Setup:
     """All parameters train on the other scanner's digits, with the running statistics of the first scanner's."""
     torch.manual_seed(seed)
-    model, split = copy.deepcopy(_trained()), _other()
+    model, split = copy.deepcopy(trained_body()), _other()
     model.train(not fault)
     return Setup(
         model,
