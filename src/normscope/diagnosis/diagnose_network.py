@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from normscope.diagnosis.finding import Finding
-from normscope.diagnosis.look.look import EVALUATED, STEPS, STILL, Look
+from normscope.diagnosis.look.look import EVALUATED, STEPS_WITHOUT, STILL, Look
 from normscope.diagnosis.look.passes import NotLooked, device_of
 from normscope.diagnosis.look.protection import protected
 from normscope.diagnosis.registry import NEEDS, Rule, chosen
@@ -132,7 +132,7 @@ def _read(setup: Setup) -> tuple[list[Any], list[Any], list[int], int | None]:
     sizes: list[int] = []
     epoch = None
     if setup.batches is not None:
-        read = first_batches(setup.batches, STEPS * setup.accumulate + STILL)[0]
+        read = first_batches(setup.batches, STEPS_WITHOUT * setup.accumulate + STILL)[0]
         if not read:
             raise ValueError("The batches are empty. Check the loader: is the dataset empty, or drop_last=True?")
         sizes, epoch = _sizes(setup.batches, read)

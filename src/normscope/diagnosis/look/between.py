@@ -16,8 +16,8 @@ from torch import Tensor
 
 from normscope.diagnosis.look.trace import Input, Trace
 
-# Share of the variance that is noise, from which statistics are too noisy: five to six independent values.
-NOISY = 0.18
+# Share of the variance that is noise, from which statistics are too noisy: six independent values.
+NOISY = 0.16
 # Share of the variance between the calls of one layer in a pass, from which its inputs are of several kinds.
 APART = 0.05
 

@@ -1,7 +1,8 @@
 """The look: everything that the rules judge from, each part gathered when a rule first asks for it.
 
-The cost stays below that of 40 training steps and of 60 seconds: 16 steps of training a copy; passes over up to 6
-batches before and after it, and evaluation of up to 6 batches with two kinds of statistics, at a third of a step each.
+The cost stays below that of 40 training steps and of 60 seconds. A copy is trained for 16 steps, or for 36 where no
+normalizer has statistics over the batch. Before and after it there are passes over a few batches, and up to 6 batches
+are evaluated with two kinds of statistics, each at a third of a step.
 """
 
 import math
@@ -33,8 +34,10 @@ from normscope.isolation.lending import Lent
 from normscope.setup import Setup
 from normscope.tuning.schedules import factors_of_scheduler
 
-STEPS, SECONDS = 16, 60.0
+STEPS, STEPS_WITHOUT, SECONDS = 16, 36, 60.0
 STILL, EVALUATED = 6, 6
+# Passes before any step where batches are small, whose statistics say little each, and the samples of such a batch.
+STILL_OF_SMALL, SMALL = 12, 8
 # A loss above this multiple of the first loss ends the training of the copy.
 EXPLODES = 1e4
 
@@ -276,7 +279,7 @@ class Look:
         copy = self.setup.copied()
         losses = []
         with traced(copy.model, self.normalizers) as trace:
-            for number, batch in enumerate(self.batches[:STILL]):
+            for number, batch in enumerate(self.batches[: STILL_OF_SMALL if self.batch_size < SMALL else STILL]):
                 trace.number = number
                 with self._explained():
                     losses.append(still_pass(copy, batch, backward=not number))
@@ -293,7 +296,8 @@ class Look:
         copy = self.setup.copied()
         if copy.optimizer is None or not self.batches:
             raise NotLooked("there is no optimizer or no batch, so nothing was trained")
-        steps = min(STEPS, self.steps or STEPS)
+        most = STEPS if self.over_batch else STEPS_WITHOUT
+        steps = min(most, self.steps or most)
         count = steps * copy.accumulate
         batches = [self.batches[number % len(self.batches)] for number in range(count)]
         before = {name: p.detach().clone() for name, p in copy.model.named_parameters()}

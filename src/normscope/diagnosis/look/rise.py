@@ -11,6 +11,8 @@ from normscope.diagnosis.look.passes import NotLooked
 RISES = 1.4
 # And over the largest of the first losses: a small loss differs much between batches.
 BEYOND = 1.1
+# A single loss over the largest of the first losses is a jump, if the loss has not fallen by the end.
+JUMPS, UNLEARNED = 2.5, 0.8
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,16 @@ def rise_of(look: Look) -> Rise | None:
     last = sum(quarter) / len(quarter)
     ratio = last / first if math.isfinite(last) else math.inf
     name = type(optimizer).__name__
+    plain, highest = look.setup.training_step is None, max(look.start.losses)
     if trained.diverged_at is not None:
         text = f"Training diverges at step {trained.diverged_at} with {name} at a rate of {rate:.3g}."
-    elif ratio > RISES and last > BEYOND * max(look.start.losses) and look.setup.training_step is None:
+    elif plain and ratio > RISES and last > BEYOND * highest:
         text = f"The loss rises from {first:.3g} to {last:.3g} in {len(losses)} steps of {name} at rate {rate:.3g}."
+    elif plain and max(losses) > JUMPS * highest and ratio > UNLEARNED:
+        text = (
+            f"The loss jumps from {first:.3g} to {max(losses):.3g} in {len(losses)} steps of {name} at rate {rate:.3g}."
+        )
+        ratio = max(losses) / first
     else:
         return None
     rise = last - first if math.isfinite(last) else math.inf

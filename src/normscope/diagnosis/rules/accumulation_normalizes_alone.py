@@ -19,7 +19,7 @@ def accumulation_normalizes_alone(look: Look) -> Iterator[Found]:
         The noise of the statistics is that of the micro-batch, and the gradient is not the one of the whole batch.
 
     Threshold:
-        As for NS202: a warning where at least 18 % of the variance is noise of a micro-batch's mean.
+        As for NS202: a warning where at least 16 % of the variance is noise of a micro-batch's mean.
 
     Switch off:
         The noise is wanted as regularization.

@@ -21,7 +21,7 @@ def small_batch_noise(look: Look) -> Iterator[Found]:
         which has none, is another function.
 
     Threshold:
-        A warning from q = 0.18 on, five to six independent values. In the development half of NormFaults, clean
+        A warning from q = 0.16 on, six independent values. In the development half of NormFaults, clean
         trainings have q below 0.02 and batches of two and four have 0.23 to 1.
 
     Switch off:
