@@ -42,7 +42,7 @@ class Transformer(nn.Module):
 
 
 class Centred(nn.Module):
-    """Subtracts a running mean, a buffer that each forward assigns anew."""
+    """Subtracts a running mean, a buffer that each forward replaces."""
 
     def __init__(self):
         super().__init__()
@@ -185,7 +185,7 @@ class Branches(nn.Module):
 
 
 class Behind(nn.Module):
-    """Uses its weight through a list, where a stack cannot put another in its place."""
+    """Uses its weight through a list, where a stack cannot replace it."""
 
     def __init__(self):
         super().__init__()

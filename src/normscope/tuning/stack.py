@@ -2,8 +2,8 @@
 
     sum_k loss_k(theta_k)        its gradient with respect to theta_k is that of copy k
 
-`torch.func.vmap` computes the losses of all copies over their stacked parameters and buffers. The stack is made anew
-at each pass from the parameters of the copies, and one backward pass puts each copy's gradient into its own `.grad`. So
+`torch.func.vmap` computes the losses of all copies over their stacked parameters and buffers. The tensors are stacked
+at each pass from those of the copies, and one backward pass puts each copy's gradient into its own `.grad`. So
 optimizers, clipping, scalers and schedulers work on each copy as they do on a copy alone.
 """
 
