@@ -172,7 +172,8 @@ def _why(ranges: Row) -> str:
         "",
         "- The best rate is often farther from the named one than a range of factor 4 reaches: in nine of ten tasks "
         f"and seeds it is {low:.2g} to {high:.2g} times the named rate. Of all windows from c to 4 c times the named "
-        f"rate, with one c for all tasks, the best one holds {share['window of 4']}; of factor 8, {share['window of 8']}.",
+        f"rate, with one c for all tasks, the best one holds {share['window of 4']}; of factor 8, "
+        f"{share['window of 8']}.",
         "- Part of this is chance. The best rate differs between the seeds of one task: a window of factor 4 that is "
         "chosen for each task, with its whole grid known, holds the seed's own best rate in "
         f"{share['known task']}.",

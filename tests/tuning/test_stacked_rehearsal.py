@@ -139,6 +139,26 @@ def test_an_average_of_the_weights_and_frozen_parts_stay_with_their_copy():
     check(ns.Setup(**vars(setup) | {"averaged_model": averaged}))
 
 
+def test_a_forward_may_write_into_its_batch():
+    def forward(model, batch):
+        return F.cross_entropy(model(batch["x"].mul_(0.5)), batch.pop("y"))
+
+    setup = described("layernorm")
+    batches = [{"x": x, "y": y} for x, y in setup.batches]
+    check(ns.Setup(setup.model, None, batches, setup.optimizer, forward=forward, eval_batches=batches[:2]))
+
+
+def test_mixed_precision_rounds_alike():
+    setup = described("batchnorm", autocast=torch.bfloat16)
+    setup.model.float()
+    batches = [(x.float(), y) for x, y in setup.batches]
+    stage = stage_of(ns.Setup(**vars(setup) | {"batches": batches, "eval_batches": None}), steps=STEPS)
+    for lr, made in zip(RATES, rehearse_stacked(stage, RATES, STEPS), strict=True):
+        assert made.losses == pytest.approx(rehearse(stage, lr, STEPS).losses, rel=0.02)
+    exact = stage_of(ns.Setup(**vars(setup) | {"batches": batches, "autocast": None}), steps=STEPS)
+    assert made.losses != pytest.approx(rehearse(exact, lr, STEPS).losses, rel=1e-5)
+
+
 def test_a_loss_with_parameters_is_stacked_too():
     class Weighted(nn.Module):
         def __init__(self):

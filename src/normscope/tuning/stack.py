@@ -7,9 +7,8 @@ at each pass from those of the copies, and one backward pass puts each copy's gr
 optimizers, clipping, scalers and schedulers work on each copy as they do on a copy alone.
 """
 
-import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -91,21 +90,12 @@ class Stack:
             loss = functional_call(self._whole, state, (batch,))
             return loss, {name: state[name].detach() for name in buffers}  # also buffers that were assigned
 
-        with _slower_fallback_allowed():
-            losses, moved = vmap(loss_of, randomness="error")(parameters, buffers)
+        losses, moved = vmap(loss_of, randomness="error")(parameters, buffers)
         with torch.no_grad():
             for row, (_, own) in enumerate(states):
                 for name, buffer in own.items():
                     buffer.copy_(moved[name][row])
         return losses
-
-
-@contextmanager
-def _slower_fallback_allowed() -> Iterator[None]:
-    """Without torch's warning that vmap runs an operation for one copy after the other."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "There is a performance drop")
-        yield
 
 
 def check_same(alone: Setup, stacked: Setup) -> None:

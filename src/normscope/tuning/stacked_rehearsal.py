@@ -5,6 +5,7 @@ So a network that a stack would train in another way is found at no cost. A copy
 """
 
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -58,7 +59,9 @@ def rehearse_stacked(stage: Stage, rates: Sequence[float], steps: int) -> list[R
     courses: list[_Course] = []
     started = time.perf_counter()
     try:
-        with drawing_from(stage):
+        with drawing_from(stage), warnings.catch_warnings():
+            # of an operation that vmap runs for one copy after the other
+            warnings.filterwarnings("ignore", "There is a performance drop")
             courses += [_Course(lr, copy_at(stage, lr)) for lr in rates]
             pace = _train(stage, courses, steps)
             made = _judged(stage, courses, steps, pace)
@@ -99,6 +102,7 @@ def _train(stage: Stage, courses: Sequence[_Course], steps: int) -> float:
 def _first(stage: Stage, stack: Stack, copies: Sequence[Setup], parts: Sequence[Any]) -> Tensor:
     """The losses of the first step, which the first copy makes alone and the others as a stack."""
     alone, found = copies[0], list[Tensor]()
+    again = stage.training_batches(1)  # a forward may write into its batch
     generators = Generators()
     generators.save()
     check_runs(stack.model, lambda: found.append(stack.add_gradient(copies[1:], parts, stage.device)))
@@ -106,7 +110,7 @@ def _first(stage: Stage, stack: Stack, copies: Sequence[Setup], parts: Sequence[
     with modes_kept(alone.model):
         alone.model.train()
         own = add_gradient(
-            alone.objective, alone.model, parts, stage.device, scaler=alone.scaler, autocast=alone.autocast
+            alone.objective, alone.model, again, stage.device, scaler=alone.scaler, autocast=alone.autocast
         )
     return torch.cat([own.reshape(1), *found])
 
