@@ -91,12 +91,20 @@ def test_a_loss_computed_with_the_users_own_model_is_refused_in_a_stack(stacking
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_errors_of_the_users_code_show_as_without_a_stack(stacking):
-    def wrong(outputs, y):
-        raise ZeroDivisionError("mine")
+@pytest.mark.parametrize("after", [0, 2])
+@pytest.mark.parametrize("error", [ZeroDivisionError("mine"), AssertionError()])
+def test_errors_of_the_users_code_show_as_without_a_stack(stacking, error, after):
+    calls = []
 
-    with pytest.raises(ZeroDivisionError, match="mine"):
+    def wrong(outputs, y):
+        calls.append(y)
+        if len(calls) > after:
+            raise error
+        return F.cross_entropy(outputs, y)
+
+    with pytest.raises(type(error)) as raised:
         ns.tune(described("none", loss_fn=wrong), steps=500)
+    assert raised.value is error
 
 
 def test_ctrl_c_ends_a_stack(stacking):

@@ -8,7 +8,6 @@ optimizers, clipping, scalers and schedulers work on each copy as they do on a c
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -19,10 +18,10 @@ from torch.func import functional_call, vmap
 from normscope.setup import Setup
 from normscope.sweeping.stackable import NotStackable
 
-# The relative difference of two gradients above which a stack computes something else than a copy alone. Rounding in
-# bfloat16 stays below.
+# The relative difference of two gradients above which a stack computes something else than a copy alone. Rounding to
+# TF32 stays below.
 ALIKE = 0.05
-# A parameter's gradient is compared relative to at least this share of the whole gradient.
+# The norm of a difference is compared with that of its tensor, or with this share of the largest tensor's.
 _SHARE = 0.1
 Tensors = dict[str, Tensor]
 
@@ -68,9 +67,7 @@ class Stack:
         """
         total = torch.zeros(len(copies), device=device)
         for batch in parts:
-            autocast = copies[0].autocast
-            with nullcontext() if autocast is None else torch.autocast(device.type, autocast):
-                losses = self._losses(copies, batch)
+            losses = self._losses(copies, batch)
             if losses.ndim != 1:
                 raise ValueError(f"loss_fn must return a scalar; got shape {tuple(losses.shape[1:])}.")
             losses = losses if len(parts) == 1 else losses / len(parts)
@@ -105,9 +102,9 @@ def check_same(alone: Setup, stacked: Setup) -> None:
         NotStackable: they differ by more than rounding; the message names the worst tensor.
     """
     for pairs in _moved(alone, stacked):
-        whole = max((float(one.norm()) for one, _ in pairs.values()), default=0.0)
+        largest = max((float(one.norm()) for one, _ in pairs.values()), default=0.0)
         for name, (one, other) in pairs.items():
-            allowed = ALIKE * max(float(one.norm()), _SHARE * whole)
+            allowed = ALIKE * max(float(one.norm()), _SHARE * largest)
             if not float((one - other).norm()) <= allowed and bool(one.isfinite().all()):
                 raise NotStackable(f"{name} of the first step is another in a stack than in a copy alone")
 

@@ -56,6 +56,9 @@ def rehearse_stacked(stage: Stage, rates: Sequence[float], steps: int) -> list[R
     """
     if stage.setup.training_step is not None:
         raise NotStacked("a training_step trains one copy", 0)
+    if stage.setup.autocast is not None:
+        # https://github.com/pytorch/pytorch/issues/192617
+        raise NotStacked("with autocast torch computes parts of a stack in float32", 0)
     courses: list[_Course] = []
     started = time.perf_counter()
     try:
@@ -73,7 +76,8 @@ def rehearse_stacked(stage: Stage, rates: Sequence[float], steps: int) -> list[R
 
 
 def _described(error: Exception) -> str:
-    return str(error) if isinstance(error, NotStackable) else f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    lines = str(error).splitlines()
+    return str(error) if isinstance(error, NotStackable) else ": ".join([type(error).__name__, *lines[:1]])
 
 
 def _train(stage: Stage, courses: Sequence[_Course], steps: int) -> float:
@@ -109,9 +113,7 @@ def _first(stage: Stage, stack: Stack, copies: Sequence[Setup], parts: Sequence[
     generators.restore()
     with modes_kept(alone.model):
         alone.model.train()
-        own = add_gradient(
-            alone.objective, alone.model, again, stage.device, scaler=alone.scaler, autocast=alone.autocast
-        )
+        own = add_gradient(alone.objective, alone.model, again, stage.device, scaler=alone.scaler)
     return torch.cat([own.reshape(1), *found])
 
 
