@@ -194,7 +194,7 @@ def _costs(cost: Row) -> list[str]:
     lines = [
         _COST,
         f"Measured with torch {where['torch'].split('+')[0]} on one thread of a CPU with {where['cores']} cores, whose "
-        f"load was {cost['load']:.1f} before the start.",
+        f"load was {cost['load']:.1f} before the start: other work made the seconds scatter.",
         "",
         "| task | steps | held-out batches | passes, predicted | passes, used | % of the training | seconds, predicted "
         "| seconds, used |",
