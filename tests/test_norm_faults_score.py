@@ -1,5 +1,6 @@
 """The scorer of NormFaults: which findings count, intervals, resuming, errors, fixes."""
 
+import ast
 import importlib
 import json
 import math
@@ -111,3 +112,21 @@ def test_a_fix_that_can_be_applied_is_trained(monkeypatch):
     assert row["works"]
     monkeypatch.setattr(FIXES, "diagnoser", lambda name: lambda setup: [OPPONENTS.Found("dead-channels", "error")])
     assert FIXES.fix(FAULT, 0, "any")["own"] is None
+
+
+def test_merged_findings_have_one_entry_a_name_and_the_most_severe_first():
+    names = [("a", "note"), ("b", "warning"), ("a", "error"), ("b", "note"), ("c", "warning")]
+    found = OPPONENTS.merged(OPPONENTS.Found(*each) for each in names)
+    assert [(each.name, each.severity) for each in found] == [("a", "error"), ("b", "warning"), ("c", "warning")]
+
+
+def test_opponents_are_mapped_to_problems_that_exist():
+    """The maps are read without the tools, which are not installed here."""
+    maps = 0
+    for module in set(OPPONENTS.DIAGNOSERS.values()):
+        tree = ast.parse((ROOT / f"benchmarks/faults/opponents/{module}.py").read_text(encoding="utf-8"))
+        for node in tree.body:
+            if isinstance(node, ast.Assign) and node.targets[0].id == "PROBLEMS":
+                assert set(ast.literal_eval(node.value).values()) <= set(CASE.PROBLEMS)
+                maps += 1
+    assert maps == 4

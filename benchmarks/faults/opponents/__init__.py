@@ -5,8 +5,8 @@ any score, and no tool saw a case before.
 """
 
 import importlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from normscope import Setup
 
@@ -29,10 +29,32 @@ class Found:
 
 Diagnoser = Callable[[Setup], Sequence[Found]]
 # Name on the command line: the module here.
-DIAGNOSERS = {"normscope": "ours", "losses": "losses"}
+DIAGNOSERS = {
+    "normscope": "ours",
+    "losses": "losses",
+    "torch-audit": "torch_audit",
+    "torchmortem": "torchmortem",
+    "trainpulse": "trainpulse",
+    "torchdiag": "torchdiag",
+    "neural-observatory": "neural_observatory",
+}
 
 
 def diagnoser(name: str) -> Diagnoser:
     """The function of a tool. The tool is imported here, so that others run without it."""
     found: Diagnoser = importlib.import_module(f"faults.opponents.{DIAGNOSERS[name]}").findings
     return found
+
+
+def merged(findings: Iterable[Found]) -> list[Found]:
+    """One finding for each name, with its highest severity; the most severe first, else in the order they came.
+
+    Tools repeat a finding for each layer and step, and only the first two findings count.
+    """
+    order = ("error", "warning", "note")
+    first: dict[str, Found] = {}
+    for found in findings:
+        known = first.get(found.name)
+        if known is None or order.index(found.severity) < order.index(known.severity):
+            first[found.name] = found if known is None else replace(known, severity=found.severity)
+    return sorted(first.values(), key=lambda found: order.index(found.severity))
