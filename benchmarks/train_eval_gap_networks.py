@@ -1,7 +1,8 @@
 """The networks of benchmarks/train_eval_gap.py: twelve to judge on, and others that the rules were developed on.
 
 The images are drawn: one of ten smooth patterns at a random place, with some of another pattern over it, a random
-contrast, and noise. Evaluation sets A and B are further draws, so many that their sampling error stays below the differences that are judged.
+contrast, and noise. Evaluation sets A and B are further draws, so many that their sampling error stays below the
+differences that are judged.
 """
 
 from collections.abc import Callable
@@ -24,9 +25,10 @@ Batch = tuple[Tensor, Tensor]
 class Case:
     """One network and its training.
 
-    batch: samples that are normalized together; `accumulate` such batches make a step. momentum: of BatchNorm; other:
-    the momentum to change to. average: decay of the averaged weights, or None for an equal average; buffers: whether
-    the average has averaged buffers. apart: whether real and fake come in batches of their own, nearly. images: number of training images. shift: contrast and brightness of the evaluation data.
+    batch: samples that are normalized together. momentum: of BatchNorm; other: the momentum to change to. average:
+    decay of the averaged weights, or None for an equal average; buffers: whether the average has averaged buffers.
+    shift: contrast and brightness of the evaluation data. apart: whether real and fake come in batches of their own,
+    nearly. images: number of training images.
     """
 
     name: str
@@ -36,7 +38,6 @@ class Case:
     other: float
     steps: int
     lr: float = 0.05
-    accumulate: int = 1
     average: float | None = 0.98
     buffers: bool = False
     shift: tuple[float, float] = (1.0, 0.0)
@@ -107,7 +108,9 @@ def _cnn(norm: Norm, dropout: float, outputs: int = 10) -> nn.Module:
 class _Block(nn.Module):
     def __init__(self, norm: Norm, c_in: int, c: int, stride: int) -> None:
         super().__init__()
-        self.branch = nn.Sequential(*_convolved(norm, c_in, c, stride), nn.Conv2d(c, c, 3, 1, 1, bias=False), norm(c, 2))
+        self.branch = nn.Sequential(
+            *_convolved(norm, c_in, c, stride), nn.Conv2d(c, c, 3, 1, 1, bias=False), norm(c, 2)
+        )
         same = c_in == c
         self.shortcut = nn.Identity() if same else nn.Sequential(nn.Conv2d(c_in, c, 1, stride, bias=False), norm(c, 2))
 
@@ -228,17 +231,21 @@ def trained(
     optimizer = torch.optim.SGD(model.parameters(), case.lr, momentum=0.9)
     decay = case.average
     average = None if decay is None else torch.optim.swa_utils.get_ema_multi_avg_fn(decay)
+    # The rate falls linearly to a tenth, as the rates of most trainings fall at their end.
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, case.steps)
     averaged = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=average, use_buffers=case.buffers)
     read = batches(case, "training", seed, case.batch, case.steps * apart * joined, order=seed)
     if joined > 1:
         groups = [read[number : number + joined] for number in range(0, len(read), joined)]
         read = [(torch.cat([x for x, _ in group]), torch.cat([y for _, y in group])) for group in groups]
     setup = ns.Setup(
-        model, loss_fn(case), read, optimizer, metric=points, averaged_model=averaged, accumulate=apart, steps=case.steps
-    )
+        model, loss_fn(case), read, optimizer, metric=points, scheduler=scheduler, averaged_model=averaged,
+        accumulate=apart, steps=case.steps,
+    )  # fmt: skip
     ns.train(
-        model, setup.loss_fn, read, optimizer, averaged_model=averaged, accumulate=apart, steps=case.steps, seed=seed
-    )
+        model, setup.loss_fn, read, optimizer, scheduler=scheduler, averaged_model=averaged, accumulate=apart,
+        steps=case.steps, seed=seed,
+    )  # fmt: skip
     return setup
 
 

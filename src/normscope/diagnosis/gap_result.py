@@ -123,6 +123,7 @@ def _shown(change: Amount) -> str:
 
 def _gain(fix: Fix) -> str:
     if fix.gain is None:
-        return {1: "A gain is predicted", -1: "A loss is predicted", 0: "No gain can be told from noise"}[fix.sign]
+        words = {1: "a better evaluation", -1: "a worse evaluation", 0: "no change that could be told from noise"}
+        return f"Predicted: {words[fix.sign]}"
     metric = "" if math.isnan(fix.gain.metric) else f", metric {fix.gain.metric:+.3g}"
     return f"Predicted: loss {-fix.gain.loss:+.3g} (standard error {fix.gain.loss_stderr:.1g}){metric}"

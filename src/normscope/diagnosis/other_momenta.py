@@ -5,7 +5,8 @@ r"""The gain that another momentum of BatchNorm's running statistics would have 
 A cost is the loss with running statistics minus the loss with population statistics at the same weights. For cost(a)
 the running statistics of momentum a are averaged from the batch statistics of single calls. While they are averaged the
 weights move on, and the averages lag behind. So a copy takes further steps, and cost(a) is the mean over several ends
-of them; earlier calls are taken to have been like those at the present weights.
+of them; earlier calls are taken to have been like those at the present weights. The number of calls stays that of the
+present network, so that a momentum too small for the training keeps its share of the first values.
 """
 
 import math
@@ -100,7 +101,6 @@ def _further_ends(
         new = advance(spare, order, steps, seed + number)
         for name, calls in record.items():
             calls += new.get(name, [])
-        tracked = {name: count + len(new.get(name, [])) for name, count in tracked.items()}
         with looking_at(spare, spare.model, seed) as look:
             own = population(look.evaluate(training, "train").record)
             best = look.evaluate(judged, "eval", own)
