@@ -23,7 +23,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -169,8 +168,8 @@ def _split(look: Look, training: list[Any], held_out: list[Any]) -> _Split:
     noisy, quiet = look.evaluate(training, "train"), look.evaluate(training, "batch")
     clean, as_trained = population(quiet.record), population(noisy.record)
     with_clean = look.evaluate(training, "eval", clean)
-    # Without random layers, train mode has given the same losses and the same statistics.
-    same = bool(np.array_equal(noisy.losses, quiet.losses))
+    # Without random layers, the population statistics are the same, and so would the evaluation be.
+    same = all(torch.equal(a, b) for name in clean for a, b in zip(clean[name], as_trained[name], strict=True))
     with_noisy = with_clean if same else look.evaluate(training, "eval", as_trained)
     running = look.evaluate(training, "eval")
     last = look.evaluate(held_out, "eval") if held_out else running
