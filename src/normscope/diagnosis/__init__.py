@@ -1,0 +1,1 @@
+"""Diagnosis: what is wrong with the normalization of a training, and what each fix would gain."""
