@@ -312,8 +312,9 @@ def _settings(loss: str, optimizer: torch.optim.Optimizer, **rest: Any) -> dict[
     """The present numbers of the parameter groups (a list if the groups differ), with loss, optimizer and options."""
     numbers: dict[str, Any] = {}
     for key in optimizer.defaults:
-        values = [group[key] for group in optimizer.param_groups]
-        if all(isinstance(value, (bool, int, float, tuple)) for value in values):
+        # A copied optimizer has defaults that its groups lack: torch adds "differentiable" to the defaults alone.
+        values = [group[key] for group in optimizer.param_groups if key in group]
+        if values and all(isinstance(value, (bool, int, float, tuple)) for value in values):
             numbers[key] = values[0] if len(set(values)) == 1 else values
     return {"loss": loss, "optimizer": type(optimizer).__name__, **numbers, **rest}
 
