@@ -29,12 +29,15 @@ from docs_pages import (
 SLOW = {
     "batchnorm-hurting.md",
     "compare-normalizers.md",
+    "fine-tuning.md",
     "first-five-minutes.md",
     "hugging-face.md",
     "integrations.md",
     "learning-rate.md",
     "levels-of-evidence.md",
+    "spread-over-batches.md",
     "watch-a-run.md",
+    "your-own-normalizer.md",
 }
 
 
