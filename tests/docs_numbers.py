@@ -13,6 +13,7 @@ from functools import cache
 
 from docs_pages import PAGES, ROOT
 from normscope.papers import Store, all_entries, judge
+from normscope.tuning.prior import MEASURED, RATES
 
 _MARKED = re.compile(r"(<!-- numbers: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
@@ -131,6 +132,15 @@ def _findings():
     )
 
 
+def usual_rates():
+    """The rate at which `tune` begins its search, for each optimizer."""
+    lines = ["| optimizer | usual rate | from |", "|---|---|---|"]
+    for name, rate in RATES.items():
+        measured = "tasks of 500 to 2,000 steps" if name in MEASURED else "the ratio of torch's defaults to Adam's"
+        lines.append(f"| {name} | {rate:g} | {measured} |")
+    return "\n".join(lines)
+
+
 PARTS = {
     "accuracy": accuracy,
     "accuracy-in-short": accuracy_in_short,
@@ -138,6 +148,7 @@ PARTS = {
     "models-of-others": models_of_others,
     "papers": papers,
     "tuning": tuning,
+    "usual-rates": usual_rates,
 }
 
 
