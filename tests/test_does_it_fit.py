@@ -5,10 +5,10 @@ import re
 
 import pytest
 import torch
-from docs_pages import ROOT
 from torch import nn
 
 import normscope as ns
+from docs_pages import ROOT
 
 pytestmark = pytest.mark.slow
 X, Y = torch.linspace(-3, 3, 32 * 64).sin().view(32, 1, 8, 8), torch.arange(32) % 10

@@ -88,6 +88,9 @@ def with_attributes(text: str, names: list[str], owner: str) -> str:
             meanings |= dict.fromkeys(these.split(", "), words.strip())
     if not meanings and "Args:" in text:
         return text
+    # The order is the docstring's, and behind it that of the class.
+    order = list(meanings)
+    names = sorted(names, key=lambda name: order.index(name) if name in order else len(order))
     rows = [f"    {name}: {meanings.get(name) or meaning(owner, name)}" for name in names]
     return "\n\n".join([*kept, "Attributes:\n" + "\n".join(rows)])
 

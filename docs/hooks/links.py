@@ -23,9 +23,7 @@ def on_files(files: Files, config: Any) -> Files:
             uri = f"files/{place}"
             if place and (ROOT / place).is_file() and files.get_file_from_path(uri) is None:
                 source = str(ROOT / place)
-                files.append(
-                    File.generated(config, uri, abs_src_path=source, inclusion=InclusionLevel.NOT_IN_NAV)
-                )
+                files.append(File.generated(config, uri, abs_src_path=source, inclusion=InclusionLevel.NOT_IN_NAV))
     return files
 
 

@@ -34,7 +34,7 @@ def public(package: str) -> list[str]:
 
 
 def _entries(package: str, page: str, place: int) -> str:
-    """Entries of functions, then of classes, then a table of constants; without names that the reference has elsewhere."""
+    """Entries of functions, of classes, then a table of constants; without names that the reference has elsewhere."""
     module = importlib.import_module(package)
     kinds = {name: _kind(getattr(module, name)) for name in public(package)}
     here = [name for name in kinds if kinds[name] < 2 and f"{package}.{name}" not in _entered()]

@@ -99,7 +99,9 @@ def _said(said: Said) -> str:
     why = "; ".join(part for part in (said.formula, said.source) if part)
     text = html.escape(said.text)
     # The formula and the source open with a click on the sentence.
-    words = f'<details class="why"><summary>{text}</summary><small>{html.escape(why)}</small></details>' if why else text
+    words = (
+        f'<details class="why"><summary>{text}</summary><small>{html.escape(why)}</small></details>' if why else text
+    )
     return f'<li class="{mark}"><span class="mark">{mark}</span><div>{words}</div></li>'
 
 
