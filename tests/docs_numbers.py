@@ -7,7 +7,6 @@ A part between `<!-- numbers: NAME -->` and `<!-- end -->` is what the function 
 
 import json
 import re
-import runpy
 from collections import Counter
 from functools import cache
 
@@ -36,22 +35,6 @@ def accuracy_in_short():
     """Four rows of the summary."""
     head, rule, *rows = accuracy().splitlines()
     return "\n".join([head, rule, *(row for row in rows if any(words in row for words in SHORT))])
-
-
-def tuning():
-    """How far the rates of `tune` and the first guess of `measure` were from the best rate of a grid."""
-    page = runpy.run_path(str(ROOT / "benchmarks/tuning_page.py"))
-    race = page["stored"]()
-    guess, tasks = race["all"]["same optimizer"]["first guess"], len(race["all"]["tasks"])
-    return (
-        f"In a [race](docs/evidence/tuning.md) on {tasks} small tasks with three seeds, the rate of `tune` lost\n"
-        f"{page['in_words'](race['all'])}.\n"
-        f"On the {len(race['held-out']['tasks'])} of these tasks that were written without it: "
-        f"{page['in_words'](race['held-out'])}.\n"
-        f"The first guess of `measure` names no rate in {guess['unnamed']} of {guess['runs']} runs, and lost "
-        f"{guess['median']:.1f} points in the median over all of them.\n"
-        "A point is one per cent of test accuracy, or of the fall of the test loss."
-    )
 
 
 CALLS = {
@@ -147,7 +130,6 @@ PARTS = {
     "calls": calls,
     "models-of-others": models_of_others,
     "papers": papers,
-    "tuning": tuning,
     "usual-rates": usual_rates,
 }
 
