@@ -219,8 +219,9 @@ With cross-entropy training goes on far beyond, and more so the larger gamma is.
 [Wei et al. 2019](reproductions/wei-2019.md)."""
 _SETS = """\
 A median belongs to a set of tasks. The same rate was tried on several sets, so it has several medians; this table has
-all of them. Points are points of test accuracy or, for tasks without accuracy, per cent of the fall of the test loss. In
-the race a run for which no rate was named counts as not trained, which explains the largest losses of the first guess."""
+all of them. Points are points of test accuracy or, for tasks without accuracy, per cent of the fall of the test loss.
+In the race a run for which no rate was named counts as not trained. That explains the largest losses of the first
+guess."""
 _GUESSED = """\
 Points of test accuracy that the rate named by `measure` loses against the best rate of a grid, mean of three seeds.
 Details are under `advice` and `advice-held-out` in [claims of this project](reproductions/own-claims.md)."""
