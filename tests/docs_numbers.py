@@ -70,9 +70,11 @@ def models_of_others():
         verb: sum(row[verb]["outcome"] == "answered" for row in rows) for verb in ("predict", "measure", "monitor")
     }
     return (
-        "**Transformers, AdamW:** `measure`, `tune` and the Monitor work. `predict` refuses attention: of "
-        f"[{len(rows)} models of\nother libraries](docs/evidence/zoo.md), `measure` answered for "
-        f"{answered['measure']}, the Monitor for {answered['monitor']} and `predict` for {answered['predict']}."
+        "**[Does it fit my model, loss and optimizer?](docs/does-it-fit.md)** "
+        "`measure`, `tune` and the Monitor work with\n"
+        "[transformers](docs/how-to/hugging-face.md), AdamW and [LoRA](docs/how-to/fine-tuning.md); `predict` refuses "
+        f"attention. Of\n[{len(rows)} models of other libraries](docs/evidence/zoo.md), `measure` answered for "
+        f"{answered['measure']}, the Monitor for {answered['monitor']}, `predict` for {answered['predict']}."
     )
 
 
