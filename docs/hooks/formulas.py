@@ -18,7 +18,12 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 def _picture(tex: str) -> str:
     drawn = BytesIO()
-    math_to_image(f"${tex}$".replace(r"\frac", r"\dfrac"), drawn, format="svg", prop=FontProperties(size=_SIZE, math_fontfamily="stix"))
+    math_to_image(
+        f"${tex}$".replace(r"\frac", r"\dfrac"),
+        drawn,
+        format="svg",
+        prop=FontProperties(size=_SIZE, math_fontfamily="stix"),
+    )
     svg = drawn.getvalue().decode()
     width, height = (float(one) / _SIZE for one in re.search(r'width="(\S+)pt" height="(\S+)pt"', svg).groups())
     (view,) = re.findall(r'viewBox="[^"]+"', svg)
