@@ -24,9 +24,9 @@ from normscope.choices import check_choice
 from normscope.curvature.autograd.patching import batch_norm_held
 from normscope.isolation.module_calls import answering
 from normscope.isolation.processes import several_processes
-from normscope.norms._constant_statistics import statistics_held
 from normscope.norms.batch import batch_norm
-from normscope.norms.lp import _LpLayer
+from normscope.norms.held_statistics import statistics_held
+from normscope.norms.lp import LpNormLayer
 
 # Samples of a pass that looks whether outputs depend on other samples.
 _PROBE_SAMPLES = 8
@@ -135,7 +135,7 @@ def over_the_batch(model: nn.Module, stats: str = "batch") -> dict[str, nn.Modul
         ['1']
     """
     of_the_batch = mode_of(stats).of_the_batch
-    kinds = (nn.modules.batchnorm._BatchNorm, _LpLayer)
+    kinds = (nn.modules.batchnorm._BatchNorm, LpNormLayer)
     return {
         name: layer
         for name, layer in model.named_modules()
