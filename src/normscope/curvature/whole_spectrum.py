@@ -25,7 +25,8 @@ from normscope.isolation.batch_loss import check_devices
 from normscope.isolation.batches import samples
 from normscope.isolation.processes import Processes
 from normscope.isolation.unwrapping import unwrapped
-from normscope.losses import half_mse, pair
+from normscope.losses import half_mse
+from normscope.losses.functions import pair
 from normscope.reporting import Reportable
 from normscope.results import plain, write_json
 

@@ -16,11 +16,12 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from normscope.curvature.autograd.patching import differentiable_kernels
 from normscope.curvature.autograd.user_functions import refuse_delayed, refuse_without_second_derivative
-from normscope.curvature.operators.fisher import LOG_LABELS, distribution
+from normscope.curvature.operators.fisher import distribution
 from normscope.isolation.batch_copies import Copies, lent_loss
 from normscope.isolation.flat_vectors import flat, split
 from normscope.loss_kinds import FLAT, LossKind
-from normscope.loss_mismatch import check_outputs, explaining
+from normscope.losses.known_losses import LOG_LABELS
+from normscope.losses.mismatch import check_outputs, explaining
 from normscope.objective import main_output, own_loss
 
 # Relative part of the gradient that may go past the predictions of a model with a loss of its own: rounding.
