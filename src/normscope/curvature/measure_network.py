@@ -21,7 +21,7 @@ from torch import nn
 from normscope.choices import check_choice
 from normscope.curvature.eigensolvers.solver import Solver
 from normscope.curvature.measurement_steps import carry_out
-from normscope.curvature.operators.network_products import MATRICES
+from normscope.curvature.operators.matrices import MATRICES
 from normscope.curvature.operators.several_batches import OVER
 from normscope.curvature.operators.statistics import MODES
 from normscope.curvature.request import Request
@@ -123,12 +123,12 @@ def measure(
     compared = (compare,) if isinstance(compare, str) else tuple(compare)
     for name in (stats, *compared):
         check_choice("stats", name, MODES)
-    if draws and matrix != "fisher":
+    if draws and not MATRICES[matrix].draws_labels:
         raise ValueError(f"draws= samples the Fisher matrix; with matrix={matrix!r} there is nothing to sample.")
     check_choice("over", over, ("first", *OVER))
     check_max_memory(max_memory)
     if solver is None:
-        solver = CHEAP if not hessian and matrix != "hessian" and over == "first" else Solver()
+        solver = CHEAP if not hessian and not MATRICES[matrix].is_hessian and over == "first" else Solver()
     request = Request(
         momentum=momentum,
         nesterov=nesterov,

@@ -7,6 +7,7 @@ import torch
 from normscope.curvature.eigensolvers.lanczos import Ritz
 from normscope.curvature.opening import listed
 from normscope.curvature.operators.fisher import distribution
+from normscope.curvature.operators.matrices import MATRICES
 from normscope.curvature.session import Session
 from normscope.isolation.batches import samples
 from normscope.loss_kinds import LossKind
@@ -74,7 +75,7 @@ def on_the_pass(session: Session, unused: Sequence[str], matrix: str, over: str)
     notes += session.lent.outside.note()
     if unused:
         notes.append(f"No gradient reaches {', '.join(unused)}: their rows of the matrix are zero.")
-    if matrix == "fisher" and distribution(session.loss_fn) is None:
+    if MATRICES[matrix].draws_labels and distribution(session.loss_fn) is None:
         notes.append(
             "The matrix is the generalized Gauss-Newton matrix: this loss is not the -log p of a distribution known "
             "here, so its own second derivative with respect to the outputs was taken."

@@ -24,6 +24,7 @@ from normscope.curvature.measurement_notes import (
 )
 from normscope.curvature.opening import blocks, check_parameters, held_by, open_session, parameters_of
 from normscope.curvature.operators.loss_of_outputs import own_loss_of, refuse_impossible
+from normscope.curvature.operators.matrices import MATRICES
 from normscope.curvature.operators.statistics import mode_of, notes_on_statistics
 from normscope.curvature.options import Options
 from normscope.curvature.request import Request
@@ -111,7 +112,7 @@ def _measure(request: Request, opened: Session) -> Measured:
     searches, corrections = checked_searches(request, session, {TOP: top} | others_found)
     notes += [*top_notes, *search_notes, *corrections]
     top = searches[TOP]
-    refuse_impossible(kind, top.matrix, top.ritz.values[0])
+    refuse_impossible(kind, MATRICES[top.matrix].is_hessian, top.ritz.values[0])
     critical, critical_notes = _critical_rate(request, session, first, eta_star_of(limit, top))
     further = _further_batches(request, session, others, top, critical, eta_star_of(limit, top))
     notes += [*critical_notes, *on_the_pass(session, first.unused, top.matrix, over)]

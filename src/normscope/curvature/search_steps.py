@@ -15,6 +15,7 @@ from normscope.curvature.first_pass import (
 )
 from normscope.curvature.float64_check import checked_in_float64
 from normscope.curvature.operators.loss_of_outputs import NoOutputs, refuse_flat
+from normscope.curvature.operators.matrices import MATRICES
 from normscope.curvature.operators.network_products import FirstGraph
 from normscope.curvature.request import Request
 from normscope.curvature.searches import HESSIAN, TOP, Searches, SpectrumEnds, by_layer_name, by_statistics_name
@@ -37,7 +38,7 @@ def first_pass_and_top(request: Request, session: Session) -> tuple[FirstPass, L
     refuse_trained_outside(request.optimizer, session.lent)
     kind = session_loss_kind(session, request.stats)
     if not first.gradient.any():
-        refuse_flat(kind, request.matrix)
+        refuse_flat(kind, MATRICES[request.matrix].is_hessian)
     top, notes = _top_search(request, session, first.gradient, graph)
     return first, kind, top, notes
 
@@ -53,7 +54,7 @@ def _top_search(
     memory = None if request.start is None else request.start.memory
 
     def search(matrix: str, first: FirstGraph | None) -> SpectrumEnds:
-        both_ends = request.hessian and matrix == "hessian"
+        both_ends = request.hessian and MATRICES[matrix].is_hessian
         ritz, error = session.search(
             stats, matrix, smallest=both_ends, memory=memory, gradient=gradient, first=first, keep=KEPT
         )

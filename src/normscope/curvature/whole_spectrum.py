@@ -16,7 +16,8 @@ from normscope.curvature.eigensolvers.solver import Solver
 from normscope.curvature.first_pass import first_pass
 from normscope.curvature.opening import check_parameters, open_session
 from normscope.curvature.operators.fisher_by_outputs import MeanMode, mean_mode_of
-from normscope.curvature.operators.network_products import MATRICES, Network
+from normscope.curvature.operators.matrices import MATRICES
+from normscope.curvature.operators.network_products import Network
 from normscope.curvature.operators.several_batches import refuse_linear
 from normscope.curvature.operators.statistics import MODES
 from normscope.curvature.options import Options

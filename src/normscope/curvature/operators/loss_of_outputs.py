@@ -207,9 +207,9 @@ class NoOutputs(ValueError):
         )
 
 
-def refuse_flat(kind: LossKind, matrix: str) -> None:
+def refuse_flat(kind: LossKind, is_hessian: bool) -> None:
     """Raise where the loss has the same value at all outputs."""
-    if kind == FLAT and matrix != "hessian":
+    if kind == FLAT and not is_hessian:
         raise ValueError(
             "The loss does not change with the outputs: it is not meant for outputs of this shape, or all targets of "
             "this batch are ignored. Cross-entropy over one class is always 0. For one logit a sample use "
@@ -217,9 +217,9 @@ def refuse_flat(kind: LossKind, matrix: str) -> None:
         )
 
 
-def refuse_impossible(kind: LossKind, matrix: str, lambda_max: float) -> None:
+def refuse_impossible(kind: LossKind, is_hessian: bool, lambda_max: float) -> None:
     """Raise where the largest eigenvalue is no number to take a learning rate from; a Hessian's may be negative."""
-    if matrix == "hessian":
+    if is_hessian:
         return
     if lambda_max < 0 or (lambda_max == 0 and not kind.convex):
         raise ValueError(
