@@ -20,11 +20,11 @@ from torch import nn
 
 from normscope.choices import check_choice
 from normscope.curvature.eigensolvers.solver import Solver
-from normscope.curvature.measurement_steps import carry_out
+from normscope.curvature.measurement.all_steps import carry_out
+from normscope.curvature.measurement.request import Request
 from normscope.curvature.operators.matrices import MATRICES
 from normscope.curvature.operators.several_batches import OVER
 from normscope.curvature.operators.statistics import MODES
-from normscope.curvature.request import Request
 from normscope.curvature.result import Measurement
 from normscope.isolation.memory_bound import check_max_memory
 from normscope.isolation.unwrapping import unwrapped

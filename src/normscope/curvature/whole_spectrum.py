@@ -13,14 +13,14 @@ from normscope.choices import check_choice
 from normscope.curvature.autograd.patching import differentiable_kernels
 from normscope.curvature.eigensolvers.density import Density, density, trace
 from normscope.curvature.eigensolvers.solver import Solver
-from normscope.curvature.first_pass import first_pass
-from normscope.curvature.opening import check_parameters, open_session
 from normscope.curvature.operators.fisher_by_outputs import MeanMode, mean_mode_of
 from normscope.curvature.operators.matrices import MATRICES
 from normscope.curvature.operators.network_products import Network
 from normscope.curvature.operators.several_batches import refuse_linear
 from normscope.curvature.operators.statistics import MODES
-from normscope.curvature.options import Options
+from normscope.curvature.session.first_pass import first_pass
+from normscope.curvature.session.opening import check_parameters, open_session
+from normscope.curvature.session.options import Options
 from normscope.environment import environment
 from normscope.isolation.batch_loss import check_devices
 from normscope.isolation.batches import samples

@@ -85,7 +85,7 @@ def optimizer_limit(
         optimizer: an optimizer of torch.
         parameters: parameters of the model, in their order.
         chosen: numbers of the parameters that count; all by default.
-        moments: second moments for an optimizer that has made no step (`curvature/first_pass.py`).
+        moments: second moments for an optimizer that has made no step (`curvature/session/first_pass.py`).
 
     Returns:
         The `Limit`: eta* is its factor over the top eigenvalue of the preconditioned matrix.

@@ -25,9 +25,9 @@ from torch.utils._pytree import tree_leaves
 
 from normscope.curvature.eigensolvers.davidson import LEAST
 from normscope.curvature.eigensolvers.lanczos import Ritz, scales
-from normscope.curvature.opening import open_session
-from normscope.curvature.searches import SpectrumEnds
-from normscope.curvature.session import Session, differentiated
+from normscope.curvature.measurement.spectrum_ends import SpectrumEnds
+from normscope.curvature.session.opening import open_session
+from normscope.curvature.session.session import Session, differentiated
 from normscope.isolation.memory_bound import bytes_of
 
 # Differences below this are accepted: rounding of v'Av alone makes up to 1e-5.

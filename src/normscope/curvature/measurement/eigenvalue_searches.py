@@ -7,19 +7,26 @@ from torch import Tensor
 
 from normscope.curvature.autograd.user_functions import NoSecondDerivative
 from normscope.curvature.eigensolvers.lanczos import KEPT
-from normscope.curvature.first_pass import (
+from normscope.curvature.measurement.float64_check import checked_in_float64
+from normscope.curvature.measurement.request import Request
+from normscope.curvature.measurement.spectrum_ends import (
+    HESSIAN,
+    TOP,
+    Searches,
+    SpectrumEnds,
+    by_layer_name,
+    by_statistics_name,
+)
+from normscope.curvature.operators.loss_of_outputs import NoOutputs, refuse_flat
+from normscope.curvature.operators.matrices import MATRICES
+from normscope.curvature.operators.network_products import FirstGraph
+from normscope.curvature.session.first_pass import (
     FirstPass,
     first_pass,
     observe_mixing,
     session_loss_kind,
 )
-from normscope.curvature.float64_check import checked_in_float64
-from normscope.curvature.operators.loss_of_outputs import NoOutputs, refuse_flat
-from normscope.curvature.operators.matrices import MATRICES
-from normscope.curvature.operators.network_products import FirstGraph
-from normscope.curvature.request import Request
-from normscope.curvature.searches import HESSIAN, TOP, Searches, SpectrumEnds, by_layer_name, by_statistics_name
-from normscope.curvature.session import Session
+from normscope.curvature.session.session import Session
 from normscope.isolation.coming_update import refuse_trained_outside
 from normscope.isolation.refusals import TooMuchMemory
 from normscope.loss_kinds import LossKind

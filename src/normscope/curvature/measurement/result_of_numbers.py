@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from normscope.curvature.measured import Inputs, Measured, critical_by_batch
-from normscope.curvature.request import Request
+from normscope.curvature.measurement.measured_numbers import Inputs, Measured, critical_by_batch
+from normscope.curvature.measurement.request import Request
+from normscope.curvature.measurement.spectrum_ends import HESSIAN, TOP, by_layer_name, by_statistics_name
 from normscope.curvature.result import Measurement
-from normscope.curvature.searches import HESSIAN, TOP, by_layer_name, by_statistics_name
 from normscope.environment import environment
 from normscope.isolation.batches import samples
 from normscope.stability.first_guess import FirstGuess

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from normscope.curvature.eigensolvers.lanczos import Ritz
-from normscope.curvature.opening import listed
 from normscope.curvature.operators.fisher import distribution
 from normscope.curvature.operators.matrices import MATRICES
-from normscope.curvature.session import Session
+from normscope.curvature.session.opening import listed
+from normscope.curvature.session.session import Session
 from normscope.isolation.batches import samples
 from normscope.loss_kinds import LossKind
 from normscope.stability.optimizer_limits import SecondMoments

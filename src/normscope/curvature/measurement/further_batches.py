@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normscope.curvature.first_pass import FirstPass, first_pass, loss_function
 from normscope.curvature.operators.matrices import MATRICES
-from normscope.curvature.session import Session
+from normscope.curvature.session.first_pass import FirstPass, first_pass, loss_function
+from normscope.curvature.session.session import Session
 from normscope.stability.critical_rate import find_critical_rate
 
 # Forwards of the search for a further batch's critical rate.

@@ -18,10 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from normscope.curvature.autograd.precision import rounded
-from normscope.curvature.cached_weights import CachedWeights
 from normscope.curvature.eigensolvers.heap_trimming import untrimmed_heap
 from normscope.curvature.eigensolvers.lanczos import Memory, Ritz
-from normscope.curvature.observations import Observations
 from normscope.curvature.operators.matrices import MATRICES
 from normscope.curvature.operators.network_products import FirstGraph, MatrixProduct, Network
 from normscope.curvature.operators.several_batches import (
@@ -31,7 +29,9 @@ from normscope.curvature.operators.several_batches import (
     refuse_linear,
 )
 from normscope.curvature.operators.statistics import enough_values
-from normscope.curvature.options import Options
+from normscope.curvature.session.cached_weights import CachedWeights
+from normscope.curvature.session.observations import Observations
+from normscope.curvature.session.options import Options
 from normscope.isolation.lending import Lent
 from normscope.isolation.processes import Processes
 from normscope.linear_maps import Product
