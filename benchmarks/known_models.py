@@ -139,7 +139,7 @@ def measured(case: Case, step_gib: float, **options: Any) -> dict[str, Any]:
             F.cross_entropy,
             (case.x, case.y),
             hessian=False,
-            solver=ns.curvature.Solver(tol=1e-2, most=60),
+            solver=ns.curvature.Solver(tol=1e-2, max_products=60),
             **options,
         )
     )

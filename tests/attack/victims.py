@@ -59,7 +59,9 @@ def full(model, batch, optimizer, loss):
 
 def measured(stats):
     def verb(model, batch, optimizer, loss):
-        return ns.measure(model, loss, batch, stats=stats, hessian=False, solver=ns.curvature.Solver(most=3)).lambda_max
+        return ns.measure(
+            model, loss, batch, stats=stats, hessian=False, solver=ns.curvature.Solver(max_products=3)
+        ).lambda_max
 
     return verb
 

@@ -20,4 +20,4 @@ def test_a_matrix_is_one_entry(monkeypatch):
     assert found.lambda_max == pytest.approx(10.0, rel=1e-6)
     assert "sum of squares" in str(found)
     with pytest.raises(ValueError, match="nothing to sample"):
-        measure(layer, losses.half_mse, (X, X), matrix="squares", draws=3)
+        measure(layer, losses.half_mse, (X, X), matrix="squares", label_draws=3)

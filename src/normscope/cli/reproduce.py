@@ -10,7 +10,7 @@ import typer
 from normscope.saving import check_folder
 
 if TYPE_CHECKING:
-    from normscope.papers import Entry, Judged
+    from normscope.papers import Entry, JudgedStatement
     from normscope.papers.pool import Job
 
 
@@ -104,7 +104,7 @@ def _say(begun: set[str], job: "Job", seconds: float | None) -> None:
     typer.echo(f"{job}: " + ("begun" if seconds is None else f"finished, {seconds:.0f} s"), err=True)
 
 
-def _print(judged: "list[Judged]", *, short: bool) -> None:
+def _print(judged: "list[JudgedStatement]", *, short: bool) -> None:
     from normscope.report.sections.claims import summary
 
     for claim in judged:
@@ -130,7 +130,7 @@ def _draw(chosen: "list[Entry]", out: Path) -> None:
         typer.echo(f"Drawn: {folder / name}.png", err=True)
 
 
-def _check(chosen: "list[Entry]", judged: "list[Judged]", out: Path, gallery: Path | None) -> None:
+def _check(chosen: "list[Entry]", judged: "list[JudgedStatement]", out: Path, gallery: Path | None) -> None:
     from normscope.papers import Store
     from normscope.report.gallery import tables, write_gallery
     from normscope.report.sections.claims import claim_charts

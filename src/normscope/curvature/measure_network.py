@@ -32,7 +32,7 @@ from normscope.setup import Setup, gathered
 
 # Products that keep a measurement below 30 gradient passes: 1.4 each, beside one gradient, nine forwards for the
 # critical rate and the check in float64.
-CHEAP = Solver(most=17)
+CHEAP = Solver(max_products=17)
 
 
 def measure(
@@ -51,7 +51,7 @@ def measure(
     hessian: bool = False,
     layers: bool = False,
     parameters: Callable[[str, nn.Parameter], bool] | None = None,
-    draws: int = 0,
+    label_draws: int = 0,
     over: str = "first",
     micro_batch: int | None = None,
     dtype: torch.dtype | None = None,
@@ -82,7 +82,7 @@ def measure(
             for each layer, of up to 17 products (about 30 gradient passes) through the whole network. A small BERT on a
             CPU takes minutes.
         parameters: (name, parameter) -> whether to take curvature with respect to it; all trainable ones by default.
-        draws: labels drawn for each output to sample the Fisher matrix; 0 is the exact matrix.
+        label_draws: labels drawn for each output to sample the Fisher matrix; 0 is the exact matrix.
         over: how several batches are used. "first": the spectrum of the first batch, and for each further one its
             critical rate and a lower bound of its lambda_max. "batches": the mean of the batches' operators. "data":
             the curvature of the loss of all batches together; it needs statistics that do not go over the batch, and a
@@ -91,11 +91,11 @@ def measure(
         dtype: of the products, float32 or float64; the model's own by default, float32 where that is narrower.
             On one GPU a search in float32 begins with products rounded to TF32; value and residual come from exact
             products.
-        solver: an `ns.curvature.Solver` with the settings of the eigenvalue search: tol, most, block. By default
-            `Solver()`, whose relative residual to reach is 1e-3, with at most 17 products, so that the measurement
-            costs at most 30 gradient passes; at most 100 with hessian=, matrix="hessian" or another over= than "first".
+        solver: an `ns.curvature.Solver` with the settings of the eigenvalue search: tol, max_products, block. By
+            default its relative residual to reach is 1e-3, with at most 17 products, so that the measurement costs at
+            most 30 gradient passes; at most 100 with hessian=, matrix="hessian" or another over= than "first".
         start: an earlier result of the same parameters; the search starts from its remembered eigenvectors.
-        seed: seed of the start vector and of draws.
+        seed: seed of the start vector and of the drawn labels.
         max_memory: bytes that copies of parameters, buffers and batches may take; refused before any is made where they
             would take more. Gradients, activations and the search's vectors come beside.
 
@@ -123,8 +123,8 @@ def measure(
     compared = (compare,) if isinstance(compare, str) else tuple(compare)
     for name in (stats, *compared):
         check_choice("stats", name, MODES)
-    if draws and not MATRICES[matrix].draws_labels:
-        raise ValueError(f"draws= samples the Fisher matrix; with matrix={matrix!r} there is nothing to sample.")
+    if label_draws and not MATRICES[matrix].draws_labels:
+        raise ValueError(f"label_draws= samples the Fisher matrix; with matrix={matrix!r} there is nothing to sample.")
     check_choice("over", over, ("first", *OVER))
     check_max_memory(max_memory)
     if solver is None:
@@ -139,7 +139,7 @@ def measure(
         hessian=hessian,
         layers=layers,
         parameters=parameters,
-        label_draws=draws,
+        label_draws=label_draws,
         over=over,
         micro_batch=micro_batch,
         n_batches=n_batches,

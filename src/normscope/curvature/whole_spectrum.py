@@ -134,7 +134,7 @@ def mean_mode(
         model: any module, in the modes it trains in.
         batch: (x, y) with at least two samples; y is not read.
         stats: how batch statistics are read: "batch", "frozen" or "running".
-        solver: tol and most of the eigenvalue search, `Solver()` by default; it starts from one vector.
+        solver: tol and max_products of the eigenvalue search, `Solver()` by default; it starts from one vector.
         seed: seed of the start vector and of random signs.
 
     Returns:

@@ -80,9 +80,9 @@ def checked_in_float64(
                 if all(end.difference <= bearable for end in ends):
                     continue
                 ritz, error = _mended(narrow.ritz, ends, options.solver.tol), narrow.error
-                products_left = options.solver.most - narrow.ritz.products
+                products_left = options.solver.max_products - narrow.ritz.products
                 if products_left >= LEAST and ends[0].exact and any(end.gap > _RIGHT_VECTOR_GAP for end in ends):
-                    shorter = replace(options.solver, most=products_left)
+                    shorter = replace(options.solver, max_products=products_left)
                     again = replace(wide, options=replace(options, solver=shorter))
                     ritz, error = again.search(
                         narrow.stats, narrow.matrix, narrow.block, smallest=narrow.smallest, keep=keep

@@ -53,7 +53,7 @@ def on_convergence(searches: Mapping[str, tuple[Ritz, bool]]) -> list[str]:
             residual = max(ritz.residuals[0], ritz.residuals[-1] if smallest else 0.0)
             notes.append(
                 f"Not converged in {ritz.products} products: {name}. Its relative residual is {residual:.1e}; "
-                "solver=Solver(most=...) allows more products."
+                "solver=Solver(max_products=...) allows more products."
             )
     return notes
 

@@ -86,12 +86,12 @@ def fisher_of_outputs(
     if not label_draws:
         return None
     if label_draws < 0:
-        raise ValueError(f"draws counts labels drawn for each term, 0 for the exact matrix; got {label_draws}.")
+        raise ValueError(f"label_draws counts labels drawn for each term, 0 for the exact matrix; got {label_draws}.")
     if kind is None:
         raise ValueError(
             "A sampled Fisher matrix needs a distribution to draw from, and this loss is none known here: there is "
             "one for squared error, cross-entropy, binary cross-entropy with logits and nll_loss, without class "
-            "weights or smoothing. Leave draws= out to go through the loss's own second derivative."
+            "weights or smoothing. Leave label_draws= out to go through the loss's own second derivative."
         )
     generator = torch.Generator(output.device).manual_seed(seed)
     if kind == NORMAL:

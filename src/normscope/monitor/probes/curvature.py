@@ -79,7 +79,7 @@ class CurvatureProbe:
     def __init__(self, matrix: str = "ggn", *, solver: Solver | None = None) -> None:
         check_choice("matrix", matrix, ("ggn", "hessian"))
         self.matrix = matrix
-        self._solver = solver or Solver(most=50)
+        self._solver = solver or Solver(max_products=50)
         self._last: Memory | None = None
 
     def measure(self, snapshot: Snapshot) -> Curvature:

@@ -9,7 +9,7 @@ This file and the rules that fill it in use these words.
     relative variance   variance over squared mean; of the order 1 / width
 
 A kernel is that of infinitely many channels. `noise`, `group_noise`, `length`, `overlap_variance` and `scale_variance`
-of a `Part` are corrections for finite widths and finite dimensions of the inputs; 0 means none.
+of a `FieldPart` are corrections for finite widths and finite dimensions of the inputs; 0 means none.
 """
 
 from dataclasses import dataclass, field
@@ -64,7 +64,7 @@ class ReaderFacts:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class FieldPart:
     """Channels that share a kernel; a concatenation has several parts.
 
     Attributes:
@@ -127,7 +127,7 @@ class Field:
     """
 
     sites: Sites
-    parts: tuple[Part, ...]
+    parts: tuple[FieldPart, ...]
     shape: tuple[int, ...]
     gaussian: bool
     roots: frozenset[Root]

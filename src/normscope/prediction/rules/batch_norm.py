@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from normscope.norms.noisy import NoisyBatchNorm1d, NoisyBatchNorm2d, NoisyBatchNorm3d, NoisyBatchNormNd
 from normscope.prediction.kernels.cotangent import Cotangent
-from normscope.prediction.kernels.field import Field, Part
+from normscope.prediction.kernels.field import Field, FieldPart
 from normscope.prediction.refusals import UnknownOperation, check_channels
 from normscope.prediction.rules.gamma_beta import (
     channel_values,
@@ -131,7 +131,7 @@ def _by_batch(
         variance=sum(n.variance * p.channels for n, p in zip(normalized, x.parts, strict=True)) / x.channels,
     )
     parts = tuple(
-        Part(
+        FieldPart(
             part.channels,
             g2 * n.kernel + mean_of_squares(b),
             torch.full_like(part.mean, average(b)),
@@ -170,12 +170,12 @@ def _by_batch(
     return walk.tape.record(out, [x], back, nonlinear=f"{name!r} (BatchNorm)")
 
 
-def _own_kurtosis(part: Part, normalized: Normalized) -> float:
+def _own_kurtosis(part: FieldPart, normalized: Normalized) -> float:
     """Overlaps that differ from pair to pair act as too small a kurtosis does: E[f(k)] - f(E k) = Var[k] f'' / 2."""
     return kurtosis(part.scale_variance) - 6 * normalized.noise / (1 + 2 * normalized.noise)
 
 
-def _before(part: Part, kept: float) -> Tensor:
+def _before(part: FieldPart, kept: float) -> Tensor:
     """The tangent kernel at one length of the weights before: only the part that comes through them shrinks."""
     if part.added_tangent is None:
         return part.tangent
@@ -244,7 +244,7 @@ def _by_running(
         known.append(share)
         kernels.append(part.kernel - share * (2 - share) * shared)
     parts = tuple(
-        Part(
+        FieldPart(
             part.channels,
             kernel * s + mean_of_squares(b),
             (1 - share) * part.mean * s**0.5 + average(b),

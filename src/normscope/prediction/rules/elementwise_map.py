@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from normscope.prediction.kernels.cotangent import Cotangent, Spread, Strand
-from normscope.prediction.kernels.field import Field, Part
+from normscope.prediction.kernels.field import Field, FieldPart
 from normscope.prediction.rules.max_pooling import max_pool
 from normscope.prediction.walk import Walk
 from normscope.theory.gaussian import Activation, Moments, Pairs, derivative, gamma_beta_correlation, length_slope
@@ -66,7 +66,7 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
         part.readers.gamma_beta_correlation = _gamma_beta_correlation(phi, p)
     places = [_places(phi, *each) for each in zip(x.parts, pairs, joined, strict=True)]
     parts = tuple(
-        Part(
+        FieldPart(
             part.channels,
             m.value,
             m.mean,
@@ -133,7 +133,7 @@ def _through_strands(
     return tuple(gs), tuple(bends), tuple(strands)
 
 
-def _two(x: Field, part: Part, gaussian: Moments, m: Moments, came: Tensor) -> Tensor:
+def _two(x: Field, part: FieldPart, gaussian: Moments, m: Moments, came: Tensor) -> Tensor:
     """`Cotangent.statistics_held` before phi: drift comes through the value and the slope, which the tangent passed."""
     slope, curve = x.sites.different_samples(gaussian.slope), x.sites.different_samples(gaussian.curve)
     sent = came * slope
@@ -143,7 +143,7 @@ def _two(x: Field, part: Part, gaussian: Moments, m: Moments, came: Tensor) -> T
     return sent
 
 
-def _lengths(phi: Activation, x: Field, part: Part, pairs: Pairs) -> tuple[float, Tensor]:
+def _lengths(phi: Activation, x: Field, part: FieldPart, pairs: Pairs) -> tuple[float, Tensor]:
     """Relative variance of the squared length after phi, and the gradient's additional one for each pair."""
     if x.sites.each_sample:
         return part.length, torch.zeros_like(part.kernel[0])
@@ -152,7 +152,7 @@ def _lengths(phi: Activation, x: Field, part: Part, pairs: Pairs) -> tuple[float
     return slope**2 * part.length + average(own) / part.channels, back
 
 
-def _places(phi: Activation, part: Part, pairs: Pairs, joined: Joined | None) -> tuple[float, float, float]:
+def _places(phi: Activation, part: FieldPart, pairs: Pairs, joined: Joined | None) -> tuple[float, float, float]:
     """`place_lengths.deviations` of phi(x); half lines of a known distribution have no scale, and the slope 1."""
     if joined:
         return scatter(phi.function(joined.marginal.at), joined.marginal.weight), 1.0, 0.5
@@ -206,7 +206,7 @@ def _length_spread(x: Field, cotangent: Cotangent, pairs: list[Tensor]) -> tuple
     return single, crossed
 
 
-def _of_batch(phi: Activation, x: Field, part: Part, pairs: Pairs, m: Moments) -> Moments:
+def _of_batch(phi: Activation, x: Field, part: FieldPart, pairs: Pairs, m: Moments) -> Moments:
     """Moments corrected for the kurtosis of values normalized by a batch: of single places, and of means elsewhere."""
     if part.kurtosis == 0:
         return m
@@ -228,7 +228,7 @@ def _of_batch(phi: Activation, x: Field, part: Part, pairs: Pairs, m: Moments) -
     )
 
 
-def _lengthens(phi: Activation, part: Part, pairs: Pairs) -> float:
+def _lengthens(phi: Activation, part: FieldPart, pairs: Pairs) -> float:
     """Factor of differences in length between samples after BatchNorm; 1 where the slope is near 1."""
     if part.kurtosis == 0 or (phi.line is not None and pairs.centred):
         return 1.0

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from normscope.prediction.kernels.cotangent import Cotangent, Strand
-from normscope.prediction.kernels.field import Field, Part
+from normscope.prediction.kernels.field import Field, FieldPart
 from normscope.prediction.refusals import UnknownOperation
 from normscope.prediction.rules.constants import constant, scale, shift
 from normscope.prediction.rules.elementwise_map import of_gaussian
@@ -74,7 +74,7 @@ def _sum_of(walk: Walk, left: Field, right: Field) -> Field:
     for a, b in zip(left_parts, right_parts, strict=True):
         cross = left.sites.outer(a.mean, b.mean) + left.sites.outer(b.mean, a.mean)
         parts.append(
-            Part(
+            FieldPart(
                 a.channels,
                 a.kernel + b.kernel + cross,
                 a.mean + b.mean,
@@ -96,14 +96,14 @@ def _sum_of(walk: Walk, left: Field, right: Field) -> Field:
     return walk.tape.record(out, [left, right], back)
 
 
-def _scale_variance(sites: Sites, a: Part, b: Part) -> float:
+def _scale_variance(sites: Sites, a: FieldPart, b: FieldPart) -> float:
     """Relative variance of places' variances; places that are long in one summand are long in the other, made of it."""
     if sites.each_sample:
         return 0.0
     return common_spread([(max(variance(sites, part.kernel), 0.0), part.scale_variance) for part in (a, b)])
 
 
-def _marginal(one: tuple[Field, Part], two: tuple[Field, Part]) -> Marginal | None:
+def _marginal(one: tuple[Field, FieldPart], two: tuple[Field, FieldPart]) -> Marginal | None:
     """Distribution of a sum with Gaussian values, where the other summand's is known; else None."""
     if one[0].gaussian:
         one, two = two, one
@@ -117,7 +117,7 @@ def _marginal(one: tuple[Field, Part], two: tuple[Field, Part]) -> Marginal | No
     return summand.plus(float(pairs.mean.mean()), q) if q > 0 else None
 
 
-def _known(field: Field, part: Part) -> Marginal | None:
+def _known(field: Field, part: FieldPart) -> Marginal | None:
     """Distribution of one place: as the part carries it, or of two half lines of a Gaussian field; else None."""
     if part.marginal is not None or field.before is None:
         return part.marginal
@@ -192,7 +192,7 @@ def _one_form(walk: Walk, fields: Sequence[Field]) -> list[Field]:
     ]
 
 
-def _size(field: Field, part: Part) -> float:
+def _size(field: Field, part: FieldPart) -> float:
     return float(field.sites.diagonal(part.kernel).mean())
 
 
@@ -207,7 +207,7 @@ def _cuts(left: Field, right: Field) -> list[int]:
     return sorted(ends)
 
 
-def _split(field: Field, cuts: list[int]) -> list[Part]:
+def _split(field: Field, cuts: list[int]) -> list[FieldPart]:
     pieces, first_channel, cut = [], 0, 0
     for part in field.parts:
         end = first_channel + part.channels

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.prediction.kernels.cotangent import Cotangent
-from normscope.prediction.kernels.field import Field, Part
+from normscope.prediction.kernels.field import Field, FieldPart
 from normscope.prediction.refusals import UnknownOperation
 from normscope.prediction.rules.registry import rule
 from normscope.prediction.rules.windows import pooling_window
@@ -75,7 +75,7 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
         tangent = tangent + after.different_samples(together) * convolve(window, part.tangent)
         marginal = distribution(window, q, mean, inside).through(phi) if phi.line is not None and q > 0 else None
         parts.append(
-            Part(
+            FieldPart(
                 part.channels,
                 products(after, maxima, covariance, own),
                 maxima.mean,

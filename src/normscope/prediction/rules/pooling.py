@@ -5,7 +5,7 @@ from typing import Any
 from torch import nn
 
 from normscope.prediction.kernels.cotangent import Cotangent
-from normscope.prediction.kernels.field import Field, Part
+from normscope.prediction.kernels.field import Field, FieldPart
 from normscope.prediction.refusals import UnknownOperation
 from normscope.prediction.rules.registry import rule
 from normscope.prediction.rules.reshaping import same_values, transposed
@@ -80,7 +80,7 @@ def average_pool(walk: Walk, x: Field, window: Window, *, flat: bool = False) ->
             (0.9, 1.25),
         )
     parts = tuple(
-        Part(
+        FieldPart(
             part.channels,
             kernel,
             place(window, part.mean),

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from normscope.norms.kinds import RMSNorm
 from normscope.prediction.kernels.cotangent import Cotangent
-from normscope.prediction.kernels.field import Field, Part
+from normscope.prediction.kernels.field import Field, FieldPart
 from normscope.prediction.refusals import UnknownOperation, check_channels
 from normscope.prediction.rules.gamma_beta import directions, gamma_beta, mean_of_squares, tangent_after, two_before
 from normscope.prediction.rules.registry import rule
@@ -116,7 +116,7 @@ def sample_norm(
     assert isinstance(mean, Tensor)
     middle = sites.image_mean(mean) * (1 if centre else 0)
 
-    def moved(part: Part) -> Tensor:
+    def moved(part: FieldPart) -> Tensor:
         return (
             part.kernel - sites.outer(middle, part.mean) - sites.outer(part.mean, middle) + sites.outer(middle, middle)
         )
@@ -129,7 +129,7 @@ def sample_norm(
     row = walk.row(name, layer_type, variance=average(square))
     hats = [k * rate for k in kernels]
     parts = tuple(
-        Part(
+        FieldPart(
             p.channels,
             g2 * hat + mean_of_squares(b),
             (p.mean - middle) * square.rsqrt() * g2**0.5 + average(b),

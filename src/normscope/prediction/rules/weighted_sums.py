@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from normscope.prediction.kernels.cotangent import Cotangent, Spread
-from normscope.prediction.kernels.field import INPUTS, Field, Part, ReaderFacts, Root
+from normscope.prediction.kernels.field import INPUTS, Field, FieldPart, ReaderFacts, Root
 from normscope.prediction.kernels.site_averages import gradient_moments, independent_sites, moments
 from normscope.prediction.layer_row import LayerInputs, LayerRow
 from normscope.prediction.refusals import UnknownOperation
@@ -83,7 +83,7 @@ def weighted_sum(
     own = row.numbers["qh"] - row.numbers["qh_xy"]
     q = row.numbers["q"]
     added = after.different_samples(patch) * (fan_in * walk.trains(weight)) + float(walk.trains(bias))
-    part = Part(
+    part = FieldPart(
         shape[0],
         kernel,
         torch.zeros_like(after.diagonal(kernel)),
