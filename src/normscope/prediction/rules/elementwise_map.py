@@ -94,13 +94,13 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
         elif cotangent.strands and (marginal := of_gaussian(x)):
             # To what made Gaussian values, the slopes that these decide are independent.
             g, bend, _ = _through_strands(phi, x, cotangent, [Joined(marginal, pairs[0])])
-        two = tuple(
-            _two(x, *each) for each in zip(x.parts, gaussian, corrected, cotangent.statistics_held, strict=True)
+        held = tuple(
+            _held_pair(x, *each) for each in zip(x.parts, gaussian, corrected, cotangent.statistics_held, strict=True)
         )
         single, crossed = _length_spread(x, cotangent, [pairs for _, pairs in lengths])
         more = Spread(0.0, 0.0, crossed, (1 + 2 / walk.tape.outputs) * single, _apart(x, cotangent.g, g))
         spread = cotangent.spread.plus(more)
-        return [Cotangent(g, bend, two, spread, strands, _masked(x, cotangent, g, corrected))]
+        return [Cotangent(g, bend, held, spread, strands, _masked(x, cotangent, g, corrected))]
 
     return walk.tape.record(out, [x], back, nonlinear=f"{name!r} ({phi.name})")
 
@@ -115,14 +115,14 @@ def of_gaussian(x: Field) -> Marginal | None:
 
 
 def _through_strands(
-    phi: Activation, x: Field, came: Cotangent, joined: list[Joined]
+    phi: Activation, x: Field, arriving: Cotangent, joined: list[Joined]
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[tuple[Strand, ...], ...]]:
     """g, bend and strands before phi, whose slopes depend on the same values as slopes further on."""
     gs, bends, strands = [], [], []
     for i, distribution in enumerate(joined):
         slopes = derivative(phi.function, distribution.marginal.at)
         ones = torch.ones_like(slopes)
-        own = came.strands[i] if came.strands else (Strand(came.g[i], ones, ones),)
+        own = arriving.strands[i] if arriving.strands else (Strand(arriving.g[i], ones, ones),)
         first = torch.stack([s.first for s in own]) * slopes
         second = torch.stack([s.second for s in own]) * slopes.square()
         through = distribution.read(distribution.marginal.tables(first, second))
@@ -133,13 +133,13 @@ def _through_strands(
     return tuple(gs), tuple(bends), tuple(strands)
 
 
-def _two(x: Field, part: FieldPart, gaussian: Moments, m: Moments, came: Tensor) -> Tensor:
+def _held_pair(x: Field, part: FieldPart, gaussian: Moments, m: Moments, arriving: Tensor) -> Tensor:
     """`Cotangent.statistics_held` before phi: drift comes through the value and the slope, which the tangent passed."""
     slope, curve = x.sites.different_samples(gaussian.slope), x.sites.different_samples(gaussian.curve)
-    sent = came * slope
-    sent[1].addcmul_(part.tangent * curve, came[0])
+    sent = arriving * slope
+    sent[1].addcmul_(part.tangent * curve, arriving[0])
     if m is not gaussian:
-        torch.mul(came[0], x.sites.different_samples(m.slope), out=sent[0])
+        torch.mul(arriving[0], x.sites.different_samples(m.slope), out=sent[0])
     return sent
 
 
@@ -166,26 +166,27 @@ def _gamma_beta_correlation(phi: Activation, pairs: Pairs) -> float:
     return gamma_beta_correlation(phi, 1.0 if phi.line is not None and mean == 0 else q, mean)
 
 
-def _apart(x: Field, came: Sequence[Tensor], sent: Sequence[Tensor]) -> float:
+def _apart(x: Field, arriving: Sequence[Tensor], sent: Sequence[Tensor]) -> float:
     """The part of the mean mode's gradients that phi makes different between samples, over the part that all share."""
     if x.sites.each_sample:
         return 0.0
     ratios = []
-    for gs in (came, sent):
+    for gs in (arriving, sent):
         own, shared = map(sum, zip(*(g[0].sum((-2, -1)).tolist() for g in gs), strict=True))
         ratios.append(own / shared if shared * x.sites.batch > own > shared else 1.0)
     return max(ratios[1] - ratios[0], 0.0) / x.channels
 
 
-def _masked(x: Field, came: Cotangent, sent: Sequence[Tensor], moments: Sequence[Moments]) -> Origin | None:
+def _masked(x: Field, arriving: Cotangent, sent: Sequence[Tensor], moments: Sequence[Moments]) -> Origin | None:
     """Origin of the gradients' overlaps before phi: the part of them stays that two samples' slopes have in common."""
-    if came.origin is None:
+    if arriving.origin is None:
         return None
     kept = sum(
-        ((g[0, 0] - g[0, 1]) * x.sites.different_samples(m.slope)).sum() for g, m in zip(came.g, moments, strict=True)
+        ((g[0, 0] - g[0, 1]) * x.sites.different_samples(m.slope)).sum()
+        for g, m in zip(arriving.g, moments, strict=True)
     )
     own = sum((g[0, 0] - g[0, 1]).sum() for g in sent)
-    return came.origin.masked(float(kept / own) if own > 0 else 0.0)
+    return arriving.origin.masked(float(kept / own) if own > 0 else 0.0)
 
 
 def _length_spread(x: Field, cotangent: Cotangent, pairs: list[Tensor]) -> tuple[float, float]:

@@ -126,12 +126,12 @@ def _known(field: Field, part: FieldPart) -> Marginal | None:
     return distribution and distribution.through(phi)
 
 
-def _with_strands(sent: Cotangent, came: Cotangent, field: Field, out: Field) -> Cotangent:
+def _with_strands(sent: Cotangent, arriving: Cotangent, field: Field, out: Field) -> Cotangent:
     """Strands for the summand whose values decide the slopes above; to the Gaussian summand they are independent."""
-    if not came.strands or field.gaussian or len(field.parts) != len(out.parts):
+    if not arriving.strands or field.gaussian or len(field.parts) != len(out.parts):
         return sent
     strands = []
-    for part, strands_above in zip(out.parts, came.strands, strict=True):
+    for part, strands_above in zip(out.parts, arriving.strands, strict=True):
         if part.marginal is None:
             return sent
         pulled = part.marginal.pulled(torch.stack([each for s in strands_above for each in (s.first, s.second)]))
@@ -174,8 +174,10 @@ def _concatenated(walk: Walk, fields: Sequence[Field]) -> Field:
         sent, first_part = [], 0
         for f in fields:
             last_part = first_part + len(f.parts)
-            g, bend, two = (of[first_part:last_part] for of in (cotangent.g, cotangent.bend, cotangent.statistics_held))
-            sent.append(Cotangent(g, bend, two, cotangent.spread, origin=cotangent.origin))
+            g, bend, held = (
+                of[first_part:last_part] for of in (cotangent.g, cotangent.bend, cotangent.statistics_held)
+            )
+            sent.append(Cotangent(g, bend, held, cotangent.spread, origin=cotangent.origin))
             first_part = last_part
         return sent
 
@@ -220,16 +222,16 @@ def _split(field: Field, cuts: list[int]) -> list[FieldPart]:
 
 def _gather(cotangent: Cotangent, cuts: list[int], field: Field) -> Cotangent:
     """Cotangents of the cut pieces, summed to those of the field's own parts."""
-    g, bend, two, first_channel, cut = [], [], [], 0, 0
+    g, bend, held, first_channel, cut = [], [], [], 0, 0
     for part in field.parts:
         end, first = first_channel + part.channels, cut
         while cut < len(cuts) and cuts[cut] <= end:
             cut += 1
         g.append(_summed(cotangent.g[first:cut]))
         bend.append(_summed(cotangent.bend[first:cut]))
-        two.append(_summed(cotangent.statistics_held[first:cut]))
+        held.append(_summed(cotangent.statistics_held[first:cut]))
         first_channel = end
-    return Cotangent(tuple(g), tuple(bend), tuple(two), cotangent.spread, origin=cotangent.origin)
+    return Cotangent(tuple(g), tuple(bend), tuple(held), cotangent.spread, origin=cotangent.origin)
 
 
 def _summed(pieces: tuple[Tensor, ...]) -> Tensor:

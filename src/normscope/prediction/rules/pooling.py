@@ -97,11 +97,11 @@ def average_pool(walk: Walk, x: Field, window: Window, *, flat: bool = False) ->
     out = Field(after, parts, (x.channels, *space), gaussian, x.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
-        g, bend, two = (
+        g, bend, held = (
             tuple(pool_back(window, of) for of in each)
             for each in (cotangent.g, cotangent.bend, cotangent.statistics_held)
         )
-        return [Cotangent(g, bend, two, cotangent.spread, origin=cotangent.origin)]
+        return [Cotangent(g, bend, held, cotangent.spread, origin=cotangent.origin)]
 
     return walk.tape.record(out, [x], back)
 
