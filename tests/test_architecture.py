@@ -28,7 +28,6 @@ EXCEPTIONS = {
     ("sweeping", "report"): SECTIONS,
     ("training", "report"): SECTIONS,
     ("tuning", "report"): SECTIONS,
-    ("report", "torch"): "The section of a whole spectrum widens its nodes into a curve by torch.",
 }
 # Tests of what a package does as a whole, or of several of its modules at once; by folder of tests.
 ACROSS = {
