@@ -50,8 +50,8 @@ from normscope.curvature import Network, lanczos
 from normscope.curvature.eigensolvers.davidson import davidson
 from normscope.curvature.eigensolvers.lanczos import KEPT, Memory
 from normscope.curvature.eigensolvers.solver import fresh_start, warm_start
-from normscope.environment import environment
 from normscope.isolation.lending import untouched
+from normscope.results.environment import environment
 
 TOL = 1e-3
 ALL = 60

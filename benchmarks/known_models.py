@@ -30,9 +30,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.environment import environment
 from normscope.prediction import UnknownOperation
 from normscope.results import plain
+from normscope.results.environment import environment
 
 SCHEMA = 1
 

@@ -24,7 +24,7 @@ from networks import PostResNet, vgg_like, with_activation
 from torch import nn
 
 import normscope as ns
-from normscope.environment import environment
+from normscope.results.environment import environment
 
 Make = Callable[[int], nn.Module]
 

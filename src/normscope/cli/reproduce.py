@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normscope.saving import check_folder
+from normscope.results.saving import check_folder
 
 if TYPE_CHECKING:
     from normscope.papers import Entry, JudgedStatement
@@ -121,7 +121,7 @@ def _draw(chosen: "list[Entry]", out: Path) -> None:
     from normscope.papers import Store
     from normscope.report.drawing import draw
     from normscope.report.sections.claims import claim_charts
-    from normscope.saving import save_figure
+    from normscope.results.saving import save_figure
 
     folder = out / "figures"
     for name, chart in claim_charts(chosen, Store(out)).items():

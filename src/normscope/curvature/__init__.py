@@ -17,7 +17,7 @@ the passes through the network. `session/session.py` hands such a product to a s
 from typing import TYPE_CHECKING
 
 from normscope.curvature.eigensolvers.lanczos import Ritz, lanczos
-from normscope.first_use import on_first_use
+from normscope.importing.first_use import on_first_use
 
 if TYPE_CHECKING:
     from normscope.curvature.eigensolvers.block_lanczos import block_lanczos

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from normscope.choices import check_choice
 from normscope.curvature.eigensolvers.solver import Solver
 from normscope.curvature.measurement.all_steps import carry_out
 from normscope.curvature.measurement.request import Request
@@ -28,6 +27,7 @@ from normscope.curvature.operators.statistics import MODES
 from normscope.curvature.result import Measurement
 from normscope.isolation.memory_bound import check_max_memory
 from normscope.isolation.unwrapping import unwrapped
+from normscope.messages.choices import check_choice
 from normscope.setup import Setup, gathered
 
 # Products that keep a measurement below 30 gradient passes: 1.4 each, beside one gradient, nine forwards for the

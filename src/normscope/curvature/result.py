@@ -11,8 +11,8 @@ from torch import Tensor
 
 from normscope.curvature.eigensolvers.lanczos import Memory
 from normscope.curvature.operators.matrices import MATRICES
-from normscope.reporting import Reportable
 from normscope.results import plain, write_json
+from normscope.results.reporting import Reportable
 from normscope.stability.first_guess import beyond, far_below, first_guess_sentence
 from normscope.stability.verdict import Verdict
 from normscope.stability.wording import stability_verdict

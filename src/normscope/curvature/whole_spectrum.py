@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.choices import check_choice
 from normscope.curvature.autograd.patching import differentiable_kernels
 from normscope.curvature.eigensolvers.density import Density, density, trace
 from normscope.curvature.eigensolvers.solver import Solver
@@ -21,15 +20,16 @@ from normscope.curvature.operators.statistics import MODES
 from normscope.curvature.session.first_pass import first_pass
 from normscope.curvature.session.opening import check_parameters, open_session
 from normscope.curvature.session.options import Options
-from normscope.environment import environment
 from normscope.isolation.batch_loss import check_devices
 from normscope.isolation.batches import samples
 from normscope.isolation.processes import Processes
 from normscope.isolation.unwrapping import unwrapped
 from normscope.losses import half_mse
 from normscope.losses.functions import pair
-from normscope.reporting import Reportable
+from normscope.messages.choices import check_choice
 from normscope.results import plain, write_json
+from normscope.results.environment import environment
+from normscope.results.reporting import Reportable
 
 SCHEMA = 1
 

@@ -7,7 +7,7 @@ mismatch        outputs and targets that a loss would take for something else
 
 from typing import TYPE_CHECKING
 
-from normscope.first_use import on_first_use
+from normscope.importing.first_use import on_first_use
 
 if TYPE_CHECKING:
     from normscope.losses.functions import LOSSES, cross_entropy, half_mse, half_sse, mse

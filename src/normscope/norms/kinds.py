@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.choices import check_choice
+from normscope.messages.choices import check_choice
 from normscope.norms.batch import BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormNd
 from normscope.norms.channels import check_input, per_channel, traced, wide
 from normscope.norms.lp import LpNorm1d, LpNorm2d, LpNorm3d, LpNormLayer, LpNormNd

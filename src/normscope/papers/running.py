@@ -6,7 +6,7 @@ A finished run is written at once and never made again.
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from normscope.choices import check_choice
+from normscope.messages.choices import check_choice
 from normscope.papers.entry import Entry, JudgedStatement, Statement, judge
 from normscope.papers.experiment import SCALES, Place
 from normscope.papers.pool import Job, run_all
@@ -117,7 +117,7 @@ def reproduce(
     store = Store(out)
     todo = missing(names, store, scale, seeds)
     if todo:
-        from normscope.environment import known_device
+        from normscope.results.environment import known_device
 
         device = known_device(device)
         _check_time(todo, device, jobs, minutes, yes)

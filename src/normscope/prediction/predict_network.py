@@ -15,12 +15,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from normscope.choices import check_choice
-from normscope.environment import environment
 from normscope.isolation.one_at_a_time import in_turn
 from normscope.isolation.unwrapping import unwrapped
 from normscope.loss_kinds import CROSS_ENTROPY
 from normscope.losses.known_losses import PREDICTED_LOSSES, loss_named
+from normscope.messages.choices import check_choice
 from normscope.prediction.calibrated_range import widen_range
 from normscope.prediction.from_setup import FromSetup, from_setup
 from normscope.prediction.graph.evaluate import walk_through
@@ -35,6 +34,7 @@ from normscope.prediction.result import Prediction
 from normscope.prediction.rules.reshaping import reshape
 from normscope.prediction.walk import Walk
 from normscope.prediction.warnings_and_notes import common, explosion, lengths
+from normscope.results.environment import environment
 from normscope.setup import Setup
 from normscope.stability.optimizer_limits import momentum_limit
 

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from normscope.decoding import check_file
 from normscope.papers.entry import IN_PART, NOT, OPEN, REPRODUCED, WRONG, Entry, JudgedStatement, fitting_curves, stored
 from normscope.papers.store import Store
 from normscope.report.chart import Chart
 from normscope.report.drawing import draw
 from normscope.report.sections.claims import reduced, summary
-from normscope.saving import save_figure, save_text
+from normscope.results.decoding import check_file
+from normscope.results.saving import save_figure, save_text
 
 FOLDER = "docs/evidence/reproductions"
 IMAGES = "docs/images/reproduce"

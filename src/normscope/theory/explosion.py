@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erf
 
-from normscope.choices import check_choice
+from normscope.messages.choices import check_choice
 from normscope.results import plain
 from normscope.theory.sphere import rule
 

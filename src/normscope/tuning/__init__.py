@@ -6,7 +6,7 @@ rate, `search.py` decides which rates to rehearse, `choice.py` names the rate fr
 
 from typing import TYPE_CHECKING
 
-from normscope.first_use import on_first_use
+from normscope.importing.first_use import on_first_use
 
 if TYPE_CHECKING:
     from normscope.tuning.rehearsal import Rehearsal

@@ -8,8 +8,8 @@ from normscope.curvature.measurement.measured_numbers import Inputs, Measured, c
 from normscope.curvature.measurement.request import Request
 from normscope.curvature.measurement.spectrum_ends import HESSIAN, TOP, by_layer_name, by_statistics_name
 from normscope.curvature.result import Measurement
-from normscope.environment import environment
 from normscope.isolation.batches import samples
+from normscope.results.environment import environment
 from normscope.stability.first_guess import FirstGuess
 
 

@@ -29,9 +29,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from normscope.choices import check_choice
 from normscope.curvature.operators.network_products import FirstGraph, MatrixProduct, Network
 from normscope.curvature.operators.statistics import mode_of, over_the_batch
+from normscope.messages.choices import check_choice
 
 OVER = ("batches", "data")
 _SHARES_OF_NEIGHBOUR = (0.3, 0.45)

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.choices import check_choice
 from normscope.curvature.autograd.patching import batch_norm_held
 from normscope.isolation.module_calls import answering
 from normscope.isolation.processes import several_processes
+from normscope.messages.choices import check_choice
 from normscope.norms.batch import batch_norm
 from normscope.norms.held_statistics import statistics_held
 from normscope.norms.lp import LpNormLayer

@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from normscope.choices import check_choice
 from normscope.curvature.eigensolvers.lanczos import KEPT, Memory
 from normscope.curvature.eigensolvers.solver import Solver
 from normscope.curvature.operators.loss_of_outputs import own_loss_of
@@ -18,6 +17,7 @@ from normscope.curvature.session.opening import open_session
 from normscope.curvature.session.options import Options
 from normscope.curvature.session.session import differentiated
 from normscope.isolation.memory_bound import bytes_of
+from normscope.messages.choices import check_choice
 from normscope.monitor.snapshot import Snapshot, as_vector
 from normscope.stability.optimizer_limits import Limit, momentum_limit, optimizer_limit
 from normscope.stability.verdict import Verdict
