@@ -22,7 +22,7 @@ from normscope.curvature.eigensolvers.solver import Solver
 from normscope.curvature.measurement.all_steps import carry_out
 from normscope.curvature.measurement.request import Request
 from normscope.curvature.operators.matrices import MATRICES
-from normscope.curvature.operators.several_batches import OVER
+from normscope.curvature.operators.several_batches import AVERAGES
 from normscope.curvature.operators.statistics import MODES
 from normscope.curvature.result import Measurement
 from normscope.isolation.memory_bound import check_max_memory
@@ -32,7 +32,7 @@ from normscope.setup import Setup, gathered
 
 # Products that keep a measurement below 30 gradient passes: 1.4 each, beside one gradient, nine forwards for the
 # critical rate and the check in float64.
-CHEAP = Solver(max_products=17)
+CHEAP_SOLVER = Solver(max_products=17)
 
 
 def measure(
@@ -125,10 +125,10 @@ def measure(
         check_choice("stats", name, MODES)
     if label_draws and not MATRICES[matrix].draws_labels:
         raise ValueError(f"label_draws= samples the Fisher matrix; with matrix={matrix!r} there is nothing to sample.")
-    check_choice("over", over, ("first", *OVER))
+    check_choice("over", over, ("first", *AVERAGES))
     check_max_memory(max_memory)
     if solver is None:
-        solver = CHEAP if not hessian and not MATRICES[matrix].is_hessian and over == "first" else Solver()
+        solver = CHEAP_SOLVER if not hessian and not MATRICES[matrix].is_hessian and over == "first" else Solver()
     request = Request(
         momentum=momentum,
         nesterov=nesterov,

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from normscope.curvature.eigensolvers.block_lanczos import block_lanczos
-from normscope.curvature.eigensolvers.davidson import LEAST, LEAST_WARM, davidson
+from normscope.curvature.eigensolvers.davidson import FEWEST_PRODUCTS, FEWEST_WARM_PRODUCTS, davidson
 from normscope.curvature.eigensolvers.lanczos import Memory, Ritz, lanczos
 from normscope.curvature.eigensolvers.tf32_refinement import tf32_first, tf32_pays
 from normscope.linear_maps import Product
 
 # Share of the fresh start. This much lets an eigenvector that has overtaken the last one show: of those remembered, one
 # that is ahead by 3 %. From 0.03 on a warm start costs more products (measured from one training step to the next).
-WARM = 0.01
+FRESH_SHARE = 0.01
 _COUNTED = {"max_products": "products", "block": "start vectors"}
 
 
@@ -86,7 +86,7 @@ class Solver:
         fresh = fresh_start(gradient, self.block, seed)
         start = fresh if memory is None else warm_start(memory, fresh)
         options: dict[str, Any] = {"smallest": smallest, "tol": self.tol, "most": self.max_products, "keep": keep}
-        options["least"] = LEAST if memory is None or len(start) > 1 else LEAST_WARM
+        options["least"] = FEWEST_PRODUCTS if memory is None or len(start) > 1 else FEWEST_WARM_PRODUCTS
 
         def from_one_vector(product: Product, **options: Any) -> Ritz:
             if memory is None:
@@ -123,5 +123,5 @@ def warm_start(memory: Memory, fresh: Tensor) -> Tensor:
     if len(rows) == 1:
         rows[0] += remembered[1:].sum(0)
     together = remembered[: len(rows)]
-    rows[: len(together)] = together + WARM * rows[: len(together)]
+    rows[: len(together)] = together + FRESH_SHARE * rows[: len(together)]
     return rows

@@ -19,7 +19,7 @@ from normscope.curvature.measurement.notes import (
 )
 from normscope.curvature.measurement.request import Request
 from normscope.curvature.measurement.result_of_numbers import result_of
-from normscope.curvature.measurement.spectrum_ends import TOP, SpectrumEnds
+from normscope.curvature.measurement.spectrum_ends import TOP_SEARCH, SpectrumEnds
 from normscope.curvature.operators.loss_of_outputs import own_loss_of, refuse_impossible
 from normscope.curvature.operators.matrices import MATRICES
 from normscope.curvature.operators.statistics import mode_of, notes_on_statistics
@@ -109,9 +109,9 @@ def _measure(request: Request, opened: Session) -> Measured:
     first, kind, top, top_notes = first_pass_and_top(request, session)
     layers = blocks(session.lent, session.model, session.chosen) if request.layers else {}
     others_found, search_notes = further_searches(request, session, top, first.gradient, layers)
-    searches, corrections = checked_searches(request, session, {TOP: top} | others_found)
+    searches, corrections = checked_searches(request, session, {TOP_SEARCH: top} | others_found)
     notes += [*top_notes, *search_notes, *corrections]
-    top = searches[TOP]
+    top = searches[TOP_SEARCH]
     refuse_impossible(kind, MATRICES[top.matrix].is_hessian, top.ritz.values[0])
     critical, critical_notes = _critical_rate(request, session, first, eta_star_of(limit, top))
     further = _further_batches(request, session, others, top, critical, eta_star_of(limit, top))

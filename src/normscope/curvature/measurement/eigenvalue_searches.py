@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from normscope.curvature.autograd.user_functions import NoSecondDerivative
-from normscope.curvature.eigensolvers.lanczos import KEPT
+from normscope.curvature.eigensolvers.lanczos import KEPT_PAIRS
 from normscope.curvature.measurement.float64_check import checked_in_float64
 from normscope.curvature.measurement.request import Request
 from normscope.curvature.measurement.spectrum_ends import (
-    HESSIAN,
-    TOP,
+    HESSIAN_SEARCH,
+    TOP_SEARCH,
     Searches,
     SpectrumEnds,
     by_layer_name,
@@ -63,7 +63,7 @@ def _top_search(
     def search(matrix: str, first: FirstGraph | None) -> SpectrumEnds:
         both_ends = request.hessian and MATRICES[matrix].is_hessian
         ritz, error = session.search(
-            stats, matrix, smallest=both_ends, memory=memory, gradient=gradient, first=first, keep=KEPT
+            stats, matrix, smallest=both_ends, memory=memory, gradient=gradient, first=first, keep=KEPT_PAIRS
         )
         return SpectrumEnds(stats, matrix, None, both_ends, ritz, error)
 
@@ -88,7 +88,7 @@ def further_searches(
     if request.hessian and not top.smallest:
         try:
             ends, _ = session.search(stats, "hessian", smallest=True, gradient=gradient)
-            searches[HESSIAN] = SpectrumEnds(stats, "hessian", None, True, ends)
+            searches[HESSIAN_SEARCH] = SpectrumEnds(stats, "hessian", None, True, ends)
         except (NoSecondDerivative, NotImplementedError, RuntimeError) as problem:
             notes.append(f"The Hessian was not measured: {str(problem).splitlines()[0]}")
     for name in request.compared:
@@ -103,9 +103,9 @@ def further_searches(
 
 def checked_searches(request: Request, session: Session, searches: Searches) -> tuple[Searches, list[str]]:
     """The searches checked in float64 where they were made in float32, and notes; a sampled matrix is not checked."""
-    if searches[TOP].ritz.vectors.dtype != torch.float32 or request.label_draws:
+    if searches[TOP_SEARCH].ritz.vectors.dtype != torch.float32 or request.label_draws:
         return searches, []
     try:
-        return checked_in_float64(searches, session, keep=KEPT)
+        return checked_in_float64(searches, session, keep=KEPT_PAIRS)
     except TooMuchMemory as problem:
         return searches, [f"Not checked in float64. {problem}"]

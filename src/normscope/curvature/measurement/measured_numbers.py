@@ -10,7 +10,7 @@ from torch import nn
 
 from normscope.curvature.measurement.further_batches import FurtherBatch
 from normscope.curvature.measurement.request import Request
-from normscope.curvature.measurement.spectrum_ends import TOP, Searches, SpectrumEnds
+from normscope.curvature.measurement.spectrum_ends import TOP_SEARCH, Searches, SpectrumEnds
 from normscope.curvature.operators.statistics import mode_of
 from normscope.curvature.session.first_pass import FirstPass
 from normscope.isolation.batches import samples
@@ -72,7 +72,7 @@ class Measured:
 
     @property
     def top(self) -> SpectrumEnds:
-        return self.searches[TOP]
+        return self.searches[TOP_SEARCH]
 
     @property
     def eta_star(self) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 
 from normscope.curvature.measurement.measured_numbers import Inputs, Measured, critical_by_batch
 from normscope.curvature.measurement.request import Request
-from normscope.curvature.measurement.spectrum_ends import HESSIAN, TOP, by_layer_name, by_statistics_name
+from normscope.curvature.measurement.spectrum_ends import HESSIAN_SEARCH, TOP_SEARCH, by_layer_name, by_statistics_name
 from normscope.curvature.result import Measurement
 from normscope.isolation.batches import samples
 from normscope.results.environment import environment
@@ -18,7 +18,7 @@ def result_of(
 ) -> Measurement:
     top, limit = measured.top, measured.limit
     lambda_max, residual = top.ritz.values[0], top.ritz.residuals[0]
-    hessian_search = measured.searches.get(TOP if top.smallest else HESSIAN)
+    hessian_search = measured.searches.get(TOP_SEARCH if top.smallest else HESSIAN_SEARCH)
     hessian_ritz = None if hessian_search is None else hessian_search.ritz
     by_statistics = {name: measured.searches[by_statistics_name(name)].ritz for name in request.compared}
     by_layer = {name: measured.searches[by_layer_name(name)].ritz for name in measured.layers}

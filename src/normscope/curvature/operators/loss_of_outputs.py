@@ -25,7 +25,7 @@ from normscope.losses.mismatch import check_outputs, explaining
 from normscope.objective import main_output, own_loss
 
 # Relative part of the gradient that may go past the predictions of a model with a loss of its own: rounding.
-_THROUGH = 1e-3
+_MOST_PAST_OUTPUTS = 1e-3
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class LossOfOutputs:
         refuse_delayed([slope])
         gradient = flat(torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True), leaves)
         gradient_through_outputs = torch.autograd.grad(z, leaves, slope.detach(), retain_graph=True, allow_unused=True)
-        if (gradient - flat(gradient_through_outputs, leaves)).norm() > _THROUGH * gradient.norm():
+        if (gradient - flat(gradient_through_outputs, leaves)).norm() > _MOST_PAST_OUTPUTS * gradient.norm():
             raise NoOutputs
 
         def product(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -182,10 +182,10 @@ def depends_on_others(
     if not isinstance(output, Tensor) or not output.requires_grad or output.shape[:1] != few.shape[:1]:
         return False
     first = output[0].reshape(-1)
-    slope = slope_of(first @ wavy(first))
+    slope = slope_of(first @ uneven_vector(first))
     return slope is not None and bool(slope[1:].any())
 
 
-def wavy(like: Tensor) -> Tensor:
+def uneven_vector(like: Tensor) -> Tensor:
     """A vector of outputs that no normalizer over them makes a constant; their plain sum may become one."""
     return torch.arange(like.numel(), device=like.device).cos().to(like).view_as(like)

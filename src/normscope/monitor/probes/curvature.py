@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from normscope.curvature.eigensolvers.lanczos import KEPT, Memory
+from normscope.curvature.eigensolvers.lanczos import KEPT_PAIRS, Memory
 from normscope.curvature.eigensolvers.solver import Solver
 from normscope.curvature.operators.loss_of_outputs import own_loss_of
 from normscope.curvature.session.opening import open_session
@@ -111,7 +111,7 @@ class CurvatureProbe:
             ) as session,
         ):
             gradient = gradient.to(session.lent.leaves[0].dtype)
-            ritz, _ = session.search("batch", matrix, memory=remembered, gradient=gradient, keep=KEPT)
+            ritz, _ = session.search("batch", matrix, memory=remembered, gradient=gradient, keep=KEPT_PAIRS)
             outer.forwards += session.lent.forwards
             outer.backwards += session.lent.backwards
         self._last = ritz.memory

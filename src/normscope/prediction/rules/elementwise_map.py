@@ -23,7 +23,7 @@ from normscope.theory.place_lengths import all_tied, deviations, scatter
 from normscope.theory.site_pairs import average
 
 # Slopes of the length map below which depth was not seen to make a difference.
-_LONGER = 1.25
+_LEAST_LENGTH_SLOPE = 1.25
 
 
 def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
@@ -234,7 +234,7 @@ def _lengthens(phi: Activation, part: FieldPart, pairs: Pairs) -> float:
     if part.kurtosis == 0 or (phi.line is not None and pairs.centred):
         return 1.0
     slope = length_slope(phi, average(pairs.q), average(pairs.mean))
-    return slope if slope > _LONGER else 1.0
+    return slope if slope > _LEAST_LENGTH_SLOPE else 1.0
 
 
 def _of_two(x: Field, slope: Tensor) -> float:

@@ -18,9 +18,9 @@ from normscope.prediction.walk import Walk
 from normscope.theory.gradient_overlaps import Origin
 from normscope.theory.site_pairs import average
 
-_UNEVEN = 0.05
+_LEAST_SPREAD = 0.05
 # Effective number of channels, where gamma differs between them, below which lambda was measured far off.
-_COUNTED = 10
+_FEWEST_CHANNELS = 10
 
 
 def channel_values(x: Field, values: Tensor | None, otherwise: float) -> list[Tensor]:
@@ -58,7 +58,7 @@ def gamma_beta(
     squares = [mean_of_squares(values) for values in gammas]
     for values, square in zip(gammas, squares, strict=True):
         size = average(values.abs())
-        if square - size**2 > _UNEVEN**2 * size**2:
+        if square - size**2 > _LEAST_SPREAD**2 * size**2:
             walk.remarks.note("gamma differs between channels; its mean square was taken for all.", name)
             _check_count(walk, name, len(values), len(values) * square**2 / average(values**4))
     if gamma is not None and not any(squares):
@@ -76,7 +76,7 @@ def _check_count(walk: Walk, name: str, channels: int, counted: float) -> None:
             f"{name}: gamma differs so much between channels that {channels} of them count as {counted:.1f}, outside "
             "the theory's reach, which is many channels: lambda was measured at 1.0 to 1.9 times the answer where 10 "
             "to 30 count, and at 1.1 to 15 times below. Measure instead.",
-            (0.9, 1.9) if counted >= _COUNTED else (0.9, 15.0),
+            (0.9, 1.9) if counted >= _FEWEST_CHANNELS else (0.9, 15.0),
         )
 
 

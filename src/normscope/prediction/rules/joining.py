@@ -28,7 +28,7 @@ from normscope.theory.site_pairs import Sites
 from normscope.theory.taps import Window
 
 # Smallest variance of a branch, over the other summand's squares, that a distribution is widened by.
-_NOTHING = 1e-6
+_SMALLEST_VARIANCE = 1e-6
 
 
 @rule("add", "add_", "iadd")
@@ -113,7 +113,7 @@ def _marginal(one: tuple[Field, FieldPart], two: tuple[Field, FieldPart]) -> Mar
         return None
     pairs = other.sites.pairs(added.kernel, added.mean)
     # A branch whose gamma starts at zero leaves the other as it is.
-    q = max(float(pairs.q.mean()), _NOTHING * summand.square)
+    q = max(float(pairs.q.mean()), _SMALLEST_VARIANCE * summand.square)
     return summand.plus(float(pairs.mean.mean()), q) if q > 0 else None
 
 
