@@ -19,7 +19,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from task import Task, load
 
 import normscope as ns
-from normscope.environment import environment
+from normscope.results.environment import environment
 
 TASKS = (
     "digits_mlp_batchnorm",

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from normscope.environment import environment
 from normscope.objective import Objective
 from normscope.replaying import ReplayedGradient
-from normscope.reporting import Reportable
 from normscope.results import plain, write_json
+from normscope.results.environment import environment
+from normscope.results.reporting import Reportable
 from normscope.training_step import add_gradient, clip_gradient, diverged, take_step
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from what the rehearsals showed.
 
 from typing import TYPE_CHECKING
 
-from normscope.first_use import on_first_use
+from normscope.importing.first_use import on_first_use
 
 if TYPE_CHECKING:
     from normscope.tuning.rehearsal import Rehearsal

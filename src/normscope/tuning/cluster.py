@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from normscope.extras import need
+from normscope.importing.extras import need
 from normscope.tuning.rehearsal import Rehearsal, rehearse
 from normscope.tuning.stage import Stage
 

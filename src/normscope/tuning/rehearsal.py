@@ -13,7 +13,7 @@ import numpy as np
 from torch import nn
 
 from normscope.isolation.generators import Generators
-from normscope.out_of_memory import out_of_memory
+from normscope.messages.out_of_memory import out_of_memory
 from normscope.setup import Setup
 from normscope.training import seeded_on, train
 from normscope.tuning.judging import FORWARD_SHARE, judge

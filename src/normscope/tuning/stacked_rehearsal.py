@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from normscope.isolation.generators import Generators
-from normscope.out_of_memory import out_of_memory
+from normscope.messages.out_of_memory import out_of_memory
 from normscope.setup import Setup
 from normscope.sweeping.stackable import NotStackable, check_runs
 from normscope.training import grouped, modes_kept

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from normscope.environment import environment
 from normscope.isolation.lending import Lent, untouched
+from normscope.results.environment import environment
 from normscope.setup import Setup, gathered
 from normscope.tuning.choice import choose
 from normscope.tuning.engines import Engine, engine_named

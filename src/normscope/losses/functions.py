@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import cross_entropy as cross_entropy
+from torch.nn.functional import one_hot
 
 
 def half_mse(output: Tensor, target: Tensor) -> Tensor:
@@ -82,7 +83,6 @@ def mse(output: Tensor, target: Tensor) -> Tensor:
 
 
 LOSSES: dict[str, Callable[..., Tensor]] = {"half_mse": half_mse, "half_sse": half_sse, "cross_entropy": cross_entropy}
-__all__ = ["LOSSES", "cross_entropy", "half_mse", "half_sse", "mse"]
 
 
 def pair(batch: Any) -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ import pytest
 
 import normscope as ns
 from normscope.results import write_json
-from normscope.saving import beside, check_folder, save_text
+from normscope.results.saving import beside, check_folder, save_text
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -38,7 +38,7 @@ def test_results_figures_and_pages_survive_a_disk_with_no_room(tmp_path):
         from normscope.report.document import Section
         from normscope.report.page_file import write_report
         from normscope.results import write_json
-        from normscope.saving import save_figure
+        from normscope.results.saving import save_figure
         figure = Figure()
         figure.subplots(3, 3)
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

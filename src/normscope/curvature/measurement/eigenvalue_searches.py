@@ -6,19 +6,27 @@ import torch
 from torch import Tensor
 
 from normscope.curvature.autograd.user_functions import NoSecondDerivative
-from normscope.curvature.eigensolvers.lanczos import KEPT
-from normscope.curvature.first_pass import (
+from normscope.curvature.eigensolvers.lanczos import KEPT_PAIRS
+from normscope.curvature.measurement.float64_check import checked_in_float64
+from normscope.curvature.measurement.request import Request
+from normscope.curvature.measurement.spectrum_ends import (
+    HESSIAN_SEARCH,
+    TOP_SEARCH,
+    Searches,
+    SpectrumEnds,
+    by_layer_name,
+    by_statistics_name,
+)
+from normscope.curvature.operators.loss_of_outputs import NoOutputs, refuse_flat
+from normscope.curvature.operators.matrices import MATRICES
+from normscope.curvature.operators.network_products import FirstGraph
+from normscope.curvature.session.first_pass import (
     FirstPass,
     first_pass,
     observe_mixing,
     session_loss_kind,
 )
-from normscope.curvature.float64_check import checked_in_float64
-from normscope.curvature.operators.loss_of_outputs import NoOutputs, refuse_flat
-from normscope.curvature.operators.network_products import FirstGraph
-from normscope.curvature.request import Request
-from normscope.curvature.searches import HESSIAN, TOP, Searches, SpectrumEnds, by_layer_name, by_statistics_name
-from normscope.curvature.session import Session
+from normscope.curvature.session.session import Session
 from normscope.isolation.coming_update import refuse_trained_outside
 from normscope.isolation.refusals import TooMuchMemory
 from normscope.loss_kinds import LossKind
@@ -37,7 +45,7 @@ def first_pass_and_top(request: Request, session: Session) -> tuple[FirstPass, L
     refuse_trained_outside(request.optimizer, session.lent)
     kind = session_loss_kind(session, request.stats)
     if not first.gradient.any():
-        refuse_flat(kind, request.matrix)
+        refuse_flat(kind, MATRICES[request.matrix].is_hessian)
     top, notes = _top_search(request, session, first.gradient, graph)
     return first, kind, top, notes
 
@@ -53,9 +61,9 @@ def _top_search(
     memory = None if request.start is None else request.start.memory
 
     def search(matrix: str, first: FirstGraph | None) -> SpectrumEnds:
-        both_ends = request.hessian and matrix == "hessian"
+        both_ends = request.hessian and MATRICES[matrix].is_hessian
         ritz, error = session.search(
-            stats, matrix, smallest=both_ends, memory=memory, gradient=gradient, first=first, keep=KEPT
+            stats, matrix, smallest=both_ends, memory=memory, gradient=gradient, first=first, keep=KEPT_PAIRS
         )
         return SpectrumEnds(stats, matrix, None, both_ends, ritz, error)
 
@@ -80,7 +88,7 @@ def further_searches(
     if request.hessian and not top.smallest:
         try:
             ends, _ = session.search(stats, "hessian", smallest=True, gradient=gradient)
-            searches[HESSIAN] = SpectrumEnds(stats, "hessian", None, True, ends)
+            searches[HESSIAN_SEARCH] = SpectrumEnds(stats, "hessian", None, True, ends)
         except (NoSecondDerivative, NotImplementedError, RuntimeError) as problem:
             notes.append(f"The Hessian was not measured: {str(problem).splitlines()[0]}")
     for name in request.compared:
@@ -95,9 +103,9 @@ def further_searches(
 
 def checked_searches(request: Request, session: Session, searches: Searches) -> tuple[Searches, list[str]]:
     """The searches checked in float64 where they were made in float32, and notes; a sampled matrix is not checked."""
-    if searches[TOP].ritz.vectors.dtype != torch.float32 or request.label_draws:
+    if searches[TOP_SEARCH].ritz.vectors.dtype != torch.float32 or request.label_draws:
         return searches, []
     try:
-        return checked_in_float64(searches, session, keep=KEPT)
+        return checked_in_float64(searches, session, keep=KEPT_PAIRS)
     except TooMuchMemory as problem:
         return searches, [f"Not checked in float64. {problem}"]

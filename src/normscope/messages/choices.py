@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from normscope.messages import quoted
+from normscope.messages.short_texts import quoted
 
 
 def check_choice(what: str, value: object, options: Iterable[str | None]) -> None:

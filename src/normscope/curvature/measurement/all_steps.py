@@ -7,30 +7,31 @@ from typing import Any
 import torch
 from torch import nn
 
-from normscope.curvature.first_pass import (
-    FirstPass,
-    gathered_moments,
-    loss_function,
-)
-from normscope.curvature.further_batches import FurtherBatch, further_batch
-from normscope.curvature.measured import Inputs, Measured, eta_star_of, first_guess, group_of
-from normscope.curvature.measured_to_result import result_of
-from normscope.curvature.measurement_notes import (
+from normscope.curvature.measurement.eigenvalue_searches import checked_searches, first_pass_and_top, further_searches
+from normscope.curvature.measurement.further_batches import FurtherBatch, further_batch
+from normscope.curvature.measurement.measured_numbers import Inputs, Measured, eta_star_of, first_guess, group_of
+from normscope.curvature.measurement.notes import (
     on_convergence,
     on_precision,
     on_the_kind,
     on_the_limit,
     on_the_pass,
 )
-from normscope.curvature.opening import blocks, check_parameters, held_by, open_session, parameters_of
+from normscope.curvature.measurement.request import Request
+from normscope.curvature.measurement.result_of_numbers import result_of
+from normscope.curvature.measurement.spectrum_ends import TOP_SEARCH, SpectrumEnds
 from normscope.curvature.operators.loss_of_outputs import own_loss_of, refuse_impossible
+from normscope.curvature.operators.matrices import MATRICES
 from normscope.curvature.operators.statistics import mode_of, notes_on_statistics
-from normscope.curvature.options import Options
-from normscope.curvature.request import Request
 from normscope.curvature.result import Measurement
-from normscope.curvature.search_steps import checked_searches, first_pass_and_top, further_searches
-from normscope.curvature.searches import TOP, SpectrumEnds
-from normscope.curvature.session import Session
+from normscope.curvature.session.first_pass import (
+    FirstPass,
+    gathered_moments,
+    loss_function,
+)
+from normscope.curvature.session.opening import blocks, check_parameters, held_by, open_session, parameters_of
+from normscope.curvature.session.options import Options
+from normscope.curvature.session.session import Session
 from normscope.isolation.batch_loss import check_devices
 from normscope.isolation.batches import read_batches
 from normscope.isolation.coming_update import note_on_others
@@ -108,10 +109,10 @@ def _measure(request: Request, opened: Session) -> Measured:
     first, kind, top, top_notes = first_pass_and_top(request, session)
     layers = blocks(session.lent, session.model, session.chosen) if request.layers else {}
     others_found, search_notes = further_searches(request, session, top, first.gradient, layers)
-    searches, corrections = checked_searches(request, session, {TOP: top} | others_found)
+    searches, corrections = checked_searches(request, session, {TOP_SEARCH: top} | others_found)
     notes += [*top_notes, *search_notes, *corrections]
-    top = searches[TOP]
-    refuse_impossible(kind, top.matrix, top.ritz.values[0])
+    top = searches[TOP_SEARCH]
+    refuse_impossible(kind, MATRICES[top.matrix].is_hessian, top.ritz.values[0])
     critical, critical_notes = _critical_rate(request, session, first, eta_star_of(limit, top))
     further = _further_batches(request, session, others, top, critical, eta_star_of(limit, top))
     notes += [*critical_notes, *on_the_pass(session, first.unused, top.matrix, over)]

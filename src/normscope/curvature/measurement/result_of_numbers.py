@@ -4,12 +4,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from normscope.curvature.measured import Inputs, Measured, critical_by_batch
-from normscope.curvature.request import Request
+from normscope.curvature.measurement.measured_numbers import Inputs, Measured, critical_by_batch
+from normscope.curvature.measurement.request import Request
+from normscope.curvature.measurement.spectrum_ends import HESSIAN_SEARCH, TOP_SEARCH, by_layer_name, by_statistics_name
 from normscope.curvature.result import Measurement
-from normscope.curvature.searches import HESSIAN, TOP, by_layer_name, by_statistics_name
-from normscope.environment import environment
 from normscope.isolation.batches import samples
+from normscope.results.environment import environment
 from normscope.stability.first_guess import FirstGuess
 
 
@@ -18,7 +18,7 @@ def result_of(
 ) -> Measurement:
     top, limit = measured.top, measured.limit
     lambda_max, residual = top.ritz.values[0], top.ritz.residuals[0]
-    hessian_search = measured.searches.get(TOP if top.smallest else HESSIAN)
+    hessian_search = measured.searches.get(TOP_SEARCH if top.smallest else HESSIAN_SEARCH)
     hessian_ritz = None if hessian_search is None else hessian_search.ritz
     by_statistics = {name: measured.searches[by_statistics_name(name)].ritz for name in request.compared}
     by_layer = {name: measured.searches[by_layer_name(name)].ritz for name in measured.layers}
@@ -66,7 +66,7 @@ def _settings(request: Request, measured: Measured, inputs: Inputs) -> dict[str,
         "nesterov": request.nesterov,
         "lr": None if optimizer is None else [float(group["lr"]) for group in optimizer.param_groups],
         "tol": request.solver.tol,
-        "most": request.solver.most,
+        "most": request.solver.max_products,
         "block": request.solver.block,
         "draws": request.label_draws,
         "seed": request.seed,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of `measure`, whose docstring explains them; label_draws is its draws=.
+    """The arguments of `measure`, whose docstring explains them.
 
     matrix_by_default: whether no matrix was asked for, so that the Hessian may take the place of "ggn".
     """

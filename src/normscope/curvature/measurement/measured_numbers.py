@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from normscope.curvature.first_pass import FirstPass
-from normscope.curvature.further_batches import FurtherBatch
+from normscope.curvature.measurement.further_batches import FurtherBatch
+from normscope.curvature.measurement.request import Request
+from normscope.curvature.measurement.spectrum_ends import TOP_SEARCH, Searches, SpectrumEnds
 from normscope.curvature.operators.statistics import mode_of
-from normscope.curvature.request import Request
-from normscope.curvature.searches import TOP, Searches, SpectrumEnds
+from normscope.curvature.session.first_pass import FirstPass
 from normscope.isolation.batches import samples
 from normscope.loss_kinds import LossKind
 from normscope.stability.first_guess import FirstGuess, first_guess_of, kind_of_descent
@@ -72,7 +72,7 @@ class Measured:
 
     @property
     def top(self) -> SpectrumEnds:
-        return self.searches[TOP]
+        return self.searches[TOP_SEARCH]
 
     @property
     def eta_star(self) -> float:

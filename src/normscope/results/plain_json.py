@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from normscope.saving import save_text
+from normscope.results.saving import save_text
 
 
 def plain(value: Any) -> Any:

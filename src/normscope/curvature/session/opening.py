@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_map_only
 
-from normscope.curvature.options import Options
-from normscope.curvature.session import Session, differentiated
+from normscope.curvature.session.options import Options
+from normscope.curvature.session.session import Session, differentiated
 from normscope.isolation.coming_update import check_optimizer, rates_by_id
 from normscope.isolation.lending import Lent, untouched
 from normscope.isolation.memory_bound import bytes_of

@@ -23,11 +23,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from normscope.curvature.eigensolvers.davidson import LEAST
+from normscope.curvature.eigensolvers.davidson import FEWEST_PRODUCTS
 from normscope.curvature.eigensolvers.lanczos import Ritz, scales
-from normscope.curvature.opening import open_session
-from normscope.curvature.searches import SpectrumEnds
-from normscope.curvature.session import Session, differentiated
+from normscope.curvature.measurement.spectrum_ends import SpectrumEnds
+from normscope.curvature.session.opening import open_session
+from normscope.curvature.session.session import Session, differentiated
 from normscope.isolation.memory_bound import bytes_of
 
 # Differences below this are accepted: rounding of v'Av alone makes up to 1e-5.
@@ -38,11 +38,18 @@ _RIGHT_VECTOR_GAP = 0.02
 # Share of a float32 value below which the value in float64 is rounding of zero: roundings squared have ratio 3e-18.
 _ROUNDING_SHARE = 1e-13
 # Inputs whose mean is at least this many standard deviations are named in the note.
-_FAR_MEAN = 100.0
+_LEAST_FAR_MEAN = 100.0
 
 _aten: Any = torch.ops.aten
-_IN_PLACE = {_aten.bernoulli_, _aten.uniform_, _aten.normal_, _aten.exponential_, _aten.cauchy_, _aten.log_normal_}
-_MADE = {_aten.rand, _aten.randn, _aten.rand_like, _aten.randn_like, _aten.normal, _aten.bernoulli}
+_FILLING = {
+    _aten.bernoulli_,
+    _aten.uniform_,
+    _aten.normal_,
+    _aten.exponential_,
+    _aten.cauchy_,
+    _aten.log_normal_,
+}
+_DRAWING = {_aten.rand, _aten.randn, _aten.rand_like, _aten.randn_like, _aten.normal, _aten.bernoulli}
 
 
 def checked_in_float64(
@@ -80,9 +87,13 @@ def checked_in_float64(
                 if all(end.difference <= bearable for end in ends):
                     continue
                 ritz, error = _mended(narrow.ritz, ends, options.solver.tol), narrow.error
-                products_left = options.solver.most - narrow.ritz.products
-                if products_left >= LEAST and ends[0].exact and any(end.gap > _RIGHT_VECTOR_GAP for end in ends):
-                    shorter = replace(options.solver, most=products_left)
+                products_left = options.solver.max_products - narrow.ritz.products
+                if (
+                    products_left >= FEWEST_PRODUCTS
+                    and ends[0].exact
+                    and any(end.gap > _RIGHT_VECTOR_GAP for end in ends)
+                ):
+                    shorter = replace(options.solver, max_products=products_left)
                     again = replace(wide, options=replace(options, solver=shorter))
                     ritz, error = again.search(
                         narrow.stats, narrow.matrix, narrow.block, smallest=narrow.smallest, keep=keep
@@ -170,7 +181,7 @@ def _correction(name: str, narrow: float, wide: float, batches: Sequence[Any]) -
         f"In float32 {name} came out as {narrow:.5g}; it is {wide:.5g} in float64 (dtype=torch.float64 searches in it)."
     )
     far = max((_offset(t) for batch in batches for t in tree_leaves(batch[0]) if isinstance(t, Tensor)), default=0.0)
-    if far < _FAR_MEAN:
+    if far < _LEAST_FAR_MEAN:
         return f"{finding} Training in float32 has the same rounding errors."
     size = "constant features far from zero" if far == float("inf") else f"a mean of {far:.2g} standard deviations"
     return f"{finding} The inputs have {size}: standardize them, training in float32 has the same rounding errors."
@@ -203,11 +214,11 @@ class NarrowDraws(TorchDispatchMode):
         if packet is _aten.native_dropout and args[0].dtype == torch.float64:
             _, mask = func(torch.ones_like(args[0], dtype=torch.float32), *args[1:], **kwargs)
             return args[0] * mask / (1 - args[1]) if args[1] < 1 else torch.zeros_like(args[0]), mask
-        if packet in _IN_PLACE and args[0].dtype == torch.float64:
+        if packet in _FILLING and args[0].dtype == torch.float64:
             drawn = torch.empty_like(args[0], dtype=torch.float32)
             func(drawn, *args[1:], **kwargs)
             return args[0].copy_(drawn)
-        if packet in _MADE:
+        if packet in _DRAWING:
             like = next((a.dtype for a in args if isinstance(a, Tensor)), torch.get_default_dtype())
             if (kwargs.get("dtype") or like) == torch.float64:
                 return func(*map(_narrowed, args), **_in_float32(kwargs)).double()

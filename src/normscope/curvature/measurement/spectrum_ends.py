@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from normscope.curvature.eigensolvers.lanczos import Ritz
 
 # Names of two searches; further ones are named by their statistics or their layer.
-TOP, HESSIAN = "lambda_max", "the Hessian"
+TOP_SEARCH, HESSIAN_SEARCH = "lambda_max", "the Hessian"
 
 
 @dataclass(frozen=True)

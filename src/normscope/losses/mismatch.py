@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-_NUMBERS = (
+from normscope.losses.known_losses import LOGITS, NUMBERS, known_loss
+
+_WAY_TO_NUMBERS = (
     "Hand in targets.float() for numbers, one_hot(targets, classes).float() for class labels, or use cross_entropy for "
     "them."
 )
@@ -21,7 +22,7 @@ _WAYS_OUT = {
     "error on class labels hand in one_hot(targets, classes).float().",
     "is out of bounds": "A label is not below the number of outputs. One output decides between two classes with "
     "binary_cross_entropy_with_logits and targets.float().",
-    "cast to the desired output type Long": f"The loss takes numbers as targets. {_NUMBERS}",
+    "cast to the desired output type Long": f"The loss takes numbers as targets. {_WAY_TO_NUMBERS}",
     "expected scalar type": "Outputs and targets are of different types. Convert the targets to that of the outputs.",
 }
 
@@ -29,7 +30,7 @@ _WAYS_OUT = {
 def is_of_torch(loss_fn: Callable[..., Any]) -> bool:
     """Whether the loss is one of torch or normscope, which take one tensor of outputs."""
     module = (type(loss_fn) if isinstance(loss_fn, nn.Module) else loss_fn).__module__
-    return module in ("torch.nn.functional", "torch.nn.modules.loss", "normscope.losses")
+    return module in ("torch.nn.functional", "torch.nn.modules.loss", "normscope.losses.functions")
 
 
 def check_outputs(loss_fn: Callable[..., Any], outputs: Any, targets: Any) -> None:
@@ -37,7 +38,9 @@ def check_outputs(loss_fn: Callable[..., Any], outputs: Any, targets: Any) -> No
     if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor):
         return
     got = f"got outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)}, {targets.dtype}"
-    if loss_fn is F.cross_entropy or type(loss_fn) is nn.CrossEntropyLoss:
+    facts = known_loss(loss_fn)
+    takes = "" if facts is None else facts.takes
+    if takes == LOGITS:
         if outputs.ndim == 1 and targets.ndim == 1:
             raise ValueError(
                 f"cross_entropy takes one row of logits for each sample, (N, classes); {got}, of which it would make "
@@ -49,14 +52,13 @@ def check_outputs(loss_fn: Callable[..., Any], outputs: Any, targets: Any) -> No
                 f"cross_entropy over one class is 0 whatever the output; {got}. For numbers use a squared error, "
                 "losses.half_mse; for one logit a sample binary_cross_entropy_with_logits with targets.float()."
             )
-    squared = loss_fn is F.mse_loss or type(loss_fn) is nn.MSELoss
-    if squared and outputs.shape != targets.shape:
+    if takes == NUMBERS and outputs.shape != targets.shape:
         raise ValueError(
             f"The squared error compares outputs and targets of one shape; {got}, which torch broadcasts or refuses. "
             "Reshape one of them; for class labels hand in one_hot(targets, classes).float()."
         )
-    if squared and not (targets.is_floating_point() or targets.is_complex()):
-        raise ValueError(f"The squared error takes numbers as targets; {got}. {_NUMBERS}")
+    if takes == NUMBERS and not (targets.is_floating_point() or targets.is_complex()):
+        raise ValueError(f"The squared error takes numbers as targets; {got}. {_WAY_TO_NUMBERS}")
 
 
 def _of_the_user(error: Exception, outputs: Any, targets: Tensor) -> bool:

@@ -6,7 +6,7 @@ import platform
 import torch
 
 from normscope._version import __version__
-from normscope.choices import check_choice
+from normscope.messages.choices import check_choice
 
 
 def known_device(device: str | None) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 import pytest
 
-from normscope.decoding import MOST_DEPTH, Count, Misfit, Positive, Range, decode, parsed
+from normscope.results.decoding import MOST_DEPTH, Count, Misfit, Positive, Range, decode, parsed
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ def decode(wanted: Any, value: Any, where: str = "") -> Any:
         >>> decode(dict[str, list[int]], {"a": [1, "x"]})
         Traceback (most recent call last):
             ...
-        normscope.decoding.Misfit: a[1] must be an integer; got 'x'
+        normscope.results.decoding.Misfit: a[1] must be an integer; got 'x'
     """
     origin = get_origin(wanted)
     if wanted is Any:

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 from normscope.curvature.operators.loss_of_outputs import own_loss_of
 from normscope.curvature.operators.network_products import FirstGraph, Network
 from normscope.curvature.operators.statistics import AS_TRAINED, enough_values, mode_of, reading
-from normscope.curvature.session import Session
+from normscope.curvature.session.session import Session
 from normscope.isolation.batch_copies import Copies
 from normscope.isolation.flat_vectors import flat, split
 from normscope.isolation.module_calls import Trace

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from normscope.curvature.eigensolvers.lanczos import Ritz
-from normscope.curvature.opening import listed
 from normscope.curvature.operators.fisher import distribution
-from normscope.curvature.session import Session
+from normscope.curvature.operators.matrices import MATRICES
+from normscope.curvature.session.opening import listed
+from normscope.curvature.session.session import Session
 from normscope.isolation.batches import samples
 from normscope.loss_kinds import LossKind
 from normscope.stability.optimizer_limits import SecondMoments
@@ -52,7 +53,7 @@ def on_convergence(searches: Mapping[str, tuple[Ritz, bool]]) -> list[str]:
             residual = max(ritz.residuals[0], ritz.residuals[-1] if smallest else 0.0)
             notes.append(
                 f"Not converged in {ritz.products} products: {name}. Its relative residual is {residual:.1e}; "
-                "solver=Solver(most=...) allows more products."
+                "solver=Solver(max_products=...) allows more products."
             )
     return notes
 
@@ -74,7 +75,7 @@ def on_the_pass(session: Session, unused: Sequence[str], matrix: str, over: str)
     notes += session.lent.outside.note()
     if unused:
         notes.append(f"No gradient reaches {', '.join(unused)}: their rows of the matrix are zero.")
-    if matrix == "fisher" and distribution(session.loss_fn) is None:
+    if MATRICES[matrix].draws_labels and distribution(session.loss_fn) is None:
         notes.append(
             "The matrix is the generalized Gauss-Newton matrix: this loss is not the -log p of a distribution known "
             "here, so its own second derivative with respect to the outputs was taken."

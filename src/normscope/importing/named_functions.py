@@ -16,8 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from normscope.choices import check_choice
 from normscope.messages import brief, first_line, quoted
+from normscope.messages.choices import check_choice
 
 
 def called(reference: str, purpose: str, **arguments: Any) -> Any:
@@ -60,7 +60,7 @@ def place_of(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         # The message of a SyntaxError ends with the place.
         return ""
-    libraries = [Path(__file__).parent, *map(Path, set(sysconfig.get_paths().values()))]
+    libraries = [Path(__file__).parents[1], *map(Path, set(sysconfig.get_paths().values()))]
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
         if path.suffix == ".py" and frame.lineno and not any(folder in path.resolve().parents for folder in libraries):

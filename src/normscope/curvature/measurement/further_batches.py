@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normscope.curvature.first_pass import FirstPass, first_pass, loss_function
-from normscope.curvature.session import Session
+from normscope.curvature.operators.matrices import MATRICES
+from normscope.curvature.session.first_pass import FirstPass, first_pass, loss_function
+from normscope.curvature.session.session import Session
 from normscope.stability.critical_rate import find_critical_rate
 
 # Forwards of the search for a further batch's critical rate.
@@ -70,4 +71,4 @@ def _first_pass_and_bound(session: Session, stats: str, matrix: str, vector: Ten
 def _least(v: Tensor, image: Tensor, matrix: str) -> float:
     """The bound from the product `image` = A v."""
     form = float(v @ image)
-    return form if matrix == "hessian" or form <= 0 else float(image @ image) / form
+    return form if MATRICES[matrix].is_hessian or form <= 0 else float(image @ image) / form

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.norms._inputs import per_channel, stat_dims, wide
+from normscope.norms.channels import per_channel, stat_dims, wide
 
 _lasting = ContextVar("normscope.gradients_last", default=False)
 # Smallest |weight| by which stored gradients are divided: with a smaller one the product may underflow in float32.

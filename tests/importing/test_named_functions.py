@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from normscope.loading import called, load
+from normscope.importing.named_functions import called, load, place_of
+from normscope.messages.choices import check_choice
 
 FAILURES = {
     "raises": ("def build():\n    return 1 / 0\n", "ZeroDivisionError: division by zero (net.py, line 2)"),
@@ -58,3 +59,9 @@ def test_an_exit_in_the_users_file_is_no_status_of_ours(tmp_path):
     found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert found.returncode == 2
     assert found.stderr == "normscope: net.py was imported and raised SystemExit: 0 (net.py, line 1).\n"
+
+
+def test_the_place_of_an_error_is_in_the_users_code_and_not_in_normscope():
+    with pytest.raises(ValueError, match="mse") as raised:
+        check_choice("loss", "mes", ["mse"])
+    assert place_of(raised.value).startswith(" (test_named_functions.py, line ")

@@ -18,10 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from normscope.curvature.autograd.precision import rounded
-from normscope.curvature.cached_weights import CachedWeights
 from normscope.curvature.eigensolvers.heap_trimming import untrimmed_heap
 from normscope.curvature.eigensolvers.lanczos import Memory, Ritz
-from normscope.curvature.observations import Observations
+from normscope.curvature.operators.matrices import MATRICES
 from normscope.curvature.operators.network_products import FirstGraph, MatrixProduct, Network
 from normscope.curvature.operators.several_batches import (
     NetworksOnBatches,
@@ -30,7 +29,9 @@ from normscope.curvature.operators.several_batches import (
     refuse_linear,
 )
 from normscope.curvature.operators.statistics import enough_values
-from normscope.curvature.options import Options
+from normscope.curvature.session.cached_weights import CachedWeights
+from normscope.curvature.session.observations import Observations
+from normscope.curvature.session.options import Options
 from normscope.isolation.lending import Lent
 from normscope.isolation.processes import Processes
 from normscope.linear_maps import Product
@@ -131,7 +132,7 @@ class Session:
             )
             self.observed.forward_mode = self.observed.forward_mode and searched.forward_mode
             self.observed.penalty = self.observed.penalty or local.reads_parameters
-            if matrix != "fisher":
+            if not MATRICES[matrix].draws_labels:
                 return ritz, 0.0
             top = ritz.vectors[0]
             error = torch.tensor(searched.fisher_error(top if half is None else half * top), dtype=torch.float64)
