@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from normscope.environment import environment
 from normscope.objective import Objective
 from normscope.replaying import ReplayedGradient
-from normscope.reporting import Reportable
 from normscope.results import plain, write_json
+from normscope.results.environment import environment
+from normscope.results.reporting import Reportable
+from normscope.training_step import add_gradient, clip_gradient, diverged, take_step
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,8 +113,18 @@ def train(
     train mode; afterwards, also after an exception, every layer has its former mode.
 
     Args:
-        model, loss_fn, batches, optimizer, forward, scheduler, accumulate, clip, scaler, averaged_model,
-            training_step, autocast: the fields of `normscope.Setup`; batches on the model's device.
+        model: any module; it is trained in place.
+        loss_fn: loss_fn(outputs, targets) returns the scalar loss; None if the model or `forward` returns the loss.
+        batches: any iterable of batches, on the model's device.
+        optimizer: the optimizer that trains.
+        forward: forward(model, batch) returns the outputs, or without loss_fn the loss.
+        scheduler: learning-rate scheduler, stepped after every step of the optimizer.
+        accumulate: number of batches whose gradients are averaged for one step.
+        clip: largest norm of the gradient, or a function that clips a list of parameters.
+        scaler: a torch.amp.GradScaler.
+        averaged_model: a torch.optim.swa_utils.AveragedModel, or another object with update_parameters(model).
+        training_step: training_step(model, batch, optimizer) makes a whole step and returns the loss.
+        autocast: dtype of mixed precision.
         steps: largest number of steps; None takes all batches.
         seed: seed of the random numbers that the model draws (dropout); torch's global generators do not move.
         evaluate: evaluate(model) returns a dict of numbers; called in eval mode every `every` steps and at the end.
@@ -147,34 +158,16 @@ def train(
 
     def eager(parts: list[Any]) -> Tensor:
         optimizer.zero_grad()
-        total = torch.zeros((), device=device)
-        for batch in parts:
-            with nullcontext() if autocast is None else torch.autocast(device.type, autocast):
-                loss = objective(model, batch)
-            if loss.ndim:
-                raise ValueError(
-                    f"loss_fn must return a scalar; got shape {tuple(loss.shape)}. Take its mean or its sum."
-                )
-            loss = loss if len(parts) == 1 else loss / len(parts)
-            (loss if scaler is None else scaler.scale(loss)).backward()
-            total = loss.detach() if len(parts) == 1 else total + loss.detach()
-        return total
+        return add_gradient(objective, model, parts, device, scaler=scaler, autocast=autocast)
 
     def update(parts: list[Any]) -> None:
-        if scaler is not None:
-            scaler.unscale_(optimizer)
-        if clip is not None:
-            moving = [p for p in model.parameters() if p.grad is not None]
-            _ = clip(moving) if callable(clip) else nn.utils.clip_grad_norm_(moving, clip)
+        clip_gradient(model, optimizer, clip, scaler)
         if monitor is not None:
             monitor.step(parts[-1], optimizer=optimizer)
         if isinstance(optimizer, torch.optim.LBFGS):
             optimizer.step(lambda: float(gradient(parts)))
-        elif scaler is not None:
-            scaler.step(optimizer)
-            scaler.update()
         else:
-            optimizer.step()
+            take_step(optimizer, scaler)
         if scheduler is not None:
             scheduler.step()
         if averaged_model is not None:
@@ -184,14 +177,14 @@ def train(
     evaluations: list[dict[str, float]] = []
     settings = _settings(objective.name, optimizer, steps=steps, seed=seed, explode=explode)
     started = time.perf_counter()
-    with seeded_on(seed, device), _modes_kept(model):
+    with seeded_on(seed, device), modes_kept(model):
         model.train()
         replayed = replay and device.type == "cuda"
         updated = (p for group in optimizer.param_groups for p in group["params"])
         parameters = list(dict.fromkeys((*model.parameters(), *updated)))
         gradient = ReplayedGradient(eager, parameters, device) if replayed else eager
         step = -1
-        for step, parts in enumerate(islice(_grouped(batches, accumulate), steps)):
+        for step, parts in enumerate(islice(grouped(batches, accumulate), steps)):
             if evaluate is not None and step % every == 0:
                 evaluations.append({"step": step} | _evaluated(model, evaluate, device))
             if training_step is not None:
@@ -219,7 +212,7 @@ def train(
     )
 
 
-def _grouped(batches: Iterable[Any], count: int) -> Iterator[list[Any]]:
+def grouped(batches: Iterable[Any], count: int) -> Iterator[list[Any]]:
     """The batches of each step; the last group may be shorter."""
     source = iter(batches)
     while parts := list(islice(source, count)):
@@ -263,7 +256,8 @@ def seeded_on(seed: int, device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def _modes_kept(model: nn.Module) -> Iterator[None]:
+def modes_kept(model: nn.Module) -> Iterator[None]:
+    """While this context lasts, modes may change; afterwards every layer has its former one."""
     modes = {module: module.training for module in model.modules()}
     try:
         yield
@@ -289,8 +283,7 @@ class _History:
             self.losses += torch.stack(self._on_device).tolist()
             self._on_device.clear()
         for step in range(self._checked, len(self.losses)):
-            loss = self.losses[step]
-            if not math.isfinite(loss) or loss > self._explode * self.losses[0] > 0:
+            if diverged(self.losses[step], self.losses[0], self._explode):
                 return step
             self._checked = step + 1
         return None
@@ -312,8 +305,9 @@ def _settings(loss: str, optimizer: torch.optim.Optimizer, **rest: Any) -> dict[
     """The present numbers of the parameter groups (a list if the groups differ), with loss, optimizer and options."""
     numbers: dict[str, Any] = {}
     for key in optimizer.defaults:
-        values = [group[key] for group in optimizer.param_groups]
-        if all(isinstance(value, (bool, int, float, tuple)) for value in values):
+        # A copied optimizer has defaults that its groups lack: torch adds "differentiable" to the defaults alone.
+        values = [group[key] for group in optimizer.param_groups if key in group]
+        if values and all(isinstance(value, (bool, int, float, tuple)) for value in values):
             numbers[key] = values[0] if len(set(values)) == 1 else values
     return {"loss": loss, "optimizer": type(optimizer).__name__, **numbers, **rest}
 

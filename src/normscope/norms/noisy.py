@@ -21,8 +21,8 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor, nn
 
-from normscope.norms._inputs import check_input, per_channel, traced, wide
-from normscope.norms.batch import BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormNd, _BatchNormLayer, transformed
+from normscope.norms.batch import BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormLayer, BatchNormNd, transformed
+from normscope.norms.channels import check_input, per_channel, traced, wide
 
 N_MU, N_SIGMA, R_MU, R_SIGMA = 0.5, 1.25, 0.1, 0.1
 _WORD = 0xFFFFFFFF
@@ -42,8 +42,10 @@ def covariate_noise(
     Args:
         a: (N, C, *space).
         state: two int64 words, (seed, step); the same pair gives the same noise on every call.
-        n_mu, n_sigma: size of the jumps of a unit's mean and scale from step to step (0.5, 1.25 in the source).
-        r_mu, r_sigma: size of the differences between samples within a step (0.1, 0.1 in the source).
+        n_mu: size of the jumps of a unit's mean from step to step (0.5 in the source).
+        n_sigma: size of the jumps of a unit's scale from step to step (1.25 in the source).
+        r_mu: size of the differences of means between samples within a step (0.1 in the source).
+        r_sigma: size of the differences of scales between samples within a step (0.1 in the source).
 
     Returns:
         The noisy activations, of the shape of `a`.
@@ -60,7 +62,7 @@ def covariate_noise(
         and _has_triton()
         and not (torch.compiler.is_compiling() or transformed())
     ):
-        from normscope.norms._noise_kernel import FusedNoise
+        from normscope.norms.noise_kernel import FusedNoise
 
         noisy: Tensor = FusedNoise.apply(a, state, (n_mu, n_sigma, r_mu, r_sigma), True)
         return noisy
@@ -119,8 +121,10 @@ class CovariateNoise(nn.Module):
 
     Args:
         num_features: C, the number of channels.
-        n_mu, n_sigma: size of the jumps of a unit's mean and scale from step to step.
-        r_mu, r_sigma: size of the differences between samples within a step.
+        n_mu: size of the jumps of a unit's mean from step to step.
+        n_sigma: size of the jumps of a unit's scale from step to step.
+        r_mu: size of the differences of means between samples within a step.
+        r_sigma: size of the differences of scales between samples within a step.
         seed: seed of the noise; None draws one from torch's generator at construction.
         device: device of the buffer `noise_state`.
     """
@@ -168,7 +172,7 @@ class CovariateNoise(nn.Module):
         return ", ".join([str(self.num_features), *(f"{k}={v}" for k, v in self.constants.items())])
 
 
-class _NoisyLayer(_BatchNormLayer):
+class _NoisyLayer(BatchNormLayer):
     """BatchNorm, then `CovariateNoise` as the child `noise`; `seed` is the seed of the noise."""
 
     def __init__(

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from normscope.choices import check_choice
-from normscope.norms._layer_places import also_held_by, replace
+from normscope.messages.choices import check_choice
 from normscope.norms.find_norms import find_norms
 from normscope.norms.kinds import NORM_NAMES
+from normscope.norms.layer_places import also_held_by, replace
 from normscope.norms.recognition import known
 from normscope.norms.replacement import replacement
 from normscope.norms.wrappers import Wrapper
@@ -23,7 +23,8 @@ class Swap:
 
     Attributes:
         name: where the layer is.
-        old, new: class before and after.
+        old: the class before.
+        new: the class after.
         kept: names of the old tensors that are still in use.
         taken_for: the formula found for a layer of another class than torch's and normscope's, or "".
     """

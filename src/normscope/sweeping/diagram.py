@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
-from normscope.decoding import Misfit, decode, read_json
-from normscope.invocation import command
 from normscope.messages import brief
-from normscope.reporting import Reportable
 from normscope.results import plain, write_json
-from normscope.saving import save_text
+from normscope.results.decoding import Misfit, decode, read_json
+from normscope.results.invocation import command
+from normscope.results.reporting import Reportable
+from normscope.results.saving import save_text
 from normscope.sweeping.boundary import Distance, Edge, distance, edges
 from normscope.sweeping.outcome import Outcome, read_outcome
 from normscope.sweeping.plan import Plan
@@ -25,7 +25,12 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class PhaseDiagram(Reportable):
-    """The outcomes of a plan's trainings, sorted by learning rate, value and seed."""
+    """The outcomes of a plan's trainings, sorted by learning rate, value and seed.
+
+    Attributes:
+        plan: the plan that was run.
+        outcomes: one outcome for each cell.
+    """
 
     plan: Plan
     outcomes: tuple[Outcome, ...]

@@ -93,7 +93,6 @@ CASES = (
         "development",
         detector,
         "small-batch-noise",
-        "https://github.com/pytorch/pytorch/issues/2584",
         fix="GroupNorm",
     ),
     Case(
@@ -110,6 +109,7 @@ CASES = (
         "development",
         unsynchronized,
         "unsynchronized-statistics",
+        "https://github.com/pytorch/pytorch/issues/2584",
         also=("small-batch-noise",),
         fix="statistics of the whole batch",
     ),

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from faults.case import Case
 from faults.data import Split, digits
 from faults.development.networks import Transformer, cnn
-from faults.development.setups import adamw, byte_setup, classify, digit_setup, sgd
+from faults.development.setups import adamw, byte_setup, classify, decayed, digit_setup, sgd
 from normscope import Setup
 
 
@@ -44,7 +44,7 @@ def buffers_in_bfloat16(seed: int, fault: bool) -> Setup:
     if not fault:
         for norm in (m for m in model.modules() if isinstance(m, nn.BatchNorm2d)):
             norm.float()
-    return classify(model, bright, sgd(0.05), size=32, steps=400, seed=seed, forward=_in_bfloat16)
+    return decayed(classify(model, bright, sgd(0.05), size=32, steps=400, seed=seed, forward=_in_bfloat16))
 
 
 def _in_bfloat16(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:

@@ -54,7 +54,7 @@ def dynamic_tanh(seed: int, fault: bool) -> Setup:
     """DyT in the place of LayerNorm, with LayerNorm's learning rate."""
     torch.manual_seed(seed)
     model = Transformer(norm=DyT)
-    return byte_setup(model, sgd(1.0 if fault else 0.1), size=16, steps=200, seed=seed)
+    return byte_setup(model, sgd(3.0 if fault else 0.1), size=16, steps=200, seed=seed)
 
 
 def spikes(seed: int, fault: bool) -> Setup:

@@ -38,7 +38,7 @@ _LEAST_SHARE = 0.01
 _COLUMNS = 1 << 16
 # Pairs to remember: more than the ten eigenvalues that nearly coincide at the top with ten outputs. With 8 a warm start
 # took more products (6 for 5), with 24 no fewer.
-KEPT = 12
+KEPT_PAIRS = 12
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,8 @@ def lanczos(
         smallest: whether to find the smallest eigenvalue too.
         tol: relative residual to reach.
         mix: length of the random vector that is added, as a multiple of the start's; 0 for a start that has one in it.
-        least, most: smallest and largest number of products; a Krylov space that ends before is exact.
+        least: smallest number of products; a Krylov space that ends before is exact.
+        most: largest number of products.
         keep: Ritz pairs to remember.
 
     Returns:

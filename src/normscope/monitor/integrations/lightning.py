@@ -1,4 +1,4 @@
-"""The Monitor as a callback of Lightning's Trainer. Needs `pip install normscope[lightning]`."""
+"""The Monitor as a callback of Lightning's Trainer. Needs the extra `lightning`."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.extras import need
+from normscope.importing.extras import need
 from normscope.monitor.monitor import Monitor
 
 need("lightning.pytorch", "lightning")

@@ -1,4 +1,4 @@
-"""The Monitor as a callback of the Hugging Face Trainer. Needs `pip install normscope[transformers]`."""
+"""The Monitor as a callback of the Hugging Face Trainer. Needs the extra `transformers`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.extras import need
+from normscope.importing.extras import need
 from normscope.monitor.monitor import Monitor
 
 need("transformers", "transformers")
