@@ -1,6 +1,6 @@
 """The look: everything that the rules judge from, each part gathered when a rule first asks for it.
 
-The cost stays below that of 40 training steps and of 60 seconds. A copy is trained for 16 steps, or for 36 where no
+The cost stays below that of 40 training steps and of 60 seconds. A copy is trained for 16 steps, or for 34 where no
 normalizer has statistics over the batch. Before and after it there are passes over a few batches, and up to 6 batches
 are evaluated with two kinds of statistics, each at a third of a step.
 """
@@ -34,7 +34,7 @@ from normscope.isolation.lending import Lent
 from normscope.setup import Setup
 from normscope.tuning.schedules import factors_of_scheduler
 
-STEPS, STEPS_WITHOUT, SECONDS = 16, 36, 60.0
+STEPS, STEPS_WITHOUT, SECONDS = 16, 34, 60.0
 STILL, EVALUATED = 6, 6
 # Passes before any step where batches are small, whose statistics say little each, and the samples of such a batch.
 STILL_OF_SMALL, SMALL = 12, 8
