@@ -263,7 +263,7 @@ class Look:
     def batches_differ(self) -> bool:
         """Whether batches, or calls within a pass, differ by more than chance."""
         calls = self.start.trace.inputs.values()
-        return any(excess(each) > 6 or calls_differ(each) > APART for each in calls)
+        return any(excess(each) > 5 or calls_differ(each) > APART for each in calls)
 
     def cost(self, worse: Evaluated, better: Evaluated) -> Cost:
         """The cost of one evaluation beside a better one; its share is of the loss before training or of the metric."""

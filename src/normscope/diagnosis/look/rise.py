@@ -12,7 +12,7 @@ RISES = 1.6
 # And over the largest of the first losses: a small loss differs much between batches.
 BEYOND = 1.1
 # A single loss over the largest of the first losses is a jump, if the loss has not fallen by the end.
-JUMPS, UNLEARNED = 2.5, 0.8
+JUMPS, UNLEARNED = 1.7, 0.8
 
 
 @dataclass(frozen=True)

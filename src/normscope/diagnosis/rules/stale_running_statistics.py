@@ -32,12 +32,12 @@ def stale_running_statistics(look: Look) -> Iterator[Found]:
 
     Threshold:
         The distance between two sets of statistics is the larger of the median |difference of means| / deviation and
-        the median |logarithm of the ratio of variances|. An error above 0.35 for layers whose statistics move in
-        training, between those to which a training at rest leads and those of the population; above 0.5 for layers in
-        eval mode that hold the first statistics, mean 0 and variance 1; above 1.2 for other layers in eval mode, since
-        frozen statistics of another data set are usual. For one layer with several inputs in a pass: 5 % of the
-        variance between their means. In the development half of NormFaults, clean trainings have at most 0.1 and 0.26
-        (frozen), faults at least 0.6.
+        the median |logarithm of the ratio of variances|, each with eps added. An error above 0.35 for layers whose
+        statistics move in training, between those to which a training at rest leads and those of the population; above
+        0.5 for layers in eval mode that hold the first statistics, mean 0 and variance 1; above 1.2 for other layers in
+        eval mode, since frozen statistics of another data set are usual. For one layer with several inputs in a pass: 5
+        % of the variance between their means. In the development half of NormFaults, clean trainings have at most 0.1
+        and 0.26 (frozen), faults at least 0.6.
 
     Switch off:
         The statistics are computed again before every evaluation.
@@ -108,7 +108,7 @@ def _resting(look: Look) -> Iterator[Found]:
         population, own = look.population_at_start, look.own_at_start
     except NotLooked:
         return
-    distances = _distances(own, population, [norm.name for norm in resting])
+    distances = _distances(look, own, population, [norm.name for norm in resting])
     fresh = {norm.name: norm.fresh for norm in resting}
     found = {name: far for name, far in distances.items() if far > (FRESH if fresh[name] else RESTING)}
     if found:
@@ -133,7 +133,7 @@ def _given(look: Look) -> Iterator[Found]:
     if not names:
         return
     try:
-        distances = _distances(look.own_at_start, look.population_at_start, names)
+        distances = _distances(look, look.own_at_start, look.population_at_start, names)
     except NotLooked:
         return
     found = {name: far for name, far in distances.items() if far > FRESH}
@@ -167,7 +167,7 @@ def _moving(look: Look) -> Iterator[Found]:
         if look.trained.diverged_at is not None:
             return
         _, settled = look.trained_settled
-        distances = _distances(settled, look.population, quiet)
+        distances = _distances(look, settled, look.population, quiet)
     except NotLooked:
         return
     found = {name: far for name, far in distances.items() if far > MOVING}
@@ -184,16 +184,19 @@ def _moving(look: Look) -> Iterator[Found]:
         )
 
 
-def _distances(one: Statistics, other: Statistics, names: Sequence[str]) -> dict[str, float]:
-    return {name: _distance(one[name], other[name]) for name in names if name in one and name in other}
+def _distances(look: Look, one: Statistics, other: Statistics, names: Sequence[str]) -> dict[str, float]:
+    norms = {norm.name: norm for norm in look.over_batch}
+    return {
+        name: _distance(one[name], other[name], norms[name].eps(torch.float32))
+        for name in names
+        if name in one and name in other
+    }
 
 
-def _distance(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> float:
+def _distance(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], eps: float) -> float:
+    """The larger of the median difference of means in deviations and of the median log ratio of variances, with eps."""
     (mean, var), (mean_of, var_of) = (tuple(part.double() for part in pair) for pair in (one, other))
-    live = var_of > 1e-12
-    if not bool(live.any()):
-        return 0.0
-    shift = ((mean - mean_of).abs() / var_of.sqrt())[live].median()
-    ratio = (var.clamp(min=1e-30) / var_of)[live].log().abs().median()
+    shift = ((mean - mean_of).abs() / (var_of + eps).sqrt()).median()
+    ratio = ((var + eps) / (var_of + eps)).log().abs().median()
     far = float(torch.maximum(shift, ratio))
     return far if math.isfinite(far) else math.inf
