@@ -49,6 +49,9 @@ def protected(setup: Setup) -> Iterator[None]:
     """While this context lasts, the user's model works on lent copies, and a step of the user's optimizer is refused.
 
     A loss or a training_step that uses the model or the optimizer it was written beside would reach the user's.
+
+    Raises:
+        ValueError: a copy's training has used the user's model or optimizer.
     """
 
     def refuse(*_: Any) -> None:
@@ -57,13 +60,19 @@ def protected(setup: Setup) -> Iterator[None]:
             "here. Use its argument: training_step(model, batch, optimizer)."
         )
 
-    with untouched(setup.model):
+    with untouched(setup.model) as lent:
         hook = None if setup.optimizer is None else setup.optimizer.register_step_pre_hook(refuse)
         try:
             yield
         finally:
             if hook is not None:
                 hook.remove()
+        if any(leaf.grad is not None for leaf in lent.leaves):
+            raise ValueError(
+                "The loss is computed with the model it was written beside, and not with the one it is handed; a copy "
+                "is trained here. Hand in forward=lambda model, batch: ... that returns the loss of its argument "
+                "`model`."
+            )
 
 
 def _keep_frozen_layers(model: nn.Module) -> None:
