@@ -21,6 +21,7 @@ from normscope.papers import Runs, Store, all_entries, stored
 from normscope.papers.entries.advice import TASKS, regret
 from normscope.papers.entries.advice_held_out import TASKS as HELD_OUT
 from normscope.papers.entries.advice_held_out import regret as held_out_regret
+from normscope.stability.first_guess import COST, COST_OF_THEORY
 
 ROOT = Path(__file__).parents[1]
 # `predict` warns below this width: its theory is one of wide layers.
@@ -35,6 +36,7 @@ def page() -> str:
     entropy = _stored("results/phase-mnist-mlp-cross-entropy.json")["agreement"]
     advice = {name: _lost(name, regrets) for name, regrets in _ADVICE.items()}
     parts = [_HEAD, "## In short", "", *_summary(rows, drawn, squared, entropy, advice), ""]
+    parts += ["## Which tasks a number is from", "", *_sets_of_tasks(advice), ""]
     parts += ["## predict against measure", "", _PREDICTED, "", *_networks(rows), "", _drawn_words(drawn), ""]
     parts += ["## eta\\* against training", "", _TRAINED, "", *_boundaries(squared, entropy), ""]
     parts += ["## First guesses against a grid", "", _GUESSED, "", *_guesses(advice), ""]
@@ -122,6 +124,33 @@ def _tuned_words() -> str:
     )
 
 
+def _sets_of_tasks(advice: dict[str, dict[str, float]]) -> list[str]:
+    """One row for each set of tasks on which a rate was compared with a grid, with what was lost there."""
+    race = stored_race()
+    lines = [("rate", "set of tasks", "tasks", "median", "worst", "where it stands")]
+    for name, words in (("advice", "its rule was made with these"), ("advice-held-out", "its rule was not made with")):
+        lost = list(advice[name].values())
+        where = "the summary above"
+        lines.append(("first guess", words, str(len(lost)), *_points(statistics.median(lost), max(lost)), where))
+    for (kind, family), (tasks, median, worst) in COST.items():
+        words = f"of both, with a normalizer, {kind.replace('_', '-')}, {family}"
+        lines.append(("first guess", words, str(tasks), *_points(median, worst), "printed by `measure`"))
+    for kind, (tasks, median, worst) in COST_OF_THEORY.items():
+        words = f"of both, with a normalizer, {kind.replace('_', '-')}"
+        lines.append(("half of eta\\*", words, str(tasks), *_points(median, worst), "printed by `predict`"))
+    for name, words in (("all", "the race, all"), ("held-out", "the race, written without `tune`")):
+        for rate, method in (("first guess", "first guess"), ("rate of `tune`", OURS)):
+            row = race[name]["same optimizer"][method]
+            worst = row["worst"]
+            tasks = str(len(race[name]["tasks"]))
+            lines.append((rate, words, tasks, *_points(row["median"], worst), "[the race](tuning.md)"))
+    return [_SETS, "", *_table(*lines)]
+
+
+def _points(median: float, worst: float) -> tuple[str, str]:
+    return f"{median:.1f} points", f"{worst:.1f} points"
+
+
 def _networks(rows: Sequence[Row]) -> list[str]:
     lines = [("network", "widths", "gamma", "median", "worst", "n")]
     for narrow in (False, True):
@@ -188,6 +217,11 @@ width 1000 on MNIST, momentum 0.9 ([squared error](../../results/phase-mnist-mlp
 [cross-entropy](../../results/phase-mnist-mlp-cross-entropy.json)). With squared error eta\\* is where training ends.
 With cross-entropy training goes on far beyond, and more so the larger gamma is. Four more diagrams are in
 [Wei et al. 2019](reproductions/wei-2019.md)."""
+_SETS = """\
+A median belongs to a set of tasks. The same rate was tried on several sets, so it has several medians; this table has
+all of them. Points are points of test accuracy or, for tasks without accuracy, per cent of the fall of the test loss.
+In the race a run for which no rate was named counts as not trained. That explains the largest losses of the first
+guess."""
 _GUESSED = """\
 Points of test accuracy that the rate named by `measure` loses against the best rate of a grid, mean of three seeds.
 Details are under `advice` and `advice-held-out` in [claims of this project](reproductions/own-claims.md)."""

@@ -1,6 +1,6 @@
 """The Monitor as a Lightning callback, with its numbers in TensorBoard.
 
-    pip install 'normscope[lightning,tensorboard]'
+    pip install '.[lightning,tensorboard]'          # in a clone of the repository
     python examples/monitor_lightning.py --out runs/lightning && tensorboard --logdir runs
 
 Needs no change of the LightningModule. A few seconds on a CPU.

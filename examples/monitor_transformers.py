@@ -1,6 +1,6 @@
 """The Monitor as a callback of Hugging Face's Trainer, on a small BERT that starts from nothing.
 
-    pip install 'normscope[transformers]'
+    pip install '.[transformers]'          # in a clone of the repository
     python examples/monitor_transformers.py --out monitor-bert.jsonl
 
 The task: which of two tokens is more frequent in a sequence. Some ten seconds on a CPU.

@@ -1,6 +1,6 @@
 """The Monitor's numbers in a Weights & Biases run, beside your own.
 
-    pip install 'normscope[wandb]'
+    pip install '.[wandb]'          # in a clone of the repository
     python examples/monitor_wandb.py                      # offline, below ./wandb; `wandb sync` sends it
     python examples/monitor_wandb.py --mode online        # once you are logged in
 

@@ -1,6 +1,6 @@
 """A sweep on a Ray cluster that this process has joined: its workers train, this process keeps the journal.
 
-    pip install 'normscope[ray]'
+    pip install '.[ray]'          # in a clone of the repository
     python examples/sweep_ray.py --out runs                     # a Ray of two workers, here
     python examples/sweep_ray.py --out runs --address auto      # the cluster of this machine
 

@@ -1,6 +1,6 @@
 """The learning rate of a LightningModule, tuned by a callback in the place of LearningRateFinder.
 
-    pip install 'normscope[lightning]'
+    pip install '.[lightning]'          # in a clone of the repository
     python examples/tune_lightning.py
 
 Needs no change of the LightningModule. A few seconds on a CPU.

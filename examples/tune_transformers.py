@@ -1,6 +1,6 @@
 """The learning rate of Hugging Face's Trainer, tuned before it trains a small BERT that starts from nothing.
 
-    pip install 'normscope[transformers]'
+    pip install '.[transformers]'          # in a clone of the repository
     python examples/tune_transformers.py
 
 The task: which of two tokens is more frequent in a sequence. Some ten seconds on a CPU.

@@ -7,12 +7,12 @@ A part between `<!-- numbers: NAME -->` and `<!-- end -->` is what the function 
 
 import json
 import re
-import runpy
 from collections import Counter
 from functools import cache
 
 from docs_pages import PAGES, ROOT
 from normscope.papers import Store, all_entries, judge
+from normscope.tuning.prior import MEASURED, RATES
 
 _MARKED = re.compile(r"(<!-- numbers: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
@@ -35,22 +35,6 @@ def accuracy_in_short():
     """Four rows of the summary."""
     head, rule, *rows = accuracy().splitlines()
     return "\n".join([head, rule, *(row for row in rows if any(words in row for words in SHORT))])
-
-
-def tuning():
-    """How far the rates of `tune` and the first guess of `measure` were from the best rate of a grid."""
-    page = runpy.run_path(str(ROOT / "benchmarks/tuning_page.py"))
-    race = page["stored"]()
-    guess, tasks = race["all"]["same optimizer"]["first guess"], len(race["all"]["tasks"])
-    return (
-        f"In a [race](docs/evidence/tuning.md) on {tasks} small tasks with three seeds, the rate of `tune` lost\n"
-        f"{page['in_words'](race['all'])}.\n"
-        f"On the {len(race['held-out']['tasks'])} of these tasks that were written without it: "
-        f"{page['in_words'](race['held-out'])}.\n"
-        f"The first guess of `measure` names no rate in {guess['unnamed']} of {guess['runs']} runs, and lost "
-        f"{guess['median']:.1f} points in the median over all of them.\n"
-        "A point is one per cent of test accuracy, or of the fall of the test loss."
-    )
 
 
 CALLS = {
@@ -86,9 +70,11 @@ def models_of_others():
         verb: sum(row[verb]["outcome"] == "answered" for row in rows) for verb in ("predict", "measure", "monitor")
     }
     return (
-        "**Transformers, AdamW:** `measure`, `tune` and the Monitor work. `predict` refuses attention: of "
-        f"[{len(rows)} models of\nother libraries](docs/evidence/zoo.md), `measure` answered for "
-        f"{answered['measure']}, the Monitor for {answered['monitor']} and `predict` for {answered['predict']}."
+        "**[Does it fit my model, loss and optimizer?](docs/does-it-fit.md)** "
+        "`measure`, `tune` and the Monitor work with\n"
+        "[transformers](docs/how-to/hugging-face.md), AdamW and [LoRA](docs/how-to/fine-tuning.md); `predict` refuses "
+        f"attention. Of\n[{len(rows)} models of other libraries](docs/evidence/zoo.md), `measure` answered for "
+        f"{answered['measure']}, the Monitor for {answered['monitor']}, `predict` for {answered['predict']}."
     )
 
 
@@ -131,13 +117,22 @@ def _findings():
     )
 
 
+def usual_rates():
+    """The rate at which `tune` begins its search, for each optimizer."""
+    lines = ["| optimizer | usual rate | from |", "|---|---|---|"]
+    for name, rate in RATES.items():
+        measured = "tasks of 500 to 2,000 steps" if name in MEASURED else "the ratio of torch's defaults to Adam's"
+        lines.append(f"| {name} | {rate:g} | {measured} |")
+    return "\n".join(lines)
+
+
 PARTS = {
     "accuracy": accuracy,
     "accuracy-in-short": accuracy_in_short,
     "calls": calls,
     "models-of-others": models_of_others,
     "papers": papers,
-    "tuning": tuning,
+    "usual-rates": usual_rates,
 }
 
 

@@ -29,12 +29,15 @@ from docs_pages import (
 SLOW = {
     "batchnorm-hurting.md",
     "compare-normalizers.md",
+    "fine-tuning.md",
     "first-five-minutes.md",
     "hugging-face.md",
     "integrations.md",
     "learning-rate.md",
     "levels-of-evidence.md",
+    "spread-over-batches.md",
     "watch-a-run.md",
+    "your-own-normalizer.md",
 }
 
 
@@ -147,3 +150,35 @@ def test_the_picture_of_the_readme_is_drawn_from_stored_results():
     assert networks in drawn.axes[0].get_title()
     assert networks in (ROOT / "README.md").read_text(encoding="utf-8")
     assert sorted(line.get_xdata()) == sorted(eta_star for _, eta_star in stored["lines"]["predicted"])
+
+
+# Numbers in the words of a page that are no results: versions, thresholds of the code, formulas, years of a source.
+NOT_RESULTS = {
+    "install.md": {"3.10", "3.11.4", "3.12", "3.13"},
+    "fine-tuning.md": {"0.21.2"},
+    "tune.md": {"0.8"},
+    "monitor.md": {"0.05"},
+    "watch-a-run.md": {"0.05"},
+    "covariate-shift.md": {"2.1"},
+    "order-parameters.md": {"1.467"},
+    "learning-path.md": {"0.9", "1.1", "1.9"},
+    "README.md": {"2.0", "3.11.4", "3.13"},
+}
+USER_PAGES = [
+    page
+    for page in PAGES
+    if page.parent in (ROOT, *(ROOT / "docs" / part for part in ("tutorials", "how-to", "explanation")))
+    or page.name in ("index.md", "does-it-fit.md", "learning-path.md")
+    or page.name in ("measure.md", "tune.md", "predict.md", "monitor.md", "setup.md")
+]
+
+
+@pytest.mark.parametrize("page", USER_PAGES, ids=lambda page: page.name)
+def test_decimals_in_words_are_those_that_the_page_computes(page):
+    """A number that is told in words stands in code or output of the same page, which tests compare."""
+    text = page.read_text(encoding="utf-8")
+    computed = " ".join(re.findall(r"```.*?```|<!-- numbers: .*?<!-- end -->", text, flags=re.DOTALL))
+    words = re.sub(r"```.*?```|<!-- numbers: .*?<!-- end -->|\]\([^)]*\)", "", text, flags=re.DOTALL)
+    told = set(re.findall(r"(?<![\w.])\d+\.\d+(?:\.\d+)?(?![\w.]*\d)", words))
+    known = set(re.findall(r"\d+\.\d+", computed)) | NOT_RESULTS.get(page.name, set())
+    assert sorted(told - known) == []

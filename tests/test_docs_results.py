@@ -105,6 +105,16 @@ def test_every_verdict_is_explained(watched, made):
     }
 
 
+def test_every_formula_of_a_verdict_stands_under_its_heading(watched, made):
+    monitor, _ = watched
+    sections = dict(
+        re.findall(r"^## (.+)\n((?:(?!## ).*\n)*)", (REFERENCE / "verdicts.md").read_text(), flags=re.MULTILINE)
+    )
+    for verdict in (*monitor.verdicts, made["Measurement"].verdict(0.1)):
+        early = verdict.formula == "batches seen < 1/momentum"
+        assert early or f"Printed as `{verdict.formula}`" in sections[verdict.about]
+
+
 def test_thresholds_of_verdicts_are_those_of_the_code():
     text = (REFERENCE / "verdicts.md").read_text(encoding="utf-8")
     assert f"median mean gap <= {health.MEAN_GAP:g}" in text

@@ -303,6 +303,24 @@ def test_settings_say_what_was_used():
     assert settings["loss"] == "CrossEntropyLoss"
 
 
+def test_a_copied_optimizer_of_ones_own_trains():
+    class Signs(torch.optim.Optimizer):
+        def __init__(self, parameters, lr):
+            super().__init__(parameters, {"lr": lr})
+
+        @torch.no_grad()
+        def step(self, closure=None):
+            for p in self.param_groups[0]["params"]:
+                p.sub_(self.param_groups[0]["lr"] * p.grad.sign())
+
+    model = nn.Linear(2, 1)
+    model, optimizer = copy.deepcopy((model, Signs(model.parameters(), lr=0.25)))
+    before = model.bias.item()
+    run = train(model, nn.MSELoss(), [(torch.ones(4, 2), torch.full((4, 1), 9.0))], optimizer)
+    assert (run.settings["lr"], run.settings["optimizer"]) == (0.25, "Signs")
+    assert model.bias.item() == pytest.approx(before + 0.25)
+
+
 def test_result_cannot_be_changed():
     result = scripted([1.0])
     with pytest.raises(AttributeError):

@@ -17,7 +17,7 @@ class Readable(Extension):
     def on_object(self, *, obj: Object, **kwargs: Any) -> None:
         if obj.docstring is not None:
             known = [one.name for one in getattr(obj, "parameters", ())]
-            obj.docstring.value = fenced(one_by_one(obj.docstring.value, known))
+            obj.docstring.value = linked(fenced(one_by_one(obj.docstring.value, known)))
 
     def on_class_members(self, *, cls: Class, **kwargs: Any) -> None:
         names = [
@@ -32,6 +32,12 @@ class Readable(Extension):
 
 def _decorators(cls: Class) -> str:
     return " ".join(str(one.value) for one in cls.decorators)
+
+
+def linked(text: str) -> str:
+    """Names of pages as links, and of errata with their numbers; from a page of the reference."""
+    text = re.sub(r"docs/evidence/errata\.md, (E-[A-Z]+-\d+)", r"[errata, \1](../../evidence/errata/#\1)", text)
+    return re.sub(r"docs/([\w-]+)/([\w-]+)\.md", r"[\2](../../\1/\2/)", text)
 
 
 def fenced(text: str) -> str:
@@ -88,6 +94,9 @@ def with_attributes(text: str, names: list[str], owner: str) -> str:
             meanings |= dict.fromkeys(these.split(", "), words.strip())
     if not meanings and "Args:" in text:
         return text
+    # The order is the docstring's, and behind it that of the class.
+    order = list(meanings)
+    names = sorted(names, key=lambda name: order.index(name) if name in order else len(order))
     rows = [f"    {name}: {meanings.get(name) or meaning(owner, name)}" for name in names]
     return "\n\n".join([*kept, "Attributes:\n" + "\n".join(rows)])
 

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from mkdocs.structure.files import File, Files
+from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).parents[2]
 _LINK = re.compile(r"\[([^\]]*)\]\(((?:\.\./)+[^)#\s]+)\)")
@@ -22,7 +22,8 @@ def on_files(files: Files, config: Any) -> Files:
             place = _outside(page.src_uri, link)
             uri = f"files/{place}"
             if place and (ROOT / place).is_file() and files.get_file_from_path(uri) is None:
-                files.append(File.generated(config, uri, abs_src_path=str(ROOT / place)))
+                source = str(ROOT / place)
+                files.append(File.generated(config, uri, abs_src_path=source, inclusion=InclusionLevel.NOT_IN_NAV))
     return files
 
 

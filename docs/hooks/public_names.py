@@ -7,9 +7,12 @@
 import importlib
 import inspect
 import re
+from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+REFERENCE = Path(__file__).parents[1] / "reference"
 _NAMES = re.compile(r"^<!-- names: ([\w.]+) -->$", re.MULTILINE)
 _SUMMARY = re.compile(r"^<!-- summary: ([\w.]+) -->$", re.MULTILINE)
 
@@ -31,10 +34,10 @@ def public(package: str) -> list[str]:
 
 
 def _entries(package: str, page: str, place: int) -> str:
-    """Entries of functions, then of classes, then a table of constants; without names that the page has elsewhere."""
+    """Entries of functions, of classes, then a table of constants; without names that the reference has elsewhere."""
     module = importlib.import_module(package)
     kinds = {name: _kind(getattr(module, name)) for name in public(package)}
-    here = [name for name in kinds if kinds[name] < 2 and f"::: {package}.{name}\n" not in page]
+    here = [name for name in kinds if kinds[name] < 2 and f"{package}.{name}" not in _entered()]
     # Below a heading of the page, entries are one level deeper.
     below = "\n    options: {heading_level: 3}" if "\n## " in page[:place] else ""
     parts = [f"::: {package}.{name}{below}" for name in sorted(here, key=lambda name: (kinds[name], name.lower()))]
@@ -43,6 +46,13 @@ def _entries(package: str, page: str, place: int) -> str:
         rows = [f'| <a id="{package}.{name}"></a>`{name}` | {_value(getattr(module, name))} |' for name in constants]
         parts.append("\n".join(["| constant | value |", "|---|---|", *rows]))
     return "\n\n".join(parts)
+
+
+@cache
+def _entered() -> frozenset[str]:
+    """Names that have an entry of their own on a page of the reference."""
+    pages = (page.read_text(encoding="utf-8") for page in REFERENCE.glob("*.md"))
+    return frozenset(name for page in pages for name in re.findall(r"^::: ([\w.]+)$", page, flags=re.MULTILINE))
 
 
 def _value(thing: Any) -> str:

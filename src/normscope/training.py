@@ -112,8 +112,18 @@ def train(
     train mode; afterwards, also after an exception, every layer has its former mode.
 
     Args:
-        model, loss_fn, batches, optimizer, forward, scheduler, accumulate, clip, scaler, averaged_model,
-            training_step, autocast: the fields of `normscope.Setup`; batches on the model's device.
+        model: any module; it is trained in place.
+        loss_fn: loss_fn(outputs, targets) returns the scalar loss; None if the model or `forward` returns the loss.
+        batches: any iterable of batches, on the model's device.
+        optimizer: the optimizer that trains.
+        forward: forward(model, batch) returns the outputs, or without loss_fn the loss.
+        scheduler: learning-rate scheduler, stepped after every step of the optimizer.
+        accumulate: number of batches whose gradients are averaged for one step.
+        clip: largest norm of the gradient, or a function that clips a list of parameters.
+        scaler: a torch.amp.GradScaler.
+        averaged_model: a torch.optim.swa_utils.AveragedModel, or another object with update_parameters(model).
+        training_step: training_step(model, batch, optimizer) makes a whole step and returns the loss.
+        autocast: dtype of mixed precision.
         steps: largest number of steps; None takes all batches.
         seed: seed of the random numbers that the model draws (dropout); torch's global generators do not move.
         evaluate: evaluate(model) returns a dict of numbers; called in eval mode every `every` steps and at the end.
@@ -312,8 +322,9 @@ def _settings(loss: str, optimizer: torch.optim.Optimizer, **rest: Any) -> dict[
     """The present numbers of the parameter groups (a list if the groups differ), with loss, optimizer and options."""
     numbers: dict[str, Any] = {}
     for key in optimizer.defaults:
-        values = [group[key] for group in optimizer.param_groups]
-        if all(isinstance(value, (bool, int, float, tuple)) for value in values):
+        # A copied optimizer has defaults that its groups lack: torch adds "differentiable" to the defaults alone.
+        values = [group[key] for group in optimizer.param_groups if key in group]
+        if values and all(isinstance(value, (bool, int, float, tuple)) for value in values):
             numbers[key] = values[0] if len(set(values)) == 1 else values
     return {"loss": loss, "optimizer": type(optimizer).__name__, **numbers, **rest}
 

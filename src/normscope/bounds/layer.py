@@ -43,7 +43,8 @@ def check(
         downstream: the rest of the network, from the output of `norm` to the loss, a scalar; takes float64. A module is
             lent float64 copies and left as it was. Inside a function only the random generators are protected, not the
             running statistics of a BatchNorm that it calls. Random numbers must be the same at every call.
-        w0, w_star: initial and trained weights of `linear`, for Lemma 4.5. Default of w_star: the present weight.
+        w0: initial weights of `linear`, for Lemma 4.5.
+        w_star: trained weights of `linear`, for Lemma 4.5; by default the present ones.
         lam: bound on the spectral norm of the inputs in Theorems 4.4 and C.1; the norm of this batch unless given.
         units: how many outputs to check, spread evenly; or a list of them.
 

@@ -21,11 +21,18 @@ TOLERANCE = 1e-9
 class StatementRow:
     """One statement on one unit.
 
-    statement: theorem or equation of the source. form: "printed", "corrected", or "both" where these agree.
-    unit: output of the linear layer; -1 for a statement about the whole layer.
-    relation: "=" or "<=" between left and right. slack: right - left.
-    error: |slack| over the largest number that went into the two sides. holds: the relation, within the tolerance.
-    applies: False where the statement's own condition is not met, so that nothing follows. note: further conditions.
+    Attributes:
+        statement: the theorem or equation of the source.
+        form: "printed", "corrected", or "both" where these agree.
+        unit: the output of the linear layer; -1 for a statement about the whole layer.
+        relation: "=" or "<=" between left and right.
+        left: the left side, in the unit of the statement.
+        right: the right side, in the same unit.
+        slack: right - left.
+        error: |slack| over the largest number that went into the two sides; no unit.
+        holds: whether the relation holds, within the tolerance.
+        applies: False where the statement's own condition is not met, so that nothing follows.
+        note: further conditions, in words.
     """
 
     statement: str
@@ -67,9 +74,13 @@ def row(
 class Bounds(Reportable):
     """All rows of one layer.
 
-    m: values of a unit over the batch. lam: bound on the norm of the inputs in Theorems 4.4 and C.1.
-    units: the units that were checked. notes: how eps, constant units and large batches were treated.
-    environment: hardware and versions.
+    Attributes:
+        rows: one row for each statement, form and unit.
+        m: the number of values of a unit over the batch (samples, times pixels for a convolution).
+        lam: the bound on the norm of the inputs in Theorems 4.4 and C.1.
+        units: numbers of the units that were checked.
+        notes: how eps, constant units and large batches were treated.
+        environment: hardware and versions.
     """
 
     rows: tuple[StatementRow, ...]

@@ -69,7 +69,8 @@ def measure(
             which over= puts together.
         forward: forward(model, batch) gives the outputs, or without loss_fn the loss.
         n_batches: batches to read of an iterable; by default all of a list and the first 4 of any other.
-        momentum, nesterov: settings of gradient descent, for eta*.
+        momentum: SGD momentum, for eta* without an optimizer.
+        nesterov: whether that momentum is Nesterov's.
         optimizer: the optimizer that trains. Its momentum, weight decay, learning rates and the preconditioner of Adam,
             NAdam, AdamW, RMSprop and Adagrad are read from it, and curvature is with respect to its parameters alone.
         matrix: "ggn" (generalized Gauss-Newton, the default), "hessian" or "fisher". By default it is the Hessian,

@@ -31,37 +31,37 @@ class Measurement(Reportable):
     products are not in the model's own precision, or the search for the critical rate failed.
 
     Attributes:
-        lambda_max: the largest eigenvalue of `matrix`.
-        residual: its relative residual |A v - lambda v| / |lambda|.
+        eta_star: the stability limit, a learning rate: above it, steps on the local quadratic grow.
+        lambda_max: the largest eigenvalue of `matrix`, one over a learning rate.
+        residual: the relative residual |A v - lambda v| / |lambda| of lambda_max; no unit.
         converged: whether the residual has reached the solver's tolerance.
-        stderr: the standard error of lambda_max where the matrix is sampled, else 0.
-        eta_star: the learning rate at which the local quadratic turns unstable.
-        factor: eta_star * lambda_max.
         rule: the formula of eta_star.
         optimizer: the optimizer that eta_star is for, with its settings.
-        loss: the value of the loss.
-        loss_kind: the kind of the loss, as "squared" or "cross_entropy" (`loss_kinds/kinds.py`).
-        loss_name: the name of the loss.
-        matrix: "ggn", "hessian" or "fisher".
-        stats: how batch statistics were read, "batch", "frozen" or "running".
-        products: products v -> A v that the search made.
-        hessian_max: the largest eigenvalue of the Hessian, nan where not asked for.
-        hessian_min: the smallest eigenvalue of the Hessian, nan where not asked for.
-        hessian_residual: the larger of their two relative residuals.
-        by_statistics: lambda_max in each statistics mode asked for.
-        statistics_residuals: the relative residual of each of them.
-        by_layer: lambda_max of each layer's own block.
-        layer_residuals: the relative residual of each of them.
-        notes: conventions that were used, and searches that did not converge.
-        settings: arguments that the numbers depend on.
-        environment: versions and device.
-        preconditioned: whether the eigenvalues are of P^-1/2 (A + weight decay) P^-1/2, P the optimizer's diagonal.
+        first_guess: the learning rate to begin a search with; nan for losses and optimizers that were not tried.
+        first_guess_range: the lowest and the highest first guess over the batches, learning rates.
+        advice: first_guess and its range in words, "" where there is none.
         critical_rate: the learning rate at which the loss along the coming update is back at its value here.
         critical_rates: the critical rate of each batch in turn, with over="first"; one where batches were put together.
         lambda_by_batch: lambda_max of each batch in turn: searched on the first, lower bounds on the others.
-        first_guess: the learning rate to start training with; nan for losses and optimizers that were not tried.
-        first_guess_range: its range over the batches.
-        advice: first_guess and its range in words, "" where there is none.
+        by_layer: lambda_max of each layer's own block, by the layer's name; empty unless layers=True.
+        layer_residuals: the relative residual of each of them.
+        by_statistics: lambda_max in each statistics mode asked for, by the mode's name.
+        statistics_residuals: the relative residual of each of them.
+        hessian_max: the largest eigenvalue of the Hessian, nan where not asked for.
+        hessian_min: the smallest eigenvalue of the Hessian, nan where not asked for.
+        hessian_residual: the larger of their two relative residuals.
+        notes: conventions that were used, and searches that did not converge.
+        loss: the value of the loss on the batch.
+        loss_kind: the kind of the loss: "squared", "cross_entropy" or "other".
+        loss_name: the name of the loss.
+        matrix: "ggn" (generalized Gauss-Newton), "hessian" or "fisher".
+        stats: how batch statistics were read, "batch", "frozen" or "running".
+        factor: eta_star times lambda_max; no unit.
+        preconditioned: whether the eigenvalues are of P^-1/2 (A + weight decay) P^-1/2, P the optimizer's diagonal.
+        products: the number of products v -> A v that the search made.
+        stderr: the standard error of lambda_max where the matrix is sampled, else 0.
+        settings: arguments that the numbers depend on.
+        environment: versions and device.
         memory: Ritz pairs that measure(start=...) starts from, up to 12 vectors of the parameters' size.
             dataclasses.replace(result, memory=None) drops the vectors and frees their memory.
     """

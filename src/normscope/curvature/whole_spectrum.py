@@ -83,8 +83,13 @@ def spectrum(
     """The density of all eigenvalues by stochastic Lanczos quadrature; the model is left untouched.
 
     Args:
-        model, loss_fn, batch, matrix, stats: as for `measure`.
-        starts, steps: random vectors, and products with each; the trace takes as many as one of them.
+        model: any module, in the modes it trains in.
+        loss_fn: loss_fn(outputs, targets) is the scalar loss.
+        batch: one batch (x, y).
+        matrix: "ggn" (generalized Gauss-Newton), "hessian" or "fisher".
+        stats: how normalizers' batch statistics are read: "batch", "frozen" or "running".
+        starts: number of random vectors.
+        steps: products with each random vector; the trace takes as many as one of them.
         seed: seed of the random vectors.
 
     Returns:

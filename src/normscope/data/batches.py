@@ -27,12 +27,13 @@ def batches(
     or a global seed.
 
     Args:
-        x, y: tensors with the same first axis.
+        x: inputs; the first axis counts the samples.
+        y: targets, with the same first axis.
         batch_size: examples in a batch. If it is at least len(x), every batch is x and y themselves, in their own
             order and not copied: a model that writes into its input then writes into the data.
         seed: seed of the order and of the augmentation.
-        steps, epochs: number of batches, or of passes over the data; give at most one. Without both, batches are
-            endless.
+        steps: number of batches. Without steps and epochs, batches are endless.
+        epochs: number of passes over the data; give at most one of the two.
         augment: augment(x_batch, generator) returns the augmented batch; the generator is on the CPU. See
             `crop_and_flip`.
         drop_last: whether to leave out the short batch at the end of an epoch.

@@ -26,8 +26,10 @@ class Dataset:
 
     Args:
         name: name of the set.
-        x_train, x_test: inputs; the first axis counts the examples.
-        y_train, y_test: int64 labels, or floating targets (n, d_out) for regression.
+        x_train: inputs of the training set; the first axis counts the examples.
+        x_test: inputs of the test set.
+        y_train: int64 labels of the training set, or floating targets (n, d_out) for regression.
+        y_test: labels or targets of the test set.
         classes: number of classes; None for regression.
 
     Example:

@@ -20,7 +20,12 @@ class CNN(nn.Sequential):
         d_out: number of outputs.
         channels: channels of the convolutions.
         padding: 0 as in the paper's example; 1 keeps ceil(size / 2).
-        norm, gamma, init, sigma_w2, sigma_b2, seed: as for `MLP`.
+        norm: the normalizer of the hidden layers, a name of `normscope.norms.NORM_NAMES`.
+        gamma: initial scale of the normalizers.
+        init: the initial distribution of the weights, by name; see `initialize`.
+        sigma_w2: variance of the weights times fan-in, for init="mean_field".
+        sigma_b2: variance of the biases, for init="mean_field".
+        seed: seed of the initial weights.
 
     Raises:
         ValueError: the images are too small for so many convolutions.

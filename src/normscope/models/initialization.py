@@ -25,7 +25,8 @@ def initialize(model: nn.Module, init: str, *, seed: int, sigma_w2: float = 2.0,
         model: the network.
         init: "glorot" or "mean_field".
         seed: seed of the draws.
-        sigma_w2, sigma_b2: variances for mean_field; 2 and 0.5 are those of Wei et al. 2019, Section 4.
+        sigma_w2: variance of the weights times fan-in, for mean_field; 2 is that of Wei et al. 2019, Section 4.
+        sigma_b2: variance of the biases, for mean_field; 0.5 is that of the same section.
     """
     check_choice("init", init, INITS)
     generator = torch.Generator().manual_seed(seed)

@@ -13,12 +13,16 @@ class MLP(nn.Sequential):
     BatchNorm before each ReLU, beta = 0.
 
     Args:
-        d_in, d_out: numbers of inputs and outputs.
+        d_in: number of inputs.
+        d_out: number of outputs.
         width: units of each hidden layer.
         depth: number of linear maps, with that of the output.
         norm: the normalizer of the hidden layers, a name of `normscope.norms.NORM_NAMES`.
         gamma: initial scale of the normalizers.
-        init, sigma_w2, sigma_b2, seed: see `initialize`.
+        init: the initial distribution of the weights, by name; see `initialize`.
+        sigma_w2: variance of the weights times fan-in, for init="mean_field".
+        sigma_b2: variance of the biases, for init="mean_field".
+        seed: seed of the initial weights.
 
     Example:
         >>> import torch

@@ -24,7 +24,12 @@ class VGG(nn.Sequential):
         in_channels: channels of the input images.
         d_out: number of outputs.
         width: factor of the channels; 0.25 trains on a laptop.
-        norm, gamma, init, sigma_w2, sigma_b2, seed: as for `MLP`.
+        norm: the normalizer of the hidden layers, a name of `normscope.norms.NORM_NAMES`.
+        gamma: initial scale of the normalizers.
+        init: the initial distribution of the weights, by name; see `initialize`.
+        sigma_w2: variance of the weights times fan-in, for init="mean_field".
+        sigma_b2: variance of the biases, for init="mean_field".
+        seed: seed of the initial weights.
 
     Raises:
         ValueError: another depth.

@@ -144,7 +144,8 @@ class Monitor(Reportable):
         """Take a snapshot if one is due at this step. Call it at every step, between backward and optimizer.step().
 
         Args:
-            x, y: the batch. With forward=, hand in the whole batch as x.
+            x: the inputs of the batch. With forward=, hand in the whole batch as x.
+            y: the targets of the batch.
             optimizer: the optimizer that trains the model. The probes read its learning rates and its coming update.
             lr: learning rate of plain gradient steps, if there is no optimizer.
             scale: the present `.grad` is divided by this number: GradScaler.get_scale() if `unscale_` has not run yet.

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class Record:
     """One snapshot: the step, the result of each probe, the verdicts on them, and the errors.
 
-    Args:
-        step: the training step at which the snapshot was taken.
-        seconds: the time that the snapshot took.
+    Attributes:
+        step: the number of the training step at which the snapshot was taken.
+        seconds: the duration of the snapshot in seconds.
         loss: the loss of the batch before the step.
         results: the results by the name of the probe.
         verdicts: one sentence or more on the results.

@@ -37,7 +37,8 @@ def batch_norm(
 
     Args:
         x: (N, C, *space). Half precision is normalized with float32 statistics and returned in half.
-        weight, bias: (C,) or None for 1 and 0.
+        weight: scales gamma, (C,), or None for 1.
+        bias: shifts beta, (C,), or None for 0.
         eps: 1e-5 as in torch; 0 is allowed, since the theory needs it.
         sync: statistics over all processes of the default `torch.distributed` group.
 

@@ -40,7 +40,8 @@ def lp_norm(
 
     Args:
         x: (N, C, *space); half precision is normalized with float32 statistics.
-        weight, bias: (C,) or None for 1 and 0.
+        weight: scales gamma, (C,), or None for 1.
+        bias: shifts beta, (C,), or None for 0.
         p: 1, 2 or math.inf.
         eps: number added to the norm; 0 is allowed.
         centered: take the norm of x - mean(x) instead of x.

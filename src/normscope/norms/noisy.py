@@ -42,8 +42,10 @@ def covariate_noise(
     Args:
         a: (N, C, *space).
         state: two int64 words, (seed, step); the same pair gives the same noise on every call.
-        n_mu, n_sigma: size of the jumps of a unit's mean and scale from step to step (0.5, 1.25 in the source).
-        r_mu, r_sigma: size of the differences between samples within a step (0.1, 0.1 in the source).
+        n_mu: size of the jumps of a unit's mean from step to step (0.5 in the source).
+        n_sigma: size of the jumps of a unit's scale from step to step (1.25 in the source).
+        r_mu: size of the differences of means between samples within a step (0.1 in the source).
+        r_sigma: size of the differences of scales between samples within a step (0.1 in the source).
 
     Returns:
         The noisy activations, of the shape of `a`.
@@ -119,8 +121,10 @@ class CovariateNoise(nn.Module):
 
     Args:
         num_features: C, the number of channels.
-        n_mu, n_sigma: size of the jumps of a unit's mean and scale from step to step.
-        r_mu, r_sigma: size of the differences between samples within a step.
+        n_mu: size of the jumps of a unit's mean from step to step.
+        n_sigma: size of the jumps of a unit's scale from step to step.
+        r_mu: size of the differences of means between samples within a step.
+        r_sigma: size of the differences of scales between samples within a step.
         seed: seed of the noise; None draws one from torch's generator at construction.
         device: device of the buffer `noise_state`.
     """

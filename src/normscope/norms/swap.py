@@ -23,7 +23,8 @@ class Swap:
 
     Attributes:
         name: where the layer is.
-        old, new: class before and after.
+        old: the class before.
+        new: the class after.
         kept: names of the old tensors that are still in use.
         taken_for: the formula found for a layer of another class than torch's and normscope's, or "".
     """

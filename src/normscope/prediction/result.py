@@ -27,22 +27,30 @@ class Prediction(Reportable):
     """lambda_max and eta* of a network, predicted before any training.
 
     Attributes:
-        lambda_max: largest eigenvalue with the correction for finite width.
-        lambda_infinite: without that correction.
-        eta_star: the learning rate at which the local quadratic turns unstable, for `optimizer` and `loss`.
-        calibrated_range: between which multiples of lambda_max similar networks were measured, on average over seeds. A
-            warning says why where it is wider than usual. Single networks lie further apart (docs/evidence/theory.md).
-            Where it spans more than a factor of 3, `refusal` says so and no learning rate is named.
+        lambda_max: the largest eigenvalue, with the correction for finite width; one over a learning rate.
+        eta_star: the stability limit for `optimizer` and `loss`, a learning rate: above it, steps on the local
+            quadratic grow.
         mode: the mode of lambda_max: "mean" where the eigenvector is constant over samples, "data" where it is not.
+        calibrated_range: between which multiples of lambda_max similar networks were measured, on average over seeds;
+            no unit. A warning says why where it is wider than usual. Single networks lie further apart. Where it spans
+            more than a factor of 3, `refusal` says so and no learning rate is named.
+        lambda_infinite: the largest eigenvalue without the correction for finite width.
         mean_mode: the largest eigenvalue of the directions in which all samples move alike.
         data_mode: the largest eigenvalue of the directions in which samples move apart.
-        layers: one row for each layer. sigma_w2, sigma_b2, gamma2: variances in the model. qh, qh_xy: second moments of
-            the layer's input, of one sample and of two. q, q_xy: the same of its output. variance: the number whose
-            root a normalizer divides by. qt, qt_xy: squared gradient of one output with respect to the layer's output,
-            summed over units and sites, and its product between two samples, for the output summed over the batch.
-            mean, data: part of the two modes that comes from the layer's parameters.
+        rule: the formula of eta_star.
+        optimizer: the optimizer that eta_star is for, in words.
+        loss: the name of the loss.
+        loss_kind: "squared" or "cross_entropy".
+        stats: how batch statistics were read, "batch" or "frozen".
+        theory: "corrected", or "paper" for the formulas as printed.
+        batch_size: the number of samples in a batch.
+        outputs: the number of outputs of the network.
+        input_shape: the shape of one sample.
+        layers: one row for each layer. `frame()` gives the rows as a table, whose columns are explained under Columns.
         warnings: reasons why the theory may be wrong here.
         notes: conventions and approximations that were used.
+        settings: arguments that the numbers depend on.
+        environment: versions and device.
     """
 
     lambda_max: float

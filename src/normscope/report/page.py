@@ -97,8 +97,12 @@ def _verdicts(section: Section, heading: str) -> str:
 def _said(said: Said) -> str:
     mark = severity(said.good)
     why = "; ".join(part for part in (said.formula, said.source) if part)
-    small = f"<small>{html.escape(why)}</small>" if why else ""
-    return f'<li class="{mark}"><span class="mark">{mark}</span><div>{html.escape(said.text)}{small}</div></li>'
+    text = html.escape(said.text)
+    # The formula and the source open with a click on the sentence.
+    words = (
+        f'<details class="why"><summary>{text}</summary><small>{html.escape(why)}</small></details>' if why else text
+    )
+    return f'<li class="{mark}"><span class="mark">{mark}</span><div>{words}</div></li>'
 
 
 def _evidence(section: Section, heading: str, numbers: Iterator[int]) -> str:

@@ -60,9 +60,11 @@ _VISIBLE = 1e3
 class Solution:
     """The solution that a solver found.
 
-    direction, gamma: coef = gamma direction, ||direction||_S = 1 (a baseline without the split: gamma = 1).
-    history: plain arrays, one entry for each iterate, the start included.
-    reason: why the iteration ended: "tol", "max_iter", "no decrease" (rounding), "h = 0" or "no finite length".
+    Attributes:
+        direction: the direction of the weights, with ||direction||_S = 1; a baseline without the split has the weights.
+        gamma: the length: the weights are gamma times direction. A baseline without the split has 1.
+        history: plain arrays, one entry for each iterate, the start included.
+        reason: why the iteration ended: "tol", "max_iter", "no decrease" (rounding), "h = 0" or "no finite length".
     """
 
     direction: Array

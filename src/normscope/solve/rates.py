@@ -56,11 +56,13 @@ def convergence_bound(
     Args:
         theorem: "least_squares", "direction", "length", "halfspace" or "unit".
         t: number or array; direction steps, or halvings for "length".
-        mu, lipschitz: ends of the spectrum of S, 0 < mu <= lipschitz.
+        mu: smallest eigenvalue of S, above 0.
+        lipschitz: largest eigenvalue of S.
         gap: rho(w_0) - rho*; all but "length".
         phi: at least |c1|; "direction", "halfspace", "unit".
         gamma: the length; "direction".
-        zeta, width: the smoothness and |b - a|; "length".
+        zeta: the smoothness; "length".
+        width: |b - a|; "length".
         length: the length's own bound; "halfspace", "unit".
 
     Returns:

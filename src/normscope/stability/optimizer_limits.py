@@ -22,11 +22,14 @@ from normscope.stability.optimizer_rules import RULES, ReadSecondMoment, momentu
 
 @dataclass(frozen=True)
 class Limit:
-    """The limit eta* = factor / lambda, with its formula `rule`; tensors are one for each parameter, or None.
+    """The limit eta* = factor / lambda; tensors are one for each parameter, or None.
 
     Attributes:
+        factor: eta* times the top eigenvalue; no unit.
+        rule: the formula of eta*.
         inverse: the diagonal of P^-1; None for gradient descent at one learning rate.
-        ridge, decay: what weight decay adds to the matrix before and after it is preconditioned.
+        ridge: the part that weight decay adds to the matrix before it is preconditioned.
+        decay: the part that weight decay adds to the matrix after it is preconditioned.
         idle: numbers of parameters that the optimizer does not move.
     """
 
@@ -87,7 +90,7 @@ def optimizer_limit(
         optimizer: an optimizer of torch.
         parameters: parameters of the model, in their order.
         chosen: numbers of the parameters that count; all by default.
-        moments: second moments for an optimizer that has made no step (`curvature/first_pass.py`).
+        moments: second moments for an optimizer that has made no step.
 
     Returns:
         The `Limit`: eta* is its factor over the top eigenvalue of the preconditioned matrix.

@@ -27,9 +27,18 @@ from normscope.sweeping.plan import Cell, Plan
 class Edge:
     """The boundary at one value of the axis; nan if the grid does not reach it.
 
-    resolution: half the distance, in decades, between the two rates that enclose the boundary. any_resolution,
-    rises_resolution, best_resolution: half the distance from those rates to the next one above, to the next one below,
-    and the mean of both. gaps: number of rates above `survives` at which all seeds survived again.
+    Attributes:
+        value: the value of the axis.
+        survives: the largest learning rate below which every seed of every rate survived.
+        diverges: the next learning rate of the grid, at which a seed diverged.
+        any_survives: the largest learning rate at which any seed survived.
+        any_resolution: half the distance from any_survives to the next rate above, in decades.
+        rises: the smallest learning rate from which on a loss was above its start.
+        rises_resolution: half the distance from rises to the next rate below, in decades.
+        best: the learning rate with the smallest test loss.
+        best_test_loss: the test loss at that rate.
+        best_resolution: half the mean distance from best to its two neighbours, in decades.
+        gaps: the number of rates above `survives` at which all seeds survived again.
     """
 
     value: float
@@ -57,10 +66,15 @@ class Edge:
 
 @dataclass(frozen=True)
 class Distance:
-    """The distance of a line from the boundary, in decades: log10(eta / eta*).
+    """The distance of a line from the boundary, in decades (factors of ten): log10(eta / eta*).
 
-    by_value: the distance at each value. median: of all values. worst: the one of largest size. best: log10(best rate /
-    eta*) at each value. n: number of values at which both the line and the boundary are known.
+    Attributes:
+        name: the name of the line.
+        by_value: the distance at each value, in decades.
+        median: the median of all values, in decades.
+        worst: the distance of largest size, in decades.
+        best: log10(best rate / eta*) at each value, in decades.
+        n: the number of values at which both the line and the boundary are known.
     """
 
     name: str

@@ -25,7 +25,12 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class PhaseDiagram(Reportable):
-    """The outcomes of a plan's trainings, sorted by learning rate, value and seed."""
+    """The outcomes of a plan's trainings, sorted by learning rate, value and seed.
+
+    Attributes:
+        plan: the plan that was run.
+        outcomes: one outcome for each cell.
+    """
 
     plan: Plan
     outcomes: tuple[Outcome, ...]

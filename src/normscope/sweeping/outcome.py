@@ -17,15 +17,21 @@ CHECK_EVERY = 8
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of training one cell.
+    """The result of training one cell. All four curves are nan from the epoch of divergence on.
 
-    initial_loss: loss of the first batch.
-    diverged_at: the first step whose batch loss was not finite or above `explode` times the first; None if it survived.
-    rose_at: the first step, after those in which momentum settles, whose batch loss was above the first; None if none.
-    train_loss, train_accuracy: means over each epoch's batches, as trained, before each step.
-    test_loss, test_accuracy: after each epoch, in eval mode with the member's own running statistics.
-    All four curves are nan from the epoch of divergence on; accuracies are nan if targets are not labels.
-    mode: "stacked" or "looped"; `note` gives the reason if that is not the mode asked for.
+    Attributes:
+        cell: the cell that was trained.
+        initial_loss: the loss of the first batch.
+        diverged_at: the first step whose batch loss was not finite or above `explode` times the first; None if the
+            training survived.
+        rose_at: the first step, after those in which momentum settles, whose batch loss was above the first; or None.
+        train_loss: mean over each epoch's batches, as trained, before each step.
+        train_accuracy: mean over each epoch's batches, from 0 to 1, before each step; nan if targets are not labels.
+        test_loss: after each epoch, in eval mode with the member's own running statistics.
+        test_accuracy: after each epoch, from 0 to 1, in eval mode; nan if targets are not labels.
+        mode: "stacked" (trained with others) or "looped" (trained alone).
+        note: the reason if that is not the mode asked for.
+        environment: versions and device.
     """
 
     cell: Cell

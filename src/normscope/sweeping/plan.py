@@ -30,7 +30,13 @@ OPTIMIZER_AXES = ("momentum", "weight_decay")
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """One training: its learning rate, its value on the other axis, and its seed."""
+    """One training of a sweep.
+
+    Attributes:
+        lr: its learning rate.
+        value: its value on the other axis.
+        seed: the seed of its initial network.
+    """
 
     lr: float
     value: float
@@ -54,7 +60,8 @@ class Plan:
         arguments: further arguments of the factory.
         data_options: arguments of the data.
         loss: half_mse, half_sse or cross_entropy.
-        momentum, weight_decay: of SGD.
+        momentum: SGD momentum.
+        weight_decay: weight decay of SGD.
         batch_size: samples in a batch.
         epochs: passes over the data.
         explode: training has diverged if a batch loss is not finite, or above this multiple of a positive first one.
@@ -221,7 +228,8 @@ def grid(
 
     Args:
         count: how many numbers.
-        log10_from, log10_to: logarithms of the first and the last number.
+        log10_from: logarithm of the first number.
+        log10_to: logarithm of the last number.
         ends: `from` and `to`, the first and the last number, instead of their logarithms.
 
     Returns:

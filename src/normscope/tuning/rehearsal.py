@@ -30,13 +30,18 @@ _NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """One rehearsal.
+    """One rehearsal: a short training of a copy of the network at one learning rate.
 
-    lr: the largest learning rate of the optimizer's groups. steps: as planned. losses: of each step's batch before the
-    step. diverged_at: the step at which the loss was not finite or exploded. held_out: loss of each held-out batch
-    after the last step. metric: their mean metric, nan without one. passes: cost in gradient passes of a whole step, a
-    forward counted as a third. seconds: duration of the rehearsal in seconds. pace:
-    seconds of one step, the first one left out.
+    Attributes:
+        lr: the largest learning rate of the optimizer's groups.
+        steps: the planned number of steps.
+        losses: the loss of each step's batch, before the step.
+        diverged_at: the step at which the loss was not finite or exploded; None if it did not.
+        held_out: the loss of each held-out batch after the last step.
+        metric: the mean metric of the held-out batches, nan without one.
+        passes: the cost in gradient passes of a whole step, a forward counted as a third.
+        seconds: the duration of the rehearsal in seconds.
+        pace: seconds of one step, the first one left out.
     """
 
     lr: float

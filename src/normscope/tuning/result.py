@@ -23,10 +23,15 @@ SCHEMA = 1
 class Cost:
     """The cost of a search, as predicted before it and as it was.
 
-    passes_predicted: gradient passes of a whole training step, those of the first wave and at most; a forward pass
-    counts as a third. seconds_predicted: the same in seconds, by the pace of the first rehearsal's steps. passes_used,
-    seconds_used: with reading batches, copying and judging. share: passes_used over the steps of the training. stored:
-    rehearsals that were read from the store.
+    A gradient pass is one forward and one backward of a whole training step; a forward counts as a third.
+
+    Attributes:
+        passes_predicted: gradient passes of the first wave of rehearsals, and at most.
+        passes_used: gradient passes that were made.
+        share: passes_used over the planned steps of the training, from 0 to 1.
+        seconds_predicted: passes_predicted in seconds, by the pace of the first rehearsal's steps.
+        seconds_used: seconds of the search, with reading batches, copying and judging.
+        stored: number of rehearsals that were read from the store.
     """
 
     passes_predicted: tuple[float, float]
@@ -39,11 +44,20 @@ class Cost:
 
 @dataclass(frozen=True)
 class Tuning(Reportable):
-    """The learning rate to train with.
+    """The learning rate to train with, the reason for it, and every rehearsal.
 
-    lr: the rate, which the schedule multiplies; of several parameter groups, the largest group's.
-    lr_range: rates that cannot be told apart from it.
-    reason: why, in a sentence. rehearsals: all of them, by rate. notes: what the rate does not cover, what was unusual.
+    Attributes:
+        lr: the learning rate, which the schedule multiplies; of several parameter groups, the largest group's.
+        lr_range: the lowest and the highest learning rate that the rehearsals cannot tell apart from lr.
+        reason: why this rate, in a sentence.
+        cost: the cost of the search, as predicted and as it was.
+        rehearsals: all rehearsals, by rising rate.
+        notes: what the rate does not cover, and what was unusual.
+        steps: the planned number of optimizer steps.
+        optimizer: the class of the optimizer.
+        schedule: the name of the schedule.
+        settings: arguments that the rate depends on.
+        environment: versions and device.
     """
 
     lr: float

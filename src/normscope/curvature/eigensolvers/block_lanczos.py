@@ -32,7 +32,11 @@ def block_lanczos(
     Args:
         product: v -> A v, A symmetric.
         start: (b, n), the start vectors as rows; dependent ones are left out.
-        k, tol, least, most, keep: as for `lanczos`; products are counted one by one.
+        k: number of largest eigenvalues to search.
+        tol: relative residual to reach.
+        least: smallest number of products, counted one by one.
+        most: largest number of products.
+        keep: Ritz pairs to remember.
         smallest: whether to search the smallest eigenvalue too.
 
     Returns:

@@ -200,7 +200,8 @@ def lanczos(
         smallest: whether to find the smallest eigenvalue too.
         tol: relative residual to reach.
         mix: length of the random vector that is added, as a multiple of the start's; 0 for a start that has one in it.
-        least, most: smallest and largest number of products; a Krylov space that ends before is exact.
+        least: smallest number of products; a Krylov space that ends before is exact.
+        most: largest number of products.
         keep: Ritz pairs to remember.
 
     Returns:

@@ -1,4 +1,4 @@
-"""The Monitor as a callback of Lightning's Trainer. Needs `pip install normscope[lightning]`."""
+"""The Monitor as a callback of Lightning's Trainer. Needs the extra `lightning`."""
 
 import inspect
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""The Monitor as a callback of the Hugging Face Trainer. Needs `pip install normscope[transformers]`."""
+"""The Monitor as a callback of the Hugging Face Trainer. Needs the extra `transformers`."""
 
 from collections.abc import Callable
 from typing import Any

@@ -35,11 +35,18 @@ class Activations:
     """Moments of each layer's output, averaged over its channels; every tuple has one entry a layer.
 
     Attributes:
-        mean_changes, variance_changes: change since the training step before; nan if that step was not measured.
-        mean_drifts, variance_drifts: change since the layer's first snapshot.
-        channels: the channel drawn for the histogram.
-        edges: its smallest and largest value.
-        counts: values in 40 equal bins between the edges.
+        layers: names of the layers, in the order in which they run.
+        means: mean of the output, over samples, sites and channels.
+        variances: variance of the output over samples and sites, averaged over channels.
+        mean_changes: absolute change of the channel means since the training step before, in the unit of the output;
+            nan if that step was not measured.
+        variance_changes: absolute change of the channel variances since the training step before; nan if that step was
+            not measured.
+        mean_drifts: absolute change of the channel means since the layer's first snapshot, in the unit of the output.
+        variance_drifts: absolute change of the channel variances since the layer's first snapshot.
+        channels: number of the channel drawn for the histogram.
+        edges: the smallest and the largest value of that channel.
+        counts: numbers of values in 40 equal bins between the edges.
     """
 
     layers: tuple[str, ...]

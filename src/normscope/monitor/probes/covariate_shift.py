@@ -34,11 +34,12 @@ class CovariateShift:
     """The covariate shift of each layer; the tuples have one entry a layer, in the order the layers run.
 
     Attributes:
-        update: "optimizer" or "gradient".
-        shifts: ||G - G'||.
-        cosines: between G and G', nan if one of them is zero.
-        grad_norms: ||G||.
-        rerun: layers that were computed again, since a layer called more than once is not stored.
+        update: "optimizer" or "gradient": the update of earlier layers that was tried.
+        layers: names of the layers.
+        shifts: ||G - G'||, in the unit of the gradient.
+        cosines: cosine between G and G', from -1 to 1; nan if one of them is zero.
+        grad_norms: ||G||, in the unit of the gradient.
+        rerun: names of layers that were computed again, since a layer called more than once is not stored.
     """
 
     update: str

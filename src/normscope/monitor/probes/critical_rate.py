@@ -35,12 +35,13 @@ class CriticalRate:
     """The critical step of one update, and the bracket that holds it.
 
     Attributes:
-        update: "optimizer" or "gradient".
-        step: s_c, a multiple of the update; inf if no rise was found, 0 if the loss rises from the start, nan if the
-            loss is not finite.
-        low, high: multiples of the update; the loss is at most L(theta) at low and above it at high.
-        eta: s_c times the learning rate.
-        passes: forward passes of the search.
+        update: "optimizer" for the coming update, "gradient" for a plain gradient step.
+        step: the critical step s_c, a multiple of the update; inf if no rise was found, 0 if the loss rises from the
+            start, nan if the loss is not finite.
+        low: lower end of the bracket, a multiple of the update; the loss there is at most L(theta).
+        high: upper end of the bracket, a multiple of the update; the loss there is above L(theta).
+        eta: the critical rate, s_c times the learning rate; a learning rate.
+        passes: number of forward passes of the search.
     """
 
     update: str

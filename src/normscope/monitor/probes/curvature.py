@@ -31,6 +31,13 @@ class Curvature:
     """lambda_max of `matrix` with its relative residual; eta* of the optimizer by `rule`.
 
     Attributes:
+        matrix: "ggn", "hessian" or "fisher".
+        lambda_max: the largest eigenvalue, one over a learning rate.
+        residual: the relative residual of the eigenvalue; no unit.
+        converged: whether the residual has reached the tolerance.
+        products: number of products with the matrix.
+        eta_star: the stability limit, a learning rate.
+        rule: the formula of eta_star.
         lr: the largest learning rate of the optimizer's groups, nan without an optimizer.
         reason: the reason where there is no eta*, which is nan then.
         preconditioned: whether lambda_max is that of the matrix preconditioned by the optimizer, which is another

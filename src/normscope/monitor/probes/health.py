@@ -38,10 +38,13 @@ class NormHealth:
     """State of each normalizer, and gradient norms along depth.
 
     Attributes:
-        layers: names of the normalizers; mean_gaps, variance_ratios (nan without running statistics) and dead (nan
-            without gamma) have one entry for each.
+        layers: names of the normalizers; the next three fields have one entry for each.
+        mean_gaps: median distance of the running means from the batch's, in standard deviations; nan without running
+            statistics.
+        variance_ratios: median ratio of the running variance to the batch's; nan without running statistics.
+        dead: share of the scales (gamma) that are zero beside the largest, from 0 to 1; nan without gamma.
         depth: names of the weight layers in the order they run.
-        grad_norms: ||dL/dh|| at the output h of each.
+        grad_norms: ||dL/dh|| at the output h of each weight layer.
         settled: batches that the running statistics have averaged over, times momentum; the smallest number of all
             normalizers, nan if none counts its batches.
     """

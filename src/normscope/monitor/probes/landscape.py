@@ -33,10 +33,12 @@ class Landscape:
 
     Attributes:
         lr: the learning rate if all parameters share one, else ||d|| / ||g||.
-        loss, grad_norm: L(theta) and ||g||.
-        losses: L(theta_c).
-        changes: ||grad L(theta_c) - g||.
-        cosines: between grad L(theta_c) and g; nan if one is zero.
+        factors: multiples c of the step at which the loss was taken.
+        loss: the loss L(theta) before the step.
+        losses: the losses L(theta_c).
+        grad_norm: the norm ||g|| of the gradient before the step.
+        changes: ||grad L(theta_c) - g||, in the unit of the gradient.
+        cosines: cosine between grad L(theta_c) and g, from -1 to 1; nan if one is zero.
     """
 
     lr: float

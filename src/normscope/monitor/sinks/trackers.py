@@ -10,7 +10,7 @@ PREFIX = "normscope"
 
 
 class TensorBoard:
-    """Scalars, scalars by layer and histograms as TensorBoard events; needs `pip install normscope[tensorboard]`.
+    """Scalars, scalars by layer and histograms as TensorBoard events; needs the extra `tensorboard`.
 
     Args:
         folder: the folder of the event files (TensorBoard's `--logdir`).
@@ -52,7 +52,7 @@ class TensorBoard:
 
 
 class WandB:
-    """Scalars in a Weights & Biases run; needs `pip install normscope[wandb]`.
+    """Scalars in a Weights & Biases run; needs the extra `wandb`.
 
     The scalars have an axis of their own, normscope/step, and do not move the run's step counter: they are sent with
     your next `log` call. Of several snapshots between two of your calls, the last one is kept.

@@ -1,4 +1,4 @@
-"""`tune` as a callback of Lightning's Trainer. Needs `pip install normscope[lightning]`."""
+"""`tune` as a callback of Lightning's Trainer. Needs the extra `lightning`."""
 
 import inspect
 import math
