@@ -270,7 +270,7 @@ def test_a_training_step_with_the_users_optimizer_is_refused():
         return loss
 
     before = state(given)
-    with pytest.raises(ValueError, match="Use its argument"):
+    with pytest.raises(ValueError, match="not the one it is handed"):
         train_eval_gap(
             ns.Setup(given.model, given.loss_fn, given.batches, given.optimizer, training_step=step), steps=2
         )
