@@ -6,6 +6,8 @@ averaged_buffers        measured: the averaged network with population statistic
 larger_batch            the sign: is the noise of batch statistics worth removing?
 sync_batch_norm         the sign, as for larger_batch: statistics over several processes
 group_norm              the sign: is that noise larger than what GroupNorm costs?
+
+docs/evidence/train-eval-gap.md compares predicted with realised gains. The sign of group_norm is the weakest of them.
 """
 
 import math
@@ -169,7 +171,7 @@ def _signs(batch: Rows, whole: Rows, count: int) -> Iterator[Fix]:
     )
     yield Fix(
         "group_norm",
-        "Use GroupNorm, at the same learning rate",
+        "Use GroupNorm, at the same learning rate (a weak guess)",
         None,
         1 if share >= WORTH_GROUP_NORM else -1,
         used,
