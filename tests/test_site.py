@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(find_spec("mkdocs") is None, reason="needs mkdoc
 def _public():
     """Package and name of everything in an `__all__`."""
     names = [found.name for found in pkgutil.walk_packages(normscope.__path__, "normscope.")]
-    skipped = ("__main__", "_noise_kernel")
+    skipped = ("__main__", "noise_kernel")
     for package in ["normscope", *(name for name in names if not name.endswith(skipped))]:
         for name in getattr(importlib.import_module(package), "__all__", ()):
             yield package, name

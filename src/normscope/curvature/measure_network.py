@@ -18,21 +18,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from normscope.choices import check_choice
 from normscope.curvature.eigensolvers.solver import Solver
-from normscope.curvature.measurement_steps import carry_out
-from normscope.curvature.operators.network_products import MATRICES
-from normscope.curvature.operators.several_batches import OVER
+from normscope.curvature.measurement.all_steps import carry_out
+from normscope.curvature.measurement.request import Request
+from normscope.curvature.operators.matrices import MATRICES
+from normscope.curvature.operators.several_batches import AVERAGES
 from normscope.curvature.operators.statistics import MODES
-from normscope.curvature.request import Request
 from normscope.curvature.result import Measurement
 from normscope.isolation.memory_bound import check_max_memory
 from normscope.isolation.unwrapping import unwrapped
+from normscope.messages.choices import check_choice
 from normscope.setup import Setup, gathered
 
 # Products that keep a measurement below 30 gradient passes: 1.4 each, beside one gradient, nine forwards for the
 # critical rate and the check in float64.
-CHEAP = Solver(most=17)
+CHEAP_SOLVER = Solver(max_products=17)
 
 
 def measure(
@@ -51,7 +51,7 @@ def measure(
     hessian: bool = False,
     layers: bool = False,
     parameters: Callable[[str, nn.Parameter], bool] | None = None,
-    draws: int = 0,
+    label_draws: int = 0,
     over: str = "first",
     micro_batch: int | None = None,
     dtype: torch.dtype | None = None,
@@ -86,7 +86,7 @@ def measure(
             BERT on a CPU takes minutes.
         parameters: parameters(name, parameter) returns whether the curvature is with respect to this parameter; by
             default all that are trained.
-        draws: labels drawn for each output to sample the Fisher matrix; 0 is the exact matrix.
+        label_draws: labels drawn for each output to sample the Fisher matrix; 0 is the exact matrix.
         over: how several batches are used. "first": the spectrum of the first batch, and for each further one its
             critical rate and a lower bound of its lambda_max. "batches": the mean of the batches' operators. "data":
             the curvature of the loss of all batches together; it needs statistics that do not go over the batch, and a
@@ -95,11 +95,12 @@ def measure(
         dtype: number format of the products, float32 or float64. By default the model's own, and float32 for a model
             in half precision. On one GPU a search in float32 begins with products rounded to TF32; value and residual
             come from exact products.
-        solver: an `ns.curvature.Solver` with the settings of the eigenvalue search: tol, most, block. By default
-            `Solver()`, whose relative residual to reach is 1e-3, with at most 17 products, so that the measurement
-            costs at most 30 gradient passes; at most 100 with hessian=, matrix="hessian" or another over= than "first".
+        solver: an `ns.curvature.Solver` with the settings of the eigenvalue search: tol, max_products, block. By
+            default `Solver()`, whose relative residual to reach is 1e-3, with at most 17 products, so that the
+            measurement costs at most 30 gradient passes; at most 100 with hessian=, matrix="hessian" or another over=
+            than "first".
         start: an earlier result of the same parameters; the search starts from its remembered eigenvectors.
-        seed: seed of the start vector and of draws.
+        seed: seed of the start vector and of the drawn labels.
         max_memory: bytes that copies of parameters, buffers and batches may take; refused before any is made where they
             would take more. Gradients, activations and the search's vectors are not counted.
 
@@ -127,12 +128,12 @@ def measure(
     compared = (compare,) if isinstance(compare, str) else tuple(compare)
     for name in (stats, *compared):
         check_choice("stats", name, MODES)
-    if draws and matrix != "fisher":
-        raise ValueError(f"draws= samples the Fisher matrix; with matrix={matrix!r} there is nothing to sample.")
-    check_choice("over", over, ("first", *OVER))
+    if label_draws and not MATRICES[matrix].draws_labels:
+        raise ValueError(f"label_draws= samples the Fisher matrix; with matrix={matrix!r} there is nothing to sample.")
+    check_choice("over", over, ("first", *AVERAGES))
     check_max_memory(max_memory)
     if solver is None:
-        solver = CHEAP if not hessian and matrix != "hessian" and over == "first" else Solver()
+        solver = CHEAP_SOLVER if not hessian and not MATRICES[matrix].is_hessian and over == "first" else Solver()
     request = Request(
         momentum=momentum,
         nesterov=nesterov,
@@ -143,7 +144,7 @@ def measure(
         hessian=hessian,
         layers=layers,
         parameters=parameters,
-        label_draws=draws,
+        label_draws=label_draws,
         over=over,
         micro_batch=micro_batch,
         n_batches=n_batches,

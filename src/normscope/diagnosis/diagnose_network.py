@@ -16,11 +16,11 @@ from normscope.diagnosis.look.passes import NotLooked, device_of
 from normscope.diagnosis.look.protection import protected
 from normscope.diagnosis.registry import NEEDS, Rule, chosen
 from normscope.diagnosis.result import Diagnosis
-from normscope.environment import environment
 from normscope.isolation.batches import samples
 from normscope.isolation.coming_update import plain_optimizer
 from normscope.isolation.loaders import Stream, first_batches
 from normscope.isolation.unwrapping import unwrapped
+from normscope.results.environment import environment
 from normscope.setup import Setup, gathered
 
 EVALUATION = 8

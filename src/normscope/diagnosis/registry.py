@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from normscope.choices import check_choice
 from normscope.diagnosis.finding import Cost, Evidence, Finding
 from normscope.diagnosis.look.look import Look
+from normscope.messages.choices import check_choice
 
 # What a rule may need beside the model: the reason to give where it is missing.
 NEEDS = {

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from normscope.diagnosis.finding import SEVERITIES, Finding
 from normscope.diagnosis.sarif import sarif_log
-from normscope.reporting import Reportable
 from normscope.results import plain, write_json
+from normscope.results.reporting import Reportable
 
 if TYPE_CHECKING:
     import pandas as pd

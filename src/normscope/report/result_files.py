@@ -12,11 +12,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from normscope.decoding import check_file, decode, parsed
 from normscope.messages import brief, quoted
 from normscope.report import result_schemas as schemas
 from normscope.report.document import Section
 from normscope.report.sections.monitor_runs import Course, monitor_section
+from normscope.results.decoding import check_file, decode, parsed
 
 Lines = dict[str, dict[float, float]]
 # The journal's name in `sweeping.running`, which is not imported where no sweep is read.

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, NotRequired, TypedDict
 
-from normscope.decoding import Count, Positive, Range
+from normscope.results.decoding import Count, Positive, Range
 
 Cell = str | bool | float | None
 Numbers = list[float | None]

@@ -3,7 +3,7 @@
 import numpy as np
 
 from normscope.papers.curve_statistics import band_lines, each, pooled, pooled_band, snapshot_lines
-from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
+from normscope.papers.entry import Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiments.vgg import VGG
 
 CELLS = ("none", "batch")
@@ -56,26 +56,26 @@ def _early(runs: Runs) -> list[Part]:
     ]
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     if not runs.has(CELLS):
         return []
     lr = next(iter(runs.of("batch").values()))["lr"]
     return [
-        Panel(
+        Picture(
             "Loss along the gradient, seed 0",
             "step",
             "cross-entropy",
             band_lines(runs, CELLS, "loss_min", "loss_max"),
             log_y=True,
         ),
-        Panel(
+        Picture(
             "Largest change of the gradient",
             "step",
             "l2 distance",
             snapshot_lines(runs, CELLS, "change_max"),
             log_y=True,
         ),
-        Panel(
+        Picture(
             "Effective beta", "step", "1 / learning rate", snapshot_lines(runs, CELLS, "beta"), level=(2 / lr, "2/lr")
         ),
     ]
