@@ -1,7 +1,8 @@
 """`tune` names a learning rate after trying a few of them for a few steps on copies of the network.
 
 `request.py` checks the arguments, `stage.py` keeps what all rehearsals share, `rehearsal.py` trains one copy at one
-rate, `search.py` decides which rates to rehearse, `choice.py` names the rate from what the rehearsals showed.
+rate, `stacked_rehearsal.py` several at once, `search.py` decides which rates to rehearse, `choice.py` names the rate
+from what the rehearsals showed.
 """
 
 from typing import TYPE_CHECKING

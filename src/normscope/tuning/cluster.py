@@ -19,6 +19,8 @@ class Ray:
     bits.
     """
 
+    note = ""
+
     def __init__(self, address: str | None = None) -> None:
         self._ray = need("ray", "ray")
         self._running: list[Any] = []
