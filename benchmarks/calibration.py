@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 import normscope as ns
-from normscope.environment import environment
+from normscope.results.environment import environment
 
 SEEDS = 3
 ACTIVATIONS: dict[str, type[nn.Module]] = {

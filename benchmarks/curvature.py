@@ -48,10 +48,10 @@ from torch import Tensor, nn
 import normscope as ns
 from normscope.curvature import Network, lanczos
 from normscope.curvature.eigensolvers.davidson import davidson
-from normscope.curvature.eigensolvers.lanczos import KEPT, Memory
+from normscope.curvature.eigensolvers.lanczos import KEPT_PAIRS, Memory
 from normscope.curvature.eigensolvers.solver import fresh_start, warm_start
-from normscope.environment import environment
 from normscope.isolation.lending import untouched
+from normscope.results.environment import environment
 
 TOL = 1e-3
 ALL = 60
@@ -297,7 +297,7 @@ def products_from(memory: Memory, case: Case, matrix: str) -> int:
     with untouched(case.model) as lent:
         network = Network(lent, case.model, LOSS, case.batch, stats="batch")
         fresh = fresh_start(network.gradient(), 1, 0)
-        start = warm_start(Memory(memory.values[:KEPT], memory.vectors[:KEPT]), fresh)
+        start = warm_start(Memory(memory.values[:KEPT_PAIRS], memory.vectors[:KEPT_PAIRS]), fresh)
         return davidson(network.product(matrix), memory, start[0], fresh[0], tol=TOL).products
 
 

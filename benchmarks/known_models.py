@@ -30,9 +30,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normscope as ns
-from normscope.environment import environment
 from normscope.prediction import UnknownOperation
 from normscope.results import plain
+from normscope.results.environment import environment
 
 SCHEMA = 1
 
@@ -139,7 +139,7 @@ def measured(case: Case, step_gib: float, **options: Any) -> dict[str, Any]:
             F.cross_entropy,
             (case.x, case.y),
             hessian=False,
-            solver=ns.curvature.Solver(tol=1e-2, most=60),
+            solver=ns.curvature.Solver(tol=1e-2, max_products=60),
             **options,
         )
     )

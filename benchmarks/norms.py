@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from normscope.compiling import compile_or_eager, why_not_compiled
-from normscope.environment import environment
 from normscope.norms import NORM_NAMES, make_norm
+from normscope.results.environment import environment
 
 SHAPES = {"cpu": (64, 64, 16, 16), "cuda": (256, 128, 32, 32)}
 

@@ -30,8 +30,8 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.environment import environment
 from normscope.monitor import CriticalProbe, LandscapeProbe, ShiftProbe
+from normscope.results.environment import environment
 
 FACTORS = (0.5, 1.0, 2.0, 4.0)
 

@@ -24,7 +24,7 @@ from networks import PostResNet, vgg_like, with_activation
 from torch import nn
 
 import normscope as ns
-from normscope.environment import environment
+from normscope.results.environment import environment
 
 Make = Callable[[int], nn.Module]
 
@@ -111,7 +111,7 @@ def compare(case: dict[str, Any], device: str, known: dict[str, Any] | None) -> 
                 batch,
                 stats=case["stats"],
                 hessian=False,
-                solver=ns.curvature.Solver(most=200),
+                solver=ns.curvature.Solver(max_products=200),
             )
             measured.append(measurement.lambda_max)
         predicted.append(theory.lambda_max)

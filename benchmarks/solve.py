@@ -27,7 +27,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LinearRegression, LogisticRegression, SGDClassifier
 from threadpoolctl import threadpool_info
 
-from normscope.environment import environment
+from normscope.results.environment import environment
 from normscope.solve import Design, GDNPClassifier, GDNPRegressor, Halfspace, LeastSquares, gdnp, named_loss
 from normscope.solve.baselines import METHODS
 from normscope.solve.comparison import iterations_to

@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from normscope.environment import environment
+from normscope.results.environment import environment
 
 FACTORIES = """
 def preact_resnet18():

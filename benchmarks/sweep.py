@@ -28,8 +28,8 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.environment import environment
 from normscope.losses import half_mse
+from normscope.results.environment import environment
 from normscope.sweeping.stacked_step import Members, Program, stack
 
 BATCH, RATE, MOMENTUM = 128, 1e-3, 0.9

@@ -23,7 +23,7 @@ from networks import ResNet50
 from torch import Tensor, fx, nn
 
 import normscope as ns
-from normscope.environment import environment
+from normscope.results.environment import environment
 
 DEPTHS = (2, 20, 200, 2000)
 

@@ -37,8 +37,8 @@ import torch
 from train_eval_gap_networks import DEVELOPMENT, TWELVE, Case, batches, evaluated, trained
 
 from normscope.diagnosis.train_eval_gap import train_eval_gap
-from normscope.environment import environment
 from normscope.results import plain
+from normscope.results.environment import environment
 
 OUT = Path(__file__).parent / "results/train-eval-gap-cpu.json"
 SHARE, POINTS = 0.1, 0.3

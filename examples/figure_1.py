@@ -20,7 +20,7 @@ import normscope as ns
 from normscope.report.drawing import draw
 from normscope.report.sections.mean_field_figure_1 import figure_1_chart
 from normscope.results import plain
-from normscope.saving import save_figure
+from normscope.results.saving import save_figure
 from normscope.theory import printed
 
 MOMENTUM = 0.9

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 import normscope as ns
-from normscope.environment import environment
 from normscope.results import plain
+from normscope.results.environment import environment
 from normscope.theory import explosion
 
 _PHI = {"relu": nn.ReLU, "tanh": nn.Tanh, "linear": nn.Identity}

@@ -14,7 +14,7 @@ from docs_pages import ROOT
 
 FOLDER = ROOT / "benchmarks/tuning"
 SEEDS = (0, 1, 2)
-MODULES = ("grid", "regret", "store", "task", "training")
+MODULES = ("grid", "ranges", "regret", "store", "task", "training")
 RATES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 
@@ -177,3 +177,48 @@ def test_batch_statistics_of_an_evaluation_leave_the_buffers(race):
 def test_curve_leaves_out_rates_that_a_seed_lacks(race):
     scores = {(seed, lr): lr for seed in SEEDS for lr in RATES} | {(0, 1.0): 9.0}
     assert race.regret.Curve(scores, dict.fromkeys(SEEDS, 0.0), has_metric=True).rates == list(RATES)
+
+
+def test_what_a_range_could_hold_at_most(race):
+    assert race.ranges.held([1.0, 2.0, 5.0, 8.0, 40.0], 4.0) == 3
+    assert race.ranges.held([1.0, 2.0, 5.0, 8.0, 40.0], 8.0) == 4
+    # The best rates are 0.001, 0.01 and 0.02 by seed, and 0.01 over all.
+    best = {0: 0.001, 1: 0.01, 2: 0.02}
+    scores = {
+        (s, lr): 90.0 if lr == best[s] else 89.0 if lr == 0.01 else 88.8 if lr == 0.2 else 0.0
+        for s in SEEDS
+        for lr in RATES
+    }
+    curve = race.regret.Curve(scores, dict.fromkeys(SEEDS, 0.0), has_metric=True)
+    assert curve.best() == 0.01
+    named = [{"task": "task", "seed": s, "lr": lr, "range": [lr / 2, 2 * lr]} for s, lr in enumerate((0.01, 0.12, 0.5))]
+    found = race.ranges.shares({"task": curve}, named)
+    # 0.2 is 0.53 points below the best in the mean, too much.
+    assert found == {
+        "holds the best": pytest.approx(1 / 3),
+        "holds as good": pytest.approx(1 / 3),
+        "window of 4": pytest.approx(1 / 3),
+        "window of 8": pytest.approx(2 / 3),
+        "known task": pytest.approx(2 / 3),
+    }
+    scores |= {(s, 0.2): 88.9 for s in SEEDS}
+    curve = race.regret.Curve(scores, dict.fromkeys(SEEDS, 0.0), has_metric=True)
+    assert race.ranges.holds_as_good(curve, 0.06, 0.24)
+    regrets = race.ranges.multiples({"task": curve}, named)
+    assert regrets["1"] == pytest.approx(sum(curve.regret_at(one["seed"], one["lr"]) for one in named) / 3)
+    assert regrets["2"] == pytest.approx(sum(curve.regret_at(one["seed"], 2 * one["lr"]) for one in named) / 3)
+
+
+def test_the_stored_ranges_and_the_stored_race_are_of_the_same_runs():
+    race, ranges = (json.loads((FOLDER / f"results/{name}.json").read_text()) for name in ("race", "ranges"))
+    assert ranges["keys"] == race["environment"]["keys"]
+    for name in ("all", "development", "held-out"):
+        assert ranges[name]["cells"] == race[name]["same optimizer"]["tune"]["runs"]
+        assert ranges[name]["shares"]["holds the best"] == race[name]["steadiness"]["holds_the_best_rate"]
+
+
+def test_the_stored_cost_stays_within_the_prediction():
+    for row in json.loads((FOLDER / "results/cost.json").read_text())["rows"]:
+        assert row["passes_used"] <= row["passes_predicted"][1]
+        assert row["passes_predicted"][1] <= row["steps"] * (0.1 if row["steps"] < 1000 else 0.05)
+        assert row["share"] == pytest.approx(row["passes_used"] / row["steps"])

@@ -16,7 +16,7 @@ from typing import Any
 from faults.case import FOLDERS, HERE, Case, cases
 from faults.training import evaluate, train
 from normscope import Setup
-from normscope.environment import environment
+from normscope.results.environment import environment
 
 SCHEMA = 1
 

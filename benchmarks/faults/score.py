@@ -30,7 +30,7 @@ from faults.case import FOLDERS, HERE, Case, cases
 from faults.fixes import fix
 from faults.opponents import DIAGNOSERS, Diagnoser, Found, diagnoser
 from faults.tally import is_alarm, is_found, rank, summary
-from normscope.environment import environment
+from normscope.results.environment import environment
 
 SCHEMA = 1
 Row = dict[str, Any]

@@ -24,7 +24,7 @@ from regret import Curve, curves
 from store import Store
 from task import OPTIMIZERS, load, names
 
-from normscope.environment import environment
+from normscope.results.environment import environment
 from normscope.tuning import choice, evidence, prior, search
 from normscope.tuning.prior import Prior
 from normscope.tuning.rehearsal import EXPLODES, Rehearsal

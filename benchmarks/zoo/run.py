@@ -58,7 +58,7 @@ def short(row: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    from normscope.environment import environment
+    from normscope.results.environment import environment
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)

@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from normscope.loss_mismatch import check_outputs, explaining, is_of_torch
+from normscope.losses.mismatch import check_outputs, explaining, is_of_torch
 
 # Values that are no tensors of a batch.
 PLAIN = (bool, int, float, complex, str, bytes, type(None))

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.choices import check_choice
 from normscope.isolation.batches import Batches
 from normscope.isolation.loaders import Stream, is_one_shot
+from normscope.messages.choices import check_choice
 from normscope.objective import Objective
 
 _FEWEST, _MOST = 3, 5

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from normscope.environment import environment
 from normscope.objective import Objective
 from normscope.replaying import ReplayedGradient
-from normscope.reporting import Reportable
 from normscope.results import plain, write_json
+from normscope.results.environment import environment
+from normscope.results.reporting import Reportable
+from normscope.training_step import add_gradient, clip_gradient, diverged, take_step
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -157,34 +158,16 @@ def train(
 
     def eager(parts: list[Any]) -> Tensor:
         optimizer.zero_grad()
-        total = torch.zeros((), device=device)
-        for batch in parts:
-            with nullcontext() if autocast is None else torch.autocast(device.type, autocast):
-                loss = objective(model, batch)
-            if loss.ndim:
-                raise ValueError(
-                    f"loss_fn must return a scalar; got shape {tuple(loss.shape)}. Take its mean or its sum."
-                )
-            loss = loss if len(parts) == 1 else loss / len(parts)
-            (loss if scaler is None else scaler.scale(loss)).backward()
-            total = loss.detach() if len(parts) == 1 else total + loss.detach()
-        return total
+        return add_gradient(objective, model, parts, device, scaler=scaler, autocast=autocast)
 
     def update(parts: list[Any]) -> None:
-        if scaler is not None:
-            scaler.unscale_(optimizer)
-        if clip is not None:
-            moving = [p for p in model.parameters() if p.grad is not None]
-            _ = clip(moving) if callable(clip) else nn.utils.clip_grad_norm_(moving, clip)
+        clip_gradient(model, optimizer, clip, scaler)
         if monitor is not None:
             monitor.step(parts[-1], optimizer=optimizer)
         if isinstance(optimizer, torch.optim.LBFGS):
             optimizer.step(lambda: float(gradient(parts)))
-        elif scaler is not None:
-            scaler.step(optimizer)
-            scaler.update()
         else:
-            optimizer.step()
+            take_step(optimizer, scaler)
         if scheduler is not None:
             scheduler.step()
         if averaged_model is not None:
@@ -194,14 +177,14 @@ def train(
     evaluations: list[dict[str, float]] = []
     settings = _settings(objective.name, optimizer, steps=steps, seed=seed, explode=explode)
     started = time.perf_counter()
-    with seeded_on(seed, device), _modes_kept(model):
+    with seeded_on(seed, device), modes_kept(model):
         model.train()
         replayed = replay and device.type == "cuda"
         updated = (p for group in optimizer.param_groups for p in group["params"])
         parameters = list(dict.fromkeys((*model.parameters(), *updated)))
         gradient = ReplayedGradient(eager, parameters, device) if replayed else eager
         step = -1
-        for step, parts in enumerate(islice(_grouped(batches, accumulate), steps)):
+        for step, parts in enumerate(islice(grouped(batches, accumulate), steps)):
             if evaluate is not None and step % every == 0:
                 evaluations.append({"step": step} | _evaluated(model, evaluate, device))
             if training_step is not None:
@@ -229,7 +212,7 @@ def train(
     )
 
 
-def _grouped(batches: Iterable[Any], count: int) -> Iterator[list[Any]]:
+def grouped(batches: Iterable[Any], count: int) -> Iterator[list[Any]]:
     """The batches of each step; the last group may be shorter."""
     source = iter(batches)
     while parts := list(islice(source, count)):
@@ -273,7 +256,8 @@ def seeded_on(seed: int, device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def _modes_kept(model: nn.Module) -> Iterator[None]:
+def modes_kept(model: nn.Module) -> Iterator[None]:
+    """While this context lasts, modes may change; afterwards every layer has its former one."""
     modes = {module: module.training for module in model.modules()}
     try:
         yield
@@ -299,8 +283,7 @@ class _History:
             self.losses += torch.stack(self._on_device).tolist()
             self._on_device.clear()
         for step in range(self._checked, len(self.losses)):
-            loss = self.losses[step]
-            if not math.isfinite(loss) or loss > self._explode * self.losses[0] > 0:
+            if diverged(self.losses[step], self.losses[0], self._explode):
                 return step
             self._checked = step + 1
         return None

@@ -63,7 +63,7 @@ def _rank(rank, folder):
         return F.cross_entropy(output, target)
 
     def by_measure():
-        measure(ddp, loss, (x, y), hessian=False, solver=Solver(most=3))
+        measure(ddp, loss, (x, y), hessian=False, solver=Solver(max_products=3))
 
     def by_monitor():
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)

@@ -16,7 +16,7 @@ from torch.utils import checkpoint
 
 import normscope as ns
 from normscope.isolation.one_at_a_time import turn
-from normscope.norms._constant_statistics import held
+from normscope.norms.held_statistics import held
 
 X = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.randint(3, (8,), generator=torch.Generator().manual_seed(1))
@@ -59,7 +59,9 @@ def full(model, batch, optimizer, loss):
 
 def measured(stats):
     def verb(model, batch, optimizer, loss):
-        return ns.measure(model, loss, batch, stats=stats, hessian=False, solver=ns.curvature.Solver(most=3)).lambda_max
+        return ns.measure(
+            model, loss, batch, stats=stats, hessian=False, solver=ns.curvature.Solver(max_products=3)
+        ).lambda_max
 
     return verb
 

@@ -278,7 +278,7 @@ def test_a_forward_that_takes_gradients_gets_them_in_the_usual_order(by):
     slopes = torch.autograd.grad(half_mse(model(x), y), leaves, create_graph=True)
     rows = (torch.autograd.grad(s, leaves, retain_graph=True) for s in torch.cat([t.flatten() for t in slopes]))
     values = torch.linalg.eigvalsh(torch.stack([torch.cat([t.flatten() for t in row]) for row in rows]))
-    found = measure(model, half_mse, (x, y), solver=Solver(tol=1e-9, most=200), hessian=True)
+    found = measure(model, half_mse, (x, y), solver=Solver(tol=1e-9, max_products=200), hessian=True)
     assert found.hessian_max == pytest.approx(float(values[-1]), rel=1e-8)
     assert found.hessian_min == pytest.approx(float(values[0]), rel=1e-8)
 

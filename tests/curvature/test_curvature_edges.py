@@ -155,7 +155,7 @@ def test_mistakes_are_one_message(name):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"most": 0}, "most= counts products, at least 1; got 0"),
+        ({"max_products": 0}, "max_products= counts products, at least 1; got 0"),
         ({"block": 0}, "block= counts start vectors, at least 1; got 0"),
         ({"tol": 0.0}, "tol= is a relative residual, more than 0; got 0.0"),
     ],
@@ -172,7 +172,7 @@ def test_the_mean_mode_is_searched_from_one_vector():
 
 def test_the_probe_keeps_to_the_products_of_its_solver():
     found = []
-    for solver in (Solver(most=3, tol=1e-12), None):
+    for solver in (Solver(max_products=3, tol=1e-12), None):
         model = net(nn.Tanh())
         monitor = Monitor(model, losses.half_mse, every=1, measure=(CurvatureProbe(solver=solver),), budget=None)
         monitor.step(X, Y)

@@ -72,7 +72,7 @@ def _jobs(rank: int) -> dict[str, object]:
     found["torch frozen"] = [measure(synced, losses.half_mse, (x, y), stats="frozen", **EXACT).lambda_max]
     local = DistributedDataParallel(_net("batch"))
     found["trace"] = spectrum(local, losses.half_mse, (x, y), steps=200).trace
-    sampled = measure(local, losses.half_mse, (x, y), matrix="fisher", draws=20, hessian=False)
+    sampled = measure(local, losses.half_mse, (x, y), matrix="fisher", label_draws=20, hessian=False)
     found["stderr"] = sampled.stderr
     # As where one process has a GPU that rounds, and the other an older one.
     solver.tf32_pays = lambda *_: rank == 0

@@ -115,14 +115,16 @@ def test_measure_gives_the_standard_error_and_is_seeded():
     model = _net()
     exact = measure(model, F.cross_entropy, (X, LABELS), matrix="fisher", hessian=False)
     found = [
-        measure(model, F.cross_entropy, (X, LABELS), matrix="fisher", draws=400, seed=s, hessian=False)
+        measure(model, F.cross_entropy, (X, LABELS), matrix="fisher", label_draws=400, seed=s, hessian=False)
         for s in (0, 0, 1)
     ]
     assert exact.stderr == 0
     assert found[0].lambda_max == found[1].lambda_max != found[2].lambda_max
     assert found[0].stderr > 0
     assert abs(found[0].lambda_max - exact.lambda_max) < 6 * found[0].stderr
-    assert math.isnan(measure(model, F.cross_entropy, (X, LABELS), matrix="fisher", draws=1, hessian=False).stderr)
+    assert math.isnan(
+        measure(model, F.cross_entropy, (X, LABELS), matrix="fisher", label_draws=1, hessian=False).stderr
+    )
 
 
 def test_other_losses_say_that_they_go_through_their_own_second_derivative():
@@ -134,6 +136,6 @@ def test_other_losses_say_that_they_go_through_their_own_second_derivative():
     assert any("generalized Gauss-Newton" in note for note in found.notes)
     assert found.lambda_max == pytest.approx(measure(model, huber, (X, target), hessian=False).lambda_max)
     with pytest.raises(ValueError, match="distribution to draw from"):
-        measure(model, huber, (X, target), matrix="fisher", draws=8)
-    with pytest.raises(ValueError, match="draws"):
-        measure(model, F.cross_entropy, (X, LABELS), draws=8)
+        measure(model, huber, (X, target), matrix="fisher", label_draws=8)
+    with pytest.raises(ValueError, match="label_draws"):
+        measure(model, F.cross_entropy, (X, LABELS), label_draws=8)

@@ -235,7 +235,7 @@ def test_products_in_float64_for_a_model_in_float32():
 
 def test_not_converged_is_a_result():
     model = network("deep", "none")
-    found = measure(model, losses.half_mse, batch(), solver=Solver(tol=1e-12, most=3))
+    found = measure(model, losses.half_mse, batch(), solver=Solver(tol=1e-12, max_products=3))
     assert not found.converged
     assert found.residual > 1e-12
     assert found.products == 3

@@ -19,7 +19,7 @@ from normscope.curvature.autograd.patching import (
     fast_second_derivatives,
     replaced,
 )
-from normscope.curvature.opening import open_session
+from normscope.curvature.session.opening import open_session
 from normscope.isolation.lending import untouched
 
 NAMES = [(torch, "conv1d"), (F, "conv1d"), (torch, "conv2d"), (F, "conv2d"), (torch, "conv3d"), (F, "conv3d")]

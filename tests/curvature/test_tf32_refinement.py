@@ -14,7 +14,7 @@ from normscope.curvature.autograd import precision
 from normscope.curvature.autograd.patching import differentiable_kernels
 from normscope.curvature.autograd.precision import is_rounded, rounded
 from normscope.curvature.eigensolvers import solver
-from normscope.curvature.eigensolvers.davidson import LEAST, davidson
+from normscope.curvature.eigensolvers.davidson import FEWEST_PRODUCTS, davidson
 from normscope.curvature.eigensolvers.lanczos import Ritz, lanczos
 from normscope.curvature.eigensolvers.solver import warm_start
 from normscope.curvature.eigensolvers.tf32_refinement import tf32_first, tf32_pays
@@ -57,7 +57,7 @@ def start() -> Tensor:
 
 
 FRESH = partial(lanczos, start=start(), mix=0.0)
-OPTIONS = {"smallest": False, "tol": 1e-3, "least": LEAST, "most": 100, "keep": 12}
+OPTIONS = {"smallest": False, "tol": 1e-3, "least": FEWEST_PRODUCTS, "most": 100, "keep": 12}
 
 
 def in_two_parts(product: Counted, **options) -> Ritz:
@@ -133,7 +133,7 @@ def test_a_loose_search_is_not_taken_for_a_misled_one():
 
 def test_products_are_as_many_as_were_asked_for():
     product = Counted(matrix(10.0, 9.7, 9.5), noise(1e-3))
-    assert in_two_parts(product, **OPTIONS | {"tol": 0.5}).products == LEAST
+    assert in_two_parts(product, **OPTIONS | {"tol": 0.5}).products == FEWEST_PRODUCTS
 
 
 def test_where_rounded_products_fail_the_search_is_exact():

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from normscope import losses, measure, models
 from normscope.curvature import Solver
-from normscope.curvature.eigensolvers.davidson import LEAST, LEAST_WARM, davidson
+from normscope.curvature.eigensolvers.davidson import FEWEST_PRODUCTS, FEWEST_WARM_PRODUCTS, davidson
 from normscope.curvature.eigensolvers.lanczos import Memory, Ritz, lanczos
 from normscope.curvature.eigensolvers.solver import warm_start
 
@@ -41,7 +41,7 @@ class Counted:
 
 
 def _cold(a: Tensor, tol: float = 1e-3, **options) -> Ritz:
-    return lanczos(lambda v: a @ v, _draws(len(a)), mix=0.0, least=LEAST, tol=tol, **{"keep": 12, **options})
+    return lanczos(lambda v: a @ v, _draws(len(a)), mix=0.0, least=FEWEST_PRODUCTS, tol=tol, **{"keep": 12, **options})
 
 
 def _start(memory: Memory) -> Tensor:
@@ -170,7 +170,7 @@ def test_not_converged_is_said_with_its_residual():
         assert found.residuals[0] == pytest.approx(
             _residual(moved, found.values[0], found.vectors[0], abs(found.values[0]))
         )
-    exact, _ = _warm(a, _cold(a).memory, most=LEAST_WARM - 1, tol=1.0)
+    exact, _ = _warm(a, _cold(a).memory, most=FEWEST_WARM_PRODUCTS - 1, tol=1.0)
     assert not exact.converged
 
 

@@ -79,7 +79,7 @@ def alone():
 
 
 def measured(run):
-    ns.measure(run.model, F.cross_entropy, (X, Y), hessian=False, solver=ns.curvature.Solver(most=3))
+    ns.measure(run.model, F.cross_entropy, (X, Y), hessian=False, solver=ns.curvature.Solver(max_products=3))
     run.check()
 
 
@@ -186,7 +186,7 @@ def test_an_exception_anywhere_leaves_no_trace(verb, stage, k, alone, monkeypatc
             warnings.simplefilter("ignore")
             try:
                 if verb is measured:
-                    ns.measure(run.model, loss, (X, Y), solver=ns.curvature.Solver(most=3))
+                    ns.measure(run.model, loss, (X, Y), solver=ns.curvature.Solver(max_products=3))
                 else:
                     monitor = ns.Monitor(run.model, loss, every=1, budget=None, measure="full", on_error="raise")
                     monitor.step(X, Y, run.optimizer)

@@ -11,7 +11,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import reference
 from normscope.norms import BatchNorm1d, BatchNorm2d, BatchNorm3d, batch_norm, lp_norm
-from normscope.norms._batch_grad import BatchNormGrad, gradients_last
+from normscope.norms.batch_norm_gradient import BatchNormGrad, gradients_last
 
 PAIRS = {"1d": (BatchNorm1d, nn.BatchNorm1d), "2d": (BatchNorm2d, nn.BatchNorm2d), "3d": (BatchNorm3d, nn.BatchNorm3d)}
 SHAPES = [

@@ -23,7 +23,7 @@ def ratio(make, shape, m, stats, seeds=3, loss=ns.losses.half_mse, name="half_ms
             outputs = net(x).shape[1]
         y = torch.randint(outputs, (m,), generator=generator)
         target = torch.nn.functional.one_hot(y, outputs).float() if name == "mse" else y
-        found = ns.measure(net, loss, (x, target), stats=stats, solver=ns.curvature.Solver(tol=1e-3, most=100))
+        found = ns.measure(net, loss, (x, target), stats=stats, solver=ns.curvature.Solver(tol=1e-3, max_products=100))
         # In deep networks rounding to float32 moves the matrix itself by 1e-3; `residual` is then that in float64.
         assert found.residual < 2e-3
         measured.append(found.lambda_max)
@@ -100,7 +100,7 @@ def test_batches_with_one_large_direction(shape, stats):
     y = torch.zeros(128, dtype=torch.long)
     assert found == pytest.approx(
         ns.measure(
-            net, ns.losses.half_mse, (x, y), stats=stats, solver=ns.curvature.Solver(tol=1e-3, most=100)
+            net, ns.losses.half_mse, (x, y), stats=stats, solver=ns.curvature.Solver(tol=1e-3, max_products=100)
         ).lambda_max,
         rel=0.1,
     )

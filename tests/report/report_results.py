@@ -7,9 +7,9 @@ from torch import nn
 
 import normscope as ns
 from normscope.demo import run_demo
-from normscope.environment import environment
 from normscope.monitor import JSONL
 from normscope.report.demo_folder import write_demo
+from normscope.results.environment import environment
 from normscope.sweeping import Plan, sweep
 
 ALERT = "<script>alert(1)</script>"

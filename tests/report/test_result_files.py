@@ -12,7 +12,6 @@ import pytest
 from report_results import ALERT, demo, more, saved, snapshots, swept
 
 from normscope.cli import main
-from normscope.invocation import command
 from normscope.papers import Store, all_entries, judge
 from normscope.report.chart import Axis, Chart, Line, Panel
 from normscope.report.document import Said, Section
@@ -23,6 +22,7 @@ from normscope.report.result_files import sections_of
 from normscope.report.sections.monitor_runs import Course, monitor_section
 from normscope.report.sections.phase import phase_section
 from normscope.report.sections.predictions_and_measurements import prediction_section
+from normscope.results.invocation import command
 from normscope.sweeping.diagram import lines_file, save_lines
 
 ROOT = Path(__file__).parent.parent.parent

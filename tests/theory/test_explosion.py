@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from normscope.theory import printed
-from normscope.theory.explosion import ACTIVATIONS, Activation, explosion, rate
+from normscope.theory.explosion import ACTIVATIONS, ActivationWithSlope, explosion, rate
 from normscope.theory.sphere import rule
 
 ROOT = Path(__file__).parents[2]
@@ -88,14 +88,14 @@ def test_steep_activations(size, scale):
 
 
 def test_quadrature_that_does_not_converge_is_refused():
-    kinked = Activation(lambda z: np.maximum(z - 0.37, 0.0), lambda z: np.where(z > 0.37, 1.0, 0.0))
-    narrow = Activation(np.tanh, lambda z: 1 - np.tanh(z) ** 2)
+    kinked = ActivationWithSlope(lambda z: np.maximum(z - 0.37, 0.0), lambda z: np.where(z > 0.37, 1.0, 0.0))
+    narrow = ActivationWithSlope(np.tanh, lambda z: 1 - np.tanh(z) ** 2)
     for size in (4, 16, inf):
         with pytest.raises(ValueError, match="Name the points where phi jumps or turns fast as its kinks"):
             explosion(kinked, size)
         with pytest.raises(ValueError, match=r"Quadrature does not find the rate for gamma = 1000000.0"):
             explosion(narrow, size, gamma=1e6)
-    named = Activation(kinked.phi, kinked.slope, (0.37,))
+    named = ActivationWithSlope(kinked.phi, kinked.slope, (0.37,))
     assert explosion(named, inf).rate == pytest.approx(explosion("relu", beta=-0.37).rate, rel=1e-12)
 
 
@@ -178,7 +178,7 @@ def test_bad_input():
     with pytest.raises(ValueError, match="constant over the batch"):
         explosion("relu", 64, beta=-20.0)
     with pytest.raises(ValueError, match="constant over the batch"):
-        explosion(Activation(np.ones_like, np.zeros_like), 64)
+        explosion(ActivationWithSlope(np.ones_like, np.zeros_like), 64)
     with pytest.raises(ValueError, match="gamma and beta are finite"):
         explosion("tanh", 64, gamma=inf)
     with pytest.raises(ValueError, match="gamma and beta are finite .* got gamma = 'large'"):

@@ -11,10 +11,10 @@ from normscope.bounds.derivatives import LayerDerivatives
 from normscope.bounds.normalized_layer import NormalizedLayer
 from normscope.bounds.result import Bounds, StatementRow
 from normscope.bounds.statements import lemma_rows, unit_rows
-from normscope.environment import environment
 from normscope.isolation.generators import Generators
 from normscope.isolation.lending import untouched
 from normscope.isolation.one_at_a_time import in_turn
+from normscope.results.environment import environment
 
 # Above this many values a unit, Hessians are checked through products alone.
 FULL = 256

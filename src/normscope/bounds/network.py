@@ -15,8 +15,8 @@ from normscope.isolation.batches import read_batches
 from normscope.isolation.lending import untouched
 from normscope.isolation.memory_bound import bytes_of, check_max_memory
 from normscope.isolation.module_calls import Answer, answering, units
+from normscope.messages.out_of_memory import out_of_memory
 from normscope.objective import call_model, described
-from normscope.out_of_memory import out_of_memory
 from normscope.setup import Setup, gathered
 
 # The loss, with the outputs of some layers replaced.

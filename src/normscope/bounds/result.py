@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normscope.reporting import Reportable
 from normscope.results import plain, write_json
+from normscope.results.reporting import Reportable
 
 if TYPE_CHECKING:
     import pandas as pd

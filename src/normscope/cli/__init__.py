@@ -31,7 +31,7 @@ from normscope.cli.solve import solve
 from normscope.cli.stopping import stopping
 from normscope.cli.sweep import sweep
 from normscope.cli.tune import tune
-from normscope.loading import place_of
+from normscope.importing.named_functions import place_of
 from normscope.messages import brief
 
 

@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from normscope.choices import check_choice
 from normscope.cli.inputs import DATA_HELP, MODEL_HELP, data_of, model_or_setup, taking_the_batch
+from normscope.messages.choices import check_choice
 
 
 def bounds(

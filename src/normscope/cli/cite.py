@@ -31,7 +31,7 @@ def cite(
 
 
 def _uses(used: list[str]) -> list[str]:
-    from normscope.choices import check_choice
+    from normscope.messages.choices import check_choice
     from normscope.sources import USES
 
     verbs = [key for key in used if key in USES]

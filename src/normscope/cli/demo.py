@@ -9,7 +9,7 @@ import typer
 
 from normscope.cli.printing import console
 from normscope.results import plain
-from normscope.saving import check_folder
+from normscope.results.saving import check_folder
 
 
 def demo(

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from normscope.choices import check_choice
 from normscope.cli.inputs import model_to_predict, setup_of, taking_the_batch, what_was_said
 from normscope.cli.printing import console
+from normscope.messages.choices import check_choice
 
 if TYPE_CHECKING:
     from normscope.setup import Setup

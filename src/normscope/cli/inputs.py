@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from normscope.choices import check_choice
-from normscope.loading import called, place_of
-from normscope.out_of_memory import out_of_memory
+from normscope.importing.named_functions import called, place_of
+from normscope.messages.choices import check_choice
+from normscope.messages.out_of_memory import out_of_memory
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

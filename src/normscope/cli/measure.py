@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from normscope.choices import check_choice
 from normscope.cli.inputs import DATA_HELP, MODEL_HELP, batch_of, model_or_setup, taking_the_batch
+from normscope.messages.choices import check_choice
 
 
 def measure(

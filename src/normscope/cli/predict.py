@@ -9,7 +9,7 @@ import typer
 from normscope.cli.importing import at_once
 from normscope.cli.inputs import MODEL_HELP, model_to_predict
 from normscope.cli.printing import console
-from normscope.loading import place_of
+from normscope.importing.named_functions import place_of
 from normscope.messages import first_line
 from normscope.results import plain
 

@@ -27,7 +27,7 @@ def report(
     from normscope.messages import severity
     from normscope.report.page_file import write_report
     from normscope.report.result_files import sections_of
-    from normscope.saving import check_folder
+    from normscope.results.saving import check_folder
 
     if serve:
         if as_json:
@@ -64,8 +64,8 @@ def _drawn(sections: "list[Section]", folder: Path) -> list[Path]:
 
 
 def _serve(runs: list[Path], port: int) -> None:
-    from normscope.invocation import command
     from normscope.report.serving import HOST, Live, server
+    from normscope.results.invocation import command
 
     with server(Live(runs, command()), port) as running:
         typer.echo(f"http://{HOST}:{running.server_port}/")

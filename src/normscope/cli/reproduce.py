@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normscope.saving import check_folder
+from normscope.results.saving import check_folder
 
 if TYPE_CHECKING:
-    from normscope.papers import Entry, Judged
+    from normscope.papers import Entry, JudgedStatement
     from normscope.papers.pool import Job
 
 
@@ -104,7 +104,7 @@ def _say(begun: set[str], job: "Job", seconds: float | None) -> None:
     typer.echo(f"{job}: " + ("begun" if seconds is None else f"finished, {seconds:.0f} s"), err=True)
 
 
-def _print(judged: "list[Judged]", *, short: bool) -> None:
+def _print(judged: "list[JudgedStatement]", *, short: bool) -> None:
     from normscope.report.sections.claims import summary
 
     for claim in judged:
@@ -121,7 +121,7 @@ def _draw(chosen: "list[Entry]", out: Path) -> None:
     from normscope.papers import Store
     from normscope.report.drawing import draw
     from normscope.report.sections.claims import claim_charts
-    from normscope.saving import save_figure
+    from normscope.results.saving import save_figure
 
     folder = out / "figures"
     for name, chart in claim_charts(chosen, Store(out)).items():
@@ -130,7 +130,7 @@ def _draw(chosen: "list[Entry]", out: Path) -> None:
         typer.echo(f"Drawn: {folder / name}.png", err=True)
 
 
-def _check(chosen: "list[Entry]", judged: "list[Judged]", out: Path, gallery: Path | None) -> None:
+def _check(chosen: "list[Entry]", judged: "list[JudgedStatement]", out: Path, gallery: Path | None) -> None:
     from normscope.papers import Store
     from normscope.report.gallery import tables, write_gallery
     from normscope.report.sections.claims import claim_charts

@@ -39,7 +39,7 @@ def solve(
     from rich.table import Table
 
     from normscope.report.solve_folder import columns, table_rows, write_solve
-    from normscope.saving import check_folder
+    from normscope.results.saving import check_folder
     from normscope.solve.baselines import METHODS
     from normscope.solve.table import compare_on_table
 

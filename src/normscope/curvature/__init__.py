@@ -1,31 +1,23 @@
 """Curvature of the loss as it is trained: products, eigenvalues, stable learning rates.
 
-The files here, in the order in which a call of `measure` goes through them:
+    measure_network     `measure`: checks the arguments
+    whole_spectrum      the other entrance: density, trace and mean mode
+    result              `Measurement`
 
-    measure_network         `measure`: checks the arguments
-    request                 the arguments, with defaults filled in
-    measurement_steps       all steps, from the batches to the result
-    opening, session        the lent model on its batches, in which products and searches are made
-    options                 the settings of a session
-    cached_weights          the weights of several batches, computed once
-    first_pass              loss, gradient, kind of the loss
-    search_steps, searches  the eigenvalue searches
-    float64_check           their results checked in float64
-    further_batches         how much the numbers vary over batches
-    measurement_notes, observations     facts that the reader of the result should know
-    measured, measured_to_result, result    the numbers, and the `Measurement` made of them
-
-`whole_spectrum` is the other entrance: density, trace and mean mode. Below: `operators/` knows networks and makes
-products, `eigensolvers/` knows only products, `autograd/` has the derivatives that torch lacks or makes slow.
+    measurement/        the steps of `measure`, in the order of `all_steps.py`
+    session/            a lent network on its batches, with its settings: here products and searches are made
+    operators/          knows networks and makes products
+    eigensolvers/       knows only products
+    autograd/           derivatives that torch lacks or makes slow
 
 How a product with the Hessian is made is said, and done, in `operators/network_products.py`; `operators/passes.py` has
-the passes through the network. `session.py` hands such a product to a search of `eigensolvers/solver.py`.
+the passes through the network. `session/session.py` hands such a product to a search of `eigensolvers/solver.py`.
 """
 
 from typing import TYPE_CHECKING
 
 from normscope.curvature.eigensolvers.lanczos import Ritz, lanczos
-from normscope.first_use import on_first_use
+from normscope.importing.first_use import on_first_use
 
 if TYPE_CHECKING:
     from normscope.curvature.eigensolvers.block_lanczos import block_lanczos

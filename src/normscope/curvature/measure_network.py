@@ -18,21 +18,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from normscope.choices import check_choice
 from normscope.curvature.eigensolvers.solver import Solver
-from normscope.curvature.measurement_steps import carry_out
-from normscope.curvature.operators.network_products import MATRICES
-from normscope.curvature.operators.several_batches import OVER
+from normscope.curvature.measurement.all_steps import carry_out
+from normscope.curvature.measurement.request import Request
+from normscope.curvature.operators.matrices import MATRICES
+from normscope.curvature.operators.several_batches import AVERAGES
 from normscope.curvature.operators.statistics import MODES
-from normscope.curvature.request import Request
 from normscope.curvature.result import Measurement
 from normscope.isolation.memory_bound import check_max_memory
 from normscope.isolation.unwrapping import unwrapped
+from normscope.messages.choices import check_choice
 from normscope.setup import Setup, gathered
 
 # Products that keep a measurement below 30 gradient passes: 1.4 each, beside one gradient, nine forwards for the
 # critical rate and the check in float64.
-CHEAP = Solver(most=17)
+CHEAP_SOLVER = Solver(max_products=17)
 
 
 def measure(
@@ -51,7 +51,7 @@ def measure(
     hessian: bool = False,
     layers: bool = False,
     parameters: Callable[[str, nn.Parameter], bool] | None = None,
-    draws: int = 0,
+    label_draws: int = 0,
     over: str = "first",
     micro_batch: int | None = None,
     dtype: torch.dtype | None = None,
@@ -63,42 +63,46 @@ def measure(
     """Measure lambda_max and eta* of this network on this batch, as it is trained; the model is left untouched.
 
     Args:
-        model: any module, in the modes it trains in; or an `ns.Setup`, which gives every argument not handed in here.
-        loss_fn: loss_fn(outputs, targets) is the scalar loss; None where the model or `forward` gives the loss.
-        batches: one batch, as (x, y), (a, b, ..., y), a mapping or what `forward` takes; or an iterable of batches,
-            which over= puts together.
-        forward: forward(model, batch) gives the outputs, or without loss_fn the loss.
+        model: any module, in the mode in which it trains (train mode, usually). Or an `ns.Setup`, which gives every
+            argument that is not handed in here.
+        loss_fn: loss_fn(outputs, targets) returns the scalar loss. None if the model or `forward` returns the loss.
+        batches: one batch, as (x, y), (a, b, ..., y), a mapping or what `forward` takes. Or an iterable of batches,
+            such as a DataLoader; `over` is how several batches are used.
+        forward: forward(model, batch) returns the outputs, or without loss_fn the loss.
         n_batches: batches to read of an iterable; by default all of a list and the first 4 of any other.
         momentum: SGD momentum, for eta* without an optimizer.
         nesterov: whether that momentum is Nesterov's.
-        optimizer: the optimizer that trains. Its momentum, weight decay, learning rates and the preconditioner of Adam,
-            NAdam, AdamW, RMSprop and Adagrad are read from it, and curvature is with respect to its parameters alone.
+        optimizer: the optimizer that trains. Momentum, weight decay and learning rates are read from it, and the
+            preconditioner of Adam, NAdam, AdamW, RMSprop and Adagrad. Curvature is with respect to its parameters.
         matrix: "ggn" (generalized Gauss-Newton, the default), "hessian" or "fisher". By default it is the Hessian,
             with a note, where the loss is no known function of the model's outputs.
-        stats: how normalizers' batch statistics are read: "batch", "frozen" or "running".
+        stats: how BatchNorm's statistics are read. "batch": of the batch, and differentiated through, as in training.
+            "frozen": of the batch, held constant. "running": running averages, as in eval mode.
         compare: further statistics modes, whose lambda_max is given beside that of `stats`.
         hessian: also search both ends of the Hessian's spectrum, for several times the cost of all the rest. A note
             says so where the model has no second derivative.
-        layers: also search lambda_max of every parameterized layer's own block. The cost: one more search
-            for each layer, of up to 17 products (about 30 gradient passes) through the whole network. A small BERT on a
-            CPU takes minutes.
-        parameters: (name, parameter) -> whether to take curvature with respect to it; all trainable ones by default.
-        draws: labels drawn for each output to sample the Fisher matrix; 0 is the exact matrix.
+        layers: also search lambda_max of each layer with parameters, the others held constant. The cost is one more
+            search for each layer, of up to 17 products (about 30 gradient passes) through the whole network. A small
+            BERT on a CPU takes minutes.
+        parameters: parameters(name, parameter) returns whether the curvature is with respect to this parameter; by
+            default all that are trained.
+        label_draws: labels drawn for each output to sample the Fisher matrix; 0 is the exact matrix.
         over: how several batches are used. "first": the spectrum of the first batch, and for each further one its
             critical rate and a lower bound of its lambda_max. "batches": the mean of the batches' operators. "data":
             the curvature of the loss of all batches together; it needs statistics that do not go over the batch, and a
             loss that is a weighted sum over its parts.
         micro_batch: samples of each part that one batch is cut into, for "data".
-        dtype: of the products, float32 or float64; the model's own by default, float32 where that is narrower.
-            On one GPU a search in float32 begins with products rounded to TF32; value and residual come from exact
-            products.
-        solver: an `ns.curvature.Solver` with the settings of the eigenvalue search: tol, most, block. By default
-            `Solver()`, whose relative residual to reach is 1e-3, with at most 17 products, so that the measurement
-            costs at most 30 gradient passes; at most 100 with hessian=, matrix="hessian" or another over= than "first".
+        dtype: number format of the products, float32 or float64. By default the model's own, and float32 for a model
+            in half precision. On one GPU a search in float32 begins with products rounded to TF32; value and residual
+            come from exact products.
+        solver: an `ns.curvature.Solver` with the settings of the eigenvalue search: tol, max_products, block. By
+            default `Solver()`, whose relative residual to reach is 1e-3, with at most 17 products, so that the
+            measurement costs at most 30 gradient passes; at most 100 with hessian=, matrix="hessian" or another over=
+            than "first".
         start: an earlier result of the same parameters; the search starts from its remembered eigenvectors.
-        seed: seed of the start vector and of draws.
+        seed: seed of the start vector and of the drawn labels.
         max_memory: bytes that copies of parameters, buffers and batches may take; refused before any is made where they
-            would take more. Gradients, activations and the search's vectors come beside.
+            would take more. Gradients, activations and the search's vectors are not counted.
 
     Returns:
         A `Measurement`: lambda_max with its residual, eta*, the critical rate, a first guess, and notes.
@@ -124,12 +128,12 @@ def measure(
     compared = (compare,) if isinstance(compare, str) else tuple(compare)
     for name in (stats, *compared):
         check_choice("stats", name, MODES)
-    if draws and matrix != "fisher":
-        raise ValueError(f"draws= samples the Fisher matrix; with matrix={matrix!r} there is nothing to sample.")
-    check_choice("over", over, ("first", *OVER))
+    if label_draws and not MATRICES[matrix].draws_labels:
+        raise ValueError(f"label_draws= samples the Fisher matrix; with matrix={matrix!r} there is nothing to sample.")
+    check_choice("over", over, ("first", *AVERAGES))
     check_max_memory(max_memory)
     if solver is None:
-        solver = CHEAP if not hessian and matrix != "hessian" and over == "first" else Solver()
+        solver = CHEAP_SOLVER if not hessian and not MATRICES[matrix].is_hessian and over == "first" else Solver()
     request = Request(
         momentum=momentum,
         nesterov=nesterov,
@@ -140,7 +144,7 @@ def measure(
         hessian=hessian,
         layers=layers,
         parameters=parameters,
-        label_draws=draws,
+        label_draws=label_draws,
         over=over,
         micro_batch=micro_batch,
         n_batches=n_batches,

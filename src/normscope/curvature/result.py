@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from normscope.curvature.eigensolvers.lanczos import Memory
-from normscope.reporting import Reportable
+from normscope.curvature.operators.matrices import MATRICES
 from normscope.results import plain, write_json
+from normscope.results.reporting import Reportable
 from normscope.stability.first_guess import beyond, far_below, first_guess_sentence
 from normscope.stability.verdict import Verdict
 from normscope.stability.wording import stability_verdict
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = 2
-_NAMES = {"ggn": "generalized Gauss-Newton matrix", "hessian": "Hessian", "fisher": "Fisher matrix"}
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Measurement(Reportable):
         doubt = f"relative residual {self.residual:.1e} after {self.products} products"
         doubt += "" if self.converged else ", NOT CONVERGED"
         doubt += f", standard error {self.stderr:.2g}" if self.stderr else ""
-        name = _NAMES[self.matrix] + (", preconditioned by the optimizer" if self.preconditioned else "")
+        name = MATRICES[self.matrix].words + (", preconditioned by the optimizer" if self.preconditioned else "")
         lines = [
             f"lambda_max = {self.lambda_max:.4g} of the {name}, statistics {self.stats!r} ({doubt})",
             f"eta*       = {self.eta_star:.4g} for {self.optimizer} on {self.loss_name} ({self.rule})",

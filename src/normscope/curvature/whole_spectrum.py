@@ -9,25 +9,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.choices import check_choice
 from normscope.curvature.autograd.patching import differentiable_kernels
 from normscope.curvature.eigensolvers.density import Density, density, trace
 from normscope.curvature.eigensolvers.solver import Solver
-from normscope.curvature.first_pass import first_pass
-from normscope.curvature.opening import check_parameters, open_session
 from normscope.curvature.operators.fisher_by_outputs import MeanMode, mean_mode_of
-from normscope.curvature.operators.network_products import MATRICES, Network
+from normscope.curvature.operators.matrices import MATRICES
+from normscope.curvature.operators.network_products import Network
 from normscope.curvature.operators.several_batches import refuse_linear
 from normscope.curvature.operators.statistics import MODES
-from normscope.curvature.options import Options
-from normscope.environment import environment
+from normscope.curvature.session.first_pass import first_pass
+from normscope.curvature.session.opening import check_parameters, open_session
+from normscope.curvature.session.options import Options
 from normscope.isolation.batch_loss import check_devices
 from normscope.isolation.batches import samples
 from normscope.isolation.processes import Processes
 from normscope.isolation.unwrapping import unwrapped
-from normscope.losses import half_mse, pair
-from normscope.reporting import Reportable
+from normscope.losses import half_mse
+from normscope.losses.functions import pair
+from normscope.messages.choices import check_choice
 from normscope.results import plain, write_json
+from normscope.results.environment import environment
+from normscope.results.reporting import Reportable
 
 SCHEMA = 1
 
@@ -137,7 +139,7 @@ def mean_mode(
         model: any module, in the modes it trains in.
         batch: (x, y) with at least two samples; y is not read.
         stats: how batch statistics are read: "batch", "frozen" or "running".
-        solver: tol and most of the eigenvalue search, `Solver()` by default; it starts from one vector.
+        solver: tol and max_products of the eigenvalue search, `Solver()` by default; it starts from one vector.
         seed: seed of the start vector and of random signs.
 
     Returns:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
-from normscope.decoding import check_file
 from normscope.messages import brief, first_line
+from normscope.results.decoding import check_file
 
 MOST_BYTES = 2**36
 _NUMBERS = "biuf"

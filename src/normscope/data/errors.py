@@ -1,6 +1,6 @@
 """The errors of data sets."""
 
-from normscope.choices import check_choice
+from normscope.messages.choices import check_choice
 
 
 class DataError(RuntimeError):

@@ -7,7 +7,7 @@ a short training of a copy. Each file in `rules/` has one rule. `registry.py` kn
 
 from typing import TYPE_CHECKING
 
-from normscope.first_use import on_first_use
+from normscope.importing.first_use import on_first_use
 
 if TYPE_CHECKING:
     from normscope.diagnosis.diagnose_network import diagnose

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from normscope.norms._inputs import stat_dims, wide
+from normscope.norms.channels import stat_dims, wide
 
 
 class BatchStatistics(NamedTuple):

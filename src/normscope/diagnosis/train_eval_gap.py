@@ -32,9 +32,9 @@ from normscope.diagnosis.gap_fixes import Seen, fixes
 from normscope.diagnosis.gap_result import Evaluation, Part, TrainEvalGap
 from normscope.diagnosis.look.protection import check_copies_only, protected
 from normscope.diagnosis.training_copies import advance
-from normscope.environment import environment
 from normscope.isolation.batches import Batches, read_batches, samples
 from normscope.isolation.unwrapping import unwrapped
+from normscope.results.environment import environment
 from normscope.setup import Setup
 
 # Steps of a network that was never trained, before it is looked at.

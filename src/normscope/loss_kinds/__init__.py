@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from normscope.first_use import on_first_use
+from normscope.importing.first_use import on_first_use
+from normscope.losses.kind_names import CROSS_ENTROPY, OTHER, SQUARED
 
 if TYPE_CHECKING:
     from normscope.loss_kinds.finding import (
@@ -17,11 +18,8 @@ if TYPE_CHECKING:
         kind_by_name,
     )
     from normscope.loss_kinds.meaning import (
-        CROSS_ENTROPY,
         DIVERGES,
         MEANINGS,
-        OTHER,
-        SQUARED,
         SURVIVES,
         UNCERTAIN,
         beyond_limit,
@@ -52,13 +50,10 @@ __all__ = [
 __getattr__ = on_first_use(
     __name__,
     {
-        "CROSS_ENTROPY": "meaning",
         "DIVERGES": "meaning",
         "FLAT": "kinds",
         "KINDS": "kinds",
         "MEANINGS": "meaning",
-        "OTHER": "meaning",
-        "SQUARED": "meaning",
         "SURVIVES": "meaning",
         "UNCERTAIN": "meaning",
         "LossKind": "kinds",

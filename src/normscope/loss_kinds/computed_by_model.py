@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from normscope.loss_kinds.kinds import KINDS, LossKind
-from normscope.loss_kinds.meaning import CROSS_ENTROPY, OTHER
+from normscope.losses.kind_names import CROSS_ENTROPY, OTHER
 
 _TOLERANCE = 1e-3
 _NO_OUTPUTS = "the model or forward= gives the loss, and no predictions to find its kind by"
@@ -46,8 +46,8 @@ def kind_inside(loss: Tensor, z: Tensor | None) -> LossKind:
         return LossKind(OTHER, _UNLIKE)
     if any(_is_softmax(pairs, outputs, axis) for axis in dict.fromkeys((-1, 1 if z.ndim > 1 else -1))):
         return LossKind(CROSS_ENTROPY)
-    for name, facts in KINDS.items():
-        if _is_diagonal(pairs, facts.slope(outputs)) and not slope[pairs[0][1] == 0].any():
+    for name, form in KINDS.items():
+        if _is_diagonal(pairs, form.slope(outputs)) and not slope[pairs[0][1] == 0].any():
             return LossKind(name)
     return LossKind(OTHER, _UNLIKE)
 

@@ -20,8 +20,9 @@ from normscope.isolation.generators import Generators
 from normscope.loss_kinds.canonical_fit import Points, fit
 from normscope.loss_kinds.gradients import Layout, Probed, Undecided, along, layouts
 from normscope.loss_kinds.kinds import FLAT, KINDS, LossKind, kind_by_name, softmax
-from normscope.loss_kinds.meaning import CROSS_ENTROPY, MEANINGS, OTHER
+from normscope.loss_kinds.meaning import MEANINGS
 from normscope.loss_kinds.temperature import inverse_temperature
+from normscope.losses.kind_names import CROSS_ENTROPY, OTHER
 
 # Tolerance relative to the change of a gradient; the second one if autocast rounds products to half precision.
 _TOLERANCE, _HALF_TOLERANCE = 1e-3, 2e-2
@@ -182,10 +183,10 @@ def _at(probed: Probed, spread: float, tolerance: float) -> LossKind | None:
     convex, reason = True, _UNLIKE
     for layout in layouts(z.shape, coupled):
         points = _points(probed, layout, z, slope, spread, tolerance)
-        for name, facts in KINDS.items():
-            if not facts.couples and layout.classes > 1:
+        for name, form in KINDS.items():
+            if not form.couples and layout.classes > 1:
                 continue
-            fitted = fit(points, facts.phi)
+            fitted = fit(points, form.phi)
             if fitted.chosen and fitted.real and fitted.resolved:
                 return LossKind(name)
             if fitted.chosen and fitted.resolved:

@@ -1,15 +1,6 @@
-"""The kinds of loss: one entry of `KINDS` each, with known functions and gradient.
+"""The kinds of loss: one entry of `KINDS` each, with the gradient by which a user's own function is recognized.
 
-To add a kind of loss, these places need it:
-
-    KINDS (here)                            its functions and its gradient
-    loss_kinds/meaning.py                   its name, and what a learning rate beyond eta* means for it
-    curvature/operators/fisher.py           its distribution p(y | f), for the Fisher matrix
-    prediction/loss_factor.py               its lambda over that of half_mse, for `predict`
-    loss_mismatch.py                        outputs and targets that it would take for something else
-    stability/first_guess.py                its share of the critical rate, once measured
-
-Without the last one, no learning rate to start with is named.
+`losses/known_losses.py` has the functions of each kind, and lists the places that a new kind needs.
 """
 
 from collections.abc import Callable
@@ -17,24 +8,21 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
-from normscope import losses
-from normscope.loss_kinds.meaning import CROSS_ENTROPY, OTHER, SQUARED
+from normscope.losses.kind_names import CROSS_ENTROPY, OTHER, SQUARED
+from normscope.losses.known_losses import known_loss
 
 
-class Facts(NamedTuple):
-    """What is known of one kind of loss.
+class GradientForm(NamedTuple):
+    """The form of the gradient of one kind of loss.
 
     Args:
-        known: its modules of torch, and its functions of torch and normscope.
         phi: its gradient with respect to the outputs z is w (phi(z, live) - q), of shape (rows, classes, columns).
         couples: whether phi joins the outputs of one row, as a softmax does.
         slope: the derivative of phi where each output stands alone.
     """
 
-    known: tuple[Callable[..., Any], ...]
     phi: Callable[[Tensor, Tensor], Tensor]
     couples: bool
     slope: Callable[[Tensor], Tensor]
@@ -54,18 +42,8 @@ def _sigmoid_slope(z: Tensor) -> Tensor:
 
 # In the order in which they are tried.
 KINDS = {
-    CROSS_ENTROPY: Facts(
-        (nn.CrossEntropyLoss, nn.BCEWithLogitsLoss, F.cross_entropy, F.binary_cross_entropy_with_logits),
-        softmax,
-        True,
-        _sigmoid_slope,
-    ),
-    SQUARED: Facts(
-        (nn.MSELoss, F.mse_loss, losses.half_mse, losses.half_sse, losses.mse),
-        lambda z, live: z,
-        False,
-        torch.ones_like,
-    ),
+    CROSS_ENTROPY: GradientForm(softmax, True, _sigmoid_slope),
+    SQUARED: GradientForm(lambda z, live: z, False, torch.ones_like),
 }
 
 
@@ -97,8 +75,8 @@ def kind_by_name(loss_fn: Callable[..., Any] | None) -> str:
         A key of `KINDS`, or "".
 
     Example:
-        >>> kind_by_name(F.cross_entropy), kind_by_name(nn.MSELoss()), kind_by_name(F.nll_loss)
+        >>> kind_by_name(torch.nn.functional.cross_entropy), kind_by_name(torch.nn.MSELoss()), kind_by_name(torch.abs)
         ('cross_entropy', 'squared', '')
     """
-    function = type(loss_fn) if isinstance(loss_fn, nn.Module) else loss_fn
-    return next((name for name, facts in KINDS.items() if any(function is known for known in facts.known)), "")
+    facts = known_loss(loss_fn)
+    return facts.kind if facts is not None and facts.kind in KINDS else ""

@@ -1,11 +1,12 @@
-"""The names of the kinds of loss, and the meaning of a learning rate beyond eta* for training with each.
+"""The meaning of a learning rate beyond eta* for training with each kind of loss.
 
 This file imports no torch, so that a page of stored results can read it. `kinds.py` has the functions of each kind.
 """
 
 from typing import NamedTuple
 
-SQUARED, CROSS_ENTROPY, OTHER = "squared", "cross_entropy", "other"
+from normscope.losses.kind_names import CROSS_ENTROPY, SQUARED
+
 # The course of training at a learning rate beyond eta*: it diverges, survives, or nothing is known.
 DIVERGES, SURVIVES, UNCERTAIN = "diverges", "survives", "uncertain"
 
@@ -36,7 +37,7 @@ def beyond_limit(loss_kind: str) -> str:
         One of the three words.
 
     Example:
-        >>> beyond_limit(SQUARED), beyond_limit(OTHER)
+        >>> beyond_limit(SQUARED), beyond_limit("other")
         ('diverges', 'uncertain')
     """
     return MEANINGS[loss_kind].beyond if loss_kind in MEANINGS else UNCERTAIN

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from normscope.choices import check_choice
+from normscope.messages.choices import check_choice
 
 INITS = ("glorot", "mean_field")
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from normscope.first_use import on_first_use
+from normscope.importing.first_use import on_first_use
 from normscope.monitor.probes.registry import PRESETS, PROBES
 
 if TYPE_CHECKING:

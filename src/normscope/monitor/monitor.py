@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from normscope.choices import check_choice
-from normscope.environment import environment
-from normscope.invocation import command
 from normscope.isolation.batch_loss import Task
 from normscope.isolation.coming_update import plain_optimizer
 from normscope.isolation.memory_bound import check_max_memory
 from normscope.isolation.unwrapping import loss_of, unwrapped
 from normscope.loss_kinds import FLAT, LossKind, kind_by_name
+from normscope.messages.choices import check_choice
 from normscope.monitor.loss_kind_here import UNKNOWN, kind_here, unknown_kind_note
 from normscope.monitor.probes.probe import Probe, Result
 from normscope.monitor.probes.registry import probes
@@ -26,7 +24,9 @@ from normscope.monitor.record import Record, frame_of, latest_verdicts, layers_o
 from normscope.monitor.schedule import Budget, schedule
 from normscope.monitor.sinks.sink import Sink
 from normscope.monitor.snapshot import NoStep, Snapshot, snapshot_of
-from normscope.reporting import Reportable
+from normscope.results.environment import environment
+from normscope.results.invocation import command
+from normscope.results.reporting import Reportable
 from normscope.setup import Setup, gathered
 from normscope.stability.verdict import Verdict
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from normscope.isolation.processes import several_processes
-from normscope.norms._batch_grad import BatchNormFunction, moments
-from normscope.norms._constant_statistics import constant, held
-from normscope.norms._inputs import check_input, per_channel, standardize, stat_dims, traced, track, wide
-from normscope.norms._processes import sum_over_processes
+from normscope.norms.batch_norm_gradient import BatchNormFunction, moments
+from normscope.norms.channels import check_input, per_channel, standardize, stat_dims, traced, track, wide
+from normscope.norms.held_statistics import constant, held
+from normscope.norms.process_sums import sum_over_processes
 
 
 def batch_norm(
@@ -131,7 +131,7 @@ def _synced_moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return mean, var, count / (count - 1).clamp(min=1)
 
 
-class _BatchNormLayer(nn.modules.batchnorm._BatchNorm):
+class BatchNormLayer(nn.modules.batchnorm._BatchNorm):
     """Base of the BatchNorm layers; `_ndims` lists the numbers of input dimensions that a layer takes."""
 
     _ndims: tuple[int, ...]
@@ -196,7 +196,7 @@ class _BatchNormLayer(nn.modules.batchnorm._BatchNorm):
         return super().extra_repr() + (", sync=True" if self.sync else "")
 
 
-class BatchNorm1d(_BatchNormLayer, nn.BatchNorm1d):
+class BatchNorm1d(BatchNormLayer, nn.BatchNorm1d):
     """Batch normalization of (N, C) or (N, C, L); a `torch.nn.BatchNorm1d` in arguments, state and type.
 
     Differences from torch's layer: `eps=0` in training, right derivatives of every order, `sync=True` across processes
@@ -206,19 +206,19 @@ class BatchNorm1d(_BatchNormLayer, nn.BatchNorm1d):
     _ndims = (2, 3)
 
 
-class BatchNorm2d(_BatchNormLayer, nn.BatchNorm2d):
+class BatchNorm2d(BatchNormLayer, nn.BatchNorm2d):
     """Batch normalization of (N, C, H, W); see `BatchNorm1d`."""
 
     _ndims = (4,)
 
 
-class BatchNorm3d(_BatchNormLayer, nn.BatchNorm3d):
+class BatchNorm3d(BatchNormLayer, nn.BatchNorm3d):
     """Batch normalization of (N, C, D, H, W); see `BatchNorm1d`."""
 
     _ndims = (5,)
 
 
-class BatchNormNd(_BatchNormLayer):
+class BatchNormNd(BatchNormLayer):
     """Batch normalization of (N, C, *space) with up to three dimensions of space; see `BatchNorm1d`."""
 
     _ndims = (2, 3, 4, 5)

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from normscope.norms._inputs import traced
-from normscope.norms._layer_places import also_held_by, replace
 from normscope.norms.call_order import CONVS, TRANSPOSED, attribute, graph_of
+from normscope.norms.channels import traced
+from normscope.norms.layer_places import also_held_by, replace
 from normscope.norms.recognition import has_frozen_statistics, known, recognize, recognize_in_eval
 from normscope.norms.wrappers import Followed, core
 

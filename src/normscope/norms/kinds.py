@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.choices import check_choice
-from normscope.norms._inputs import check_input, per_channel, traced, wide
+from normscope.messages.choices import check_choice
 from normscope.norms.batch import BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormNd
-from normscope.norms.lp import LpNorm1d, LpNorm2d, LpNorm3d, LpNormNd, _LpLayer
+from normscope.norms.channels import check_input, per_channel, traced, wide
+from normscope.norms.lp import LpNorm1d, LpNorm2d, LpNorm3d, LpNormLayer, LpNormNd
 from normscope.norms.noisy import (
     CovariateNoise,
     NoisyBatchNorm1d,
@@ -101,7 +101,7 @@ class RMSNorm(nn.Module):
 
 NORM_LAYERS = (
     nn.modules.batchnorm._NormBase,
-    _LpLayer,
+    LpNormLayer,
     CovariateNoise,
     nn.GroupNorm,
     nn.LayerNorm,

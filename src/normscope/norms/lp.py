@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from normscope.isolation.processes import several_processes
-from normscope.norms._constant_statistics import constant
-from normscope.norms._inputs import check_input, per_channel, standardize, stat_dims, traced, track, wide
-from normscope.norms._processes import max_over_processes, sum_over_processes
+from normscope.norms.channels import check_input, per_channel, standardize, stat_dims, traced, track, wide
+from normscope.norms.held_statistics import constant
+from normscope.norms.process_sums import max_over_processes, sum_over_processes
 
 
 def lp_norm(
@@ -92,7 +92,7 @@ def _itself(x: Tensor) -> Tensor:
     return x
 
 
-class _LpLayer(nn.Module):
+class LpNormLayer(nn.Module):
     _ndims: tuple[int, ...]
     running_mean: Tensor
     running_norm: Tensor
@@ -159,25 +159,25 @@ class _LpLayer(nn.Module):
         return f"{self.num_features}, p={p}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}{flags}"
 
 
-class LpNorm1d(_LpLayer):
+class LpNorm1d(LpNormLayer):
     """l_p normalization of (N, C) or (N, C, L): y = w (x - mean) / (n_p + eps) + b, p in 1, 2, inf."""
 
     _ndims = (2, 3)
 
 
-class LpNorm2d(_LpLayer):
+class LpNorm2d(LpNormLayer):
     """l_p normalization of (N, C, H, W); see `LpNorm1d`."""
 
     _ndims = (4,)
 
 
-class LpNorm3d(_LpLayer):
+class LpNorm3d(LpNormLayer):
     """l_p normalization of (N, C, D, H, W); see `LpNorm1d`."""
 
     _ndims = (5,)
 
 
-class LpNormNd(_LpLayer):
+class LpNormNd(LpNormLayer):
     """l_p normalization of (N, C, *space) with up to three dimensions of space; see `LpNorm1d`."""
 
     _ndims = (2, 3, 4, 5)

@@ -21,8 +21,8 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor, nn
 
-from normscope.norms._inputs import check_input, per_channel, traced, wide
-from normscope.norms.batch import BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormNd, _BatchNormLayer, transformed
+from normscope.norms.batch import BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormLayer, BatchNormNd, transformed
+from normscope.norms.channels import check_input, per_channel, traced, wide
 
 N_MU, N_SIGMA, R_MU, R_SIGMA = 0.5, 1.25, 0.1, 0.1
 _WORD = 0xFFFFFFFF
@@ -62,7 +62,7 @@ def covariate_noise(
         and _has_triton()
         and not (torch.compiler.is_compiling() or transformed())
     ):
-        from normscope.norms._noise_kernel import FusedNoise
+        from normscope.norms.noise_kernel import FusedNoise
 
         noisy: Tensor = FusedNoise.apply(a, state, (n_mu, n_sigma, r_mu, r_sigma), True)
         return noisy
@@ -172,7 +172,7 @@ class CovariateNoise(nn.Module):
         return ", ".join([str(self.num_features), *(f"{k}={v}" for k, v in self.constants.items())])
 
 
-class _NoisyLayer(_BatchNormLayer):
+class _NoisyLayer(BatchNormLayer):
     """BatchNorm, then `CovariateNoise` as the child `noise`; `seed` is the seed of the noise."""
 
     def __init__(

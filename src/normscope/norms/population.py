@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.norms._inputs import stat_dims, wide
+from normscope.norms.channels import stat_dims, wide
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.norms.kinds import NORM_KINDS, Identity, RMSNorm, make_norm
-from normscope.norms.lp import _LpLayer
+from normscope.norms.lp import LpNormLayer
 from normscope.norms.noisy import CovariateNoise
 from normscope.norms.wrappers import EachPosition, Followed, LastDim, OwnScale, core
 
@@ -128,7 +128,7 @@ def _arguments(old: nn.Module, to: str, fallback: Tensor) -> dict[str, Any]:
     if batch and kind.takes_running:
         sync = isinstance(old, nn.SyncBatchNorm) or getattr(old, "sync", False)
         arguments |= {"track_running_stats": old.track_running_stats, "sync": sync}
-    eps = None if isinstance(old, _LpLayer) else getattr(old, "eps", None)
+    eps = None if isinstance(old, LpNormLayer) else getattr(old, "eps", None)
     if isinstance(old, nn.RMSNorm) and eps is None and to == "rms":
         # The default of torch's RMSNorm.
         eps = torch.finfo(like.dtype).eps
@@ -137,6 +137,6 @@ def _arguments(old: nn.Module, to: str, fallback: Tensor) -> dict[str, Any]:
         arguments["eps"] = eps
     if kind.takes_groups and isinstance(old, nn.GroupNorm) and old.num_groups > 1:
         arguments["groups"] = old.num_groups
-    if (batch or isinstance(old, _LpLayer)) and kind.takes_momentum:
+    if (batch or isinstance(old, LpNormLayer)) and kind.takes_momentum:
         arguments["momentum"] = old.momentum
     return arguments

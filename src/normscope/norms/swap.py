@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from normscope.choices import check_choice
-from normscope.norms._layer_places import also_held_by, replace
+from normscope.messages.choices import check_choice
 from normscope.norms.find_norms import find_norms
 from normscope.norms.kinds import NORM_NAMES
+from normscope.norms.layer_places import also_held_by, replace
 from normscope.norms.recognition import known
 from normscope.norms.replacement import replacement
 from normscope.norms.wrappers import Wrapper

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from normscope.norms._inputs import per_channel
+from normscope.norms.channels import per_channel
 from normscope.norms.kinds import Identity
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normscope.papers.entry import Line, Panel, Runs
+from normscope.papers.entry import Curve, Picture, Runs
 from normscope.papers.experiment import Curves
 
 Array = NDArray[np.float64]
@@ -43,13 +43,13 @@ def last_share(values: Sequence[float], share: float = 0.1) -> float:
     return float(np.mean(values[-max(1, round(share * len(values))) :]))
 
 
-def spread(label: str, x: Sequence[float], rows: Sequence[Sequence[float]]) -> Line:
+def spread(label: str, x: Sequence[float], rows: Sequence[Sequence[float]]) -> Curve:
     """A line of the median over seeds, with the smallest and the largest value."""
     values = np.array(rows, dtype=float)
-    return Line(label, list(x), list(np.median(values, 0)), list(values.min(0)), list(values.max(0)))
+    return Curve(label, list(x), list(np.median(values, 0)), list(values.min(0)), list(values.max(0)))
 
 
-def snapshot_lines(runs: Runs, cells: Sequence[str], name: str) -> list[Line]:
+def snapshot_lines(runs: Runs, cells: Sequence[str], name: str) -> list[Curve]:
     """A curve of each cell over the snapshots, with its spread over seeds."""
     lines = []
     for cell in cells:
@@ -60,7 +60,7 @@ def snapshot_lines(runs: Runs, cells: Sequence[str], name: str) -> list[Line]:
     return lines
 
 
-def band_lines(runs: Runs, cells: Sequence[str], low: str, high: str) -> list[Line]:
+def band_lines(runs: Runs, cells: Sequence[str], low: str, high: str) -> list[Curve]:
     """The band from `low` to `high` around its geometric middle, of the first seed."""
     lines = []
     for cell in cells:
@@ -68,7 +68,7 @@ def band_lines(runs: Runs, cells: Sequence[str], low: str, high: str) -> list[Li
         if by_seed:
             run = by_seed[min(by_seed)]
             middle = np.sqrt(np.abs(np.array(run[low], dtype=float) * np.array(run[high], dtype=float)))
-            lines.append(Line(LABELS.get(cell, cell), run["step"], list(middle), run[low], run[high]))
+            lines.append(Curve(LABELS.get(cell, cell), run["step"], list(middle), run[low], run[high]))
     return lines
 
 
@@ -88,7 +88,18 @@ def mean_sd(values: Array, form: str = ".1%") -> str:
     return f"{format(float(values.mean()), form)} (sd {format(sd, form)}, n = {len(values)})"
 
 
-def histogram_panels(runs: Runs, cells: Sequence[str], layers: Sequence[int]) -> list[Panel]:
+def gradient_change_panel(runs: Runs, cells: Sequence[str]) -> Picture:
+    return Picture(
+        "Largest change of the gradient", "step", "l2 distance", snapshot_lines(runs, cells, "change_max"), log_y=True
+    )
+
+
+def beta_panel(runs: Runs, cells: Sequence[str], lr: float, *, log_y: bool = False) -> Picture:
+    lines = snapshot_lines(runs, cells, "beta")
+    return Picture("Effective beta", "step", "1 / learning rate", lines, log_y=log_y, level=(2 / lr, "2/lr"))
+
+
+def histogram_panels(runs: Runs, cells: Sequence[str], layers: Sequence[int]) -> list[Picture]:
     """Densities of one unit over training, a panel for each cell and layer, of the first seed."""
     panels = []
     for cell in cells:
@@ -100,6 +111,6 @@ def histogram_panels(runs: Runs, cells: Sequence[str], layers: Sequence[int]) ->
                 counts = np.array(histogram["counts"], dtype=float)
                 width = max((high - low) / len(counts), 1e-12)
                 centres = low + width * (np.arange(len(counts)) + 0.5)
-                lines.append(Line(f"step {histogram['step']:,}", list(centres), list(counts / (counts.sum() * width))))
-            panels.append(Panel(f"{cell}, layer {layer}, seed {min(by_seed)}", "activation", "density", lines))
+                lines.append(Curve(f"step {histogram['step']:,}", list(centres), list(counts / (counts.sum() * width))))
+            panels.append(Picture(f"{cell}, layer {layer}, seed {min(by_seed)}", "activation", "density", lines))
     return panels

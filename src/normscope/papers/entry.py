@@ -38,7 +38,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Line:
+class Curve:
     """A curve, or points, with its spread where there is one."""
 
     label: str
@@ -50,7 +50,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Heat:
+class HeatMap:
     """Coloured cells below a panel's lines, a row for each y; a row has its own places x. A nan stays white."""
 
     label: str
@@ -60,17 +60,17 @@ class Heat:
 
 
 @dataclass(frozen=True)
-class Panel:
+class Picture:
     """One pair of axes. level: a height to mark, with its name. heat: cells below the lines, coloured by decades."""
 
     title: str
     x: str
     y: str
-    lines: Sequence[Line]
+    lines: Sequence[Curve]
     log_x: bool = False
     log_y: bool = False
     level: tuple[float, str] | None = None
-    heat: Heat | None = None
+    heat: HeatMap | None = None
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class Entry:
     origin: str
     needs: Needs
     statements: Sequence[Statement]
-    panels: Callable[[Runs], Sequence[Panel]]
+    panels: Callable[[Runs], Sequence[Picture]]
     table: Callable[[Runs], Sequence[Sequence[str]]] = lambda runs: ()
 
     def cells(self, statement: Statement | None = None) -> list[tuple[Experiment, str]]:
@@ -167,7 +167,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedStatement:
     """A statement with its verdict. n: seeds that every needed cell has. scale: the scale that was judged."""
 
     entry: Entry
@@ -235,7 +235,7 @@ def stored(entry: Entry, store: Store, scale: str) -> Runs:
     )
 
 
-def judge(entry: Entry, store: Store) -> list[Judged]:
+def judge(entry: Entry, store: Store) -> list[JudgedStatement]:
     """The verdicts of an entry, computed from the runs stored now.
 
     Args:
@@ -243,13 +243,13 @@ def judge(entry: Entry, store: Store) -> list[Judged]:
         store: the stored runs.
 
     Returns:
-        One `Judged` for each statement of the entry.
+        One `JudgedStatement` for each statement of the entry.
     """
     at = {scale: stored(entry, store, scale) for scale in ("paper", "small")}
     return [_judge(entry, statement, at) for statement in entry.statements]
 
 
-def _judge(entry: Entry, statement: Statement, at: Mapping[str, Runs]) -> Judged:
+def _judge(entry: Entry, statement: Statement, at: Mapping[str, Runs]) -> JudgedStatement:
     counts = {}
     for scale, runs in at.items():
         runs = runs.having(statement.curves)
@@ -258,9 +258,9 @@ def _judge(entry: Entry, statement: Statement, at: Mapping[str, Runs]) -> Judged
         if counts[scale] >= statement.n and scale in statement.scales:
             with fitting_curves(entry):
                 parts = tuple(statement.judge(runs))
-            return Judged(entry, statement, _verdict(parts, statement.exact), counts[scale], scale, parts)
+            return JudgedStatement(entry, statement, _verdict(parts, statement.exact), counts[scale], scale, parts)
     most = max((scale for scale in at if scale in statement.scales), key=lambda scale: counts[scale])
-    return Judged(entry, statement, OPEN, counts[most], most)
+    return JudgedStatement(entry, statement, OPEN, counts[most], most)
 
 
 def _verdict(parts: Sequence[Part], exact: bool) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normscope.choices import check_choice
+from normscope.messages.choices import check_choice
 
 if TYPE_CHECKING:
     from torch import nn

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy.stats import spearmanr
 
-from normscope.papers.entry import Entry, Heat, Line, Panel, Part, Runs, Statement
+from normscope.papers.entry import Curve, Entry, HeatMap, Part, Picture, Runs, Statement
 from normscope.papers.experiments.phases import ETA_STARS, PHASES
 from normscope.sweeping.boundary import Distance, Edge, distance, edges
 from normscope.sweeping.outcome import Outcome
@@ -92,14 +92,14 @@ class Diagram:
         known = [edge for edge in self.edges if edge.value in rises and math.isfinite(edge.eta)]
         return {edge.value: edge.eta / rises[edge.value] for edge in known}
 
-    def heat(self) -> Heat:
+    def heat(self) -> HeatMap:
         """Test loss, mean over seeds; nan where one of them diverged."""
         first = self._runs[self.seeds[0]]
         means = [
             [_mean([self._runs[s]["test_loss"][row][place] for s in self.seeds]) for place in range(len(rates))]
             for row, rates in enumerate(first["rate"])
         ]
-        return Heat("test loss, mean over seeds", first["rate"], first["value"], means)
+        return HeatMap("test loss, mean over seeds", first["rate"], first["value"], means)
 
 
 def diagram(runs: Runs, data: str, cell: str) -> Diagram:
@@ -193,7 +193,7 @@ def _small_gamma(at: Diagram) -> list[Part]:
     ]
 
 
-def panels(runs: Runs, data: str, cell: str, title: str, axis: str) -> list[Panel]:
+def panels(runs: Runs, data: str, cell: str, title: str, axis: str) -> list[Picture]:
     """The heatmap with its lines, and the distance of each line of eta* over the axis."""
     if not runs.of(cell, f"phases-{data}") or not runs.of(cell, f"eta-stars-{data}"):
         return []
@@ -201,19 +201,19 @@ def panels(runs: Runs, data: str, cell: str, title: str, axis: str) -> list[Pane
     known = [edge for edge in at.edges if math.isfinite(edge.eta)]
     risen = [edge for edge in at.edges if math.isfinite(edge.rises)]
     values = [edge.value for edge in known]
-    lines = [Line("first divergence", [edge.eta for edge in known], values)]
-    lines.append(Line("first rise", [edge.rises for edge in risen], [edge.value for edge in risen]))
+    lines = [Curve("first divergence", [edge.eta for edge in known], values)]
+    lines.append(Curve("first rise", [edge.rises for edge in risen], [edge.value for edge in risen]))
     tried = [edge for edge in at.edges if math.isfinite(edge.best)]
-    best = Line("best rate", [edge.best for edge in tried], [edge.value for edge in tried], points=True)
+    best = Curve("best rate", [edge.best for edge in tried], [edge.value for edge in tried], points=True)
     apart = []
     for name, label in NAMES.items():
         line = at.line(name)
-        lines.append(Line(f"eta* {label}", list(line.values()), list(line)))
+        lines.append(Curve(f"eta* {label}", list(line.values()), list(line)))
         by_value = at.distance(name).by_value
-        apart.append(Line(label, list(by_value), list(by_value.values())))
+        apart.append(Curve(label, list(by_value), list(by_value.values())))
     return [
-        Panel(title, "learning rate", axis, [*lines, best], log_x=True, log_y=True, heat=at.heat()),
-        Panel("Distance", axis, "log10(divergence / eta*)", apart, log_x=True, level=(0.0, "agreement")),
+        Picture(title, "learning rate", axis, [*lines, best], log_x=True, log_y=True, heat=at.heat()),
+        Picture("Distance", axis, "log10(divergence / eta*)", apart, log_x=True, level=(0.0, "agreement")),
     ]
 
 

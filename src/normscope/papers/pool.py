@@ -125,7 +125,7 @@ def run_job(
     """Make one run; None where the time ran out. Arguments are names, so that another process can make the run."""
     import torch
 
-    from normscope.environment import environment
+    from normscope.results.environment import environment
 
     experiment = all_experiments()[name]
     precision = torch.get_float32_matmul_precision()

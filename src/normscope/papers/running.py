@@ -6,8 +6,8 @@ A finished run is written at once and never made again.
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from normscope.choices import check_choice
-from normscope.papers.entry import Entry, Judged, Statement, judge
+from normscope.messages.choices import check_choice
+from normscope.papers.entry import Entry, JudgedStatement, Statement, judge
 from normscope.papers.experiment import SCALES, Place
 from normscope.papers.pool import Job, run_all
 from normscope.papers.registry import all_entries
@@ -52,7 +52,7 @@ def named(name: str) -> tuple[Entry, Statement | None]:
     return entry, by_key.get(key)
 
 
-def of_names(judged: Sequence[Judged], names: Sequence[str]) -> list[Judged]:
+def of_names(judged: Sequence[JudgedStatement], names: Sequence[str]) -> list[JudgedStatement]:
     """The judged statements whose name, or whose entry's name, is given; each once."""
     return [claim for claim in judged if claim.name in names or claim.entry.name in names]
 
@@ -80,7 +80,7 @@ def reproduce(
     minutes: float | None = None,
     yes: bool = False,
     on_run: Callable[[Job, float | None], None] = lambda job, seconds: None,
-) -> list[Judged]:
+) -> list[JudgedStatement]:
     """Make the runs that the entries `names` lack, and judge the entries from all stored runs.
 
     Args:
@@ -117,7 +117,7 @@ def reproduce(
     store = Store(out)
     todo = missing(names, store, scale, seeds)
     if todo:
-        from normscope.environment import known_device
+        from normscope.results.environment import known_device
 
         device = known_device(device)
         _check_time(todo, device, jobs, minutes, yes)

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypedDict
 
-from normscope.decoding import Count, decode, read_json
 from normscope.messages import brief, first_line
 from normscope.papers.experiment import NAMES_OF_SCHEMA_1, Experiment, Run, compact, numbers
-from normscope.saving import save_text
+from normscope.results.decoding import Count, decode, read_json
+from normscope.results.saving import save_text
 
 SCHEMA = 2
 

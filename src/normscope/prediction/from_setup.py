@@ -4,22 +4,9 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
-from normscope import losses
-from normscope.prediction.loss_factor import KIND_OF_LOSS
+from normscope.losses.known_losses import PREDICTED_LOSSES, known_loss
 from normscope.setup import Setup
-
-_NAMES = {
-    nn.CrossEntropyLoss: "cross_entropy",
-    F.cross_entropy: "cross_entropy",
-    losses.cross_entropy: "cross_entropy",
-    nn.MSELoss: "mse",
-    F.mse_loss: "mse",
-    losses.mse: "mse",
-    losses.half_mse: "half_mse",
-    losses.half_sse: "half_sse",
-}
 
 
 class FromSetup(NamedTuple):
@@ -61,13 +48,12 @@ def from_setup(setup: Setup, loss: str | None) -> FromSetup:
 
 
 def _name_of(setup: Setup) -> str:
-    loss_fn = setup.loss_fn
-    name = next((_NAMES[each] for each in _NAMES if each is loss_fn or each is type(loss_fn)), "")
+    loss_fn, facts = setup.loss_fn, known_loss(setup.loss_fn)
     plain = getattr(loss_fn, "reduction", "mean") == "mean" and getattr(loss_fn, "weight", None) is None
-    if setup.forward is not None or not name or not plain:
-        known = ", ".join(KIND_OF_LOSS)
+    if setup.forward is not None or facts is None or not facts.name or not plain:
+        known = ", ".join(PREDICTED_LOSSES)
         raise ValueError(
             f"predict does not know the loss of this setup ({setup.objective.name}). Name the one nearest to it with "
             f"loss= (--loss): {known}; or measure it with ns.measure."
         )
-    return name
+    return facts.name

@@ -9,7 +9,7 @@ from normscope.prediction.kernels.field import ReaderFacts
 from normscope.theory.gradient_overlaps import Origin
 from normscope.theory.site_pairs import Sites
 
-_NOTHING = Spread()
+_NO_SPREAD = Spread()
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class LayerRow:
     layer_type: str
     numbers: dict[str, float] = field(default_factory=dict)
     share: Tensor | None = None
-    spread: Spread = _NOTHING
+    spread: Spread = _NO_SPREAD
     length: float = 0.0
     overlap_variance: float = 0.0
     inputs: LayerInputs | None = None

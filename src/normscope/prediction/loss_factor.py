@@ -1,22 +1,22 @@
-"""The losses that `predict` knows: their kinds, and their lambda over that of half_mse."""
+"""The lambda of a loss over that of half_mse: a constant for squared errors, by softmax for cross-entropy."""
 
-from normscope.loss_kinds import CROSS_ENTROPY, SQUARED, usually_survives
+from normscope.loss_kinds import CROSS_ENTROPY, usually_survives
+from normscope.losses.known_losses import loss_named
 from normscope.prediction.kernels.field import Field
 from normscope.prediction.walk import Walk
 from normscope.theory.softmax import curvatures
 
-KIND_OF_LOSS = {"half_mse": SQUARED, "half_sse": SQUARED, "mse": SQUARED, "cross_entropy": CROSS_ENTROPY}
-# Mean square of the part of the outputs that samples do not share. From _UNEQUAL on, lambda with cross-entropy was
-# measured in a wider range of multiples of the prediction; beyond _SATURATED, softmax differs much between samples.
-_UNEQUAL, _SATURATED = 0.4, 2.5
-_MEASURED, _MEASURED_UNEQUAL = (0.85, 1.5), (0.85, 2.2)
+# Mean square of the part of the outputs that samples do not share. From the first number on, lambda with cross-entropy
+# was measured in a wider range of multiples of the prediction; beyond the second, softmax differs much between samples.
+_UNEQUAL_OUTPUTS, _SATURATED_OUTPUTS = 0.4, 2.5
+_RANGE, _RANGE_UNEQUAL = (0.85, 1.5), (0.85, 2.2)
 
 
 def loss_factor(walk: Walk, loss: str, out: Field) -> float:
     """lambda of the loss over lambda of half_mse, for the output of largest curvature; sets `walk.loss_heights`."""
-    outputs = out.shape[0]
-    if KIND_OF_LOSS[loss] == SQUARED:
-        return {"half_mse": 1.0, "half_sse": float(walk.batch), "mse": 2.0 / outputs}[loss]
+    outputs, over_half_mse = out.shape[0], loss_named(loss).over_half_mse
+    if over_half_mse is not None:
+        return over_half_mse(walk.batch, outputs)
     if outputs == 1:
         raise ValueError(
             'Cross-entropy needs at least two outputs; the model has one. For a regression take loss="half_mse" '
@@ -35,8 +35,8 @@ def note_cross_entropy(walk: Walk, out: Field, factor: float) -> None:
         f"Cross-entropy: its curvature is {factor:.3g} of half_mse's here, where outputs have a mean square of "
         f"{q:.3g}. {usually_survives(CROSS_ENTROPY)}"
     )
-    walk.remarks.widen(_MEASURED if unshared < _UNEQUAL else _MEASURED_UNEQUAL)
-    if unshared > _SATURATED:
+    walk.remarks.widen(_RANGE if unshared < _UNEQUAL_OUTPUTS else _RANGE_UNEQUAL)
+    if unshared > _SATURATED_OUTPUTS:
         walk.remarks.warn(
             f"Outputs differ between samples by a mean square of {unshared:.2g}, so that softmax is flat for some and "
             "bent for others, and the theory takes their mean: lambda was measured at 1.4, 2, 3.7 and 8.4 times the "

@@ -15,18 +15,18 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from normscope.choices import check_choice
-from normscope.environment import environment
 from normscope.isolation.one_at_a_time import in_turn
 from normscope.isolation.unwrapping import unwrapped
 from normscope.loss_kinds import CROSS_ENTROPY
+from normscope.losses.known_losses import PREDICTED_LOSSES, loss_named
+from normscope.messages.choices import check_choice
 from normscope.prediction.calibrated_range import widen_range
 from normscope.prediction.from_setup import FromSetup, from_setup
 from normscope.prediction.graph.evaluate import walk_through
 from normscope.prediction.graph.side_effects import restored
 from normscope.prediction.kernels.field import Field
 from normscope.prediction.kernels.inputs import input_field
-from normscope.prediction.loss_factor import KIND_OF_LOSS, loss_factor, note_cross_entropy
+from normscope.prediction.loss_factor import loss_factor, note_cross_entropy
 from normscope.prediction.mode_eigenvalues import ModeEigenvalues, mode_eigenvalues
 from normscope.prediction.printed_formulas import as_printed
 from normscope.prediction.refusals import check_model, check_wrapper
@@ -34,6 +34,7 @@ from normscope.prediction.result import Prediction
 from normscope.prediction.rules.reshaping import reshape
 from normscope.prediction.walk import Walk
 from normscope.prediction.warnings_and_notes import common, explosion, lengths
+from normscope.results.environment import environment
 from normscope.setup import Setup
 from normscope.stability.optimizer_limits import momentum_limit
 
@@ -109,7 +110,7 @@ def predict(
     check_choice("theory", theory, THEORIES)
     check_choice("stats", stats, STATISTICS)
     if loss is not None:
-        check_choice("loss", loss, tuple(KIND_OF_LOSS))
+        check_choice("loss", loss, PREDICTED_LOSSES)
     if isinstance(model, Setup):
         given = from_setup(model, loss)
     else:
@@ -150,7 +151,7 @@ def predict(
         widen_range(walk, eigenvalues)
     if theory == "paper":
         walk.remarks.note("The formulas as printed name no learning rate to start training with.")
-    if KIND_OF_LOSS[loss] == CROSS_ENTROPY:
+    if loss_named(loss).kind == CROSS_ENTROPY:
         note_cross_entropy(walk, out, scale)
     top = scale * max(eigenvalues.mean, eigenvalues.data)
     if not top > 0:
@@ -170,7 +171,7 @@ def predict(
         rule=limit.rule,
         optimizer=plain_name + (" (Nesterov)" if nesterov else ""),
         loss=loss,
-        loss_kind=KIND_OF_LOSS[loss],
+        loss_kind=loss_named(loss).kind,
         stats=stats,
         theory=theory,
         batch_size=x.sites.batch,

@@ -10,12 +10,12 @@ from normscope.prediction.mode_eigenvalues import ModeEigenvalues
 from normscope.prediction.walk import Walk
 from normscope.theory import printed
 
-_KNOWN = ("linear", "conv2d", "batchnorm1d", "batchnorm2d", "relu", "flatten", "view", "reshape", "identity")
+_KNOWN_OPERATIONS = ("linear", "conv2d", "batchnorm1d", "batchnorm2d", "relu", "flatten", "view", "reshape", "identity")
 
 
 def as_printed(walk: Walk, x: Field) -> ModeEigenvalues:
     """The sum of Claim 3.1 for the variances, gammas and sizes of the network; fills order parameters into the rows."""
-    others = sorted({called for called in walk.met.called if called.lower() not in _KNOWN})
+    others = sorted({called for called in walk.met.called if called.lower() not in _KNOWN_OPERATIONS})
     layers = [row for row in walk.rows if row.inputs is not None]
     relus = sum(called.lower() == "relu" for called in walk.met.called)
     convolutions = sum(row.layer_type == "Conv2d" for row in layers)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normscope.prediction.calibrated_range import USABLE
-from normscope.reporting import Reportable
 from normscope.results import plain
-from normscope.saving import save_text
+from normscope.results.reporting import Reportable
+from normscope.results.saving import save_text
 from normscope.stability.first_guess import advice_from_theory, first_guess_sentence, rate_from_theory
 from normscope.stability.verdict import Verdict
 from normscope.stability.wording import stability_verdict

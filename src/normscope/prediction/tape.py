@@ -1,4 +1,4 @@
-"""The tape of a walk: operations in the order of the forward, each with the map that sends cotangents back."""
+"""The tape of a walk: all operations in the order of the way forward, each with the map that sends cotangents back."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -72,16 +72,16 @@ class Tape:
         self.outputs = out.shape[0]
         self.overlaps = GradientOverlaps()
         ones = torch.ones_like(out.parts[0].tangent)
-        two = torch.stack([ones, 0 * ones])
+        held = torch.stack([ones, 0 * ones])
         origin = None if out.sites.each_sample else Origin(own=1.0)
-        first = Cotangent((seeds,), (torch.zeros_like(seeds),), (two,), Spread(), origin=origin)
+        first = Cotangent((seeds,), (torch.zeros_like(seeds),), (held,), Spread(), origin=origin)
         waiting = {out: first}
         for record in reversed(self._records):
             cotangent = waiting.pop(record.out, None)
             if cotangent is None:
                 continue
-            for part, two in zip(record.out.parts, cotangent.statistics_held, strict=True):
-                part.readers.drift = two[1]
+            for part, held in zip(record.out.parts, cotangent.statistics_held, strict=True):
+                part.readers.drift = held[1]
             for source, sent in zip(record.inputs, record.back(cotangent), strict=True):
                 known = waiting.get(source)
                 waiting[source] = sent if known is None else known + sent

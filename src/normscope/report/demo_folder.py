@@ -8,7 +8,7 @@ from normscope.demo import DemoResult
 from normscope.report.drawing import draw
 from normscope.report.sections.demo import TITLE, demo_charts, findings, table
 from normscope.results import plain
-from normscope.saving import save_figure, save_text
+from normscope.results.saving import save_figure, save_text
 
 SCHEMA = 2
 

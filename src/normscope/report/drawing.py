@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 
 from normscope.report.chart import LIGHT, Axis, Band, Chart, Heat, Line, Panel
 from normscope.report.document import Section
-from normscope.saving import save_figure
+from normscope.results.saving import save_figure
 
 FORMATS = ("pdf", "png", "svg")
 # In the order of the palette: points of different colours have different shapes.

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from normscope.decoding import check_file
-from normscope.papers.entry import IN_PART, NOT, OPEN, REPRODUCED, WRONG, Entry, Judged, fitting_curves, stored
+from normscope.papers.entry import IN_PART, NOT, OPEN, REPRODUCED, WRONG, Entry, JudgedStatement, fitting_curves, stored
 from normscope.papers.store import Store
 from normscope.report.chart import Chart
 from normscope.report.drawing import draw
 from normscope.report.sections.claims import reduced, summary
-from normscope.saving import save_figure, save_text
+from normscope.results.decoding import check_file
+from normscope.results.saving import save_figure, save_text
 
 FOLDER = "docs/evidence/reproductions"
 IMAGES = "docs/images/reproduce"
@@ -94,7 +94,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def pages(
-    chosen: Iterable[Entry], judged: Sequence[Judged], pictures: Iterable[str], shown: Mapping[str, str]
+    chosen: Iterable[Entry], judged: Sequence[JudgedStatement], pictures: Iterable[str], shown: Mapping[str, str]
 ) -> dict[str, str]:
     """All evidence pages about claims, by their path below the project's folder.
 
@@ -118,7 +118,7 @@ def pages(
     return written
 
 
-def _section(entry: Entry, judged: Sequence[Judged], picture: bool, table: str | None) -> str:
+def _section(entry: Entry, judged: Sequence[JudgedStatement], picture: bool, table: str | None) -> str:
     lines = [f"## {entry.name}: {entry.title}", ""]
     lines += [f"Source: {_linked(entry.source, '../')}. Settings: {entry.origin}.", ""]
     if picture:
@@ -144,7 +144,7 @@ def _linked(text: str, up: str) -> str:
     return re.sub(r"docs/evidence/(\w+)\.md", rf"[\1]({up}\1.md)", text)
 
 
-def index(chosen: Iterable[Entry], judged: Sequence[Judged]) -> str:
+def index(chosen: Iterable[Entry], judged: Sequence[JudgedStatement]) -> str:
     """The first page: how to read the verdicts, their numbers by paper, and one line for each entry."""
     lines = [_INDEX.format(summary=summary(judged)), "## Verdicts by paper", ""]
     lines += [_table(("paper", *_SHORT.values(), "statements"), [_counts(paper, judged) for paper in PAPERS]), ""]
@@ -159,12 +159,12 @@ def index(chosen: Iterable[Entry], judged: Sequence[Judged]) -> str:
     return "\n".join([*lines, _table(("entry", "about", "verdicts", "n"), rows), ""])
 
 
-def _counts(paper: Paper, judged: Sequence[Judged]) -> tuple[str, ...]:
+def _counts(paper: Paper, judged: Sequence[JudgedStatement]) -> tuple[str, ...]:
     own = [one.verdict for one in judged if paper_of(one.entry) is paper]
     return (f"[{paper.title}]({paper.file}.md)", *(str(own.count(verdict)) for verdict in _SHORT), str(len(own)))
 
 
-def _by_verdict(judged: Sequence[Judged]) -> str:
+def _by_verdict(judged: Sequence[JudgedStatement]) -> str:
     by_verdict: dict[str, list[str]] = {}
     for one in judged:
         by_verdict.setdefault(one.verdict, []).append(one.statement.key + " (small scale)" * reduced(one))
@@ -177,9 +177,9 @@ def anchor(entry: Entry) -> str:
     return re.sub(r"[-\s]+", "-", kept)
 
 
-def exceptions(judged: Sequence[Judged]) -> str:
+def exceptions(judged: Sequence[JudgedStatement]) -> str:
     """One page for a sceptical reader: the entries with statements that were not reproduced in full."""
-    differing: dict[Entry, list[Judged]] = {}
+    differing: dict[Entry, list[JudgedStatement]] = {}
     for one in judged:
         if one.verdict not in (REPRODUCED, OPEN):
             differing.setdefault(one.entry, []).append(one)
@@ -195,7 +195,7 @@ def exceptions(judged: Sequence[Judged]) -> str:
 def write_gallery(
     root: Path,
     chosen: Iterable[Entry],
-    judged: Sequence[Judged],
+    judged: Sequence[JudgedStatement],
     charts: Mapping[str, Chart],
     shown: Mapping[str, str],
 ) -> list[Path]:

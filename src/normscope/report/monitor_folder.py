@@ -12,7 +12,7 @@ from normscope.report.drawing import draw
 from normscope.report.sections.layers import activation_chart, shift_chart
 from normscope.report.sections.monitor_records import monitor_course
 from normscope.report.sections.monitor_runs import landscape_chart
-from normscope.saving import save_figure, save_text
+from normscope.results.saving import save_figure, save_text
 
 
 def write_monitor(

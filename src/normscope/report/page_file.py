@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from normscope.invocation import command
 from normscope.report.document import Section
 from normscope.report.page import page
-from normscope.saving import check_folder, save_text
+from normscope.results.invocation import command
+from normscope.results.saving import check_folder, save_text
 
 MOST_BYTES = 6_000_000
 

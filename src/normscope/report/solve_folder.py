@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from normscope.environment import environment
-from normscope.invocation import command
 from normscope.report.drawing import draw
 from normscope.report.sections.solve import solve_section
 from normscope.results import write_json
-from normscope.saving import save_figure
+from normscope.results.environment import environment
+from normscope.results.invocation import command
+from normscope.results.saving import save_figure
 from normscope.solve.comparison import Comparison, MethodRun
 
 SCHEMA = 1

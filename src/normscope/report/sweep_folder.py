@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from normscope.invocation import command
 from normscope.report.drawing import draw
 from normscope.report.page_file import write_report
 from normscope.report.sections.phase import phase_section
-from normscope.saving import save_figure
+from normscope.results.invocation import command
+from normscope.results.saving import save_figure
 from normscope.sweeping import PhaseDiagram
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from normscope.choices import check_choice
+from normscope.messages.choices import check_choice
 from normscope.solve.baselines import METHODS
 from normscope.solve.iteration import Solution
 from normscope.solve.problem import Problem

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from normscope.choices import check_choice
+from normscope.messages.choices import check_choice
 
 Array = NDArray[np.floating]
 

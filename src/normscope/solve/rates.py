@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normscope.choices import check_choice
+from normscope.messages.choices import check_choice
 from normscope.solve.problem import Problem, Pull, Ray
 from normscope.solve.second_moment import SecondMomentSpectrum
 

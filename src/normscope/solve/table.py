@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from normscope.choices import check_choice
-from normscope.decoding import check_file
+from normscope.messages.choices import check_choice
+from normscope.results.decoding import check_file
 from normscope.solve.comparison import Comparison, Promise, compare
 from normscope.solve.design import Design, check_range
 from normscope.solve.halfspace import Halfspace

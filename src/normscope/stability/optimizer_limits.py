@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.linear_maps import Product
-from normscope.stability.optimizer_rules import RULES, ReadSecondMoment, momentum_rule
+from normscope.stability.optimizer_rules import RULES, Registered, momentum_rule
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,12 @@ class SecondMoments:
     square: Mapping[int, Tensor]
     batches: int
 
-    def of(self, i: int, state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor | None:
+    def of(self, i: int, registered: Registered, state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor | None:
         """The second moment of parameter number i after a first step; None where the loss has no gradient of it."""
-        second = self.square.get(i)
-        if second is None or not second.any():
+        square = self.square.get(i)
+        if square is None or not square.any():
             return None
-        if "sum" in state:
-            second = second + state["sum"]
-        return (second - self.mean[i].square()).clamp_min(0) if group.get("centered") else second
+        return registered.first_second_moment(self.mean[i], square, state, group)
 
 
 def momentum_limit(momentum: float = 0.0, *, nesterov: bool = False, dampening: float = 0.0) -> Limit:
@@ -113,8 +111,8 @@ def optimizer_limit(
             f"This {name} maximizes, so the curvature that limits it is that of the negative loss. Measure "
             "-loss with an optimizer that has maximize=False."
         )
-    rule, second_moment = RULES[type(optimizer)]
-    factor, formula, decoupled = rule(optimizer, used_groups)
+    registered = RULES[type(optimizer)]
+    factor, formula, decoupled = registered.rule(optimizer, used_groups)
     group_of_each = [groups.get(id(p)) for p in parameters]
     rates = [0.0 if group is None else float(group["lr"]) for group in group_of_each]
     largest = max(rates)
@@ -123,8 +121,8 @@ def optimizer_limit(
         for group, rate in zip(group_of_each, rates, strict=True)
     ]
     inverse: list[Tensor] | None = None
-    if second_moment is not None:
-        inverses = _inverses(optimizer, second_moment, parameters, group_of_each, moments)
+    if registered.second_moment is not None:
+        inverses = _inverses(optimizer, registered, parameters, group_of_each, moments)
         inverse = [s * m for s, m in zip(shares, inverses, strict=True)]
     elif {share for group, share in zip(group_of_each, shares, strict=True) if group is not None} != {1.0}:
         inverse = [torch.tensor(share) for share in shares]
@@ -141,7 +139,7 @@ def optimizer_limit(
 
 def _inverses(
     optimizer: torch.optim.Optimizer,
-    second_moment: ReadSecondMoment,
+    registered: Registered,
     parameters: Sequence[nn.Parameter],
     groups: Sequence[dict[str, Any] | None],
     moments: SecondMoments | None,
@@ -152,7 +150,10 @@ def _inverses(
         second = None
         if group is not None:
             state = optimizer.state.get(parameter, {})
-            second = second_moment(state, group) if moments is None else moments.of(i, state, group)
+            if moments is not None:
+                second = moments.of(i, registered, state, group)
+            elif registered.second_moment is not None:
+                second = registered.second_moment(state, group)
         inverses.append(torch.zeros(()) if group is None or second is None else 1 / (second.sqrt() + group["eps"]))
     if not any(inverse.any() for inverse in inverses):
         raise ValueError(

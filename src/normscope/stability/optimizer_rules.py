@@ -26,7 +26,8 @@ as P is.
 **Adagrad's** sum grows with every step, and its eta* with it: eta* is that of the next step.
 
 To add an optimizer, write its rule here. If it divides the gradient by the root of second moments, register the
-function that reads them from its state as `second_moment=`.
+function that reads them from its state as `second_moment=`. If those after its first step are not the squares of its
+gradients, register them as `first_second_moment=`.
 
 Sources: Wei et al. 2019, Eq. (7) for momentum. The others follow from the same two-term recursion
 x_{t+1} = (1 + a) x_t - a x_{t-1} - eta (...), whose characteristic root passes -1 at eta* (checked by running it). For
@@ -52,6 +53,11 @@ class OptimizerRule(NamedTuple):
 
 Rule = Callable[[torch.optim.Optimizer, Groups], OptimizerRule]
 ReadSecondMoment = Callable[[Mapping[str, Any], Mapping[str, Any]], Tensor | None]
+FirstSecondMoment = Callable[[Tensor, Tensor, Mapping[str, Any], Mapping[str, Any]], Tensor]
+
+
+def _mean_square(mean: Tensor, square: Tensor, state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
+    return square
 
 
 class Registered(NamedTuple):
@@ -62,20 +68,27 @@ class Registered(NamedTuple):
         second_moment: a function of the state and the group of a parameter. It gives the second moment that the
             optimizer takes the root of, or None before the first gradient of the parameter. It is None itself for an
             optimizer that divides by nothing.
+        first_second_moment: a function of the mean and the mean square of the first gradients, and of the state and the
+            group of their parameter. It gives the second moment that the first step will have.
     """
 
     rule: Rule
     second_moment: ReadSecondMoment | None
+    first_second_moment: FirstSecondMoment = _mean_square
 
 
 RULES: dict[type, Registered] = {}
 
 
-def rule_for(*classes: type, second_moment: ReadSecondMoment | None = None) -> Callable[[Rule], Rule]:
-    """Register a rule for these classes of optimizers; `second_moment` as in `Registered`."""
+def rule_for(
+    *classes: type,
+    second_moment: ReadSecondMoment | None = None,
+    first_second_moment: FirstSecondMoment = _mean_square,
+) -> Callable[[Rule], Rule]:
+    """Register a rule for these classes of optimizers; the second moments as in `Registered`."""
 
     def register(rule: Rule) -> Rule:
-        RULES.update(dict.fromkeys(classes, Registered(rule, second_moment)))
+        RULES.update(dict.fromkeys(classes, Registered(rule, second_moment, first_second_moment)))
         return rule
 
     return register
@@ -93,9 +106,17 @@ def _of_rmsprop(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor | 
     return (second - state["grad_avg"].square()).clamp_min(0)
 
 
+def _first_of_rmsprop(mean: Tensor, square: Tensor, state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
+    return (square - mean.square()).clamp_min(0) if group["centered"] else square
+
+
 def _of_adagrad(state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor | None:
     # The sum is there before the first step.
     return state["sum"] if float(state.get("step", 0.0)) else None
+
+
+def _first_of_adagrad(mean: Tensor, square: Tensor, state: Mapping[str, Any], group: Mapping[str, Any]) -> Tensor:
+    return square + state["sum"] if "sum" in state else square
 
 
 @rule_for(torch.optim.SGD)
@@ -117,13 +138,13 @@ def momentum_rule(momentum: float, nesterov: bool, dampening: float) -> Optimize
     return OptimizerRule(2 * (1 + momentum) / (1 - dampening), formula)
 
 
-@rule_for(torch.optim.RMSprop, second_moment=_of_rmsprop)
+@rule_for(torch.optim.RMSprop, second_moment=_of_rmsprop, first_second_moment=_first_of_rmsprop)
 def _rmsprop(optimizer: torch.optim.Optimizer, groups: Groups) -> OptimizerRule:
     momentum = _shared(groups, lambda g: g["momentum"], optimizer)
     return OptimizerRule(2 * (1 + momentum), "eta* = 2 (1 + mu) / lambda_P, P = sqrt(v) + eps held constant")
 
 
-@rule_for(torch.optim.Adagrad, second_moment=_of_adagrad)
+@rule_for(torch.optim.Adagrad, second_moment=_of_adagrad, first_second_moment=_first_of_adagrad)
 def _adagrad(optimizer: torch.optim.Optimizer, groups: Groups) -> OptimizerRule:
     decay = _shared(groups, lambda g: g["lr_decay"], optimizer)
     numerator = "2 (1 + t lr_decay)" if decay else "2"

@@ -9,9 +9,9 @@ from numbers import Integral, Real
 from typing import Any
 
 from normscope import models
-from normscope.choices import check_choice
-from normscope.decoding import parsed
 from normscope.messages import brief, quoted
+from normscope.messages.choices import check_choice
+from normscope.results.decoding import parsed
 
 LOSS_NAMES = ("half_mse", "half_sse", "cross_entropy")
 DTYPES = ("float32", "float64")

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from normscope.extras import need
+from normscope.importing.extras import need
 from normscope.sweeping.engines import Began
 from normscope.sweeping.networks import prepare
 from normscope.sweeping.outcome import Outcome

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
-from normscope.decoding import Misfit, decode, read_json
-from normscope.invocation import command
 from normscope.messages import brief
-from normscope.reporting import Reportable
 from normscope.results import plain, write_json
-from normscope.saving import save_text
+from normscope.results.decoding import Misfit, decode, read_json
+from normscope.results.invocation import command
+from normscope.results.reporting import Reportable
+from normscope.results.saving import save_text
 from normscope.sweeping.boundary import Distance, Edge, distance, edges
 from normscope.sweeping.outcome import Outcome, read_outcome
 from normscope.sweeping.plan import Plan

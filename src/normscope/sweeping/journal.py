@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from normscope.decoding import decode, parsed
 from normscope.messages import brief
 from normscope.results import plain
+from normscope.results.decoding import decode, parsed
 from normscope.sweeping.journal_file import JournalError, check, create, locked, read_only_option
 from normscope.sweeping.outcome import CURVES, Outcome, StoredOutcome, read_outcome
 from normscope.sweeping.plan import Cell, Plan

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from normscope.data import Dataset
 from normscope.data import load as load_data
-from normscope.loading import load
+from normscope.importing.named_functions import load
 from normscope.losses import LOSSES
 from normscope.sweeping.checks import PlanError
 from normscope.sweeping.plan import Plan

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
-from normscope.decoding import Count, Misfit, Positive, Range, decode
+from normscope.results.decoding import Count, Misfit, Positive, Range, decode
 from normscope.sweeping.plan import Cell, Plan
 
 CURVES = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")

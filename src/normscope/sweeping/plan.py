@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from normscope.choices import check_choice
-from normscope.decoding import check_depth, check_file
-from normscope.loading import load
+from normscope.importing.named_functions import load
 from normscope.messages import brief, quoted
+from normscope.messages.choices import check_choice
+from normscope.results.decoding import check_depth, check_file
 from normscope.sweeping.checks import MOST_CELLS, PlanError, error_of, is_number, mistakes
 
 OPTIMIZER_AXES = ("momentum", "weight_decay")

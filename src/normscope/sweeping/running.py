@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from normscope.choices import check_choice
-from normscope.environment import known_device
-from normscope.extras import need
-from normscope.saving import check_folder
+from normscope.importing.extras import need
+from normscope.messages.choices import check_choice
+from normscope.results.environment import known_device
+from normscope.results.saving import check_folder
 from normscope.sweeping.boundary import refinement
 from normscope.sweeping.diagram import PhaseDiagram, diagram
 from normscope.sweeping.engines import Engine, Local

@@ -71,7 +71,8 @@ def check_runs(model: nn.Module, run: Callable[[], Any]) -> None:
         raise
     except Exception as error:
         where = running[-1] if running else "the backward pass or the loss"
-        raise NotStackable(f"{where}: {type(error).__name__}: {str(error).splitlines()[0][:200]}") from error
+        said = "".join(f": {line[:200]}" for line in str(error).splitlines()[:1])
+        raise NotStackable(f"{where}: {type(error).__name__}{said}") from error
     finally:
         for hook in hooks:
             hook.remove()

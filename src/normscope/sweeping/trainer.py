@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.environment import environment
 from normscope.losses import LOSSES
-from normscope.out_of_memory import out_of_memory
+from normscope.messages.out_of_memory import out_of_memory
+from normscope.results.environment import environment
 from normscope.sweeping.ensemble import train_stacked
 from normscope.sweeping.lowering import lower
 from normscope.sweeping.networks import first_batch, prepare, saved_bytes, state_bytes

@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erf
 
-from normscope.choices import check_choice
+from normscope.messages.choices import check_choice
 from normscope.results import plain
 from normscope.theory.sphere import rule
 
@@ -47,7 +47,7 @@ _Function = Callable[[_Array], _Array]
 
 
 @dataclass(frozen=True)
-class Activation:
+class ActivationWithSlope:
     """A function phi, its derivative, and the points where either jumps or bends, on which quadrature splits."""
 
     phi: _Function
@@ -63,10 +63,10 @@ _SAFETY, _LARGEST_ERROR = 4, 1e-3
 _NODES = 2000
 
 ACTIVATIONS = {
-    "relu": Activation(lambda z: np.maximum(z, 0.0), lambda z: np.where(z > 0, 1.0, 0.0), (0.0,)),
-    "linear": Activation(lambda z: z, np.ones_like),
-    "tanh": Activation(np.tanh, lambda z: 1 - np.tanh(z) ** 2, _BENDS),
-    "erf": Activation(erf, lambda z: 2 / math.sqrt(math.pi) * np.exp(-(z**2)), _BENDS),
+    "relu": ActivationWithSlope(lambda z: np.maximum(z, 0.0), lambda z: np.where(z > 0, 1.0, 0.0), (0.0,)),
+    "linear": ActivationWithSlope(lambda z: z, np.ones_like),
+    "tanh": ActivationWithSlope(np.tanh, lambda z: 1 - np.tanh(z) ** 2, _BENDS),
+    "erf": ActivationWithSlope(erf, lambda z: 2 / math.sqrt(math.pi) * np.exp(-(z**2)), _BENDS),
 }
 
 
@@ -110,12 +110,12 @@ class Explosion:
 
 
 def explosion(
-    phi: str | Activation = "relu", batch_size: float = math.inf, *, gamma: float = 1.0, beta: float = 0.0
+    phi: str | ActivationWithSlope = "relu", batch_size: float = math.inf, *, gamma: float = 1.0, beta: float = 0.0
 ) -> Explosion:
     """Growth of squared gradients per layer of (linear, BatchNorm with gamma and beta, phi).
 
     Args:
-        phi: "relu", "linear", "tanh", "erf", or an `Activation` of your own.
+        phi: "relu", "linear", "tanh", "erf", or an `ActivationWithSlope` of your own.
         batch_size: B, a whole number above 3, or inf. For statistics over positions too: samples times positions, taken
             as independent.
 
@@ -128,18 +128,18 @@ def explosion(
     if not all(isinstance(value, Real) and (value == 0 or 1e-60 <= abs(value) <= 1e60) for value in (gamma, beta)):
         got = f"got gamma = {gamma!r} and beta = {beta!r}."
         raise ValueError(f"gamma and beta are finite numbers, 0 or of a size between 1e-60 and 1e60; {got}")
-    if not isinstance(phi, Activation):
+    if not isinstance(phi, ActivationWithSlope):
         check_choice("phi", phi, ACTIVATIONS)
     if phi == "linear" and gamma != 0:
         return _result(phi, size, gamma, beta, _linear(size, gamma, beta), 0.0, "closed form")
     if phi == "relu" and beta == 0 and gamma != 0:
         return _result(phi, size, gamma, beta, _relu(size, gamma), 0.0, "closed form")
-    activation = phi if isinstance(phi, Activation) else ACTIVATIONS[phi]
+    activation = phi if isinstance(phi, ActivationWithSlope) else ACTIVATIONS[phi]
     name = phi if isinstance(phi, str) else "function"
     return _result(name, size, gamma, beta, *_refined(activation, size, gamma, beta), "quadrature")
 
 
-def rate(phi: str | Activation = "relu", batch_size: float = math.inf) -> float:
+def rate(phi: str | ActivationWithSlope = "relu", batch_size: float = math.inf) -> float:
     """Growth of the squared gradient norm per layer; see `explosion`.
 
     Example:
@@ -187,7 +187,7 @@ def _linear(size: float, gamma: float, beta: float) -> _Moments:
     return _Moments(g + beta**2, g * (1 - c), g, g, g, g * c)
 
 
-def _refined(activation: Activation, size: float, gamma: float, beta: float) -> tuple[_Moments, float]:
+def _refined(activation: ActivationWithSlope, size: float, gamma: float, beta: float) -> tuple[_Moments, float]:
     """Moments from more and more panels, until the rate no longer moves, with a bound on its error."""
     places = len(activation.kinks) + 1
     panels = max(1, 6 // places)
@@ -214,7 +214,7 @@ def _refined(activation: Activation, size: float, gamma: float, beta: float) -> 
     return moments, error
 
 
-def _moments(activation: Activation, size: float, gamma: float, beta: float, panels: int) -> _Moments:
+def _moments(activation: ActivationWithSlope, size: float, gamma: float, beta: float, panels: int) -> _Moments:
     """Moments by Gauss-Legendre quadrature in angles, on panels that end at the kinks."""
     kinks = np.array([(kink - beta) / gamma for kink in activation.kinks]) if gamma else np.zeros(0)
 

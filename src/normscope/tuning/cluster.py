@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from normscope.extras import need
+from normscope.importing.extras import need
 from normscope.tuning.rehearsal import Rehearsal, rehearse
 from normscope.tuning.stage import Stage
 
@@ -18,6 +18,8 @@ class Ray:
     machine and stops it at the end. A task has as many threads as this process, so that both engines give the same
     bits.
     """
+
+    note = ""
 
     def __init__(self, address: str | None = None) -> None:
         self._ray = need("ray", "ray")

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from normscope.isolation.generators import Generators
+from normscope.messages.out_of_memory import out_of_memory
 from normscope.setup import Setup
 from normscope.training import seeded_on, train
 from normscope.tuning.judging import FORWARD_SHARE, judge
@@ -24,8 +24,6 @@ from normscope.tuning.stage import Stage
 EXPLODES = 1e3
 # The steps from which the duration of the whole search is predicted.
 _TIMED = 5
-# Parts of torch's messages about a full device and a full host.
-_NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,8 @@ class Rehearsal:
         metric: the mean metric of the held-out batches, nan without one.
         passes: the cost in gradient passes of a whole step, a forward counted as a third.
         seconds: the duration of the rehearsal in seconds.
-        pace: seconds of one step, the first one left out.
+        pace: seconds of one step, the first one left out. Of rehearsals that ran as a stack, seconds and pace are equal
+            shares.
     """
 
     lr: float
@@ -68,19 +67,16 @@ def rehearse(stage: Stage, lr: float, steps: int) -> Rehearsal:
         ValueError: the loss depends on no parameter of the copy.
     """
     started, ticks = time.perf_counter(), list[float]()
-    with _drawing_from(stage), _explained_memory(lr):
-        copy = stage.setup.copied()
-        _keep_frozen_layers(copy.model)
+    with drawing_from(stage), _explained_memory(lr):
+        copy = copy_at(stage, lr)
         assert copy.optimizer is not None
-        set_rate(copy.optimizer, lr, copy.scheduler)
-        scheduler = copy.scheduler if stage.factors is None else Factors(copy.optimizer, stage.factors)
         trained = train(
             copy.model,
             copy.loss_fn,
             stage.training_batches(steps),
             copy.optimizer,
             forward=copy.forward,
-            scheduler=scheduler,
+            scheduler=copy.scheduler,
             accumulate=copy.accumulate,
             clip=copy.clip,
             scaler=copy.scaler,
@@ -92,31 +88,42 @@ def rehearse(stage: Stage, lr: float, steps: int) -> Rehearsal:
             explode=EXPLODES,
             on_step=lambda _: ticks.append(time.perf_counter()),
         )
-        made = Rehearsal(lr, steps, trained.losses, trained.diverged_at, passes=trained.steps, pace=_pace(ticks))
-        if stage.held_out and trained.diverged_at is None:
-            made = _judged(stage, copy, made)
+        made = Rehearsal(lr, steps, trained.losses, trained.diverged_at, passes=trained.steps, pace=pace_of(ticks))
+        made = judged(stage, copy, made)
     return replace(made, seconds=time.perf_counter() - started)
 
 
-def _pace(ticks: list[float]) -> float:
+def copy_at(stage: Stage, lr: float) -> Setup:
+    """A copy of the setup at a learning rate, with the scheduler of the stage; frozen layers stay in eval mode."""
+    copy = stage.setup.copied()
+    _keep_frozen_layers(copy.model)
+    assert copy.optimizer is not None
+    set_rate(copy.optimizer, lr, copy.scheduler)
+    return copy if stage.factors is None else replace(copy, scheduler=Factors(copy.optimizer, stage.factors))
+
+
+def pace_of(ticks: list[float]) -> float:
     """The median time between two steps among the first few."""
     gaps = sorted(later - earlier for earlier, later in itertools.pairwise(ticks[:_TIMED]))
     return gaps[len(gaps) // 2] if gaps else math.nan
 
 
-def _judged(stage: Stage, copy: Setup, made: Rehearsal) -> Rehearsal:
-    judged = judge(stage, copy)
+def judged(stage: Stage, copy: Setup, made: Rehearsal) -> Rehearsal:
+    """The rehearsal with what held-out batches say of its copy, if there are any and it has not diverged."""
+    if not stage.held_out or made.diverged_at is not None:
+        return made
+    found = judge(stage, copy)
     return replace(
         made,
-        held_out=judged.losses,
-        metric=judged.metric,
-        diverged_at=None if all(map(math.isfinite, judged.losses)) else made.steps,
-        passes=made.passes + FORWARD_SHARE * judged.forwards / stage.setup.accumulate,
+        held_out=found.losses,
+        metric=found.metric,
+        diverged_at=None if all(map(math.isfinite, found.losses)) else made.steps,
+        passes=made.passes + FORWARD_SHARE * found.forwards / stage.setup.accumulate,
     )
 
 
 @contextlib.contextmanager
-def _drawing_from(stage: Stage) -> Iterator[None]:
+def drawing_from(stage: Stage) -> Iterator[None]:
     """While this context lasts, all generators start from the stage's seed; they are put back after."""
     generators = Generators()
     generators.save()
@@ -134,8 +141,7 @@ def _explained_memory(lr: float) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
-        if not known and not any(words in str(error) for words in _NO_MEMORY):
+        if not out_of_memory(error):
             raise
         raise MemoryError(
             f"Out of memory while rehearsing the learning rate {lr:.3g}: beside your model and optimizer, two copies "

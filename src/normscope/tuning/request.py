@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from normscope.choices import check_choice
 from normscope.isolation.coming_update import plain_optimizer
 from normscope.isolation.processes import several_processes
 from normscope.isolation.unwrapping import unwrapped
+from normscope.messages.choices import check_choice
 from normscope.setup import Setup
 from normscope.tuning.learning_rates import largest_rate
 from normscope.tuning.schedules import Schedule, factors_of

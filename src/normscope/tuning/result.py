@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from normscope.reporting import Reportable
 from normscope.results import plain, write_json
+from normscope.results.reporting import Reportable
 from normscope.tuning.evidence import last_loss
 from normscope.tuning.learning_rates import set_rate
 from normscope.tuning.rehearsal import Rehearsal

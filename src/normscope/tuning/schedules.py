@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from normscope.choices import check_choice
+from normscope.messages.choices import check_choice
 from normscope.tuning.learning_rates import base_rate
 
 Schedule = str | Callable[[int], float]

@@ -9,8 +9,8 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from normscope.decoding import Misfit, decode, parsed
 from normscope.results import plain
+from normscope.results.decoding import Misfit, decode, parsed
 from normscope.tuning.rehearsal import Rehearsal
 
 SCHEMA = 1

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from normscope.environment import environment
 from normscope.isolation.lending import Lent, untouched
+from normscope.results.environment import environment
 from normscope.setup import Setup, gathered
 from normscope.tuning.choice import choose
 from normscope.tuning.engines import Engine, engine_named
@@ -103,12 +103,12 @@ def tune(
         seed=seed,
     )
     known: list[Rehearsal] = []
+    stored, trained_how = 0, ""
     if plan.steps:
         kept = Store(store, "" if store is None else stage.key())
         with _protected(request) as lent, closing(engine_named(engine, address)) as running:
             stored = _search(plan, stage, running, kept, known, lent, progress)
-    else:
-        stored = 0
+            trained_how = running.note
     choice = choose(plan, prior, known)
     used = sum(each.passes for each in known)
     pace = known[0].pace if known else 0.0
@@ -125,7 +125,7 @@ def tune(
             stored,
         ),
         rehearsals=tuple(sorted(known, key=lambda each: each.lr)),
-        notes=(*request.notes, *([prior.note] if prior.note else ()), *_notes(request, plan, stage)),
+        notes=(*request.notes, *filter(None, (prior.note, trained_how)), *_notes(request, plan, stage)),
         steps=request.steps,
         optimizer=type(request.optimizer).__name__,
         schedule=request.schedule,

@@ -28,8 +28,8 @@ import torch
 from torch import Tensor
 
 from normscope.curvature.autograd.convolution_layout import Image, convolved, image
-from normscope.norms._batch_grad import BatchNormFunction, checkpointed
 from normscope.norms.batch import transformed
+from normscope.norms.batch_norm_gradient import BatchNormFunction, checkpointed
 
 _slope = torch.ops.aten.threshold_backward
 _between: ContextVar[bool] = ContextVar("_between", default=True)

@@ -32,11 +32,11 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from normscope.isolation.module_calls import answering
-from normscope.norms._inputs import check_input, per_channel
-from normscope.norms.batch import _BatchNormLayer
+from normscope.norms.batch import BatchNormLayer
+from normscope.norms.channels import check_input, per_channel
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_BATCHNORM_FORWARDS = (_BatchNorm.forward, _BatchNormLayer.forward)
+_BATCHNORM_FORWARDS = (_BatchNorm.forward, BatchNormLayer.forward)
 
 
 class KeptLayerOutputs:

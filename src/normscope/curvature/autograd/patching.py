@@ -39,10 +39,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from normscope.curvature.autograd.convolutions import Rectifier, convolution, into_weights
 from normscope.curvature.autograd.precision import set_precision
-from normscope.norms._batch_grad import BatchNormFunction, gradients_last
-from normscope.norms._constant_statistics import held
-from normscope.norms._inputs import standardize
 from normscope.norms.batch import batch_norm, transformed
+from normscope.norms.batch_norm_gradient import BatchNormFunction, gradients_last
+from normscope.norms.channels import standardize
+from normscope.norms.held_statistics import held
 
 Names = Sequence[tuple[dict[str, Any], str]]
 
@@ -81,8 +81,8 @@ _WEIGHT_NORMS = [(vars(home), "_weight_norm") for home in (torch, sys.modules["t
 def fast_second_derivatives() -> Iterator[None]:
     """Inside, convolutions, batch normalization and ReLU have second derivatives that cost what they must.
 
-    Batch normalization in train mode has the closed form of `norms/_batch_grad.py`. In eval mode it is a scale and a
-    shift of each channel, which the weights of a convolution before it take up: no pass over its input at all.
+    Batch normalization in train mode has the closed form of `norms/batch_norm_gradient.py`. In eval mode it is a scale
+    and a shift of each channel, which the weights of a convolution before it take up: no pass over its input at all.
     Activation checkpointing runs forwards inside backward passes, so this belongs around backward passes too.
     """
     names = [(vars(torch), "batch_norm"), (vars(torch), "relu"), *_CONVOLUTIONS]

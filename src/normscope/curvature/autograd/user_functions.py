@@ -33,7 +33,7 @@ _STEPS = {torch.float64: (1e-6, 1e-4), torch.float32: (1e-2, 0.1)}
 _DRAWS, _ENTRIES = 3, 8
 # Inputs are moved by this share of their size: zeros, as ReLU gives, lie on kinks.
 _JITTER = 0.01
-_ONCE = once_differentiable(lambda _: None).__code__
+_ONCE_DIFFERENTIABLE = once_differentiable(lambda _: None).__code__
 
 
 class NoSecondDerivative(ValueError):
@@ -106,7 +106,7 @@ def is_once_differentiable(kind: Any) -> bool:
     """Whether its backward has torch's decorator, below others perhaps."""
     function = kind.vjp if kind.backward is torch.autograd.Function.backward else kind.backward
     while function is not None:
-        if getattr(function, "__code__", None) is _ONCE:
+        if getattr(function, "__code__", None) is _ONCE_DIFFERENTIABLE:
             return True
         function = getattr(function, "__wrapped__", None)
     return False

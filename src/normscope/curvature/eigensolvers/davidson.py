@@ -25,7 +25,8 @@ from torch import Tensor
 from normscope.curvature.eigensolvers.lanczos import Memory, Ritz, lanczos, remembered, scales, unit_of
 from normscope.linear_maps import Product
 
-LEAST, LEAST_WARM = 6, 3
+# Fewest products of a search, from a fresh start and from a memory.
+FEWEST_PRODUCTS, FEWEST_WARM_PRODUCTS = 6, 3
 
 
 class _Basis:
@@ -169,7 +170,7 @@ def davidson(
     *,
     smallest: bool = False,
     tol: float = 1e-3,
-    least: int = LEAST_WARM,
+    least: int = FEWEST_WARM_PRODUCTS,
     most: int = 100,
     keep: int = 1,
 ) -> Ritz:
@@ -186,7 +187,8 @@ def davidson(
     search = DavidsonSearch(memory, start)
     search.multiply(search.basis.coordinates(start), product)
     if most > 1 and (float(search.residuals[0]) >= 1 or float(search.theta[0]) < 0):
-        ritz = lanczos(product, fresh, smallest=smallest, tol=tol, least=LEAST, most=most - 1, mix=0.0, keep=keep)
+        least = FEWEST_PRODUCTS
+        ritz = lanczos(product, fresh, smallest=smallest, tol=tol, least=least, most=most - 1, mix=0.0, keep=keep)
         return replace(ritz, products=ritz.products + 1)
     search.scale()
     return search.run_until_converged(product, 1, smallest=smallest, tol=tol, least=least, most=most, keep=keep)

@@ -38,7 +38,7 @@ _LEAST_SHARE = 0.01
 _COLUMNS = 1 << 16
 # Pairs to remember: more than the ten eigenvalues that nearly coincide at the top with ten outputs. With 8 a warm start
 # took more products (6 for 5), with 24 no fewer.
-KEPT = 12
+KEPT_PAIRS = 12
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from normscope.curvature.eigensolvers.block_lanczos import block_lanczos
-from normscope.curvature.eigensolvers.davidson import LEAST, LEAST_WARM, davidson
+from normscope.curvature.eigensolvers.davidson import FEWEST_PRODUCTS, FEWEST_WARM_PRODUCTS, davidson
 from normscope.curvature.eigensolvers.lanczos import Memory, Ritz, lanczos
 from normscope.curvature.eigensolvers.tf32_refinement import tf32_first, tf32_pays
 from normscope.linear_maps import Product
 
 # Share of the fresh start. This much lets an eigenvector that has overtaken the last one show: of those remembered, one
 # that is ahead by 3 %. From 0.03 on a warm start costs more products (measured from one training step to the next).
-WARM = 0.01
-_COUNTED = {"most": "products", "block": "start vectors"}
+FRESH_SHARE = 0.01
+_COUNTED = {"max_products": "products", "block": "start vectors"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,21 +35,22 @@ class Solver:
         tol: relative residual to reach, more than 0. lambda_max is then right to 0.1 % by default, which is less than
             it differs from batch to batch, and float32 products hardly allow a tenth of it. Where it is not reached,
             the result has `converged=False`.
-        most: products v -> A v at most. A fresh search takes 8 to 20 in most networks; 100 leave room for hard ones.
+        max_products: largest number of products v -> A v. A fresh search takes 8 to 20 in most networks; 100 leave room
+            for hard ones.
         block: number of start vectors. One is cheapest. As many as the network has outputs find top eigenvalues that
             nearly coincide, which one vector separates slowly.
 
     Example:
-        >>> Solver(tol=1e-6).most
+        >>> Solver(tol=1e-6).max_products
         100
     """
 
     tol: float = 1e-3
-    most: int = 100
+    max_products: int = 100
     block: int = 1
 
     def __post_init__(self) -> None:
-        for name, count in (("most", self.most), ("block", self.block)):
+        for name, count in (("max_products", self.max_products), ("block", self.block)):
             if not isinstance(count, int) or count < 1:
                 raise ValueError(f"{name}= counts {_COUNTED[name]}, at least 1; got {count!r}.")
         if not (math.isfinite(self.tol) and self.tol > 0):
@@ -84,8 +85,8 @@ class Solver:
             memory = None
         fresh = fresh_start(gradient, self.block, seed)
         start = fresh if memory is None else warm_start(memory, fresh)
-        options: dict[str, Any] = {"smallest": smallest, "tol": self.tol, "most": self.most, "keep": keep}
-        options["least"] = LEAST if memory is None or len(start) > 1 else LEAST_WARM
+        options: dict[str, Any] = {"smallest": smallest, "tol": self.tol, "most": self.max_products, "keep": keep}
+        options["least"] = FEWEST_PRODUCTS if memory is None or len(start) > 1 else FEWEST_WARM_PRODUCTS
 
         def from_one_vector(product: Product, **options: Any) -> Ritz:
             if memory is None:
@@ -94,7 +95,7 @@ class Solver:
 
         if len(start) > 1:
             return block_lanczos(product, start, **options)
-        if rounded_product is not None and tf32_pays(start, self.tol, self.most):
+        if rounded_product is not None and tf32_pays(start, self.tol, self.max_products):
             return tf32_first(from_one_vector, product, rounded_product, **options)
         return from_one_vector(product, **options)
 
@@ -122,5 +123,5 @@ def warm_start(memory: Memory, fresh: Tensor) -> Tensor:
     if len(rows) == 1:
         rows[0] += remembered[1:].sum(0)
     together = remembered[: len(rows)]
-    rows[: len(together)] = together + WARM * rows[: len(together)]
+    rows[: len(together)] = together + FRESH_SHARE * rows[: len(together)]
     return rows

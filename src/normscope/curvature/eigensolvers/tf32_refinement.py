@@ -18,23 +18,23 @@ import torch
 from torch import Tensor
 
 from normscope.curvature.eigensolvers.davidson import DavidsonSearch
-from normscope.curvature.eigensolvers.lanczos import KEPT, Ritz
+from normscope.curvature.eigensolvers.lanczos import KEPT_PAIRS, Ritz
 from normscope.linear_maps import Product
 
 # Relative residual that rounded products reach: for a smaller tolerance a search by them would be in vain.
-_TOL = 5e-4
+_LEAST_TOLERANCE = 5e-4
 # A relative difference larger than this is not rounding: the model's forward mode and backward pass are of different
 # maps (`operators/gauss_newton.py`).
-_MISLED = 0.1
+_MISLED_ERROR = 0.1
 # Products set apart for the exact end, and the fewest products a search must be allowed for that to pay.
-_END, _LEAST = 4, 16
+_EXACT_PRODUCTS, _FEWEST = 4, 16
 
 
 def tf32_pays(like: Tensor, tol: float, most: int) -> bool:
     """Whether products with vectors like this one have a rounded form, and it leads far enough."""
     if like.device.type != "cuda" or torch.version.cuda is None or like.dtype != torch.float32:
         return False
-    return torch.cuda.get_device_capability(like.device) >= (8, 0) and tol >= _TOL and most >= _LEAST
+    return torch.cuda.get_device_capability(like.device) >= (8, 0) and tol >= _LEAST_TOLERANCE and most >= _FEWEST
 
 
 def tf32_first(
@@ -56,7 +56,12 @@ def tf32_first(
 
     try:
         by_rounded = search(
-            rounded_product, smallest=smallest, tol=tol, least=least - 1, most=most - _END, keep=max(keep, KEPT)
+            rounded_product,
+            smallest=smallest,
+            tol=tol,
+            least=least - 1,
+            most=most - _EXACT_PRODUCTS,
+            keep=max(keep, KEPT_PAIRS),
         )
     except RuntimeError:
         # Torch refuses a forward that reads its older precision flags while the newer ones are set. Any other error
@@ -69,7 +74,7 @@ def tf32_first(
     top, *bottom = [end.basis.coordinates(v) for v in end_vectors]
     end.multiply(top, product)
     error = math.hypot(float(end.theta[0]) - by_rounded.values[0], float(end.lengths[0]))
-    if by_rounded.converged and error > max(_MISLED, 2 * tol) * size:
+    if by_rounded.converged and error > max(_MISLED_ERROR, 2 * tol) * size:
         return exactly(by_rounded.products + 1)
     for direction in bottom:
         end.multiply(end.basis.stacked([direction])[0], product)

@@ -24,39 +24,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from normscope import losses
-
-NORMAL, LABELS, BINARY, LOG_LABELS = "normal", "labels", "binary", "log_labels"
-_FUNCTIONS: dict[Any, str] = {
-    losses.half_mse: NORMAL,
-    losses.half_sse: NORMAL,
-    F.mse_loss: NORMAL,
-    F.cross_entropy: LABELS,
-    F.binary_cross_entropy_with_logits: BINARY,
-    F.nll_loss: LOG_LABELS,
-}
-_MODULES: dict[type, str] = {
-    nn.MSELoss: NORMAL,
-    nn.CrossEntropyLoss: LABELS,
-    nn.BCEWithLogitsLoss: BINARY,
-    nn.NLLLoss: LOG_LABELS,
-}
+from normscope.losses.known_losses import BINARY, LOG_LABELS, NORMAL, known_loss
 
 
 def distribution(loss_fn: Callable[..., Any]) -> str | None:
     """The distribution of y if the loss is -log p(y | f); None where it is none known here (weights, smoothing).
 
     Example:
-        >>> distribution(F.cross_entropy), distribution(nn.CrossEntropyLoss(label_smoothing=0.1))
+        >>> distribution(F.cross_entropy), distribution(torch.nn.CrossEntropyLoss(label_smoothing=0.1))
         ('labels', None)
     """
-    if isinstance(loss_fn, nn.Module):
-        plain = getattr(loss_fn, "weight", None) is None and not getattr(loss_fn, "label_smoothing", 0.0)
-        return _MODULES.get(type(loss_fn)) if plain and getattr(loss_fn, "pos_weight", None) is None else None
-    return next((kind for function, kind in _FUNCTIONS.items() if loss_fn is function), None)
+    facts = known_loss(loss_fn)
+    weighted = any(getattr(loss_fn, name, None) is not None for name in ("weight", "pos_weight"))
+    return None if facts is None or weighted or getattr(loss_fn, "label_smoothing", None) else facts.distribution
 
 
 @dataclass(frozen=True)
@@ -103,12 +86,12 @@ def fisher_of_outputs(
     if not label_draws:
         return None
     if label_draws < 0:
-        raise ValueError(f"draws counts labels drawn for each term, 0 for the exact matrix; got {label_draws}.")
+        raise ValueError(f"label_draws counts labels drawn for each term, 0 for the exact matrix; got {label_draws}.")
     if kind is None:
         raise ValueError(
             "A sampled Fisher matrix needs a distribution to draw from, and this loss is none known here: there is "
             "one for squared error, cross-entropy, binary cross-entropy with logits and nll_loss, without class "
-            "weights or smoothing. Leave draws= out to go through the loss's own second derivative."
+            "weights or smoothing. Leave label_draws= out to go through the loss's own second derivative."
         )
     generator = torch.Generator(output.device).manual_seed(seed)
     if kind == NORMAL:
@@ -128,11 +111,13 @@ def fisher_of_outputs(
 
 
 def _squared_rate(loss_fn: Callable[..., Any], output: Tensor) -> float:
-    if loss_fn is losses.half_sse:
-        return 1.0
-    if loss_fn is losses.half_mse:
-        return 1 / len(output)
-    return 2.0 if getattr(loss_fn, "reduction", "mean") == "sum" else 2 / output.numel()
+    """The second derivative of a squared error by each output."""
+    if getattr(loss_fn, "reduction", "mean") == "sum":
+        return 2.0
+    facts, samples = known_loss(loss_fn), len(output) if output.ndim else 1
+    assert facts is not None
+    assert facts.over_half_mse is not None
+    return facts.over_half_mse(samples, output.numel() // samples) / samples
 
 
 def _weights(loss_fn: Callable[..., Any], output: Tensor, target: Any) -> Tensor:

@@ -120,7 +120,7 @@ def mean_mode_of(network: Network, solver: Solver, *, seed: int = 0, dense: int 
         error = float(table.sum(1).std() / len(table) ** 0.5) / m
     product, shape = dual(network)
     start = torch.randn(shape, generator=generator, dtype=torch.float64).to(output)
-    top = lanczos(product, (start + start.std()).reshape(-1), tol=solver.tol, most=solver.most)
+    top = lanczos(product, (start + start.std()).reshape(-1), tol=solver.tol, most=solver.max_products)
     vector = top.vectors[0].view(m, outputs)
     return MeanMode(
         lambda_max=top.values[0],

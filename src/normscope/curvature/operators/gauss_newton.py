@@ -27,7 +27,7 @@ from normscope.curvature.autograd.precision import is_rounded
 from normscope.curvature.autograd.user_functions import functions_of
 from normscope.curvature.operators.loss_of_outputs import OutputCurvature
 from normscope.curvature.operators.passes import Gradients
-from normscope.curvature.operators.statistics import over_the_batch, wavy
+from normscope.curvature.operators.statistics import over_the_batch, uneven_vector
 from normscope.linear_maps import Product
 
 
@@ -71,7 +71,7 @@ def gauss_newton_product(
         w = vjp(u)
         if not checked and not is_rounded() and (by_gradient is not None or passes.forward_mode):
             # Zero passes every check, so at J v = 0 the check takes other outputs.
-            pair = (u, w) if t.any() else (wavy(t), vjp(wavy(t)))
+            pair = (u, w) if t.any() else (uneven_vector(t), vjp(uneven_vector(t)))
             if not adjoint(t, pair[0], v, pair[1]):
                 if by_gradient is None:
                     passes.use_reverse_mode()

@@ -16,15 +16,16 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from normscope.curvature.autograd.patching import differentiable_kernels
 from normscope.curvature.autograd.user_functions import refuse_delayed, refuse_without_second_derivative
-from normscope.curvature.operators.fisher import LOG_LABELS, distribution
+from normscope.curvature.operators.fisher import distribution
 from normscope.isolation.batch_copies import Copies, lent_loss
 from normscope.isolation.flat_vectors import flat, split
 from normscope.loss_kinds import FLAT, LossKind
-from normscope.loss_mismatch import check_outputs, explaining
+from normscope.losses.known_losses import LOG_LABELS
+from normscope.losses.mismatch import check_outputs, explaining
 from normscope.objective import main_output, own_loss
 
 # Relative part of the gradient that may go past the predictions of a model with a loss of its own: rounding.
-_THROUGH = 1e-3
+_MOST_PAST_OUTPUTS = 1e-3
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ class LossOfOutputs:
         refuse_delayed([slope])
         gradient = flat(torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True), leaves)
         gradient_through_outputs = torch.autograd.grad(z, leaves, slope.detach(), retain_graph=True, allow_unused=True)
-        if (gradient - flat(gradient_through_outputs, leaves)).norm() > _THROUGH * gradient.norm():
+        if (gradient - flat(gradient_through_outputs, leaves)).norm() > _MOST_PAST_OUTPUTS * gradient.norm():
             raise NoOutputs
 
         def product(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -206,9 +207,9 @@ class NoOutputs(ValueError):
         )
 
 
-def refuse_flat(kind: LossKind, matrix: str) -> None:
+def refuse_flat(kind: LossKind, is_hessian: bool) -> None:
     """Raise where the loss has the same value at all outputs."""
-    if kind == FLAT and matrix != "hessian":
+    if kind == FLAT and not is_hessian:
         raise ValueError(
             "The loss does not change with the outputs: it is not meant for outputs of this shape, or all targets of "
             "this batch are ignored. Cross-entropy over one class is always 0. For one logit a sample use "
@@ -216,9 +217,9 @@ def refuse_flat(kind: LossKind, matrix: str) -> None:
         )
 
 
-def refuse_impossible(kind: LossKind, matrix: str, lambda_max: float) -> None:
+def refuse_impossible(kind: LossKind, is_hessian: bool, lambda_max: float) -> None:
     """Raise where the largest eigenvalue is no number to take a learning rate from; a Hessian's may be negative."""
-    if matrix == "hessian":
+    if is_hessian:
         return
     if lambda_max < 0 or (lambda_max == 0 and not kind.convex):
         raise ValueError(

@@ -28,13 +28,12 @@ from normscope.curvature.operators.gauss_newton import (
     gradients_by_slope,
 )
 from normscope.curvature.operators.loss_of_outputs import LossOfOutputs, OutputCurvature, joined
+from normscope.curvature.operators.matrices import MATRICES
 from normscope.curvature.operators.passes import Gradients, Parts, Passes
 from normscope.isolation.flat_vectors import flat
 from normscope.isolation.lending import Lent
 from normscope.linear_maps import Product
 from normscope.objective import call_model
-
-MATRICES = ("ggn", "hessian", "fisher")
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ class Network(Passes):
         A gradient is None where the leaf has no part in the loss. The graph is None without a matrix, and where none
         can be kept.
         """
-        if matrix == "hessian":
+        if matrix and MATRICES[matrix].is_hessian:
             loss, derivable = self._derivable_gradients()
             gradients = [None if g is None else g.detach() for g in derivable]
             return loss.detach(), gradients, FirstGraph(self, matrix, derivable)
@@ -161,12 +160,12 @@ class Network(Passes):
         return loss.detach(), [None if g is None else g.detach() for g in taken], first
 
     def product(self, matrix: str, first: FirstGraph | None = None) -> MatrixProduct:
-        """The product v -> A v for A "ggn", "hessian" or "fisher"; it keeps its graphs for as long as it exists.
+        """The product v -> A v for a name of `MATRICES`; it keeps its graphs for as long as it exists.
 
         first: the graph that `value_and_gradients` kept for this matrix; without it the product makes its own.
         """
         graph: Any = None if first is None else first.graph
-        if matrix == "hessian":
+        if MATRICES[matrix].is_hessian:
             return MatrixProduct(self.hessian(graph))
         return self._product_by_outputs(matrix, graph or self._forward_graph())
 
@@ -190,9 +189,9 @@ class Network(Passes):
     def quadratic_form(self, matrix: str, v: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
         """v^T A v, and a call that completes A v from the same pass.
 
-        For "ggn" and "fisher" the form is (J v)^T B (J v), which needs no backward pass; completing the product does.
+        For J^T B J the form is (J v)^T B (J v), which needs no backward pass; completing the product does.
         """
-        if matrix == "hessian":
+        if MATRICES[matrix].is_hessian:
             image = self.hessian()(v)
             return v @ image, lambda: image
         graph = self._forward_graph()
@@ -215,7 +214,7 @@ class Network(Passes):
             return 0.0
         outputs = self.output()
         read = self.loss.read(outputs)
-        drawn = self._fisher_of(outputs, read)
+        drawn = self.fisher_of(outputs, read)
         return 0.0 if drawn is None else drawn.error(self.jvp(read=read)(v))
 
     def _product_by_outputs(self, matrix: str, graph: ForwardGraph) -> MatrixProduct:
@@ -228,12 +227,12 @@ class Network(Passes):
 
     def _output_curvature(self, matrix: str, outputs: Any, read: tuple[int, ...]) -> OutputCurvature:
         """B, by the outputs and the numbers of those that the loss reads."""
-        drawn = self._fisher_of(outputs, read) if matrix == "fisher" else None
-        if drawn is None:
-            return self.loss.output_curvature(outputs, read, self.leaves)
-        return OutputCurvature(lambda t, _: (drawn.product(t), None))
+        output_matrix = MATRICES[matrix].output_matrix
+        assert output_matrix is not None
+        return output_matrix(self, outputs, read)
 
-    def _fisher_of(self, outputs: Any, read: tuple[int, ...]) -> FisherOfOutputs | None:
+    def fisher_of(self, outputs: Any, read: tuple[int, ...]) -> FisherOfOutputs | None:
+        """The Fisher matrix of the outputs; None where the loss's own second derivative is taken."""
         return fisher_of_outputs(
             self.loss.loss_fn,
             joined(outputs, read).detach(),

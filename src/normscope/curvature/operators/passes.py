@@ -29,7 +29,7 @@ from normscope.isolation.lending import Lent
 from normscope.isolation.module_calls import answering
 from normscope.isolation.processes import FailedElsewhere
 from normscope.linear_maps import Product
-from normscope.out_of_memory import out_of_memory
+from normscope.messages.out_of_memory import out_of_memory
 
 # Gradients by several tensors, None for a tensor without a part in the result.
 Gradients = Sequence[Tensor | None]

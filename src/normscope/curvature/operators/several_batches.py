@@ -29,11 +29,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from normscope.choices import check_choice
 from normscope.curvature.operators.network_products import FirstGraph, MatrixProduct, Network
 from normscope.curvature.operators.statistics import mode_of, over_the_batch
+from normscope.messages.choices import check_choice
 
-OVER = ("batches", "data")
+AVERAGES = ("batches", "data")
 _SHARES_OF_NEIGHBOUR = (0.3, 0.45)
 _TOLERANCE = 1e-3
 
@@ -118,7 +118,7 @@ def refuse_linear(product: MatrixProduct | ProductsOnBatches) -> None:
 
 def check_parts(model: nn.Module, over: str, stats: str, parts: int) -> bool:
     """Whether parts are put together to the loss of all data; refused where layers take statistics over a part."""
-    check_choice("over", over, OVER)
+    check_choice("over", over, AVERAGES)
     if over == "batches" or parts == 1:
         return False
     layers = over_the_batch(model, stats)
@@ -164,11 +164,11 @@ def shares(networks: Sequence[Network]) -> list[float]:
             ]
         )
     if not all(math.isclose(a, b, rel_tol=_TOLERANCE) for a, b in zip(*ratios, strict=True)):
-        raise ValueError(_NO_SUM)
+        raise ValueError(_NO_SUM_MESSAGE)
     return ratios[0]
 
 
-_NO_SUM = (
+_NO_SUM_MESSAGE = (
     "The loss is neither a mean nor a sum over samples, nor another sum of its parts' losses with constant weights, so "
     "batches cannot be put together. Hand in the whole as one batch, or take the mean over batches (over='batches')."
 )
@@ -205,5 +205,5 @@ def _ratio(whole: Tensor, part: Tensor) -> float:
         )
     weight = whole @ part / square
     if not (whole - weight * part).norm() <= _TOLERANCE * whole.norm():
-        raise ValueError(_NO_SUM)
+        raise ValueError(_NO_SUM_MESSAGE)
     return float(weight)

@@ -20,13 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.choices import check_choice
 from normscope.curvature.autograd.patching import batch_norm_held
 from normscope.isolation.module_calls import answering
 from normscope.isolation.processes import several_processes
-from normscope.norms._constant_statistics import statistics_held
+from normscope.messages.choices import check_choice
 from normscope.norms.batch import batch_norm
-from normscope.norms.lp import _LpLayer
+from normscope.norms.held_statistics import statistics_held
+from normscope.norms.lp import LpNormLayer
 
 # Samples of a pass that looks whether outputs depend on other samples.
 _PROBE_SAMPLES = 8
@@ -135,7 +135,7 @@ def over_the_batch(model: nn.Module, stats: str = "batch") -> dict[str, nn.Modul
         ['1']
     """
     of_the_batch = mode_of(stats).of_the_batch
-    kinds = (nn.modules.batchnorm._BatchNorm, _LpLayer)
+    kinds = (nn.modules.batchnorm._BatchNorm, LpNormLayer)
     return {
         name: layer
         for name, layer in model.named_modules()
@@ -182,10 +182,10 @@ def depends_on_others(
     if not isinstance(output, Tensor) or not output.requires_grad or output.shape[:1] != few.shape[:1]:
         return False
     first = output[0].reshape(-1)
-    slope = slope_of(first @ wavy(first))
+    slope = slope_of(first @ uneven_vector(first))
     return slope is not None and bool(slope[1:].any())
 
 
-def wavy(like: Tensor) -> Tensor:
+def uneven_vector(like: Tensor) -> Tensor:
     """A vector of outputs that no normalizer over them makes a constant; their plain sum may become one."""
     return torch.arange(like.numel(), device=like.device).cos().to(like).view_as(like)

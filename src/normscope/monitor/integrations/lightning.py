@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.extras import need
+from normscope.importing.extras import need
 from normscope.monitor.monitor import Monitor
 
 need("lightning.pytorch", "lightning")

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.monitor.snapshot import Snapshot
-from normscope.norms._inputs import wide
+from normscope.norms.channels import wide
 from normscope.norms.kinds import NORM_LAYERS, Identity
 from normscope.stability.verdict import Verdict
 

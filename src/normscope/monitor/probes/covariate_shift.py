@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normscope.choices import check_choice
 from normscope.isolation.module_calls import units
+from normscope.messages.choices import check_choice
 from normscope.monitor.snapshot import UPDATES, Snapshot, real
 from normscope.stability.verdict import Verdict
 

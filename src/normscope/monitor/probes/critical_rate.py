@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 import torch
 
-from normscope.choices import check_choice
 from normscope.loss_kinds import DIVERGES, beyond_limit, outlook
+from normscope.messages.choices import check_choice
 from normscope.monitor.snapshot import UPDATES, Snapshot
 from normscope.stability.critical_rate import CrossingSearch
 from normscope.stability.verdict import Verdict

@@ -10,14 +10,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from normscope.choices import check_choice
-from normscope.curvature.eigensolvers.lanczos import KEPT, Memory
+from normscope.curvature.eigensolvers.lanczos import KEPT_PAIRS, Memory
 from normscope.curvature.eigensolvers.solver import Solver
-from normscope.curvature.opening import open_session
 from normscope.curvature.operators.loss_of_outputs import own_loss_of
-from normscope.curvature.options import Options
-from normscope.curvature.session import differentiated
+from normscope.curvature.session.opening import open_session
+from normscope.curvature.session.options import Options
+from normscope.curvature.session.session import differentiated
 from normscope.isolation.memory_bound import bytes_of
+from normscope.messages.choices import check_choice
 from normscope.monitor.snapshot import Snapshot, as_vector
 from normscope.stability.optimizer_limits import Limit, momentum_limit, optimizer_limit
 from normscope.stability.verdict import Verdict
@@ -86,7 +86,7 @@ class CurvatureProbe:
     def __init__(self, matrix: str = "ggn", *, solver: Solver | None = None) -> None:
         check_choice("matrix", matrix, ("ggn", "hessian"))
         self.matrix = matrix
-        self._solver = solver or Solver(most=50)
+        self._solver = solver or Solver(max_products=50)
         self._last: Memory | None = None
 
     def measure(self, snapshot: Snapshot) -> Curvature:
@@ -118,7 +118,7 @@ class CurvatureProbe:
             ) as session,
         ):
             gradient = gradient.to(session.lent.leaves[0].dtype)
-            ritz, _ = session.search("batch", matrix, memory=remembered, gradient=gradient, keep=KEPT)
+            ritz, _ = session.search("batch", matrix, memory=remembered, gradient=gradient, keep=KEPT_PAIRS)
             outer.forwards += session.lent.forwards
             outer.backwards += session.lent.backwards
         self._last = ritz.memory

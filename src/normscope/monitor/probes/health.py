@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from normscope.monitor.snapshot import Snapshot, norm, real
-from normscope.norms._inputs import stat_dims
+from normscope.norms.channels import stat_dims
 from normscope.norms.kinds import NORM_LAYERS
-from normscope.norms.lp import _LpLayer, lp_statistics
+from normscope.norms.lp import LpNormLayer, lp_statistics
 from normscope.stability.verdict import Verdict
 
 DEAD = 1e-3
@@ -201,7 +201,7 @@ def _moments(module: nn.Module, x: Tensor) -> Moments:
         return None
     x = x.to(running.dtype)
     variance, mean = torch.var_mean(x, dim=stat_dims(x), correction=0)
-    if isinstance(module, _LpLayer):
+    if isinstance(module, LpNormLayer):
         return mean, variance, lp_statistics(x, module.p, module.centered, False)[1].square()
     return mean, variance, variance
 
@@ -227,7 +227,7 @@ def _row(module: nn.Module, moments: Moments) -> Tensor:
         dead = (size <= DEAD * size.max()).double().mean()
     if moments is not None:
         buffers = dict(module.named_buffers())
-        spread = module.running_norm.square() if isinstance(module, _LpLayer) else buffers["running_var"]
+        spread = module.running_norm.square() if isinstance(module, LpNormLayer) else buffers["running_var"]
         mean, variance, divisor, running_mean, running = torch.stack(
             [m.double() for m in (*moments, buffers["running_mean"], spread)]
         ).cpu()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from normscope.choices import check_choice
+from normscope.messages.choices import check_choice
 
 if TYPE_CHECKING:
     from normscope.monitor.probes.probe import Probe, Result

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
-from normscope.decoding import Count, check_file, decode, parsed
 from normscope.messages import brief
 from normscope.monitor.probes.registry import PROBES
 from normscope.monitor.record import Record, StoredResult
 from normscope.results import plain
+from normscope.results.decoding import Count, check_file, decode, parsed
 from normscope.stability.verdict import Verdict
 
 SCHEMA, MOST_HEAD = 2, 1_000_000

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from normscope.extras import need
+from normscope.importing.extras import need
 from normscope.monitor.record import Record
 
 PREFIX = "normscope"

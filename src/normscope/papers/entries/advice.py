@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from normscope.papers.curve_statistics import each
-from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
+from normscope.papers.entry import Curve, Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiment import Curves
 from normscope.papers.experiments.advice import ADVICE, TASKS, named
 
@@ -97,7 +97,7 @@ def _table(runs: Runs) -> list[list[str]]:
     return rows
 
 
-def panel(title: str, regrets: Mapping[str, Sequence[tuple[int, float]]]) -> list[Panel]:
+def panel(title: str, regrets: Mapping[str, Sequence[tuple[int, float]]]) -> list[Picture]:
     """A point for each task and seed, the advisers of a task side by side; nan where an adviser has no rate."""
     lines = []
     for i, (label, costs) in enumerate(regrets.items()):
@@ -105,12 +105,12 @@ def panel(title: str, regrets: Mapping[str, Sequence[tuple[int, float]]]) -> lis
         known = [(place + aside, max(value, 0.1)) for place, value in costs if not math.isnan(value)]
         if known:
             places, values = zip(*known, strict=True)
-            lines.append(Line(label, places, values, points=True))
+            lines.append(Curve(label, places, values, points=True))
     words = "task, in the order of the table"
-    return [Panel(title, words, "points of test accuracy (at least 0.1)", lines, log_y=True)] if lines else []
+    return [Picture(title, words, "points of test accuracy (at least 0.1)", lines, log_y=True)] if lines else []
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     regrets = {
         label: [(i, regret(t, c, adviser)) for i, t in enumerate(TASKS, 1) for c in runs.of(t).values()]
         for adviser, label in ADVISERS.items()

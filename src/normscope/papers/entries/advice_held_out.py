@@ -7,7 +7,7 @@ import numpy as np
 
 from normscope.papers.curve_statistics import each
 from normscope.papers.entries.advice import CHANCE, panel
-from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
+from normscope.papers.entry import Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiment import Curves
 from normscope.papers.experiments.advice import named
 from normscope.papers.experiments.advice_held_out import AGAIN, HELD_OUT, NORMALIZED, PLAIN, TASKS
@@ -92,7 +92,7 @@ def _table(runs: Runs) -> list[list[str]]:
     return rows
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     regrets = {
         LABELS[adviser]: [
             (i, regret(task, c, adviser)) for i, task in enumerate(TASKS, 1) for c in runs.of(task).values()

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from normscope.papers.curve_statistics import each, spread
-from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
+from normscope.papers.entry import Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 
 CELLS = {"vgg11": "VGG-11", "resnet18": "PreAct-ResNet18"}
@@ -97,7 +97,7 @@ def _initial(runs: Runs) -> list[Part]:
     return parts
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     labels = {"batch": "as trained", "frozen": "statistics held constant", "running": "eval mode"}
     panels = []
     for cell, title in CELLS.items():
@@ -105,7 +105,7 @@ def _panels(runs: Runs) -> list[Panel]:
         if curves:
             steps = [step + 1 for step in curves[0]["step"]]
             lines = [spread(labels[name], steps, [c[name] for c in curves]) for name in STATISTICS]
-            panels.append(Panel(title, "step + 1", "lambda_max", lines, log_x=True, log_y=True))
+            panels.append(Picture(title, "step + 1", "lambda_max", lines, log_x=True, log_y=True))
     return panels
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from normscope.papers.curve_statistics import band_lines, each
-from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
+from normscope.papers.entry import Curve, Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 from normscope.papers.experiments.descent import crossing, goes_above
 
@@ -117,7 +117,7 @@ def _batch(runs: Runs) -> list[Part]:
     ]
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     if not runs.has(NORMS):
         return []
     places = list(range(1, 1 + len(NORMS)))
@@ -126,11 +126,11 @@ def _panels(runs: Runs) -> list[Panel]:
     for name, label in names.items():
         values = [float(np.median(_numbers(runs, norm, name))) for norm in NORMS]
         known = [(place, value) for place, value in zip(places, values, strict=True) if not math.isnan(value)]
-        lines.append(Line(label, [place for place, _ in known], [value for _, value in known], points=True))
+        lines.append(Curve(label, [place for place, _ in known], [value for _, value in known], points=True))
     said = ", ".join(f"{place} {norm}" for place, norm in zip(places, NORMS, strict=True))
-    panels = [Panel("Largest stable learning rate", said, "learning rate", lines, log_y=True)]
+    panels = [Picture("Largest stable learning rate", said, "learning rate", lines, log_y=True)]
     for title, norms in (("Loss along the gradient", NORMS[:4]), ("Loss along the gradient, the others", NORMS[4:])):
-        panels.append(Panel(title, "step", "loss", band_lines(runs, norms, "loss_min", "loss_max"), log_y=True))
+        panels.append(Picture(title, "step", "loss", band_lines(runs, norms, "loss_min", "loss_max"), log_y=True))
     return panels
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from normscope.papers.curve_statistics import Array, last_share, mean_sd, of_each, spread
-from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
+from normscope.papers.entry import Curve, Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiment import Curves
 from normscope.papers.experiments.vgg import VGG
 
@@ -75,17 +75,17 @@ def _plateau(runs: Runs) -> list[Part]:
     return parts
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     panels = []
     for title, cells in (("lr 0.1", CELLS), ("lr 0.5", FAST)):
-        lines: list[Line] = []
+        lines: list[Curve] = []
         for cell in cells:
             curves = [run for run in runs.of(cell).values() if "accuracy" in run]
             if curves:
                 n = min(len(run["accuracy"]) for run in curves)
                 lines.append(spread(cell, curves[0]["step"][:n], [run["accuracy"][:n] for run in curves]))
         if lines:
-            panels.append(Panel(f"Training batches, {title}", "step", "share right", lines))
+            panels.append(Picture(f"Training batches, {title}", "step", "share right", lines))
     lines = []
     for cell in (*CELLS, *AUGMENTED):
         curves = [run for run in runs.of(cell).values() if "test_accuracy" in run]
@@ -93,7 +93,7 @@ def _panels(runs: Runs) -> list[Panel]:
             n = min(len(run["evaluated"]) for run in curves)
             same = [run for run in curves if run["evaluated"][:n] == curves[-1]["evaluated"][:n]]
             lines.append(spread(cell, same[0]["evaluated"][:n], [run["test_accuracy"][:n] for run in same]))
-    return [*panels, Panel("Test images", "step", "share right", lines)] if lines else panels
+    return [*panels, Picture("Test images", "step", "share right", lines)] if lines else panels
 
 
 ENTRY = Entry(

@@ -3,7 +3,7 @@
 import numpy as np
 
 from normscope.papers.curve_statistics import last_share, mean_sd, of_each, spread
-from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
+from normscope.papers.entry import Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiment import Curves
 from normscope.papers.experiments.vgg import MOMENT_LAYERS, VGG
 
@@ -62,21 +62,21 @@ def _size(runs: Runs) -> list[Part]:
     return [Part(words, bool(abs(moves.mean() - 1 / 3) <= 0.05))]
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     lines = []
     for cell in (*CELLS, "noise"):
         curves = [run for run in runs.of(cell).values() if "accuracy" in run]
         if curves:
             n = min(len(run["accuracy"]) for run in curves)
             lines.append(spread(cell, curves[0]["step"][:n], [run["accuracy"][:n] for run in curves]))
-    panels = [Panel("Training batches", "step", "share right", lines)]
+    panels = [Picture("Training batches", "step", "share right", lines)]
     for what, unit in (("mean_change", "|change of mean|"), ("variance_change", "|change of variance|")):
         lines = []
         for cell in CELLS:
             curves = [run for run in runs.of(cell).values() if "moments" in run]
             if curves:
                 lines.append(spread(f"{cell}, layer 9", *_moments(curves, what)))
-        panels.append(Panel(f"From step to step, layer 9: {unit}", "step", unit, lines, log_y=True))
+        panels.append(Picture(f"From step to step, layer 9: {unit}", "step", unit, lines, log_y=True))
     return [panel for panel in panels if panel.lines]
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from normscope.papers.curve_statistics import at_snapshots, each
-from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
+from normscope.papers.entry import Curve, Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiment import Curves
 from normscope.papers.experiments.dln import DLN
 from normscope.papers.experiments.dln import SHIFT_LAYERS as DLN_LAYERS
@@ -77,7 +77,7 @@ def _pairs(runs: Runs) -> list[tuple[Curves, Curves]]:
     return [(none[seed], batch[seed]) for seed in sorted(none.keys() & batch.keys())]
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     panels = []
     for network, cells, title in (
         ("vgg", FAST, "VGG, lr 0.1"),
@@ -91,9 +91,9 @@ def _panels(runs: Runs) -> list[Panel]:
             by_seed = runs.of(cell, network)
             if by_seed and "cosine" in by_seed[min(by_seed)]:
                 run = by_seed[min(by_seed)]
-                lines.append(Line(cell, run["step"], run["cosine"][layer]))
+                lines.append(Curve(cell, run["step"], run["cosine"][layer]))
         if lines:
-            panels.append(Panel(f"{title}, layer {layer}, seed 0", "step", "cosine of G and G'", lines))
+            panels.append(Picture(f"{title}, layer {layer}, seed 0", "step", "cosine of G and G'", lines))
     return panels
 
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from normscope.papers.curve_statistics import band_lines, each, pooled, snapshot_lines, top
-from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
+from normscope.papers.curve_statistics import band_lines, beta_panel, each, gradient_change_panel, pooled, top
+from normscope.papers.entry import Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiment import Curves
 from normscope.papers.experiments.dln import DLN
 
@@ -111,33 +111,20 @@ def _plateau(runs: Runs) -> list[Part]:
     return parts
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     if not runs.has(CELLS):
         return []
     lr = next(iter(runs.of("batch").values()))["lr"]
     return [
-        Panel(
+        Picture(
             "Loss along the gradient, seed 0",
             "step",
             "1/2 summed squared error",
             band_lines(runs, CELLS, "loss_min", "loss_max"),
             log_y=True,
         ),
-        Panel(
-            "Largest change of the gradient",
-            "step",
-            "l2 distance",
-            snapshot_lines(runs, CELLS, "change_max"),
-            log_y=True,
-        ),
-        Panel(
-            "Effective beta",
-            "step",
-            "1 / learning rate",
-            snapshot_lines(runs, CELLS, "beta"),
-            log_y=True,
-            level=(2 / lr, "2/lr"),
-        ),
+        gradient_change_panel(runs, CELLS),
+        beta_panel(runs, CELLS, lr, log_y=True),
     ]
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from normscope.papers.curve_statistics import top
-from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
+from normscope.papers.entry import Curve, Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiments.dln import DLN
 from normscope.papers.experiments.vgg import VGG
 
@@ -42,7 +42,7 @@ def _typical(runs: Runs) -> list[Part]:
     return parts
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     panels = []
     for title, experiment, cells in (
         ("VGG", "vgg", ("none", "batch")),
@@ -54,10 +54,10 @@ def _panels(runs: Runs) -> list[Panel]:
             for when, steps in (("early", slice(None, 10)), ("late", slice(-10, None))):
                 if curves:
                     rows = np.array(curves[0]["change"][steps], dtype=float)
-                    lines.append(Line(f"{cell}, {when}", curves[0]["factors"], list(np.median(rows, 0))))
+                    lines.append(Curve(f"{cell}, {when}", curves[0]["factors"], list(np.median(rows, 0))))
         if lines:
             panels.append(
-                Panel(
+                Picture(
                     f"{title}, seed 0, medians of ten snapshots",
                     "distance / learning rate",
                     "change of gradient, l2",

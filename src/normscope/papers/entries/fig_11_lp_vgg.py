@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from normscope.papers.curve_statistics import last_share, of_each, pooled_band, snapshot_lines, spread
-from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
+from normscope.papers.curve_statistics import beta_panel, last_share, of_each, pooled_band, snapshot_lines, spread
+from normscope.papers.entry import Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiments.vgg import MOMENT_LAYERS, VGG
 
 LP = ("l1", "l2", "linf")
@@ -58,7 +58,7 @@ def _shift(runs: Runs) -> list[Part]:
     ]
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     if not runs.has(LP):
         return []
     lines = []
@@ -69,17 +69,15 @@ def _panels(runs: Runs) -> list[Panel]:
             lines.append(spread(cell, curves[0]["step"][:n], [run["accuracy"][:n] for run in curves]))
     lr = next(run["lr"] for cell in CELLS for run in runs.of(cell).values())
     return [
-        Panel("Training batches", "step", "share right", lines),
-        Panel(
+        Picture("Training batches", "step", "share right", lines),
+        Picture(
             "Largest loss along the gradient",
             "step",
             "cross-entropy",
             snapshot_lines(runs, CELLS, "loss_max"),
             log_y=True,
         ),
-        Panel(
-            "Effective beta", "step", "1 / learning rate", snapshot_lines(runs, CELLS, "beta"), level=(2 / lr, "2/lr")
-        ),
+        beta_panel(runs, CELLS, lr),
     ]
 
 

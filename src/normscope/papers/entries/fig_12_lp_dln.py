@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from normscope.papers.curve_statistics import snapshot_lines, spread, top
-from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
+from normscope.papers.curve_statistics import beta_panel, snapshot_lines, spread, top
+from normscope.papers.entry import Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiments.dln import DLN
 
 LP = ("l1", "l2", "linf")
@@ -44,7 +44,7 @@ def _smoother(runs: Runs) -> list[Part]:
     ]
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     lines = []
     for cell in CELLS:
         curves = list(runs.of(cell).values())
@@ -56,12 +56,11 @@ def _panels(runs: Runs) -> list[Panel]:
         return []
     lr = next(run["lr"] for cell in CELLS for run in runs.of(cell).values())
     return [
-        Panel("Training loss", "step", "1/2 summed squared error", lines, log_y=True),
-        Panel("Largest gradient change", "step", "l2 distance", snapshot_lines(runs, CELLS, "change_max"), log_y=True),
-        Panel(
-            "Effective beta", "step", "1 / learning rate", snapshot_lines(runs, CELLS, "beta"), log_y=True,
-            level=(2 / lr, "2/lr"),
+        Picture("Training loss", "step", "1/2 summed squared error", lines, log_y=True),
+        Picture(
+            "Largest gradient change", "step", "l2 distance", snapshot_lines(runs, CELLS, "change_max"), log_y=True,
         ),
+        beta_panel(runs, CELLS, lr, log_y=True),
     ]  # fmt: skip
 
 

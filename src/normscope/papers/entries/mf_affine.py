@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from normscope.papers.curve_statistics import spread
-from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
+from normscope.papers.entry import Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 from normscope.papers.experiments.descent import crossing, goes_above
 from normscope.papers.experiments.phases import SETTINGS, TOLERANCE, plan_of
@@ -168,7 +168,7 @@ def _small_gamma(runs: Runs) -> list[Part]:
     return parts
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     panels = []
     for data, cells in PLACES.items():
         for cell in cells:
@@ -181,7 +181,7 @@ def _panels(runs: Runs) -> list[Panel]:
             ]
             title = f"{data}, {TITLES[cell]}"
             level = (0.0, "agreement")
-            panels.append(Panel(title, "gamma", "log10(divergence / eta*)", lines, log_x=True, level=level))
+            panels.append(Picture(title, "gamma", "log10(divergence / eta*)", lines, log_x=True, level=level))
     return panels
 
 

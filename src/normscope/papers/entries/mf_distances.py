@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from normscope.papers.entries.mf_modes import DATA, MODES
-from normscope.papers.entry import Entry, Line, Panel, Runs
+from normscope.papers.entry import Curve, Entry, Picture, Runs
 from normscope.papers.experiments.phases import ETA_STARS, PHASES
 from normscope.papers.phase_diagrams import NAMES, Diagram
 
@@ -48,7 +48,7 @@ def _table(runs: Runs) -> list[list[str]]:
     return [head, *rows] if rows else []
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     panels = []
     for data in DATA:
         for cell, title in CELLS.items():
@@ -58,11 +58,11 @@ def _panels(runs: Runs) -> list[Panel]:
                 for name, at in _diagrams(runs, data, cell).items()
                 if name != "printed"
             }
-            lines = [Line(LINES[name], list(apart), list(apart.values())) for name, apart in distances.items()]
+            lines = [Curve(LINES[name], list(apart), list(apart.values())) for name, apart in distances.items()]
             if lines:
                 level = (0.0, "agreement")
                 panels.append(
-                    Panel(f"{data}, {title}", "gamma", "log10(divergence / eta*)", lines, log_x=True, level=level)
+                    Picture(f"{data}, {title}", "gamma", "log10(divergence / eta*)", lines, log_x=True, level=level)
                 )
     return panels
 

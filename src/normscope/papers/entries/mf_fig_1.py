@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from normscope.papers.curve_statistics import spread
-from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
+from normscope.papers.entry import Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 
 CELLS = ("dense", "convolutional")
@@ -135,7 +135,7 @@ def _right(runs: Runs, name: str, truth: str) -> list[Part]:
     return parts
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     panels = []
     for cell in CELLS:
         curves = list(runs.of(cell).values())
@@ -150,7 +150,7 @@ def _panels(runs: Runs) -> list[Panel]:
             without = float(np.median([run["none"]["measured"] for run in curves]))
             level = 2 * (1 + MOMENTUM) / without if quantity else without
             panels.append(
-                Panel(
+                Picture(
                     title,
                     "gamma",
                     "eta*, momentum 0.9" if quantity else "lambda_max",

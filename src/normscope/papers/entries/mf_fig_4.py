@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from normscope.papers.curve_statistics import spread
-from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
+from normscope.papers.entry import Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 
 GAMMAS = (0.1, 0.5, 1.0, 2.0)
@@ -87,7 +87,7 @@ def _ordered(runs: Runs, network: str, epoch: int) -> list[Part]:
     ]
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     panels = []
     for network, title in NETWORKS.items():
         lines = []
@@ -97,7 +97,7 @@ def _panels(runs: Runs) -> list[Panel]:
             if n:
                 lines.append(spread(f"gamma {gamma:g}", list(range(1, n + 1)), [row[:n] for row in rows]))
         if lines:
-            panels.append(Panel(title, "epoch", "training loss of the epoch", lines, log_y=True))
+            panels.append(Picture(title, "epoch", "training loss of the epoch", lines, log_y=True))
     return panels
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from normscope.papers.curve_statistics import spread
-from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
+from normscope.papers.entry import Curve, Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 from normscope.papers.experiments.phases import PHASES, SETTINGS, TOLERANCE, plan_of
 from normscope.papers.phase_diagrams import Diagram, size
@@ -147,7 +147,7 @@ def _left(runs: Runs) -> list[Part]:
     return parts
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     panels = []
     for data in DATA:
         all_seeds = list(runs.of("mlp", f"modes-{data}").values())
@@ -155,10 +155,10 @@ def _panels(runs: Runs) -> list[Panel]:
             continue
         at = Diagram(runs, f"phases-{data}", f"modes-{data}", "mlp")
         known = [edge for edge in at.edges if math.isfinite(edge.eta)]
-        lines = [Line("first divergence", [edge.value for edge in known], [edge.eta for edge in known])]
+        lines = [Curve("first divergence", [edge.value for edge in known], [edge.eta for edge in known])]
         for name, label in (("mean_mode", "eta* of the mean mode"), ("data_mode", "eta* of the data mode")):
             lines.append(spread(label, all_seeds[0]["value"], [curves[name] for curves in all_seeds]))
-        panels.append(Panel(data, "gamma", "learning rate", lines, log_x=True, log_y=True))
+        panels.append(Picture(data, "gamma", "learning rate", lines, log_x=True, log_y=True))
     return panels
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from normscope.papers.curve_statistics import spread
-from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
+from normscope.papers.entry import Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 from normscope.papers.experiments.descent import crossing, goes_above
 
@@ -85,7 +85,7 @@ def _later(runs: Runs, cell: str, low: float, high: float) -> list[Part]:
     return [Part(words, bool(times.min() >= low and times.max() <= high))]
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     curves = list(runs.of("batch").values())
     if not curves:
         return []
@@ -96,7 +96,7 @@ def _panels(runs: Runs) -> list[Panel]:
         "predicted": "2/lambda, predicted",
     }
     lines = [spread(label, curves[0]["gamma"], [c[name] for c in curves]) for name, label in labels.items()]
-    return [Panel("Plain gradient descent, one batch", "gamma", "learning rate", lines, log_x=True, log_y=True)]
+    return [Picture("Plain gradient descent, one batch", "gamma", "learning rate", lines, log_x=True, log_y=True)]
 
 
 ENTRY = Entry(

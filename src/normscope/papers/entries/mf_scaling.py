@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from normscope.papers.entries.mf_modes import run as modes
-from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
+from normscope.papers.entry import Curve, Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiment import Experiment
 from normscope.papers.experiments.scaling import BASE, BATCHES, DEPTHS, MOMENTA, SCALING, WIDTHS
 from normscope.papers.phase_diagrams import NAMES, Diagram
@@ -110,7 +110,7 @@ def _table(runs: Runs) -> list[list[str]]:
     return [[*head, "first rise from eta*, theory", "divergence / first rise", "n"], *rows] if rows else []
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     panels = []
     for what, cells in CHANGED.items():
         known = [(number, cell) for number, cell in sorted(cells.items()) if runs.of(cell, SCALING.name)]
@@ -121,11 +121,11 @@ def _panels(runs: Runs) -> list[Panel]:
             distances = {n: apart for n, apart in distances.items() if apart}
             if distances:
                 low, middle, high = np.quantile(list(distances.values()), (0.0, 0.5, 1.0), axis=1)
-                lines.append(Line(label, list(distances), list(middle), list(low), list(high)))
+                lines.append(Curve(label, list(distances), list(middle), list(low), list(high)))
         if len(known) > 1 and lines:
             level = (0.0, "agreement")
             panels.append(
-                Panel(f"By {what}", what, "log10(divergence / eta*)", lines, log_x=what == "batch size", level=level)
+                Picture(f"By {what}", what, "log10(divergence / eta*)", lines, log_x=what == "batch size", level=level)
             )
     return panels
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
+from normscope.papers.entry import Curve, Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 
 TOLERANCE = 1e-9
@@ -165,7 +165,7 @@ _STATEMENTS = (
 )  # fmt: skip
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     if not runs.has(("layers",)):
         return []
     panels = []
@@ -180,10 +180,10 @@ def _panels(runs: Runs) -> list[Panel]:
             left, right = (np.concatenate([np.array(row[side]) for row in rows]) for side in ("left", "right"))
             shown = (left > 0) & (right > 0)
             label = f"{name.rpartition(', ')[2]}, right side below zero on {np.mean(right <= 0):.0%}"
-            lines.append(Line(label, list(left[shown]), list(right[shown]), points=True))
+            lines.append(Curve(label, list(left[shown]), list(right[shown]), points=True))
         ends = [min(min(line.x) for line in lines), max(max(line.x) for line in lines)]
-        lines.append(Line("equality; points below it break the bound", ends, ends))
-        panels.append(Panel(title, "left side", "right side", lines, log_x=True, log_y=True))
+        lines.append(Curve("equality; points below it break the bound", ends, ends))
+        panels.append(Picture(title, "left side", "right side", lines, log_x=True, log_y=True))
     return panels
 
 

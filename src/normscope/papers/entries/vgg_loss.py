@@ -3,7 +3,7 @@
 import numpy as np
 
 from normscope.papers.curve_statistics import spread
-from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
+from normscope.papers.entry import Curve, Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiment import Curves
 from normscope.papers.experiments.vgg import VGG
 
@@ -40,7 +40,7 @@ def _alone(runs: Runs) -> list[Part]:
     return [Part(f"cross-entropy alone ends at {final:.2g}; the figure has {SEEN[-1][1]:g}", final < 0.2 * SEEN[-1][1])]
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     alone = list(runs.of("batch").values())
     lines = [spread("batch: cross-entropy", alone[0]["step"], [run["loss"] for run in alone])] if alone else []
     for cell in DECAYED:
@@ -51,8 +51,8 @@ def _panels(runs: Runs) -> list[Panel]:
             lines.append(spread(f"{cell}: with L2", parts[0][0], both))
     if not lines:
         return []
-    lines.append(Line("read off the figure", [x for x, _ in SEEN], [y for _, y in SEEN], points=True))
-    return [Panel("Loss, and with weight decay 4e-4", "step", "loss", lines, log_y=True)]
+    lines.append(Curve("read off the figure", [x for x, _ in SEEN], [y for _, y in SEEN], points=True))
+    return [Picture("Loss, and with weight decay 4e-4", "step", "loss", lines, log_y=True)]
 
 
 ENTRY = Entry(

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from normscope.papers.curve_statistics import each, spread
-from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
+from normscope.papers.entry import Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 from normscope.papers.experiments.vgg import Hits, cifar10_on
 
@@ -79,14 +79,14 @@ def _best(runs: Runs) -> list[Part]:
     return parts
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     lines = [
         spread(cell, curves[0]["rate"], [run["accuracy"] for run in curves])
         for cell in ("none", "batch")
         for curves in (list(runs.of(cell).values()),)
         if curves
     ]
-    return [Panel("Training accuracy at the end", "learning rate", "share right", lines, log_x=True)] if lines else []
+    return [Picture("Training accuracy at the end", "learning rate", "share right", lines, log_x=True)] if lines else []
 
 
 ENTRY = Entry(

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
+from normscope.papers.entry import Curve, Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 
 CELLS = ("none", "batch")
@@ -103,7 +103,7 @@ def _reduced(runs: Runs) -> list[Part]:
     return parts
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     if not runs.has(CELLS):
         return []
     panels = []
@@ -114,8 +114,10 @@ def _panels(runs: Runs) -> list[Panel]:
             if curves:
                 rows = np.array([run[when]["change"] for run in curves])
                 layers = list(range(1, rows.shape[1] + 1))
-                lines.append(Line(cell, layers, list(np.median(rows, 0)), list(rows.min(0)), list(rows.max(0))))
-        panels.append(Panel(f"{when.capitalize()} weights", "layer", "change / standard deviation", lines, log_y=True))
+                lines.append(Curve(cell, layers, list(np.median(rows, 0)), list(rows.min(0)), list(rows.max(0))))
+        panels.append(
+            Picture(f"{when.capitalize()} weights", "layer", "change / standard deviation", lines, log_y=True)
+        )
     return panels
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from normscope.papers.curve_statistics import each
-from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
+from normscope.papers.entry import Curve, Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiments.solvers import SOLVERS
 
 # Tolerance in units of the first gap: both sides are sums of some hundred products.
@@ -62,28 +62,28 @@ def _aligned(runs: Runs) -> list[Part]:
     ]
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     by_seed = runs.of("least squares")
     panels = []
     if by_seed:
         run = by_seed[min(by_seed)]
         steps = list(range(len(run["gap"][0])))
         lines = [
-            Line(name, steps, run[key][0])
+            Curve(name, steps, run[key][0])
             for name, key in (("normalized", "gap"), ("gradient descent", "descent"), ("bound", "bound"))
         ]
-        panels.append(Panel("Least squares, first problem", "step", "gap / first gap", lines, log_y=True))
+        panels.append(Picture("Least squares, first problem", "step", "gap / first gap", lines, log_y=True))
     by_seed = runs.of("halfspaces")
     if by_seed:
         run = by_seed[min(by_seed)]
         # Below rounding, whether a gap is exactly zero is chance.
-        lines = [Line(name, list(range(len(run[name]))), list(np.maximum(run[name], 1e-16))) for name in run]
-        panels.append(Panel("Halfspaces, direction, seed 0", "step", "gap / first gap", lines, log_y=True))
+        lines = [Curve(name, list(range(len(run[name]))), list(np.maximum(run[name], 1e-16))) for name in run]
+        panels.append(Picture("Halfspaces, direction, seed 0", "step", "gap / first gap", lines, log_y=True))
     by_seed = runs.of("network")
     if by_seed:
         run = by_seed[min(by_seed)]
-        lines = [Line(name, list(range(len(run[name]))), run[name]) for name in ("gap", "bound")]
-        panels.append(Panel("One unit of a network, seed 0", "step", "gap / first gap", lines, log_y=True))
+        lines = [Curve(name, list(range(len(run[name]))), run[name]) for name in ("gap", "bound")]
+        panels.append(Picture("One unit of a network, seed 0", "step", "gap / first gap", lines, log_y=True))
     return panels
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from normscope.papers.curve_statistics import top
-from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
+from normscope.papers.entry import Curve, Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 
 
@@ -64,15 +64,15 @@ def _worst(runs: Runs, name: str, words: str) -> list[Part]:
     return [Part(f"{words}: off by at most {worst:.1e}", worst <= 1e-9)]
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     if not runs.has(("units",)):
         return []
     lines = []
     for name in ("reparametrized", "scaled", "orthogonal", "inverse"):
         rows = np.concatenate([np.array(curves["error"][name]) for curves in runs.of("units").values()])
         rows = np.sort(np.maximum(rows, 1e-17))
-        lines.append(Line(name, list(np.linspace(0, 1, len(rows))), list(rows)))
-    return [Panel("Identities of one unit", "share of draws", "relative error", lines, log_y=True)]
+        lines.append(Curve(name, list(np.linspace(0, 1, len(rows))), list(rows)))
+    return [Picture("Identities of one unit", "share of draws", "relative error", lines, log_y=True)]
 
 
 _RULE = "On every draw to 1e-9."

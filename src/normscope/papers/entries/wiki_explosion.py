@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from normscope.papers.curve_statistics import each
-from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
+from normscope.papers.entry import Curve, Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 from normscope.theory.explosion import explosion
 
@@ -103,7 +103,7 @@ def _skip(runs: Runs) -> list[Part]:
     return parts
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     if not runs.has(("relu",)):
         return []
     lines = []
@@ -111,13 +111,13 @@ def _panels(runs: Runs) -> list[Panel]:
         curves = list(runs.of(cell).values())
         if curves:
             logs = np.mean([run["256"] for run in curves], 0) / math.log(10)
-            lines.append(Line(cell, list(range(1, len(logs) + 1)), list(10 ** (logs - logs[-1]))))
+            lines.append(Curve(cell, list(range(1, len(logs) + 1)), list(10 ** (logs - logs[-1]))))
     measured = [_rates(runs, "relu", m) for m in SIZES]
     theory = [explosion("relu", m).rate for m in SIZES]
-    both = [Line("closed form", SIZES, theory), Line("measured", SIZES, measured, points=True)]
+    both = [Curve("closed form", SIZES, theory), Curve("measured", SIZES, measured, points=True)]
     return [
-        Panel("Batch 256", "layer", "squared gradient / the last layer's", lines, log_y=True),
-        Panel("ReLU", "batch size", "growth of the squared norm a layer", both, log_x=True),
+        Picture("Batch 256", "layer", "squared gradient / the last layer's", lines, log_y=True),
+        Picture("ReLU", "batch size", "growth of the squared norm a layer", both, log_x=True),
     ]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from normscope.papers.curve_statistics import top
-from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
+from normscope.papers.entry import Curve, Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 
 NAMES = ("normalized x", "gamma", "beta", "variance", "mean", "x")
@@ -66,15 +66,15 @@ def _second(runs: Runs) -> list[Part]:
     return [Part(f"the second term of the mean's gradient is at most {worst:.1e} of the first", worst <= 1e-10)]
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     if not runs.has(("draws",)):
         return []
     lines = []
     for name in NAMES:
         rows = np.concatenate([np.array(curves["error"][name]) for curves in runs.of("draws").values()])
         rows = np.sort(np.maximum(rows, 1e-17))
-        lines.append(Line(name, list(np.linspace(0, 1, len(rows))), list(rows)))
-    return [Panel("Formula against differentiation", "share of draws", "relative error", lines, log_y=True)]
+        lines.append(Curve(name, list(np.linspace(0, 1, len(rows))), list(rows)))
+    return [Picture("Formula against differentiation", "share of draws", "relative error", lines, log_y=True)]
 
 
 ENTRY = Entry(

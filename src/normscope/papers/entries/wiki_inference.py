@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from normscope.papers.curve_statistics import each, top
-from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
+from normscope.papers.entry import Curve, Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 
 SIZES = (2, 3, 5, 8, 16, 32)
@@ -90,14 +90,16 @@ def _linear(runs: Runs) -> list[Part]:
     return [Part(words, max(errors) <= 1e-10)]
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     if not runs.has(("digits",)):
         return []
     rows = [run["biased_mean"] for run in runs.of("digits").values()]
     mean = np.mean(rows, 0)
     factor = np.array(SIZES) / (np.array(SIZES) - 1)
-    lines = [Line("with m/(m-1)", SIZES, list(factor * mean)), Line("without", SIZES, list(mean))]
-    return [Panel("Mean variance of batches from N(0, 9)", "batch size m", "variance", lines, True, level=(9, "true"))]
+    lines = [Curve("with m/(m-1)", SIZES, list(factor * mean)), Curve("without", SIZES, list(mean))]
+    return [
+        Picture("Mean variance of batches from N(0, 9)", "batch size m", "variance", lines, True, level=(9, "true"))
+    ]
 
 
 ENTRY = Entry(

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
+from normscope.papers.entry import Curve, Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 
 
@@ -60,7 +60,7 @@ def _holds(runs: Runs, form: str) -> list[Part]:
     return [Part(f"{inside.sum()} of {len(inside)} steps keep the rate", bool(inside.all()))]
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     if not runs.has(("pencils",)):
         return []
     lines = []
@@ -69,10 +69,10 @@ def _panels(runs: Runs) -> list[Panel]:
         left, right = (np.concatenate([np.array(row[side]) for row in rows]) for side in ("left", "right"))
         shown = (left > 0) & (right > 0)
         label = f"{form}, a side below zero on {1 - shown.mean():.0%}"
-        lines.append(Line(label, list(right[shown]), list(left[shown]), points=True))
+        lines.append(Curve(label, list(right[shown]), list(left[shown]), points=True))
     ends = [1e-6, 1e3]
-    lines.append(Line("equality; points above it break the rate", ends, ends))
-    return [Panel("One step", "promised", "reached", lines, log_x=True, log_y=True)]
+    lines.append(Curve("equality; points above it break the rate", ends, ends))
+    return [Picture("One step", "promised", "reached", lines, log_x=True, log_y=True)]
 
 
 ENTRY = Entry(

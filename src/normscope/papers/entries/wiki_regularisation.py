@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from normscope.papers.curve_statistics import Array, mean_sd, of_each, spread
-from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
+from normscope.papers.entry import Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 
 CELLS = ("none", "batch", "none, dropout", "batch, dropout")
@@ -91,7 +91,7 @@ def _needless(runs: Runs) -> list[Part]:
     ]
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     if not runs.has(CELLS):
         return []
     lines = []
@@ -99,7 +99,7 @@ def _panels(runs: Runs) -> list[Panel]:
         curves = list(runs.of(cell).values())
         if curves:
             lines.append(spread(cell, curves[0]["step"], [run["test_accuracy"] for run in curves]))
-    return [Panel("200 training images", "step", "test accuracy", lines)]
+    return [Picture("200 training images", "step", "test accuracy", lines)]
 
 
 ENTRY = Entry(

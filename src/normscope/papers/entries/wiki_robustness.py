@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from normscope.papers.curve_statistics import each, spread
-from normscope.papers.entry import Entry, Panel, Part, Runs, Statement
+from normscope.papers.entry import Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 
 INITS = ("Glorot", "He", "mean-field", "0.1 Glorot", "10 Glorot")
@@ -93,7 +93,7 @@ def _higher(runs: Runs) -> list[Part]:
     return [Part(words, float(np.median(tops[1])) >= 3 * float(np.median(tops[0])))]
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     if not runs.has(CELLS):
         return []
     by_rate, by_init = [], []
@@ -103,8 +103,8 @@ def _panels(runs: Runs) -> list[Panel]:
             by_rate.append(spread(cell, RATES, list(rates)))
             by_init.append(spread(cell, list(range(1, 1 + len(INITS))), list(inits)))
     return [
-        Panel("Learning rates", "learning rate", "test accuracy", by_rate, log_x=True),
-        Panel("Initial weights", "1 Glorot, 2 He, 3 mean-field, 4 /10, 5 x 10", "test accuracy", by_init),
+        Picture("Learning rates", "learning rate", "test accuracy", by_rate, log_x=True),
+        Picture("Initial weights", "1 Glorot, 2 He, 3 mean-field, 4 /10, 5 x 10", "test accuracy", by_init),
     ]
 
 

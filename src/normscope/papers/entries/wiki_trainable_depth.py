@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from normscope.papers.curve_statistics import each, spread
-from normscope.papers.entry import Entry, Line, Panel, Part, Runs, Statement
+from normscope.papers.entry import Curve, Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiment import Curves, Experiment, Place
 from normscope.theory.explosion import explosion
 
@@ -109,7 +109,7 @@ def _skip(runs: Runs) -> list[Part]:
     return [Part(f"{d} layers with skip connections reach {a:.1%}", bool(a >= TRAINS)) for d, a in deep]
 
 
-def _panels(runs: Runs) -> list[Panel]:
+def _panels(runs: Runs) -> list[Picture]:
     if not runs.has(("plain",)):
         return []
     lines = []
@@ -118,8 +118,8 @@ def _panels(runs: Runs) -> list[Panel]:
         if curves:
             lines.append(spread(cell, curves[0]["depth"], [run["accuracy"] for run in curves]))
     limit = explosion("relu", BATCH).trainable_depth
-    lines.append(Line(f"16 xi = {limit:.0f}", [limit, limit], [0.0, 1.0]))
-    return [Panel("Test images", "layers", "share right", lines)]
+    lines.append(Curve(f"16 xi = {limit:.0f}", [limit, limit], [0.0, 1.0]))
+    return [Picture("Test images", "layers", "share right", lines)]
 
 
 ENTRY = Entry(

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from normscope.decoding import read_json
 from normscope.papers.experiment import Curves, Experiment, Place, Run
+from normscope.results.decoding import read_json
 
 SHIFT_LAYERS, HISTOGRAM_LAYERS = (9, 17), (1, 11, 24)
 FACTORS = (0.01, 0.1, 1.0, 10.0, 30.0, 100.0, 300.0)

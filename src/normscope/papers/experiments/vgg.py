@@ -19,8 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normscope.decoding import read_json
 from normscope.papers.experiment import Curves, Experiment, Place, Run
+from normscope.results.decoding import read_json
 
 if TYPE_CHECKING:
     import torch

@@ -22,15 +22,15 @@ from normscope.isolation.lending import untouched
 
 # Objects looked into before the search ends: a model that holds its trainer or data set reaches far more.
 _MOST_OBJECTS = 20_000
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Generator)
-_CLOSED = (*_PLAIN, type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
-_INTERNAL = frozenset(vars(nn.Module()))
-_CONTAINERS: tuple[Any, ...] = (OrderedDict, dict, list, set, deque)
+_PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Generator)
+_CLOSED_TYPES = (*_PLAIN_TYPES, type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
+_INTERNAL_ATTRIBUTES = frozenset(vars(nn.Module()))
+_CONTAINER_TYPES: tuple[Any, ...] = (OrderedDict, dict, list, set, deque)
 # Objects that hold one of these are changed by other threads meanwhile; their changes must stay.
-_SHARED = (type(Lock()), type(RLock()), Condition, Event, Thread)
+_THREADED = (type(Lock()), type(RLock()), Condition, Event, Thread)
 # Optimizers, loaders, loggers: no forward works on them.
-_FOREIGN = frozenset({"torch", "logging", "_thread", "threading"})
-_EMPTY = object()
+_FOREIGN_PACKAGES = frozenset({"torch", "logging", "_thread", "threading"})
+_NO_VALUE = object()
 
 Undo = Callable[[], None]
 
@@ -84,11 +84,11 @@ class _Held:
     def _attributes(self, module: nn.Module) -> None:
         """Queue the attributes of a module; tensors among them are lent already."""
         for name, value in vars(module).items():
-            if name not in _INTERNAL and not isinstance(value, (Tensor, np.ndarray)):
+            if name not in _INTERNAL_ATTRIBUTES and not isinstance(value, (Tensor, np.ndarray)):
                 self._waiting.append(value)
 
     def _look_into(self, value: Any) -> None:
-        if isinstance(value, _CLOSED) or id(value) in self._seen:
+        if isinstance(value, _CLOSED_TYPES) or id(value) in self._seen:
             return
         self._seen.add(id(value))
         if isinstance(value, nn.Module):
@@ -112,7 +112,7 @@ class _Held:
             self.undos.append(lambda: None if value._version == version else _write(value, kept))
 
     def _contents(self, value: Any) -> None:
-        container_type = next((each for each in _CONTAINERS if isinstance(value, each)), None)
+        container_type = next((each for each in _CONTAINER_TYPES if isinstance(value, each)), None)
         if container_type is not None:
             content = _content(value, container_type)
             self.undos.append(lambda: _refill(value, container_type, content))
@@ -123,13 +123,13 @@ class _Held:
 
     def _fields(self, value: Any) -> None:
         """Queue an object's attributes, in its dictionary and its slots, unless threads share the object."""
-        if type(value).__module__.split(".")[0] in _FOREIGN:
+        if type(value).__module__.split(".")[0] in _FOREIGN_PACKAGES:
             return
         try:
             attributes = object.__getattribute__(value, "__dict__")
         except AttributeError:
             attributes = None
-        if type(attributes) is dict and not any(isinstance(attribute, _SHARED) for attribute in attributes.values()):
+        if type(attributes) is dict and not any(isinstance(attribute, _THREADED) for attribute in attributes.values()):
             self._waiting.append(attributes)
         for owner in type(value).__mro__:
             names = vars(owner).get("__slots__", ())
@@ -165,13 +165,13 @@ def _in_slot(slot: MemberDescriptorType, value: Any) -> Any:
     try:
         return slot.__get__(value)
     except AttributeError:
-        return _EMPTY
+        return _NO_VALUE
 
 
 def _fill(slot: MemberDescriptorType, value: Any, before: Any) -> None:
     if _in_slot(slot, value) is before:
         return
-    if before is _EMPTY:
+    if before is _NO_VALUE:
         slot.__delete__(value)
     else:
         slot.__set__(value, before)

@@ -12,8 +12,8 @@ from torch import nn
 
 from normscope.prediction.refusals import WAY_OUT, UnknownOperation, integer_input
 
-_TORCH = str(Path(torch.__file__).parent)
-_LONG = 200
+_TORCH_FOLDER = str(Path(torch.__file__).parent)
+_LONGEST_REASON = 200
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def not_traced(model: nn.Module, by_fx: Exception, by_export: Exception) -> Unkn
 def _said(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     said = lines[0].strip() if lines else type(error).__name__
-    return said if len(said) <= _LONG else said[:_LONG] + "..."
+    return said if len(said) <= _LONGEST_REASON else said[:_LONGEST_REASON] + "..."
 
 
 def _places(model: nn.Module, error: BaseException) -> list[_Place]:
@@ -83,6 +83,8 @@ def _walk(trace: TracebackType | None) -> Iterator[tuple[nn.Module, str]]:
 
 def _line(file: str, number: int) -> str:
     """The file, number and text of a line of the user's own code; empty for a line of torch."""
-    if file.startswith(_TORCH) or not (text := linecache.getline(file, number).strip()):
+    if file.startswith(_TORCH_FOLDER) or not (text := linecache.getline(file, number).strip()):
         return ""
-    return f"{Path(file).name}, line {number}: {text if len(text) <= _LONG else text[:_LONG] + '...'}"
+    return (
+        f"{Path(file).name}, line {number}: {text if len(text) <= _LONGEST_REASON else text[:_LONGEST_REASON] + '...'}"
+    )

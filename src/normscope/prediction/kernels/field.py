@@ -1,15 +1,14 @@
 """Kernels of a tensor's channels: second moments over the random weights, for each pair of places and samples.
 
-This file and the rules that fill it in use these words.
+`prediction/__init__.py` explains the words. Here they are as formulas:
 
-    place               one site of one sample: a pixel of an image, or the whole sample where it is a vector
-    kernel              K(x, y) = E[z_i(x) z_i(y)]: a channel's value at x times that at y, mean over the weights
-    tangent kernel      sum over all weights w of (d z_i(x) / d w) (d z_i(y) / d w): how far x moves when y is learned
+    kernel              K(x, y) = E[z_i(x) z_i(y)]         z_i: the value of channel i at a place
+    tangent kernel      sum over all weights w of (d z_i(x) / d w) (d z_i(y) / d w)
     width               number of channels; kernels are exact for infinitely many
     relative variance   variance over squared mean; of the order 1 / width
 
-A kernel is that of infinitely many channels. `noise`, `group_noise`, `length`, `overlap_variance` and `scale_variance`
-of a `Part` are corrections for finite widths and finite dimensions of the inputs; 0 means none.
+Kernels are those of infinitely many channels. `noise`, `group_noise`, `length`, `overlap_variance` and `scale_variance`
+of a `FieldPart` are corrections for finite widths and finite dimensions of the inputs; 0 means none.
 """
 
 from dataclasses import dataclass, field
@@ -64,11 +63,11 @@ class ReaderFacts:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class FieldPart:
     """Channels that share a kernel; a concatenation has several parts.
 
     Attributes:
-        channels: how many.
+        channels: number of channels.
         kernel: second moments, in the form of the field's `Sites`.
         mean: over channels, for each place.
         tangent: tangent kernel of two samples by all weights before, with statistics held; the sum of G K over layers.
@@ -127,7 +126,7 @@ class Field:
     """
 
     sites: Sites
-    parts: tuple[Part, ...]
+    parts: tuple[FieldPart, ...]
     shape: tuple[int, ...]
     gaussian: bool
     roots: frozenset[Root]

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from normscope.prediction.kernels.field import INPUTS, Field, Part
+from normscope.prediction.kernels.field import INPUTS, Field, FieldPart
 from normscope.theory.site_pairs import SampleSites, Sites, image_sites
 
 
@@ -49,7 +49,7 @@ def vectors(x: Tensor) -> Field:
 
 def _field(sites: Sites, kernel: Tensor, shape: tuple[int, ...], length: float = 0.0) -> Field:
     mean, tangent = 0 * sites.diagonal(kernel), torch.zeros_like(sites.different_samples(kernel))
-    return Field(sites, (Part(shape[0], kernel, mean, tangent, length=length),), shape, False, frozenset({INPUTS}))
+    return Field(sites, (FieldPart(shape[0], kernel, mean, tangent, length=length),), shape, False, frozenset({INPUTS}))
 
 
 def _size(shape: tuple[int, ...]) -> tuple[int, int]:

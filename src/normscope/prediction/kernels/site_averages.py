@@ -5,7 +5,7 @@ from torch import Tensor
 from normscope.theory.site_pairs import Sites
 
 # Part of the gradients that two samples share, over their own, below which nothing is taken as shared.
-_SHARED = 0.1
+_LEAST_SHARED_PART = 0.1
 
 
 def independent_sites(sites: Sites, g: Tensor, kernel: Tensor) -> tuple[float, float]:
@@ -20,7 +20,7 @@ def independent_sites(sites: Sites, g: Tensor, kernel: Tensor) -> tuple[float, f
     trace, square = sites.traces(g[0], kernel)
     one, two = (max(t * t / s, 1.0) if s > 0 else 1.0 for t, s in zip(trace.tolist(), square.tolist(), strict=True))
     own, shared = trace.tolist()
-    return (two if (sites.batch - 1) * shared > _SHARED * own else one), one
+    return (two if (sites.batch - 1) * shared > _LEAST_SHARED_PART * own else one), one
 
 
 def moments(sites: Sites, kernel: Tensor, symbol: str) -> dict[str, float]:

@@ -8,16 +8,16 @@ from torch import Tensor, nn
 
 from normscope.norms.noisy import NoisyBatchNorm1d, NoisyBatchNorm2d, NoisyBatchNorm3d, NoisyBatchNormNd
 from normscope.prediction.kernels.cotangent import Cotangent
-from normscope.prediction.kernels.field import Field, Part
+from normscope.prediction.kernels.field import Field, FieldPart
 from normscope.prediction.refusals import UnknownOperation, check_channels
 from normscope.prediction.rules.gamma_beta import (
     channel_values,
     directions,
     gamma_beta,
     handed_to_beta,
+    held_pair_before,
     mean_of_squares,
     tangent_after,
-    two_before,
 )
 from normscope.prediction.rules.registry import rule, without_rule
 from normscope.prediction.rules.weighted_sums import kept_by_norm
@@ -131,7 +131,7 @@ def _by_batch(
         variance=sum(n.variance * p.channels for n, p in zip(normalized, x.parts, strict=True)) / x.channels,
     )
     parts = tuple(
-        Part(
+        FieldPart(
             part.channels,
             g2 * n.kernel + mean_of_squares(b),
             torch.full_like(part.mean, average(b)),
@@ -150,8 +150,8 @@ def _by_batch(
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
         row.columns = directions(walk, out, gamma, beta)
-        sent, twos = [], []
-        for n, (g2, _), g, bend, two in zip(
+        sent, sent_held = [], []
+        for n, (g2, _), g, bend, held in zip(
             normalized, affine, cotangent.g, cotangent.bend, cotangent.statistics_held, strict=True
         ):
             before, products = send_back(n, g, bend, g2, trained=walk.as_trained)
@@ -163,19 +163,21 @@ def _by_batch(
             elif walk.trains(beta):
                 row.add(x.sites, g, cotangent.spread)
             sent.append(before)
-            twos.append(two_before(walk, two, g2 * n.inverse, g2 / n.variance, 1 / n.variance, gamma))
+            sent_held.append(held_pair_before(walk, held, g2 * n.inverse, g2 / n.variance, 1 / n.variance, gamma))
         origin = None if walk.as_trained else handed_to_beta(walk, row, out, cotangent, beta)
-        return [Cotangent(tuple(sent), tuple(map(torch.zeros_like, sent)), tuple(twos), cotangent.spread, (), origin)]
+        return [
+            Cotangent(tuple(sent), tuple(map(torch.zeros_like, sent)), tuple(sent_held), cotangent.spread, (), origin)
+        ]
 
     return walk.tape.record(out, [x], back, nonlinear=f"{name!r} (BatchNorm)")
 
 
-def _own_kurtosis(part: Part, normalized: Normalized) -> float:
+def _own_kurtosis(part: FieldPart, normalized: Normalized) -> float:
     """Overlaps that differ from pair to pair act as too small a kurtosis does: E[f(k)] - f(E k) = Var[k] f'' / 2."""
     return kurtosis(part.scale_variance) - 6 * normalized.noise / (1 + 2 * normalized.noise)
 
 
-def _before(part: Part, kept: float) -> Tensor:
+def _before(part: FieldPart, kept: float) -> Tensor:
     """The tangent kernel at one length of the weights before: only the part that comes through them shrinks."""
     if part.added_tangent is None:
         return part.tangent
@@ -244,7 +246,7 @@ def _by_running(
         known.append(share)
         kernels.append(part.kernel - share * (2 - share) * shared)
     parts = tuple(
-        Part(
+        FieldPart(
             part.channels,
             kernel * s + mean_of_squares(b),
             (1 - share) * part.mean * s**0.5 + average(b),
@@ -258,16 +260,18 @@ def _by_running(
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
         row.columns = directions(walk, out, gamma, beta)
-        twos = []
-        for kernel, rate, s, g, two in zip(kernels, rates, scales, cotangent.g, cotangent.statistics_held, strict=True):
+        sent_held = []
+        for kernel, rate, s, g, held in zip(
+            kernels, rates, scales, cotangent.g, cotangent.statistics_held, strict=True
+        ):
             if walk.trains(gamma):
                 row.add(x.sites, g * (kernel * rate), cotangent.spread)
             if walk.trains(beta):
                 row.add(x.sites, g, cotangent.spread)
-            twos.append(two_before(walk, two, s, s, rate, gamma))
+            sent_held.append(held_pair_before(walk, held, s, s, rate, gamma))
         sent = tuple(g * s for g, s in zip(cotangent.g, scales, strict=True))
         origin = handed_to_beta(walk, row, out, cotangent, beta)
-        return [Cotangent(sent, tuple(map(torch.zeros_like, sent)), tuple(twos), cotangent.spread, (), origin)]
+        return [Cotangent(sent, tuple(map(torch.zeros_like, sent)), tuple(sent_held), cotangent.spread, (), origin)]
 
     return walk.tape.record(out, [x], back, nonlinear=f"{name!r} (BatchNorm)")
 

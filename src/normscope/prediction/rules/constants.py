@@ -73,9 +73,9 @@ def multiplied(
     def back(cotangent: Cotangent) -> list[Cotangent]:
         _tell_before(x, out)
         bend = tuple(b * of_mean**4 for b in cotangent.bend)
-        two = tuple(both * of_mean**2 for both in cotangent.statistics_held)
+        held = tuple(both * of_mean**2 for both in cotangent.statistics_held)
         return [
-            Cotangent(tuple(g * factors for g in cotangent.g), bend, two, cotangent.spread, origin=cotangent.origin)
+            Cotangent(tuple(g * factors for g in cotangent.g), bend, held, cotangent.spread, origin=cotangent.origin)
         ]
 
     return walk.tape.record(out, [x], back)

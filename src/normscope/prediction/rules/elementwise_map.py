@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from normscope.prediction.kernels.cotangent import Cotangent, Spread, Strand
-from normscope.prediction.kernels.field import Field, Part
+from normscope.prediction.kernels.field import Field, FieldPart
 from normscope.prediction.rules.max_pooling import max_pool
 from normscope.prediction.walk import Walk
 from normscope.theory.gaussian import Activation, Moments, Pairs, derivative, gamma_beta_correlation, length_slope
@@ -23,7 +23,7 @@ from normscope.theory.place_lengths import all_tied, deviations, scatter
 from normscope.theory.site_pairs import average
 
 # Slopes of the length map below which depth was not seen to make a difference.
-_LONGER = 1.25
+_LEAST_LENGTH_SLOPE = 1.25
 
 
 def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
@@ -66,7 +66,7 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
         part.readers.gamma_beta_correlation = _gamma_beta_correlation(phi, p)
     places = [_places(phi, *each) for each in zip(x.parts, pairs, joined, strict=True)]
     parts = tuple(
-        Part(
+        FieldPart(
             part.channels,
             m.value,
             m.mean,
@@ -94,13 +94,13 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
         elif cotangent.strands and (marginal := of_gaussian(x)):
             # To what made Gaussian values, the slopes that these decide are independent.
             g, bend, _ = _through_strands(phi, x, cotangent, [Joined(marginal, pairs[0])])
-        two = tuple(
-            _two(x, *each) for each in zip(x.parts, gaussian, corrected, cotangent.statistics_held, strict=True)
+        held = tuple(
+            _held_pair(x, *each) for each in zip(x.parts, gaussian, corrected, cotangent.statistics_held, strict=True)
         )
         single, crossed = _length_spread(x, cotangent, [pairs for _, pairs in lengths])
         more = Spread(0.0, 0.0, crossed, (1 + 2 / walk.tape.outputs) * single, _apart(x, cotangent.g, g))
         spread = cotangent.spread.plus(more)
-        return [Cotangent(g, bend, two, spread, strands, _masked(x, cotangent, g, corrected))]
+        return [Cotangent(g, bend, held, spread, strands, _masked(x, cotangent, g, corrected))]
 
     return walk.tape.record(out, [x], back, nonlinear=f"{name!r} ({phi.name})")
 
@@ -115,14 +115,14 @@ def of_gaussian(x: Field) -> Marginal | None:
 
 
 def _through_strands(
-    phi: Activation, x: Field, came: Cotangent, joined: list[Joined]
+    phi: Activation, x: Field, arriving: Cotangent, joined: list[Joined]
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[tuple[Strand, ...], ...]]:
     """g, bend and strands before phi, whose slopes depend on the same values as slopes further on."""
     gs, bends, strands = [], [], []
     for i, distribution in enumerate(joined):
         slopes = derivative(phi.function, distribution.marginal.at)
         ones = torch.ones_like(slopes)
-        own = came.strands[i] if came.strands else (Strand(came.g[i], ones, ones),)
+        own = arriving.strands[i] if arriving.strands else (Strand(arriving.g[i], ones, ones),)
         first = torch.stack([s.first for s in own]) * slopes
         second = torch.stack([s.second for s in own]) * slopes.square()
         through = distribution.read(distribution.marginal.tables(first, second))
@@ -133,17 +133,17 @@ def _through_strands(
     return tuple(gs), tuple(bends), tuple(strands)
 
 
-def _two(x: Field, part: Part, gaussian: Moments, m: Moments, came: Tensor) -> Tensor:
+def _held_pair(x: Field, part: FieldPart, gaussian: Moments, m: Moments, arriving: Tensor) -> Tensor:
     """`Cotangent.statistics_held` before phi: drift comes through the value and the slope, which the tangent passed."""
     slope, curve = x.sites.different_samples(gaussian.slope), x.sites.different_samples(gaussian.curve)
-    sent = came * slope
-    sent[1].addcmul_(part.tangent * curve, came[0])
+    sent = arriving * slope
+    sent[1].addcmul_(part.tangent * curve, arriving[0])
     if m is not gaussian:
-        torch.mul(came[0], x.sites.different_samples(m.slope), out=sent[0])
+        torch.mul(arriving[0], x.sites.different_samples(m.slope), out=sent[0])
     return sent
 
 
-def _lengths(phi: Activation, x: Field, part: Part, pairs: Pairs) -> tuple[float, Tensor]:
+def _lengths(phi: Activation, x: Field, part: FieldPart, pairs: Pairs) -> tuple[float, Tensor]:
     """Relative variance of the squared length after phi, and the gradient's additional one for each pair."""
     if x.sites.each_sample:
         return part.length, torch.zeros_like(part.kernel[0])
@@ -152,7 +152,7 @@ def _lengths(phi: Activation, x: Field, part: Part, pairs: Pairs) -> tuple[float
     return slope**2 * part.length + average(own) / part.channels, back
 
 
-def _places(phi: Activation, part: Part, pairs: Pairs, joined: Joined | None) -> tuple[float, float, float]:
+def _places(phi: Activation, part: FieldPart, pairs: Pairs, joined: Joined | None) -> tuple[float, float, float]:
     """`place_lengths.deviations` of phi(x); half lines of a known distribution have no scale, and the slope 1."""
     if joined:
         return scatter(phi.function(joined.marginal.at), joined.marginal.weight), 1.0, 0.5
@@ -166,26 +166,27 @@ def _gamma_beta_correlation(phi: Activation, pairs: Pairs) -> float:
     return gamma_beta_correlation(phi, 1.0 if phi.line is not None and mean == 0 else q, mean)
 
 
-def _apart(x: Field, came: Sequence[Tensor], sent: Sequence[Tensor]) -> float:
+def _apart(x: Field, arriving: Sequence[Tensor], sent: Sequence[Tensor]) -> float:
     """The part of the mean mode's gradients that phi makes different between samples, over the part that all share."""
     if x.sites.each_sample:
         return 0.0
     ratios = []
-    for gs in (came, sent):
+    for gs in (arriving, sent):
         own, shared = map(sum, zip(*(g[0].sum((-2, -1)).tolist() for g in gs), strict=True))
         ratios.append(own / shared if shared * x.sites.batch > own > shared else 1.0)
     return max(ratios[1] - ratios[0], 0.0) / x.channels
 
 
-def _masked(x: Field, came: Cotangent, sent: Sequence[Tensor], moments: Sequence[Moments]) -> Origin | None:
+def _masked(x: Field, arriving: Cotangent, sent: Sequence[Tensor], moments: Sequence[Moments]) -> Origin | None:
     """Origin of the gradients' overlaps before phi: the part of them stays that two samples' slopes have in common."""
-    if came.origin is None:
+    if arriving.origin is None:
         return None
     kept = sum(
-        ((g[0, 0] - g[0, 1]) * x.sites.different_samples(m.slope)).sum() for g, m in zip(came.g, moments, strict=True)
+        ((g[0, 0] - g[0, 1]) * x.sites.different_samples(m.slope)).sum()
+        for g, m in zip(arriving.g, moments, strict=True)
     )
     own = sum((g[0, 0] - g[0, 1]).sum() for g in sent)
-    return came.origin.masked(float(kept / own) if own > 0 else 0.0)
+    return arriving.origin.masked(float(kept / own) if own > 0 else 0.0)
 
 
 def _length_spread(x: Field, cotangent: Cotangent, pairs: list[Tensor]) -> tuple[float, float]:
@@ -206,7 +207,7 @@ def _length_spread(x: Field, cotangent: Cotangent, pairs: list[Tensor]) -> tuple
     return single, crossed
 
 
-def _of_batch(phi: Activation, x: Field, part: Part, pairs: Pairs, m: Moments) -> Moments:
+def _of_batch(phi: Activation, x: Field, part: FieldPart, pairs: Pairs, m: Moments) -> Moments:
     """Moments corrected for the kurtosis of values normalized by a batch: of single places, and of means elsewhere."""
     if part.kurtosis == 0:
         return m
@@ -228,12 +229,12 @@ def _of_batch(phi: Activation, x: Field, part: Part, pairs: Pairs, m: Moments) -
     )
 
 
-def _lengthens(phi: Activation, part: Part, pairs: Pairs) -> float:
+def _lengthens(phi: Activation, part: FieldPart, pairs: Pairs) -> float:
     """Factor of differences in length between samples after BatchNorm; 1 where the slope is near 1."""
     if part.kurtosis == 0 or (phi.line is not None and pairs.centred):
         return 1.0
     slope = length_slope(phi, average(pairs.q), average(pairs.mean))
-    return slope if slope > _LONGER else 1.0
+    return slope if slope > _LEAST_LENGTH_SLOPE else 1.0
 
 
 def _of_two(x: Field, slope: Tensor) -> float:

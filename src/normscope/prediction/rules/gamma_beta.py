@@ -1,4 +1,8 @@
-"""Trained gammas and betas of normalizers: their values by channel, and what they add to the kernels and to lambda."""
+"""A normalizer's scale gamma and shift beta: their values by channel, and what they add to kernels and to lambda.
+
+All normalizers compute gamma z + beta from normalized values z. The rules in `batch_norm.py` and `sample_norms.py`
+share these functions.
+"""
 
 import math
 
@@ -14,13 +18,19 @@ from normscope.prediction.walk import Walk
 from normscope.theory.gradient_overlaps import Origin
 from normscope.theory.site_pairs import average
 
-_UNEVEN = 0.05
-# Channels that count, where gamma differs between them, below which lambda was seen to be far off.
-_COUNTED = 10
+_LEAST_SPREAD = 0.05
+# Effective number of channels, where gamma differs between them, below which lambda was measured far off.
+_FEWEST_CHANNELS = 10
 
 
 def channel_values(x: Field, values: Tensor | None, otherwise: float) -> list[Tensor]:
-    """gamma, beta or a running statistic by channel, for each part; `otherwise` where the layer has no such tensor."""
+    """The values of gamma, beta or a running statistic by channel, one tensor for each part of the field.
+
+    Args:
+        x: the field that the layer reads.
+        values: the layer's tensor, or None.
+        otherwise: the value of all channels where the layer has no such tensor.
+    """
     if values is None:
         return [torch.full((part.channels,), otherwise, dtype=torch.float64) for part in x.parts]
     if values.numel() != x.channels:
@@ -48,7 +58,7 @@ def gamma_beta(
     squares = [mean_of_squares(values) for values in gammas]
     for values, square in zip(gammas, squares, strict=True):
         size = average(values.abs())
-        if square - size**2 > _UNEVEN**2 * size**2:
+        if square - size**2 > _LEAST_SPREAD**2 * size**2:
             walk.remarks.note("gamma differs between channels; its mean square was taken for all.", name)
             _check_count(walk, name, len(values), len(values) * square**2 / average(values**4))
     if gamma is not None and not any(squares):
@@ -60,13 +70,13 @@ def gamma_beta(
 
 
 def _check_count(walk: Walk, name: str, channels: int, counted: float) -> None:
-    """counted: (sum gamma^2)^2 / sum gamma^4, over how many channels means of squares average."""
+    """Warn where few channels have most of gamma; counted: their effective number (sum gamma^2)^2 / sum gamma^4."""
     if counted < NARROW:
         walk.remarks.warn(
             f"{name}: gamma differs so much between channels that {channels} of them count as {counted:.1f}, outside "
             "the theory's reach, which is many channels: lambda was measured at 1.0 to 1.9 times the answer where 10 "
             "to 30 count, and at 1.1 to 15 times below. Measure instead.",
-            (0.9, 1.9) if counted >= _COUNTED else (0.9, 15.0),
+            (0.9, 1.9) if counted >= _FEWEST_CHANNELS else (0.9, 15.0),
         )
 
 
@@ -84,30 +94,30 @@ def tangent_after(walk: Walk, before: Tensor, kernel: Tensor, gamma: Tensor | No
     return tangent + 1.0 if walk.trains(beta) else tangent
 
 
-def two_before(
-    walk: Walk, came: Tensor, back: Tensor | float, value: Tensor | float, hat: Tensor | float, gamma: Tensor | None
+def held_pair_before(
+    walk: Walk, arriving: Tensor, back: Tensor | float, value: Tensor | float, hat: Tensor | float, gamma: Tensor | None
 ) -> Tensor:
-    """`Cotangent.statistics_held` before a normalizer with gamma.
+    """The held pair (gradient and drift) before a normalizer, from the pair after it.
 
     The drift comes back through the normalized values, and through the part that a trained gamma adds to the tangents.
 
     Args:
         walk: the walk, which knows the trained parameters.
-        came: the gradient's kernel and the drift that come back to the normalizer's output.
+        arriving: the held pair at the normalizer's output.
         back: the factor of the gradient's kernel.
         value: the factor of the drift: the derivative of the output's kernel with respect to the input's.
-        hat: the same derivative of the kernel that gamma multiplies.
+        hat: the derivative of the kernel of normalized values, which gamma multiplies, with respect to the input's.
         gamma: the scale, or None.
     """
-    g, drift = came.unbind(0)
+    g, drift = arriving.unbind(0)
     return torch.stack([g * back, drift * value + g * hat if walk.trains(gamma) else drift * value])
 
 
 def directions(walk: Walk, out: Field, gamma: Tensor | None, beta: Tensor | None) -> tuple[tuple[float, float], ...]:
-    """The directions of the gradients of gammas and betas, as pairs of their number and their share.
+    """The directions of the gradients of gammas and betas: pairs (number of directions, share of each pair of them).
 
-    Each channel has one gamma and one beta. Where both are trained and their gradients are correlated, the common
-    direction has the larger share. Below a sum of tensors they are taken as independent.
+    Each channel has one gamma and one beta. If both are trained and their gradients are correlated, their sum has a
+    larger share of lambda than their difference. Below a sum of tensors gradients are taken as independent.
 
     Args:
         walk: the walk, which knows the trained parameters.
@@ -123,7 +133,11 @@ def directions(walk: Walk, out: Field, gamma: Tensor | None, beta: Tensor | None
 
 
 def handed_to_beta(walk: Walk, row: LayerRow, out: Field, cotangent: Cotangent, beta: Tensor | None) -> Origin | None:
-    """The origin before the normalizer; beta, and gamma as far as it is correlated, sees what layers below see."""
+    """The overlaps of samples' own gradients (`Cotangent.origin`) before a normalizer.
+
+    beta sees the same draw of gradients as the layers below, and so does gamma as far as it is correlated with beta.
+    The row gets this part of their share.
+    """
     cotangent = walk.tape.drawn(cotangent, out)
     if cotangent.origin is not None and row.share is not None and walk.trains(beta):
         (_, part), *rest = row.columns

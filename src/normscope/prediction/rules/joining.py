@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from normscope.prediction.kernels.cotangent import Cotangent, Strand
-from normscope.prediction.kernels.field import Field, Part
+from normscope.prediction.kernels.field import Field, FieldPart
 from normscope.prediction.refusals import UnknownOperation
 from normscope.prediction.rules.constants import constant, scale, shift
 from normscope.prediction.rules.elementwise_map import of_gaussian
@@ -28,7 +28,7 @@ from normscope.theory.site_pairs import Sites
 from normscope.theory.taps import Window
 
 # Smallest variance of a branch, over the other summand's squares, that a distribution is widened by.
-_NOTHING = 1e-6
+_SMALLEST_VARIANCE = 1e-6
 
 
 @rule("add", "add_", "iadd")
@@ -74,7 +74,7 @@ def _sum_of(walk: Walk, left: Field, right: Field) -> Field:
     for a, b in zip(left_parts, right_parts, strict=True):
         cross = left.sites.outer(a.mean, b.mean) + left.sites.outer(b.mean, a.mean)
         parts.append(
-            Part(
+            FieldPart(
                 a.channels,
                 a.kernel + b.kernel + cross,
                 a.mean + b.mean,
@@ -96,14 +96,14 @@ def _sum_of(walk: Walk, left: Field, right: Field) -> Field:
     return walk.tape.record(out, [left, right], back)
 
 
-def _scale_variance(sites: Sites, a: Part, b: Part) -> float:
+def _scale_variance(sites: Sites, a: FieldPart, b: FieldPart) -> float:
     """Relative variance of places' variances; places that are long in one summand are long in the other, made of it."""
     if sites.each_sample:
         return 0.0
     return common_spread([(max(variance(sites, part.kernel), 0.0), part.scale_variance) for part in (a, b)])
 
 
-def _marginal(one: tuple[Field, Part], two: tuple[Field, Part]) -> Marginal | None:
+def _marginal(one: tuple[Field, FieldPart], two: tuple[Field, FieldPart]) -> Marginal | None:
     """Distribution of a sum with Gaussian values, where the other summand's is known; else None."""
     if one[0].gaussian:
         one, two = two, one
@@ -113,11 +113,11 @@ def _marginal(one: tuple[Field, Part], two: tuple[Field, Part]) -> Marginal | No
         return None
     pairs = other.sites.pairs(added.kernel, added.mean)
     # A branch whose gamma starts at zero leaves the other as it is.
-    q = max(float(pairs.q.mean()), _NOTHING * summand.square)
+    q = max(float(pairs.q.mean()), _SMALLEST_VARIANCE * summand.square)
     return summand.plus(float(pairs.mean.mean()), q) if q > 0 else None
 
 
-def _known(field: Field, part: Part) -> Marginal | None:
+def _known(field: Field, part: FieldPart) -> Marginal | None:
     """Distribution of one place: as the part carries it, or of two half lines of a Gaussian field; else None."""
     if part.marginal is not None or field.before is None:
         return part.marginal
@@ -126,12 +126,12 @@ def _known(field: Field, part: Part) -> Marginal | None:
     return distribution and distribution.through(phi)
 
 
-def _with_strands(sent: Cotangent, came: Cotangent, field: Field, out: Field) -> Cotangent:
+def _with_strands(sent: Cotangent, arriving: Cotangent, field: Field, out: Field) -> Cotangent:
     """Strands for the summand whose values decide the slopes above; to the Gaussian summand they are independent."""
-    if not came.strands or field.gaussian or len(field.parts) != len(out.parts):
+    if not arriving.strands or field.gaussian or len(field.parts) != len(out.parts):
         return sent
     strands = []
-    for part, strands_above in zip(out.parts, came.strands, strict=True):
+    for part, strands_above in zip(out.parts, arriving.strands, strict=True):
         if part.marginal is None:
             return sent
         pulled = part.marginal.pulled(torch.stack([each for s in strands_above for each in (s.first, s.second)]))
@@ -174,8 +174,10 @@ def _concatenated(walk: Walk, fields: Sequence[Field]) -> Field:
         sent, first_part = [], 0
         for f in fields:
             last_part = first_part + len(f.parts)
-            g, bend, two = (of[first_part:last_part] for of in (cotangent.g, cotangent.bend, cotangent.statistics_held))
-            sent.append(Cotangent(g, bend, two, cotangent.spread, origin=cotangent.origin))
+            g, bend, held = (
+                of[first_part:last_part] for of in (cotangent.g, cotangent.bend, cotangent.statistics_held)
+            )
+            sent.append(Cotangent(g, bend, held, cotangent.spread, origin=cotangent.origin))
             first_part = last_part
         return sent
 
@@ -192,7 +194,7 @@ def _one_form(walk: Walk, fields: Sequence[Field]) -> list[Field]:
     ]
 
 
-def _size(field: Field, part: Part) -> float:
+def _size(field: Field, part: FieldPart) -> float:
     return float(field.sites.diagonal(part.kernel).mean())
 
 
@@ -207,7 +209,7 @@ def _cuts(left: Field, right: Field) -> list[int]:
     return sorted(ends)
 
 
-def _split(field: Field, cuts: list[int]) -> list[Part]:
+def _split(field: Field, cuts: list[int]) -> list[FieldPart]:
     pieces, first_channel, cut = [], 0, 0
     for part in field.parts:
         end = first_channel + part.channels
@@ -220,16 +222,16 @@ def _split(field: Field, cuts: list[int]) -> list[Part]:
 
 def _gather(cotangent: Cotangent, cuts: list[int], field: Field) -> Cotangent:
     """Cotangents of the cut pieces, summed to those of the field's own parts."""
-    g, bend, two, first_channel, cut = [], [], [], 0, 0
+    g, bend, held, first_channel, cut = [], [], [], 0, 0
     for part in field.parts:
         end, first = first_channel + part.channels, cut
         while cut < len(cuts) and cuts[cut] <= end:
             cut += 1
         g.append(_summed(cotangent.g[first:cut]))
         bend.append(_summed(cotangent.bend[first:cut]))
-        two.append(_summed(cotangent.statistics_held[first:cut]))
+        held.append(_summed(cotangent.statistics_held[first:cut]))
         first_channel = end
-    return Cotangent(tuple(g), tuple(bend), tuple(two), cotangent.spread, origin=cotangent.origin)
+    return Cotangent(tuple(g), tuple(bend), tuple(held), cotangent.spread, origin=cotangent.origin)
 
 
 def _summed(pieces: tuple[Tensor, ...]) -> Tensor:

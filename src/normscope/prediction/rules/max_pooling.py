@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.prediction.kernels.cotangent import Cotangent
-from normscope.prediction.kernels.field import Field, Part
+from normscope.prediction.kernels.field import Field, FieldPart
 from normscope.prediction.refusals import UnknownOperation
 from normscope.prediction.rules.registry import rule
 from normscope.prediction.rules.windows import pooling_window
@@ -75,7 +75,7 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
         tangent = tangent + after.different_samples(together) * convolve(window, part.tangent)
         marginal = distribution(window, q, mean, inside).through(phi) if phi.line is not None and q > 0 else None
         parts.append(
-            Part(
+            FieldPart(
                 part.channels,
                 products(after, maxima, covariance, own),
                 maxima.mean,
@@ -96,15 +96,15 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
     others = before.sites.others()
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
-        sent, bends, twos = [], [], []
+        sent, bends, sent_held = [], [], []
         held = cotangent.statistics_held
         for (apart, together, bend, slope), g, (pair, drift) in zip(backs, cotangent.g, held, strict=True):
             sent.append(pool_back(window, apart * g) + convolve_back(window, together * g))
             bends.append(pool_back(window, bend * g) * others)
             to_single = pool_back(window, after.different_samples(apart) * pair)
             to_all = convolve_back(window, after.different_samples(together) * pair)
-            twos.append(torch.stack([to_single + to_all, pool_back(window, slope * drift)]))
-        return [Cotangent(tuple(sent), tuple(bends), tuple(twos), cotangent.spread, origin=cotangent.origin)]
+            sent_held.append(torch.stack([to_single + to_all, pool_back(window, slope * drift)]))
+        return [Cotangent(tuple(sent), tuple(bends), tuple(sent_held), cotangent.spread, origin=cotangent.origin)]
 
     return walk.tape.record(out, [before], back, nonlinear=f"{name!r} (max pooling)")
 

@@ -5,7 +5,7 @@ from typing import Any
 from torch import nn
 
 from normscope.prediction.kernels.cotangent import Cotangent
-from normscope.prediction.kernels.field import Field, Part
+from normscope.prediction.kernels.field import Field, FieldPart
 from normscope.prediction.refusals import UnknownOperation
 from normscope.prediction.rules.registry import rule
 from normscope.prediction.rules.reshaping import same_values, transposed
@@ -15,7 +15,7 @@ from normscope.theory.convolved_kernels import place, pool, pool_back
 from normscope.theory.taps import Window
 
 # Padded windows from which on the lack of borders was seen to matter.
-_WIDE = 5
+_MOST_PADDED_WINDOWS = 5
 
 
 def _settings(layer: nn.AvgPool1d | nn.AvgPool2d, x: Field) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def adaptive_average_pooling(walk: Walk, name: str, x: Field, output_size: Any) 
 def average_pool(walk: Walk, x: Field, window: Window, *, flat: bool = False) -> Field:
     """Mean over all pairs of taps; flat: the result has no dimensions of space left."""
     after = window.after
-    if not window.before.has_borders and any(window.padding) and max(window.kernel) >= _WIDE:
+    if not window.before.has_borders and any(window.padding) and max(window.kernel) >= _MOST_PADDED_WINDOWS:
         walk.remarks.warn(
             f"Average pooling pads windows of {window.kernel[0]}x{window.kernel[1]} on images that are taken without "
             "their borders: lambda_max was seen to be 5 % too low with windows of 5 and 20 % with windows of 7, and "
@@ -80,7 +80,7 @@ def average_pool(walk: Walk, x: Field, window: Window, *, flat: bool = False) ->
             (0.9, 1.25),
         )
     parts = tuple(
-        Part(
+        FieldPart(
             part.channels,
             kernel,
             place(window, part.mean),
@@ -97,11 +97,11 @@ def average_pool(walk: Walk, x: Field, window: Window, *, flat: bool = False) ->
     out = Field(after, parts, (x.channels, *space), gaussian, x.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
-        g, bend, two = (
+        g, bend, held = (
             tuple(pool_back(window, of) for of in each)
             for each in (cotangent.g, cotangent.bend, cotangent.statistics_held)
         )
-        return [Cotangent(g, bend, two, cotangent.spread, origin=cotangent.origin)]
+        return [Cotangent(g, bend, held, cotangent.spread, origin=cotangent.origin)]
 
     return walk.tape.record(out, [x], back)
 

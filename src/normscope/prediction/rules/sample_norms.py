@@ -7,9 +7,15 @@ from torch import Tensor, nn
 
 from normscope.norms.kinds import RMSNorm
 from normscope.prediction.kernels.cotangent import Cotangent
-from normscope.prediction.kernels.field import Field, Part
+from normscope.prediction.kernels.field import Field, FieldPart
 from normscope.prediction.refusals import UnknownOperation, check_channels
-from normscope.prediction.rules.gamma_beta import directions, gamma_beta, mean_of_squares, tangent_after, two_before
+from normscope.prediction.rules.gamma_beta import (
+    directions,
+    gamma_beta,
+    held_pair_before,
+    mean_of_squares,
+    tangent_after,
+)
 from normscope.prediction.rules.registry import rule
 from normscope.prediction.walk import Walk
 from normscope.theory.site_pairs import average
@@ -116,7 +122,7 @@ def sample_norm(
     assert isinstance(mean, Tensor)
     middle = sites.image_mean(mean) * (1 if centre else 0)
 
-    def moved(part: Part) -> Tensor:
+    def moved(part: FieldPart) -> Tensor:
         return (
             part.kernel - sites.outer(middle, part.mean) - sites.outer(part.mean, middle) + sites.outer(middle, middle)
         )
@@ -129,7 +135,7 @@ def sample_norm(
     row = walk.row(name, layer_type, variance=average(square))
     hats = [k * rate for k in kernels]
     parts = tuple(
-        Part(
+        FieldPart(
             p.channels,
             g2 * hat + mean_of_squares(b),
             (p.mean - middle) * square.rsqrt() * g2**0.5 + average(b),
@@ -142,14 +148,14 @@ def sample_norm(
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
         row.columns = directions(walk, out, gamma, beta)
-        twos = []
-        for hat, (g2, _), g, two in zip(hats, affine, cotangent.g, cotangent.statistics_held, strict=True):
+        sent_held = []
+        for hat, (g2, _), g, held in zip(hats, affine, cotangent.g, cotangent.statistics_held, strict=True):
             if walk.trains(gamma):
                 row.add(sites, g * hat, cotangent.spread)
             if walk.trains(beta):
                 row.add(sites, g, cotangent.spread)
-            twos.append(two_before(walk, two, g2 * rate, g2 * rate, rate, gamma))
+            sent_held.append(held_pair_before(walk, held, g2 * rate, g2 * rate, rate, gamma))
         sent = tuple(g * g2 * rate for g, (g2, _) in zip(cotangent.g, affine, strict=True))
-        return [Cotangent(sent, tuple(map(torch.zeros_like, sent)), tuple(twos), cotangent.spread)]
+        return [Cotangent(sent, tuple(map(torch.zeros_like, sent)), tuple(sent_held), cotangent.spread)]
 
     return walk.tape.record(out, [x], back, nonlinear=f"{name!r} ({layer_type})")

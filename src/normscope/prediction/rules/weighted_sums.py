@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from normscope.prediction.kernels.cotangent import Cotangent, Spread
-from normscope.prediction.kernels.field import INPUTS, Field, Part, ReaderFacts, Root
+from normscope.prediction.kernels.field import INPUTS, Field, FieldPart, ReaderFacts, Root
 from normscope.prediction.kernels.site_averages import gradient_moments, independent_sites, moments
 from normscope.prediction.layer_row import LayerInputs, LayerRow
 from normscope.prediction.refusals import UnknownOperation
@@ -83,7 +83,7 @@ def weighted_sum(
     own = row.numbers["qh"] - row.numbers["qh_xy"]
     q = row.numbers["q"]
     added = after.different_samples(patch) * (fan_in * walk.trains(weight)) + float(walk.trains(bias))
-    part = Part(
+    part = FieldPart(
         shape[0],
         kernel,
         torch.zeros_like(after.diagonal(kernel)),
@@ -134,7 +134,7 @@ class _WayBack:
 
     def back(self, cotangent: Cotangent) -> list[Cotangent]:
         """The cotangent of the inputs; the row gets what weights and biases add to lambda."""
-        (g,), (came,) = cotangent.g, cotangent.statistics_held
+        (g,), (arriving,) = cotangent.g, cotangent.statistics_held
         (part,), x, row, after = self.out.parts, self.x, self.row, self.window.after
         assert row.inputs is not None
         row.numbers.update(gradient_moments(after, g))
@@ -142,19 +142,19 @@ class _WayBack:
         sent = (self.sigma_w2 * kept) * convolve_back(self.window, g)
         sites = independent_sites(x.sites, sent, row.inputs.kernel)
         cotangent = self._shares(cotangent, g, sites[0])
-        two = self.sigma_w2 * came
-        two[0] *= kept
+        held = self.sigma_w2 * arriving
+        held[0] *= kept
         if self.trains_weight:
-            two[1].add_(came[0], alpha=part.fan_in)
-        two = convolve_back(self.window, two)
+            held[1].add_(arriving[0], alpha=part.fan_in)
+        held = convolve_back(self.window, held)
         gs: tuple[Tensor, ...] = (sent,)
-        twos: tuple[Tensor, ...] = (two,)
+        sent_held: tuple[Tensor, ...] = (held,)
         if len(x.parts) > 1:
-            row.inputs.readers.drift = two[1]
-            gs, twos = (tuple(of * (p.channels / x.channels) for p in x.parts) for of in (sent, two))
+            row.inputs.readers.drift = held[1]
+            gs, sent_held = (tuple(of * (p.channels / x.channels) for p in x.parts) for of in (sent, held))
         bends = tuple(map(torch.zeros_like, gs))
         origin = cotangent.origin and Origin(mixed=cotangent.origin.same)
-        return [Cotangent(gs, bends, twos, cotangent.spread.plus(self._spread(sites)), origin=origin)]
+        return [Cotangent(gs, bends, sent_held, cotangent.spread.plus(self._spread(sites)), origin=origin)]
 
     def _shares(self, cotangent: Cotangent, g: Tensor, sites: float) -> Cotangent:
         """Add the shares of weights and biases to the row; the cotangent with its overlaps as one draw."""

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from normscope.bounds import Bounds, StatementRow
-from normscope.decoding import decode
 from normscope.report.chart import BLUE, DASHED, GREEN, VERMILION, Axis, Chart, Line, Panel, spans_decades
 from normscope.report.document import Said, Section, Table
+from normscope.results.decoding import decode
 
 _COLOURS = {"printed": (VERMILION, DASHED), "corrected": (BLUE, ""), "both": (GREEN, "")}
 _CAPTION = (

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from normscope.papers import entry as claims
-from normscope.papers.entry import Entry, Judged, fitting_curves, stored
+from normscope.papers.entry import Entry, JudgedStatement, fitting_curves, stored
 from normscope.papers.store import Store
 from normscope.report.chart import (
     BLUE,
@@ -42,7 +42,7 @@ _STYLES = (
 _COLUMNS = ("statement", "of", "expected", "came out", "verdict", "n", "scale")
 
 
-def claims_section(title: str, judged: Sequence[Judged], store: Store, *, command: str = "") -> Section:
+def claims_section(title: str, judged: Sequence[JudgedStatement], store: Store, *, command: str = "") -> Section:
     """The section of some statements; statements that were not reproduced are verdicts, all are rows of the table."""
     said = tuple(
         Said(
@@ -97,7 +97,7 @@ def _chart(entry: Entry, store: Store) -> Chart | None:
     return None
 
 
-def _panel(panel: claims.Panel) -> Panel:
+def _panel(panel: claims.Picture) -> Panel:
     lines, bands = [], []
     for number, line in enumerate(panel.lines):
         colour, dash = _STYLES[number % len(_STYLES)]
@@ -114,7 +114,7 @@ def _panel(panel: claims.Panel) -> Panel:
     return Panel(panel.title, across, along, tuple(lines), tuple(bands), heat)
 
 
-def _heat(heat: claims.Heat) -> Heat:
+def _heat(heat: claims.HeatMap) -> Heat:
     """The cells on columns that all rows share."""
     columns, covering = shared_columns(heat.x)
     values = [
@@ -124,7 +124,7 @@ def _heat(heat: claims.Heat) -> Heat:
     return Heat(heat.label, columns, heat.y, borders(columns), borders(heat.y), values, "log", "a run diverged")
 
 
-def summary(judged: Sequence[Judged]) -> str:
+def summary(judged: Sequence[JudgedStatement]) -> str:
     """One sentence: the number of statements with each verdict."""
     verdicts = [claim.verdict for claim in judged]
     counts = {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)}
@@ -133,6 +133,6 @@ def summary(judged: Sequence[Judged]) -> str:
     return f"{said}; {small} of these verdicts are at small scale" if small else said
 
 
-def reduced(claim: Judged) -> bool:
+def reduced(claim: JudgedStatement) -> bool:
     """Whether the verdict was computed from runs at small scale."""
     return bool(claim.parts) and claim.scale == "small"

@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from normscope.loss_kinds import DIVERGES, SURVIVES, UNCERTAIN, beyond_limit, outlook
 from normscope.report.chart import BLUE, DASHED, GREEN, INK, VERMILION, Axis, Chart, Line, Panel, spans_decades
 from normscope.report.document import Said, Section, Table
@@ -89,23 +91,23 @@ def measurement_section(title: str, stored: Mapping[str, Any]) -> Section:
 
 def spectrum_section(title: str, stored: Mapping[str, Any]) -> Section:
     """The section of `Spectrum.plain()`."""
-    import torch
-
-    from normscope.curvature import Density
-
     held = stored["density"]
-    density = Density(held["n"], *(tuple(map(tuple, held[name])) for name in ("nodes", "weights")))
-    ends = [f(node for nodes in density.nodes for node in nodes) for f in (min, max)]
+    ends = [f(node for nodes in held["nodes"] for node in nodes) for f in (min, max)]
     width = max((ends[1] - ends[0]) / 100, 1e-12)
-    at = torch.linspace(ends[0] - 3 * width, ends[1] + 3 * width, 400, dtype=torch.float64)
+    at = np.linspace(ends[0] - 3 * width, ends[1] + 3 * width, 400)
+    # Each node as a Gaussian, as in `Density.curve`.
+    bells = (
+        np.exp(-0.5 * ((at[:, None] - np.array(nodes)) / width) ** 2) @ np.array(weights)
+        for nodes, weights in zip(held["nodes"], held["weights"], strict=True)
+    )
+    curve = np.mean(list(bells), axis=0) / (width * math.sqrt(2 * math.pi))
     # Below a millionth of the peak, the tail of a Gaussian is no property of the spectrum.
-    curve = density.curve(at, width=width)
     floor = 1e-6 * float(curve.max())
     shown = [value if value > floor else math.nan for value in curve.tolist()]
     panel = Panel("", Axis("eigenvalue"), Axis("density", log=True), (Line("density", at.tolist(), shown, BLUE),))
     caption = (
         f"Eigenvalues of the {stored['matrix']} as a density, each node of the quadrature widened by {width:.2g}; "
-        f"{len(density.nodes)} random starts."
+        f"{len(held['nodes'])} random starts."
     )
     error = _number(stored["trace_error"])
     text = f"Eigenvalues lie between {ends[0]:.3g} and {ends[1]:.3g}; they sum to {_number(stored['trace']):.4g}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from normscope.extras import need
+from normscope.importing.extras import need
 from normscope.setup import Setup
 from normscope.tuning.result import Tuning
 from normscope.tuning.tune_network import tune
