@@ -197,7 +197,7 @@ def _parts(split: _Split, held_out: list[Any]) -> Iterator[Part]:
 def _notes(setup: Setup, look: Look, held_out: list[Any]) -> Iterator[str]:
     if not held_out:
         yield (
-            "There are no evaluation batches: the gap and all gains are judged on training batches, and such gains were "
+            "There are no evaluation batches: the gap and all gains are judged on training batches. Such gains were "
             "found too far off. Hand in eval_batches=."
         )
     if not look.layers:
