@@ -94,11 +94,11 @@ def _further_ends(
     seed: int,
 ) -> Iterator[Costs]:
     record, taken = {name: list(calls) for name, calls in record.items()}, 0
-    for number, steps in enumerate(STRETCHES):
+    for steps in STRETCHES:
         # The batches go on where the last stretch ended.
         order = [*training[taken:], *training[:taken]]
         taken = (taken + steps * spare.accumulate) % len(training)
-        new = advance(spare, order, steps, seed + number)
+        new = advance(spare, order, steps)
         for name, calls in record.items():
             calls += new.get(name, [])
         with looking_at(spare, spare.model, seed) as look:

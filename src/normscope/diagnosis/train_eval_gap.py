@@ -30,7 +30,8 @@ from normscope.diagnosis.batch_statistics import Statistics, population, trackin
 from normscope.diagnosis.gap_evaluations import Look, Rows, looking_at
 from normscope.diagnosis.gap_fixes import Seen, fixes
 from normscope.diagnosis.gap_result import Evaluation, Part, TrainEvalGap
-from normscope.diagnosis.training_copies import advance, protected
+from normscope.diagnosis.look.protection import check_copies_only, protected
+from normscope.diagnosis.training_copies import advance
 from normscope.isolation.batches import Batches, read_batches, samples
 from normscope.isolation.unwrapping import unwrapped
 from normscope.results.environment import environment
@@ -79,7 +80,8 @@ def train_eval_gap(
         The evaluations, the parts and the fixes. Without evaluation batches all is judged on training batches.
 
     Raises:
-        ValueError: no batches, steps without an optimizer, or numbers out of range.
+        ValueError: no batches, steps without an optimizer, numbers out of range, or a loss or training_step that uses
+            the user's own model or optimizer instead of the copies it is handed.
 
     Example:
         >>> import normscope
@@ -103,10 +105,10 @@ def train_eval_gap(
     notes = [convention] if convention else []
     alone = replace(setup, batches=None, eval_batches=None)
     copy = alone.copied() if setup.optimizer is not None and (steps or momenta) else None
-    with protected(alone):
+    with protected(alone, seed) as lent:
         subject, rehearsed = alone, None
         if copy is not None and steps:
-            subject, rehearsed = copy, advance(copy, training, steps, seed)
+            subject, rehearsed = copy, advance(copy, training, steps)
         elif fresh:
             notes.append("No BatchNorm has tracked a batch: the running statistics are the first ones. Train first.")
         with looking_at(subject, subject.model, seed) as look:
@@ -115,6 +117,7 @@ def train_eval_gap(
             seen = Seen(subject, look, split.training, held_out, split.as_trained, split.rows, rehearsed, spare, seed)
             fixed, further = fixes(seen, momenta)
             further += _notes(subject, look, held_out)
+        check_copies_only(lent)
     return TrainEvalGap(
         gap=split.rows[-1][1].minus(split.rows[0][1], paired=not held_out),
         evaluations=tuple(_evaluations(split, held_out)),
