@@ -73,7 +73,8 @@ def train_eval_gap(
         steps: optimizer steps that a copy takes before it is looked at; by default 40 if no BatchNorm has tracked a
             batch yet and there is an optimizer, else 0.
         n_batches: largest number of training batches, and of evaluation batches, that are read.
-        momenta: momenta of running statistics to predict the gain of.
+        momenta: momenta of running statistics to predict the gain of. With an optimizer a copy takes 40 further steps
+            for them, and most of the forward passes are theirs; () leaves them out.
         seed: of the random numbers that the copies draw (dropout).
 
     Returns:
