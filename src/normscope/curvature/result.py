@@ -48,7 +48,8 @@ class Measurement(Reportable):
         hessian_max: the largest eigenvalue of the Hessian, nan where not asked for.
         hessian_min: the smallest eigenvalue of the Hessian, nan where not asked for.
         hessian_residual: the larger of their two relative residuals.
-        by_statistics: lambda_max in each statistics mode asked for.
+        by_statistics: lambda_max in each statistics mode asked for. "frozen" beside another mode is nan, with a note,
+            where statistics over the batch come from no known normalizer and cannot be held.
         statistics_residuals: the relative residual of each of them.
         by_layer: lambda_max of each layer's own block.
         layer_residuals: the relative residual of each of them.
