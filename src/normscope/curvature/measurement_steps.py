@@ -18,13 +18,14 @@ from normscope.curvature.measured_to_result import result_of
 from normscope.curvature.measurement_notes import (
     on_convergence,
     on_precision,
+    on_the_batches,
     on_the_kind,
     on_the_limit,
     on_the_pass,
 )
 from normscope.curvature.opening import blocks, check_parameters, held_by, open_session, parameters_of
 from normscope.curvature.operators.loss_of_outputs import own_loss_of, refuse_impossible
-from normscope.curvature.operators.statistics import mode_of, notes_on_statistics
+from normscope.curvature.operators.statistics import mode_of, notes_on_statistics, over_the_batch
 from normscope.curvature.options import Options
 from normscope.curvature.request import Request
 from normscope.curvature.result import Measurement
@@ -115,6 +116,12 @@ def _measure(request: Request, opened: Session) -> Measured:
     critical, critical_notes = _critical_rate(request, session, first, eta_star_of(limit, top))
     further = _further_batches(request, session, others, top, critical, eta_star_of(limit, top))
     notes += [*critical_notes, *on_the_pass(session, first.unused, top.matrix, over)]
+    notes += on_the_batches(
+        limit.factor,
+        (top.ritz.values[0], *(batch.lambda_least for batch in further)),
+        over,
+        over_the_batch=bool(over_the_batch(session.model, request.stats)),
+    )
     notes += on_convergence({name: (ends.ritz, ends.smallest) for name, ends in searches.items()})
     names = [session.lent.names[i] for i in session.chosen]
     return Measured(
