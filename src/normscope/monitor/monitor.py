@@ -245,6 +245,7 @@ class Monitor(Reportable):
                     for probe in chosen:
                         try:
                             results[probe.name] = together(partial(probe.measure, snapshot))
+                            notes += getattr(probe, "notes", ())
                         except NoStep as reason:
                             # A warm-up begins at a rate of 0: no failure of the measurement.
                             notes += [str(reason)] if str(reason) not in notes else []
