@@ -305,8 +305,8 @@ class Monitor(Reportable):
         notes = dict.fromkeys(note for record in self.records for note in record.notes)
         if self._postponed:
             notes[
-                f"budget={self._budget.share:g} postponed {self._postponed} of the {self._due} snapshots due; measuring "
-                f"took {self._budget.used:.1%} of the training's gradient passes, and {self._budget.time_used:.1%} of "
+                f"budget={self._budget.share:g} postponed {self._postponed} of {self._due} snapshots due; measuring "
+                f"took {self._budget.used:.1%} of the training's gradient passes and {self._budget.time_used:.1%} of "
                 "its time. A larger budget gives more snapshots."
             ] = None
         return tuple(notes)
