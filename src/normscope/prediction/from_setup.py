@@ -1,25 +1,14 @@
 """The arguments of `predict` that an `ns.Setup` gives: the model, the loss by its name, and the momentum."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
-from normscope import losses
+from normscope.messages import quoted
 from normscope.prediction.loss_factor import KIND_OF_LOSS
+from normscope.prediction.loss_name import name_of_loss
 from normscope.setup import Setup
-
-_NAMES = {
-    nn.CrossEntropyLoss: "cross_entropy",
-    F.cross_entropy: "cross_entropy",
-    losses.cross_entropy: "cross_entropy",
-    nn.MSELoss: "mse",
-    F.mse_loss: "mse",
-    losses.mse: "mse",
-    losses.half_mse: "half_mse",
-    losses.half_sse: "half_sse",
-}
 
 
 class FromSetup(NamedTuple):
@@ -60,14 +49,26 @@ def from_setup(setup: Setup, loss: str | None) -> FromSetup:
     return FromSetup(setup.model, name, *settings.pop(), "")
 
 
-def _name_of(setup: Setup) -> str:
-    loss_fn = setup.loss_fn
-    name = next((_NAMES[each] for each in _NAMES if each is loss_fn or each is type(loss_fn)), "")
-    plain = getattr(loss_fn, "reduction", "mean") == "mean" and getattr(loss_fn, "weight", None) is None
-    if setup.forward is not None or not name or not plain:
+def named_loss(loss_fn: Any, of: str = "") -> str:
+    """The name of a loss that is handed in as a function.
+
+    Args:
+        of: words for the loss in the message.
+
+    Raises:
+        ValueError: no loss that `predict` knows has the same Hessian with respect to the outputs.
+    """
+    name = name_of_loss(loss_fn) if loss_fn is not None else ""
+    if not name:
         known = ", ".join(KIND_OF_LOSS)
         raise ValueError(
-            f"predict does not know the loss of this setup ({setup.objective.name}). Name the one nearest to it with "
+            f"predict does not know {of or f'this loss ({quoted(loss_fn)})'}. Name the one nearest to it with "
             f"loss= (--loss): {known}; or measure it with ns.measure."
         )
     return name
+
+
+def _name_of(setup: Setup) -> str:
+    return named_loss(
+        None if setup.forward is not None else setup.loss_fn, f"the loss of this setup ({setup.objective.name})"
+    )
