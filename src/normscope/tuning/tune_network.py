@@ -19,7 +19,7 @@ from normscope.tuning.prior import prior_of
 from normscope.tuning.rehearsal import Rehearsal
 from normscope.tuning.request import Request, checked
 from normscope.tuning.result import Cost, Tuning
-from normscope.tuning.schedules import Schedule, peak_in_words
+from normscope.tuning.schedules import Schedule, peak_in_words, schedule_in_words
 from normscope.tuning.search import Plan, next_wave, planned
 from normscope.tuning.stage import Stage, staged, trains_on
 from normscope.tuning.store import Store
@@ -128,7 +128,7 @@ def tune(
         notes=(*request.notes, *([prior.note] if prior.note else ()), *_notes(request, plan, stage)),
         steps=request.steps,
         optimizer=type(request.optimizer).__name__,
-        schedule=request.schedule,
+        schedule=schedule_in_words(stage.course, request.steps),
         settings=_settings(request, stage, plan, engine),
         environment=environment(stage.device),
     )
