@@ -12,7 +12,7 @@ from torch import Tensor
 from normscope.curvature.eigensolvers.lanczos import Memory
 from normscope.reporting import Reportable
 from normscope.results import plain, write_json
-from normscope.stability.first_guess import beyond, far_below, first_guess_sentence
+from normscope.stability.first_guess import also_beyond, beyond, far_below, first_guess_sentence
 from normscope.stability.verdict import Verdict
 from normscope.stability.wording import stability_verdict
 
@@ -128,7 +128,10 @@ class Measurement(Reportable):
             converged=self.converged,
             ends=(self.hessian_min, self.hessian_max),
         )
-        advice = first_guess_sentence(*self.first_guess_range) + beyond(self.first_guess, self.eta_star, self.loss_kind)
+        warned = beyond(self.first_guess, self.eta_star, self.loss_kind)
+        if lr >= self.eta_star and not warned:
+            warned = also_beyond(self.first_guess_range, self.eta_star, self.critical_rate)
+        advice = first_guess_sentence(*self.first_guess_range) + warned
         advice += far_below(lr, self.first_guess_range[0])
         return replace(stability, text=stability.text + advice)
 

@@ -251,6 +251,21 @@ def beyond(rate: float, eta_star: float, loss_kind: str) -> str:
     return _BEYOND if beyond_limit(loss_kind) == DIVERGES and rate > eta_star else ""
 
 
+def also_beyond(over_batches: tuple[float, float], eta_star: float, critical: float) -> str:
+    """A sentence for a verdict that calls a rate unstable and names one beyond eta* all the same; empty otherwise.
+
+    Example:
+        >>> also_beyond((0.1, 0.2), 0.05, 2.0)[:44], also_beyond((0.01, 0.02), 0.05, 2.0)
+        (' This is beyond eta* too: eta* is a limit of', '')
+    """
+    if not over_batches[1] > eta_star:
+        return ""
+    return (
+        " This is beyond eta* too: eta* is a limit of the top eigenvector alone, and along the coming update the loss "
+        f"is back at its value here only at the critical rate {critical:.2g}."
+    )
+
+
 def advice_from_theory(eta_star: float, loss_kind: str) -> str:
     """`rate_from_theory` in words; empty where there is none."""
     rate = rate_from_theory(eta_star)
