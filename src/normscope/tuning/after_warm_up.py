@@ -1,9 +1,9 @@
 """A bound on the rate for the part of a training that no rehearsal sees: after a warm-up, with Adam and attention.
 
-Where the warm-up lasts longer than a rehearsal, rates are tried at full size from the initial weights. That says nothing
-about the weights after the warm-up. In one trial a transformer under AdamW was given 0.007 that way and collapsed after
-its warm-up; it trained at 1e-4 to 1e-3. The race in `benchmarks/tuning/` has no warm-up, and small transformers were best
-there at 0.002 to 0.05, so nothing is bounded without one.
+Where the warm-up lasts longer than a rehearsal, rates are tried at full size from the initial weights. That says
+nothing about the weights after the warm-up. In one trial a transformer under AdamW was given 0.007 that way and
+collapsed after its warm-up; it trained at 1e-4 to 1e-3. The race in `benchmarks/tuning/` has no warm-up, and small
+transformers were best there at 0.002 to 0.05, so nothing is bounded without one.
 """
 
 import re

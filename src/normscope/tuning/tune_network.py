@@ -211,10 +211,11 @@ def _notes(request: Request, plan: Plan, stage: Stage) -> Iterator[str]:
             yield "The evaluation batches are training batches: the held-out losses tell nothing about new data."
     if len(set(stage.course)) > 1:
         yield peak_in_words(stage.course)
-    if plan.steps and stage.batch_size * setup.accumulate < SMALL_BATCH:
+    seen = stage.batch_size * setup.accumulate
+    if plan.steps and seen < SMALL_BATCH:
         yield (
-            f"Each step sees {stage.batch_size * setup.accumulate} samples, and a rehearsal {plan.steps} steps: its losses "
-            "are noisy, and rates that diverge later look good. If the loss does not settle, try a quarter of the rate."
+            f"Each step sees {seen} samples, and a rehearsal has {plan.steps} steps: its losses are noisy, and rates "
+            "that diverge later look good. If the loss does not settle, try a quarter of the rate."
         )
     if stage.warm_up:
         yield "The schedule warms up for longer than a rehearsal lasts, so each rate was tried at its full size."
