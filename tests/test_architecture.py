@@ -23,6 +23,7 @@ EXCEPTIONS = {
     ("reporting", "report"): "A result's `.report()`: the one upward reach that stays.",
     ("bounds", "report"): SECTIONS,
     ("curvature", "report"): SECTIONS,
+    ("diagnosis", "report"): SECTIONS,
     ("monitor", "report"): SECTIONS,
     ("prediction", "report"): SECTIONS,
     ("sweeping", "report"): SECTIONS,

@@ -31,7 +31,7 @@ from faults.problems import PROBLEMS
 from normscope import Setup
 
 HERE = Path(__file__).resolve().parent
-FOLDERS = {"held-out": "held_out"}
+FOLDERS = {"development": "development", "held-out": "held_out"}
 
 
 @dataclass(frozen=True)

@@ -21,20 +21,25 @@ def train(setup: Setup, steps: int | None = None) -> list[float]:
     Raises:
         ValueError: a setup without optimizer, or without a number of steps.
     """
+    return list(stepwise(setup, steps))
+
+
+def stepwise(setup: Setup, steps: int | None = None) -> Iterator[float]:
+    """The losses of `train` one by one, each after its step."""
     steps = setup.steps if steps is None else steps
     if setup.optimizer is None or steps is None or setup.batches is None:
         raise ValueError("A training needs batches, an optimizer and a number of steps.")
     batches = itertools.chain.from_iterable(itertools.repeat(setup.batches))
-    losses: list[float] = []
     for _ in range(steps):
-        losses.append(_step(setup, batches))
-        if not math.isfinite(losses[-1]):
-            break
-        if setup.scheduler is not None:
-            setup.scheduler.step()
-        if setup.averaged_model is not None:
-            setup.averaged_model.update_parameters(setup.model)
-    return losses
+        loss = _step(setup, batches)
+        if math.isfinite(loss):
+            if setup.scheduler is not None:
+                setup.scheduler.step()
+            if setup.averaged_model is not None:
+                setup.averaged_model.update_parameters(setup.model)
+        yield loss
+        if not math.isfinite(loss):
+            return
 
 
 def _step(setup: Setup, batches: Iterator[Any]) -> float:

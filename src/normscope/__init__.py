@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         bounds,
         curvature,
         data,
+        diagnosis,
         losses,
         models,
         monitor,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         tuning,
     )
     from normscope.curvature import measure
+    from normscope.diagnosis import diagnose
     from normscope.monitor import Monitor
     from normscope.norms import fold_norms, swap_norms
     from normscope.papers import reproduce
@@ -37,6 +39,7 @@ _MODULES = (
     "bounds",
     "curvature",
     "data",
+    "diagnosis",
     "losses",
     "models",
     "norms",
@@ -50,6 +53,7 @@ _MODULES = (
 _NAMES = {
     "Monitor": "monitor",
     "Setup": "setup",
+    "diagnose": "diagnosis",
     "fold_norms": "norms",
     "measure": "curvature",
     "predict": "prediction",
@@ -67,6 +71,8 @@ __all__ = [
     "bounds",
     "curvature",
     "data",
+    "diagnose",
+    "diagnosis",
     "fold_norms",
     "losses",
     "measure",

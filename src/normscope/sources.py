@@ -96,6 +96,7 @@ _BY_VERB = {
     "demo": ("ioffe2015batch", "santurkar2018how"),
     "predict": ("wei2019mean",),
     "measure": ("wei2019mean",),
+    "diagnose": (),
     "tune": (),
     "spectrum": ("meyer2020hutch",),
     "monitor": ("santurkar2018how",),

@@ -43,10 +43,8 @@ class Arena:
         try:
             status: object = _status(arguments, out, said)
             found = {0: "ok", 1: "ok", 2: "refused"}.get(status, "status") if isinstance(status, int) else "status"
-        except Hang:
-            found = "hang"
-        except BaseException:
-            found = "traceback"
+        except BaseException as error:
+            found = "hang" if isinstance(error, Hang) else "traceback"
             said.write(traceback.format_exc())
         seconds = time.monotonic() - started
         self.slowest = max(self.slowest, (seconds, " ".join(arguments)[:200]))
@@ -109,6 +107,8 @@ def arena(folder: Path) -> Iterator[Arena]:
 
     folder.mkdir(parents=True, exist_ok=True)
     here, handler, limits = Path.cwd(), signal.signal(signal.SIGALRM, hang), resource.getrlimit(resource.RLIMIT_AS)
+    # A shell starts a background job with SIGINT ignored; a page that is served ends with SIGINT.
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(folder)
     resource.setrlimit(resource.RLIMIT_AS, (_used() + MEMORY, limits[1]))
     try:
@@ -116,6 +116,7 @@ def arena(folder: Path) -> Iterator[Arena]:
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
         signal.signal(signal.SIGALRM, handler)
+        signal.signal(signal.SIGINT, interrupt)
         os.chdir(here)
 
 

@@ -29,6 +29,7 @@ def test_version(tmp_path):
         ["data", "--help"],
         ["data", "fetch", "--help"],
         ["demo", "--help"],
+        ["diagnose", "--help"],
         ["doctor", "--help"],
         ["measure", "--help"],
         ["monitor", "--help"],

@@ -77,4 +77,5 @@ def more(folder):
     run = ns.train(model, ns.losses.half_mse, batches, optimizer, evaluate=evaluate, every=4)
     run.save(folder / "training.json")
     ns.tune(model, ns.losses.half_mse, [(x, x[:, :3])], optimizer, steps=200).save(folder / "tuning.json")
-    return [folder / f"{name}.json" for name in ("bounds", "mean_mode", "training", "tuning")]
+    ns.diagnose(model, ns.losses.half_mse, batches, optimizer).save(folder / "diagnosis.json")
+    return [folder / f"{name}.json" for name in ("bounds", "mean_mode", "training", "tuning", "diagnosis")]

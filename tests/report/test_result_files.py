@@ -308,7 +308,8 @@ def test_a_line_cut_short_is_left_out_and_said(folder, tmp_path):
 
 
 def test_trainings_tunings_bounds_and_mean_modes_have_pages_of_their_own(tmp_path):
-    layer, mode, run, tuned = (sections_of([path])[0] for path in more(tmp_path))
+    layer, mode, run, tuned, found = (sections_of([path])[0] for path in more(tmp_path))
+    assert found.verdicts[0].text.startswith("No findings by") == (not found.tables)
     assert layer.verdicts[0].text == "Every corrected statement holds on 4 units of 1 layer."
     assert "Theorem 4.1" in layer.verdicts[1].text
     assert {line.name for line in layer.charts[0].panels[0].lines} == {"both", "printed", "corrected"}

@@ -20,6 +20,7 @@ from normscope.cli.cite import cite
 from normscope.cli.data import app as data_app
 from normscope.cli.demo import demo
 from normscope.cli.describing import described
+from normscope.cli.diagnose import diagnose
 from normscope.cli.doctor import doctor
 from normscope.cli.measure import measure
 from normscope.cli.monitor import monitor
@@ -64,7 +65,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=True,
 )
-for _verb in (bounds, cite, demo, doctor, measure, monitor, predict, report, reproduce, solve, sweep, tune):
+for _verb in (bounds, cite, demo, diagnose, doctor, measure, monitor, predict, report, reproduce, solve, sweep, tune):
     app.command(**described(_verb))(_verb)
 app.add_typer(data_app, name="data")
 

@@ -32,6 +32,7 @@ _KINDS: dict[str, tuple[Any, str, str]] = {
     "bounds": (Any, "bounds", "bounds_section"),
     "training": (schemas.Training, "training", "training_section"),
     "tuning": (schemas.Tuning, "tuning", "tuning_section"),
+    "diagnosis": (schemas.Diagnosis, "diagnosis", "diagnosis_section"),
     "comparison": (schemas.Comparison, "solve", "solve_section"),
 }
 # Kinds whose files have a schema above 1, and the keys of schema 1 that have other names since.

@@ -121,6 +121,45 @@ class Tuning(TypedDict):
     environment: dict[str, Any]
 
 
+class Evidence(TypedDict):
+    what: str
+    value: float
+    spread: float
+    limit: float
+
+
+class FindingCost(TypedDict):
+    value: float
+    spread: float
+    unit: str
+    how: str
+    share: float
+
+
+class Finding(TypedDict):
+    rule: str
+    name: str
+    severity: str
+    layers: list[str]
+    text: str
+    evidence: Evidence
+    cost: FindingCost
+    fix: str
+    source: str
+
+
+class Diagnosis(TypedDict):
+    findings: list[Finding]
+    looked_at: list[str]
+    rules: list[str]
+    skipped: dict[str, str]
+    notes: list[str]
+    passes: float
+    seconds: float
+    settings: dict[str, Any]
+    environment: dict[str, Any]
+
+
 class Method(TypedDict):
     iterations: Count
     to_target: Count | None

@@ -1,0 +1,1 @@
+"""Trainings without a fault, in the development half."""

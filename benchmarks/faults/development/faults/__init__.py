@@ -1,0 +1,1 @@
+"""Trainings with a known fault, in the development half."""

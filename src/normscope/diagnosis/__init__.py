@@ -1,0 +1,32 @@
+"""`diagnose` finds what is wrong with the normalization in a training: findings with evidence, cost and fix.
+
+`look/` gathers once what all rules judge from: the normalizers, the order of calls, statistics of several batches, and
+a short training of a copy. Each file in `rules/` has one rule. `registry.py` knows the rules by id and name, and
+`diagnose_network.py` is the verb.
+"""
+
+from typing import TYPE_CHECKING
+
+from normscope.first_use import on_first_use
+
+if TYPE_CHECKING:
+    from normscope.diagnosis.diagnose_network import diagnose
+    from normscope.diagnosis.finding import Cost, Evidence, Finding
+    from normscope.diagnosis.result import Diagnosis
+
+__all__ = ["Cost", "Diagnosis", "Evidence", "Finding", "diagnose"]
+
+__getattr__ = on_first_use(
+    __name__,
+    {
+        "Cost": "finding",
+        "Diagnosis": "result",
+        "Evidence": "finding",
+        "Finding": "finding",
+        "diagnose": "diagnose_network",
+    },
+)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,1 @@
+"""The look: what all rules judge from, gathered once from lent copies."""

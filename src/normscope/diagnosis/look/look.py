@@ -1,0 +1,307 @@
+"""The look: everything that the rules judge from, each part gathered when a rule first asks for it.
+
+The cost stays below that of 40 training steps and of 60 seconds: 20 steps of training a copy; passes over up to 8
+batches before and after it, and evaluation of up to 8 batches with two kinds of statistics, at a third of a step each.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+from normscope.diagnosis.finding import Cost
+from normscope.diagnosis.look.normalizers import Normalizer, normalizers_of
+from normscope.diagnosis.look.passes import FORWARD, NotLooked, judged, still_pass, trained
+from normscope.diagnosis.look.protection import UsersOwn, check_copies_only
+from normscope.diagnosis.look.statistics import Evaluated, Statistics, evaluated, population, settled_statistics
+from normscope.diagnosis.look.trace import Trace, traced
+from normscope.isolation.batches import samples
+from normscope.isolation.lending import Lent
+from normscope.setup import Setup
+from normscope.tuning.schedules import factors_of_scheduler
+
+STEPS, SECONDS = 20, 60.0
+STILL, EVALUATED = 8, 8
+# A loss above this multiple of the first loss ends the training of the copy.
+EXPLODES = 1e4
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """Passes over a few batches before any step. trace: what was seen. losses: of each batch; empty without a loss."""
+
+    trace: Trace
+    losses: tuple[float, ...]
+    gradients: dict[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A copy after a short training.
+
+    Attributes:
+        copy: the trained copy.
+        losses: of every step before the step.
+        diverged_at: the step of divergence or None.
+        trace: what was seen in all its passes.
+        moved: names of parameters whose values changed.
+        steps: number of steps.
+    """
+
+    copy: Setup
+    losses: tuple[float, ...]
+    diverged_at: int | None
+    trace: Trace
+    moved: frozenset[str]
+    steps: int
+
+
+@dataclass(eq=False)
+class Look:
+    """What is known of one training.
+
+    Attributes:
+        setup: a copy of the user's setup, without batches and wrappers. It is read, and copied for every pass.
+        lent: the copies that the user's model holds meanwhile.
+        batches, eval_batches: the batches that were read.
+        sizes: samples of every batch of an epoch, as far as they were counted.
+        epoch: number of batches of an epoch, or None where it is not known.
+        steps: planned optimizer steps, or None.
+        missing: buffers and parameters that a checkpoint lacks.
+        processes: number of processes that train.
+    """
+
+    setup: Setup
+    lent: Lent
+    batches: Sequence[Any] = ()
+    eval_batches: Sequence[Any] = ()
+    sizes: Sequence[int] = ()
+    epoch: int | None = None
+    steps: int | None = None
+    missing: Sequence[str] = ()
+    processes: int = 1
+    started: float = field(default_factory=time.perf_counter)
+    passes: float = 0.0
+
+    @cached_property
+    def _normalizers(self) -> Any:
+        return normalizers_of(self.setup.model)
+
+    @property
+    def normalizers(self) -> tuple[Normalizer, ...]:
+        """All normalizers that were recognized."""
+        found: tuple[Normalizer, ...] = self._normalizers[0]
+        return found
+
+    @property
+    def unrecognized(self) -> dict[str, str]:
+        """Names of layers that look like a normalizer and were not recognized, with the reason."""
+        return dict(self._normalizers[1])
+
+    @property
+    def over_batch(self) -> list[Normalizer]:
+        """The normalizers with statistics over the batch."""
+        return [norm for norm in self.normalizers if norm.over_batch]
+
+    @property
+    def batch_size(self) -> int:
+        """The samples of the first batch."""
+        return samples(self.batches[0]) if self.batches else 0
+
+    @property
+    def updates(self) -> int | None:
+        """The planned number of training batches, or None."""
+        return None if self.steps is None else self.steps * self.setup.accumulate
+
+    @cached_property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """All parameters by name."""
+        return dict(self.setup.model.named_parameters(remove_duplicate=False))
+
+    @cached_property
+    def held(self) -> dict[str, int]:
+        """For each parameter that the optimizer holds, by name in the model: the number of its group."""
+        if self.setup.optimizer is None:
+            return {}
+        groups = self.setup.optimizer.param_groups
+        numbers = {id(p): number for number, group in enumerate(groups) for p in group["params"]}
+        return {name: numbers[id(p)] for name, p in self.parameters.items() if id(p) in numbers}
+
+    def group_of(self, name: str) -> dict[str, Any] | None:
+        """The optimizer's group that holds the parameter."""
+        if name not in self.held or self.setup.optimizer is None:
+            return None
+        return self.setup.optimizer.param_groups[self.held[name]]
+
+    @cached_property
+    def mean_factor(self) -> float:
+        """The mean factor of the scheduler on the base rate over the planned steps; 1 without either."""
+        copy = self.setup.copied()
+        if copy.scheduler is None or copy.optimizer is None or not self.steps:
+            return 1.0
+        if isinstance(copy.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            return 1.0
+        factors = factors_of_scheduler(copy.optimizer, copy.scheduler, self.steps)
+        return sum(factors) / len(factors)
+
+    def weights_beside(self, norm: Normalizer) -> list[str]:
+        """Names of the weights in the nearest module around a normalizer that has any beside normalizers."""
+        own = {name for each in self.normalizers for name in each.parameters}
+        place = norm.name
+        while place:
+            place = place.rpartition(".")[0]
+            prefix = f"{place}." if place else ""
+            beside = [name for name in self.parameters if name.startswith(prefix) and name not in own]
+            if beside:
+                return beside
+        return []
+
+    def is_frozen(self, name: str) -> bool:
+        """Whether a parameter stays as it is: it is not trained, and a short training did not move it."""
+        trained_elsewhere = self.setup.training_step is not None
+        asks = self.parameters[name].requires_grad and (name in self.held or trained_elsewhere)
+        if asks:
+            return False
+        try:
+            return name not in self.trained.moved
+        except NotLooked:
+            return True
+
+    def rests_in_training(self, norm: Normalizer) -> bool:
+        """Whether a normalizer is in eval mode in every pass of training."""
+        try:
+            calls = self.start.trace.inputs.get(norm.name, [])
+        except NotLooked:
+            calls = []
+        return not any(call.training for call in calls) if calls else not norm.layer.training
+
+    @cached_property
+    def training_at_evaluation(self) -> list[str]:
+        """Normalizers over the batch that take statistics of the batch after `model.eval()`."""
+        copy = self.setup.copied()
+        copy.model.eval()
+        if not self.batches:
+            modules = dict(copy.model.named_modules())
+            return [norm.name for norm in self.over_batch if modules[norm.name].training]
+        with traced(copy.model, self.normalizers) as trace, self._explained():
+            judged(copy, copy.model, self.judged_batches[0])
+        self.passes += FORWARD
+        return [name for name, calls in trace.inputs.items() if any(call.training for call in calls)]
+
+    @cached_property
+    def cost_of_statistics(self) -> Cost:
+        """The cost of the running statistics to which training leads, beside those of the population."""
+        _, settled = self.trained_settled
+        worse = self.evaluated(settled)
+        return self.cost(worse, self.evaluated(dict(settled) | dict(self.population)))
+
+    def cost(self, worse: Evaluated, better: Evaluated) -> Cost:
+        """The cost of one evaluation beside a better one; its share is of the loss before training or of the metric."""
+        value, spread, unit = worse.worse_than(better)
+        scale = max(abs(better.metric), 1e-6) if unit == "metric" else max(abs(self.chance), 1e-6)
+        return Cost(value, spread, unit, "measured", value / scale)
+
+    @property
+    def loss(self) -> bool:
+        """Whether there is a loss to look at."""
+        setup = self.setup
+        return setup.loss_fn is not None or setup.forward is not None or setup.training_step is not None
+
+    def seconds_left(self) -> float:
+        """The seconds that are left."""
+        return SECONDS - (time.perf_counter() - self.started)
+
+    @cached_property
+    def start(self) -> Start:
+        """Passes before any step."""
+        if not self.batches:
+            raise NotLooked("there are no batches")
+        copy = self.setup.copied()
+        losses = []
+        with traced(copy.model, self.normalizers) as trace:
+            for number, batch in enumerate(self.batches[:STILL]):
+                with self._explained():
+                    losses.append(still_pass(copy, batch, backward=not number))
+                self.passes += FORWARD if number and copy.training_step is None else 1
+        check_copies_only(self.lent)
+        gradients = {
+            name: float(p.grad.float().norm()) for name, p in copy.model.named_parameters() if p.grad is not None
+        }
+        return Start(trace, tuple(losses), gradients)
+
+    @cached_property
+    def trained(self) -> Trained:
+        """A copy after a short training."""
+        copy = self.setup.copied()
+        if copy.optimizer is None or not self.batches:
+            raise NotLooked("there is no optimizer or no batch, so nothing was trained")
+        steps = min(STEPS, self.steps or STEPS)
+        count = steps * copy.accumulate
+        batches = [self.batches[number % len(self.batches)] for number in range(count)]
+        before = {name: p.detach().clone() for name, p in copy.model.named_parameters()}
+        deadline = time.perf_counter() + max(self.seconds_left() * 0.6, 1.0)
+        with traced(copy.model, self.normalizers) as trace, self._explained():
+            made = trained(copy, batches, steps, deadline=deadline, explode=EXPLODES)
+        check_copies_only(self.lent)
+        self.passes += made.steps * copy.accumulate
+        now = dict(copy.model.named_parameters())
+        moved = {name for name, old in before.items() if name in now and not torch.equal(old, now[name].detach())}
+        return Trained(copy, made.losses, made.diverged_at, trace, frozenset(moved), made.steps)
+
+    @cached_property
+    def trained_settled(self) -> tuple[Trace, Statistics]:
+        """Passes of the trained copy at rest, and the running statistics to which they lead."""
+        copy = self.trained.copy.copied()
+        before = len(self.batches) - STILL
+        batches = self.batches[max(before, 0) :]
+        with traced(copy.model, self.normalizers) as trace, self._explained():
+            settled = settled_statistics(self.over_batch, copy, batches, trace)
+        self.passes += len(batches) * (FORWARD if copy.training_step is None else 1)
+        return trace, settled
+
+    @cached_property
+    def population(self) -> Statistics:
+        """Population statistics of the trained copy over the training batches that were read last."""
+        copy = self.trained.copy
+        batches = self.batches[-2 * STILL :]
+        self.passes += FORWARD * len(batches)
+        with self._explained():
+            return population(self.over_batch, copy, copy.model, batches)
+
+    def evaluated(self, statistics: Statistics | None, on: str = "eval", model: nn.Module | None = None) -> Evaluated:
+        """Loss and metric of the trained copy in eval mode with these running statistics; None keeps its own."""
+        copy = self.trained.copy
+        batches = self.judged_batches if on == "eval" else self.batches[-STILL:]
+        self.passes += FORWARD * len(batches)
+        with self._explained():
+            return evaluated(self.over_batch, copy, model or copy.model, batches, statistics)
+
+    @property
+    def judged_batches(self) -> Sequence[Any]:
+        """The evaluation batches, or training batches where there are none."""
+        return self.eval_batches[:EVALUATED] or self.batches[-STILL:]
+
+    @property
+    def chance(self) -> float:
+        """The loss before any step, for costs relative to it."""
+        losses = [loss for loss in self.start.losses if math.isfinite(loss)]
+        return sum(losses) / len(losses) if losses else math.nan
+
+    def _explained(self) -> "_Explained":
+        return _Explained()
+
+
+class _Explained:
+    """A context in which `UsersOwn` becomes `NotLooked`."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if isinstance(error, UsersOwn):
+            raise NotLooked(f"nothing could be trained: {error} Hand in functions that use their arguments") from error

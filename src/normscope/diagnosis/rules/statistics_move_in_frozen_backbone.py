@@ -1,0 +1,55 @@
+"""NS113: running statistics that move between frozen parameters."""
+
+from collections.abc import Iterator
+
+from normscope.diagnosis.finding import Evidence, layers_in_words
+from normscope.diagnosis.look.look import Look
+from normscope.diagnosis.registry import Found, rule
+
+
+@rule("NS113", "statistics-move-in-frozen-backbone", needs=("optimizer",))
+def statistics_move_in_frozen_backbone(look: Look) -> Iterator[Found]:
+    """Parameters are frozen, and the running statistics between them still follow the new data.
+
+    `requires_grad_(False)` freezes parameters, not buffers. A BatchNorm in train mode normalizes by the new batches and
+    moves its statistics towards them.
+
+    Why it hurts:
+        The backbone computes another function than the one that was frozen, and another task that uses it breaks.
+
+    Threshold:
+        A warning where a layer in train mode with running statistics lies between weights that are frozen, and has no
+        trained parameter itself, while something else in the network trains. Weights count as frozen if they ask for
+        no gradient or are not in the optimizer, and did not move in a short training: a momentum encoder moves.
+
+    Switch off:
+        The statistics are to follow the new data, as in adaptation to another domain.
+
+    Fails:
+        backbone = nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU()).requires_grad_(False)
+        setup = training(nn.Sequential(backbone, nn.Linear(32, 10)))
+
+    Passes:
+        backbone = nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU()).requires_grad_(False)
+        backbone.eval()
+        setup = training(nn.Sequential(backbone, nn.Linear(32, 10)))
+    """
+    if not any(parameter.requires_grad for parameter in look.parameters.values()):
+        return
+    names = []
+    for norm in look.over_batch:
+        beside = look.weights_beside(norm)
+        frozen = bool(beside) and all(look.is_frozen(name) for name in (*beside, *norm.parameters))
+        if norm.tracks and frozen and not look.rests_in_training(norm):
+            names.append(norm.name)
+    if names:
+        yield Found(
+            "warning",
+            f"The running statistics of {layers_in_words(names)} move in training, and the parameters around are "
+            "frozen.",
+            Evidence("moving normalizers between frozen weights", len(names)),
+            "for m in backbone.modules():\n    if isinstance(m, nn.modules.batchnorm._BatchNorm): m.eval()"
+            "  # after every model.train()",
+            names,
+            source="https://github.com/Lightning-AI/pytorch-lightning/issues/15062",
+        )

@@ -1,0 +1,90 @@
+"""The verb: what it takes, what it refuses, and what it says it looked at."""
+
+import pytest
+import torch
+from diagnosed import data, network, setup
+from torch import nn
+
+import normscope as ns
+
+
+def test_a_clean_training_has_no_warning():
+    found = ns.diagnose(setup())
+    assert found.ok, str(found)
+    assert found.passes <= 40
+    assert found.skipped == {} or set(found.skipped.values()) <= {"there is no optimizer"}
+
+
+def test_findings_are_sorted_by_severity_then_cost():
+    model = network(momentum=0.99)
+    nn.init.zeros_(model[1].weight)
+    nn.init.zeros_(model[1].bias)
+    found = ns.diagnose(setup(model))
+    severities = [each.severity for each in found.findings]
+    assert severities == sorted(severities, key=["error", "warning", "note"].index)
+    assert found.findings[0].name == "zero-scale-without-skip"
+    assert not found.ok
+
+
+def test_a_network_without_normalizers_is_judged_by_what_remains():
+    found = ns.diagnose(setup(nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))))
+    assert found.looked_at[0] == "a network without normalizers."
+    assert found.ok
+
+
+def test_without_evaluation_batches_it_says_so():
+    found = ns.diagnose(setup(eval_batches=None))
+    assert any("no evaluation batches" in note for note in found.notes)
+
+
+def test_one_batch_only_is_said():
+    found = ns.diagnose(setup(batches=[data(64)]))
+    assert any("one batch only" in note for note in found.notes)
+
+
+def test_an_unknown_rule_is_refused_with_the_nearest():
+    with pytest.raises(ValueError, match="Did you mean 'momentum-inverted'"):
+        ns.diagnose(network(), rules=["momentum-invertd"])
+    with pytest.raises(ValueError, match="the id of a rule must be one of"):
+        ns.diagnose(network(), rules="NS999")
+
+
+def test_empty_batches_are_refused():
+    with pytest.raises(ValueError, match="batches are empty"):
+        ns.diagnose(network(), nn.CrossEntropyLoss(), [])
+    with pytest.raises(ValueError, match="evaluation batches are empty"):
+        ns.diagnose(network(), nn.CrossEntropyLoss(), [data(64)], eval_batches=[])
+
+
+def test_sarif_to_a_folder_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="SARIF is one file"):
+        ns.diagnose(network()).sarif(tmp_path)
+
+
+def test_configuration_alone():
+    found = ns.diagnose(network(momentum=0.99))
+    assert [each.name for each in found.findings] == ["momentum-inverted"]
+    assert "there are no batches" in found.skipped.values()
+
+
+def test_a_state_dict_is_judged_without_data():
+    model = network()
+    weights = model.state_dict()
+    assert ns.diagnose(network(momentum=0.99), weights).at_least("warning")[0].name == "momentum-inverted"
+    with pytest.raises(ValueError, match="fits another model"):
+        ns.diagnose(model, {"other": torch.zeros(1)})
+
+
+def test_a_loss_that_varies_is_judged():
+    def noisy(outputs, y):
+        return nn.functional.cross_entropy(outputs, y) * (1 + 0.1 * torch.rand(()))
+
+    assert ns.diagnose(setup(loss_fn=noisy)).ok
+
+
+def test_json_holds_every_finding():
+    found = ns.diagnose(setup(network(momentum=0.99)))
+    stored = found.plain()
+    assert (stored["kind"], stored["schema"], stored["ok"]) == ("diagnosis", 1, False)
+    assert [each["rule"] for each in stored["findings"]] == [each.rule for each in found.findings]
+    assert list(found.frame()["rule"]) == [each.rule for each in found.findings]
