@@ -203,6 +203,7 @@ def test_with_small_batches_the_advice_says_that_it_may_be_far_too_large(task):
         found = measure(model, losses.cross_entropy, (x[:samples], y[:samples]), momentum=0.9)
         assert ("20 times too large" in found.advice) is small
         assert any(f"here the smallest batch has {samples}. With batches of 8" in n for n in found.notes) is small
+        assert any("is from batches of 128 samples" in n for n in found.notes)
     sizes = [(x[:64], y[:64]), (x[:8], y[:8])]
     found = measure(model, losses.cross_entropy, sizes, momentum=0.9)
     assert "20 times too large" in found.advice

@@ -37,6 +37,7 @@ from normscope.isolation.batches import read_batches
 from normscope.isolation.coming_update import note_on_others
 from normscope.isolation.lending import Lent
 from normscope.isolation.processes import Processes
+from normscope.norms.attention import has_attention
 from normscope.norms.find_norms import has_normalizer
 from normscope.objective import Objective
 from normscope.stability.critical_rate import find_critical_rate
@@ -137,6 +138,7 @@ def _measure(request: Request, opened: Session) -> Measured:
         dtype=session.dtype,
         group=group_of(request, session.lent.originals[session.chosen[0]]),
         normalized=has_normalizer(session.model),
+        attends=has_attention(session.model),
         notes=notes,
     )
 

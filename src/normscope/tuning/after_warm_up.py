@@ -6,18 +6,16 @@ collapsed after its warm-up; it trained at 1e-4 to 1e-3. The race in `benchmarks
 transformers were best there at 0.002 to 0.05, so nothing is bounded without one.
 """
 
-import re
-
 import torch
 from torch import nn
 
+from normscope.norms.attention import has_attention
 from normscope.tuning.choice import Choice
 
 MOST = 1e-3
 # The ratio of the ends of the range where the rate was lowered: the highest rate that trained is its upper end.
 _SPAN = 4.0
 _LIKE_ADAM = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax")
-_ATTENTION = re.compile(r"Attention|Attn")
 NOTE = (
     f"The rate was lowered to {MOST:g}: no rehearsal saw the training after the warm-up, and with Adam and attention a "
     "transformer collapsed there at 0.007, which rehearsals alone had named; it trained at 0.0001 to 0.001."
@@ -33,7 +31,6 @@ def bounded_after_warm_up(choice: Choice, model: nn.Module, optimizer: torch.opt
         >>> bounded_after_warm_up(chosen, attention, torch.optim.AdamW(attention.parameters())).lr
         0.001
     """
-    attends = any(_ATTENTION.search(type(module).__name__) for module in model.modules())
-    if not attends or type(optimizer).__name__ not in _LIKE_ADAM or choice.lr <= MOST:
+    if not has_attention(model) or type(optimizer).__name__ not in _LIKE_ADAM or choice.lr <= MOST:
         return choice
     return Choice(MOST, (MOST / _SPAN, MOST), f"{choice.reason} Lowered to {MOST:g}: see the notes.")
