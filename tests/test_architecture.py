@@ -34,6 +34,7 @@ EXCEPTIONS = {
 ACROSS = {
     "curvature": """cost derivatives first_guess from_initialisation hostile kept_outputs limits loss_fit measure
         measure_cli peers probe products second_derivatives second_moments stability stored_races warm_starts wide""",
+    "diagnosis": "rules_judgements",
     "isolation": "calls hostile_modules turns untouched",
     "monitor": """against_twins awkward bit_exact bit_exact_processes bit_exact_ways closed_forms layers planted
         verdicts""",

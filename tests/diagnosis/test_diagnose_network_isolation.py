@@ -26,7 +26,7 @@ def test_everything_is_as_it_was(kind):
     before = state(described)
     found = ns.diagnose(described)
     assert same(state(described), before)
-    assert any("20 training steps" in each for each in found.looked_at)
+    assert any("16 training steps" in each for each in found.looked_at)
     # The loader gives what it would have given.
     first = next(iter(described.batches))
     other = setup(network(momentum=0.99), kind=kind, lr=0.01)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from normscope.diagnosis.finding import Finding
-from normscope.diagnosis.look.look import STEPS, STILL, Look
+from normscope.diagnosis.look.look import EVALUATED, STEPS_WITHOUT, STILL, Look
 from normscope.diagnosis.look.passes import NotLooked, device_of
 from normscope.diagnosis.look.protection import protected
 from normscope.diagnosis.registry import NEEDS, Rule, chosen
@@ -23,7 +23,8 @@ from normscope.isolation.unwrapping import unwrapped
 from normscope.results.environment import environment
 from normscope.setup import Setup, gathered
 
-EVALUATION = 8
+# Evaluation batches whose inputs are looked at; they may be sorted.
+EVALUATION = 64
 # Batches of an epoch are counted up to this number, and for at most this many seconds.
 _MOST_SIZES, _SECONDS_OF_SIZES = 2000, 2.0
 
@@ -86,7 +87,7 @@ def diagnose(
     if checkpoint is not None:
         missing = _loaded(alone.model, checkpoint)
     with protected(setup) as lent:
-        look = Look(alone, lent, read, judged, sizes, epoch, alone.steps, missing, processes.size)
+        look = Look(alone, lent, read, judged[:EVALUATED], judged, sizes, epoch, alone.steps, missing, processes.size)
         findings, judging, skipped = _judge(wanted, look)
         seconds = time.perf_counter() - started
         return Diagnosis(
@@ -95,7 +96,7 @@ def diagnose(
             rules=tuple(judging),
             skipped=skipped,
             notes=tuple(_notes(look, convention)),
-            passes=look.passes,
+            passes=look.passes / look.setup.accumulate,
             seconds=seconds,
             settings=_settings(look),
             environment=environment(device_of(alone.model)),
@@ -131,7 +132,7 @@ def _read(setup: Setup) -> tuple[list[Any], list[Any], list[int], int | None]:
     sizes: list[int] = []
     epoch = None
     if setup.batches is not None:
-        read = first_batches(setup.batches, STEPS * setup.accumulate + STILL)[0]
+        read = first_batches(setup.batches, STEPS_WITHOUT * setup.accumulate + STILL)[0]
         if not read:
             raise ValueError("The batches are empty. Check the loader: is the dataset empty, or drop_last=True?")
         sizes, epoch = _sizes(setup.batches, read)
@@ -224,7 +225,7 @@ def _notes(look: Look, convention: str) -> Iterable[str]:
         yield "There are no evaluation batches, so eval mode is judged on training batches."
     if len(look.batches) == 1:
         yield "There is one batch only: differences between batches are not known."
-    yield f"The look took {look.passes:.0f} gradient passes."
+    yield f"The look cost as much as {look.passes / look.setup.accumulate:.0f} training steps."
 
 
 def _settings(look: Look) -> dict[str, Any]:

@@ -53,11 +53,16 @@ class Rule:
         """The findings of this rule."""
         return [
             Finding(
-                self.id, self.name, each.severity, tuple(each.layers), each.text, each.evidence, each.cost, each.fix,
-                each.source,
+                self.id, self.name, each.severity, tuple(each.layers), _sentence(each.text), each.evidence, each.cost,
+                each.fix, each.source,
             )
             for each in self.check(look)
         ]  # fmt: skip
+
+
+def _sentence(text: str) -> str:
+    """The text with a capital letter, unless it begins with a layer's own name."""
+    return text[0].upper() + text[1:] if text.startswith(("layer ", "the ")) else text
 
 
 _RULES: dict[str, Rule] = {}

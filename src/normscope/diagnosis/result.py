@@ -27,7 +27,7 @@ class Diagnosis(Reportable):
         rules: ids of the rules that judged.
         skipped: ids of rules that could not judge, with the reason.
         notes: what is unusual about the data or the look.
-        passes: cost of the look in gradient passes; a forward pass counts as a third.
+        passes: cost of the look in training steps; a forward pass on a batch counts as a third.
         seconds: duration of the look.
         settings: of the training.
         environment: versions and device.

@@ -15,6 +15,8 @@ from normscope.diagnosis.registry import Rule, rules
 
 SECTIONS = ("Why it hurts", "Threshold", "Switch off", "Fails", "Passes")
 PREAMBLE = """\
+import copy
+
 import torch
 from torch import nn
 

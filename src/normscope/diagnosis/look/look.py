@@ -1,7 +1,8 @@
 """The look: everything that the rules judge from, each part gathered when a rule first asks for it.
 
-The cost stays below that of 40 training steps and of 60 seconds: 20 steps of training a copy; passes over up to 8
-batches before and after it, and evaluation of up to 8 batches with two kinds of statistics, at a third of a step each.
+The cost stays below that of 40 training steps and of 60 seconds. A copy is trained for 16 steps, or for 36 where no
+normalizer has statistics over the batch. Before and after it there are passes over a few batches, and up to 6 batches
+are evaluated with two kinds of statistics, each at a third of a step.
 """
 
 import math
@@ -15,18 +16,28 @@ import torch
 from torch import nn
 
 from normscope.diagnosis.finding import Cost
+from normscope.diagnosis.look.between import APART, calls_differ, excess
 from normscope.diagnosis.look.normalizers import Normalizer, normalizers_of
 from normscope.diagnosis.look.passes import FORWARD, NotLooked, judged, still_pass, trained
 from normscope.diagnosis.look.protection import UsersOwn, check_copies_only
-from normscope.diagnosis.look.statistics import Evaluated, Statistics, evaluated, population, settled_statistics
+from normscope.diagnosis.look.statistics import (
+    Evaluated,
+    Statistics,
+    evaluated,
+    own_statistics,
+    population,
+    settled_statistics,
+)
 from normscope.diagnosis.look.trace import Trace, traced
 from normscope.isolation.batches import samples
 from normscope.isolation.lending import Lent
 from normscope.setup import Setup
 from normscope.tuning.schedules import factors_of_scheduler
 
-STEPS, SECONDS = 20, 60.0
-STILL, EVALUATED = 8, 8
+STEPS, STEPS_WITHOUT, SECONDS = 16, 36, 60.0
+STILL, EVALUATED = 6, 6
+# Passes before any step where batches are small, whose statistics say little each, and the samples of such a batch.
+STILL_OF_SMALL, SMALL = 12, 8
 # A loss above this multiple of the first loss ends the training of the copy.
 EXPLODES = 1e4
 
@@ -69,6 +80,7 @@ class Look:
         setup: a copy of the user's setup, without batches and wrappers. It is read, and copied for every pass.
         lent: the copies that the user's model holds meanwhile.
         batches, eval_batches: the batches that were read.
+        all_eval_batches: more evaluation batches, to look at their inputs alone.
         sizes: samples of every batch of an epoch, as far as they were counted.
         epoch: number of batches of an epoch, or None where it is not known.
         steps: planned optimizer steps, or None.
@@ -80,6 +92,7 @@ class Look:
     lent: Lent
     batches: Sequence[Any] = ()
     eval_batches: Sequence[Any] = ()
+    all_eval_batches: Sequence[Any] = ()
     sizes: Sequence[int] = ()
     epoch: int | None = None
     steps: int | None = None
@@ -180,25 +193,67 @@ class Look:
             calls = []
         return not any(call.training for call in calls) if calls else not norm.layer.training
 
-    @cached_property
+    @property
     def training_at_evaluation(self) -> list[str]:
         """Normalizers over the batch that take statistics of the batch after `model.eval()`."""
+        if self.batches:
+            calls = self.trace_at_evaluation.inputs
+            return [name for name, each in calls.items() if any(call.training for call in each)]
         copy = self.setup.copied()
         copy.model.eval()
-        if not self.batches:
-            modules = dict(copy.model.named_modules())
-            return [norm.name for norm in self.over_batch if modules[norm.name].training]
-        with traced(copy.model, self.normalizers) as trace, self._explained():
-            judged(copy, copy.model, self.judged_batches[0])
-        self.passes += FORWARD
-        return [name for name, calls in trace.inputs.items() if any(call.training for call in calls)]
+        modules = dict(copy.model.named_modules())
+        return [norm.name for norm in self.over_batch if modules[norm.name].training]
 
     @cached_property
-    def cost_of_statistics(self) -> Cost:
-        """The cost of the running statistics to which training leads, beside those of the population."""
-        _, settled = self.trained_settled
-        worse = self.evaluated(settled)
-        return self.cost(worse, self.evaluated(dict(settled) | dict(self.population)))
+    def trace_at_evaluation(self) -> Trace:
+        """What normalizers see in eval mode on evaluation batches, before any step."""
+        copy = self.setup.copied()
+        copy.model.eval()
+        with traced(copy.model, self.normalizers) as trace, self._explained():
+            for number, batch in enumerate(self.judged_batches[:2]):
+                trace.number = number
+                judged(copy, copy.model, batch)
+        self.passes += 2 * FORWARD
+        return trace
+
+    @property
+    def depth(self) -> list[float]:
+        """Norms of the loss's gradient at the outputs of the weight layers, in the order of their calls."""
+        trace = self.start.trace
+        return [trace.gradients[name] for name in trace.order if name in trace.gradients]
+
+    @cached_property
+    def own_at_start(self) -> Statistics:
+        """The running statistics that the user's model holds."""
+        return own_statistics(self.over_batch, self.setup.model)
+
+    @cached_property
+    def population_at_start(self) -> Statistics:
+        """Population statistics of the model before any step, with all other layers in eval mode."""
+        copy, batches = self.setup.copied(), self.batches[:STILL]
+        self.passes += FORWARD * len(batches)
+        with self._explained():
+            return population(self.over_batch, copy, copy.model, batches, dropout=False)
+
+    @cached_property
+    def population_with_dropout(self) -> Statistics:
+        """Population statistics of the model before any step, with dropout as in training."""
+        copy, batches = self.setup.copied(), self.batches[:STILL]
+        self.passes += FORWARD * len(batches)
+        with self._explained():
+            return population(self.over_batch, copy, copy.model, batches)
+
+    def dropouts_before(self, trace: Trace, name: str) -> list[str]:
+        """Names of dropout layers in train mode with a probability above 0, called before a module."""
+        modules = dict(self.setup.model.named_modules())
+        earlier = trace.dropouts_before(name)
+        return [each for each in earlier if modules[each].training and float(getattr(modules[each], "p", 0.0)) > 0]
+
+    @cached_property
+    def batches_differ(self) -> bool:
+        """Whether batches, or calls within a pass, differ by more than chance."""
+        calls = self.start.trace.inputs.values()
+        return any(excess(each) > 5 or calls_differ(each) > APART for each in calls)
 
     def cost(self, worse: Evaluated, better: Evaluated) -> Cost:
         """The cost of one evaluation beside a better one; its share is of the loss before training or of the metric."""
@@ -224,7 +279,8 @@ class Look:
         copy = self.setup.copied()
         losses = []
         with traced(copy.model, self.normalizers) as trace:
-            for number, batch in enumerate(self.batches[:STILL]):
+            for number, batch in enumerate(self.batches[: STILL_OF_SMALL if self.batch_size < SMALL else STILL]):
+                trace.number = number
                 with self._explained():
                     losses.append(still_pass(copy, batch, backward=not number))
                 self.passes += FORWARD if number and copy.training_step is None else 1
@@ -240,7 +296,8 @@ class Look:
         copy = self.setup.copied()
         if copy.optimizer is None or not self.batches:
             raise NotLooked("there is no optimizer or no batch, so nothing was trained")
-        steps = min(STEPS, self.steps or STEPS)
+        most = STEPS if self.over_batch else STEPS_WITHOUT
+        steps = min(most, self.steps or most)
         count = steps * copy.accumulate
         batches = [self.batches[number % len(self.batches)] for number in range(count)]
         before = {name: p.detach().clone() for name, p in copy.model.named_parameters()}

@@ -83,7 +83,8 @@ def settled_statistics(
     """
     names = [norm for norm in norms if norm.tracks]
     before = own_statistics(names, setup.model)
-    for batch in batches:
+    for number, batch in enumerate(batches):
+        trace.number = number
         still_pass(setup, batch)
     after, settled = own_statistics(names, setup.model), {}
     for norm in names:

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.modules.dropout import _DropoutNd
+from torch.overrides import TorchFunctionMode
 
 from normscope.diagnosis.look.normalizers import Normalizer, variances
 
@@ -28,7 +30,7 @@ class Input:
         spread: by channel, the variance over samples of each sample's own mean; nan for one sample.
         largest: by channel, the largest absolute value.
         training: whether the layer was in train mode.
-        rms: root mean square of all values.
+        number: the number of the pass.
     """
 
     samples: int
@@ -38,7 +40,7 @@ class Input:
     spread: Tensor
     largest: Tensor
     training: bool
-    rms: float
+    number: int
 
 
 @dataclass
@@ -55,6 +57,9 @@ class Trace:
         variances: by name of any normalizer, the variances of its statistics in the first pass.
         silent: by name of a weight layer, whether each input channel was zero for every sample of every pass.
         gradients: by name of a weight layer, the norm of the loss's gradient at its output, where one was taken.
+        blocks: by name of a module of a stack of equal modules, the root mean square of its input and of its output.
+        attention: mean over positions of the largest weight of attention, for each call in the first pass.
+        number: the number of the present pass, set by the caller.
     """
 
     order: list[str] = field(default_factory=list)
@@ -66,6 +71,9 @@ class Trace:
     variances: dict[str, Tensor] = field(default_factory=dict)
     silent: dict[str, Tensor] = field(default_factory=dict)
     gradients: dict[str, float] = field(default_factory=dict)
+    blocks: dict[str, tuple[float, float]] = field(default_factory=dict)
+    attention: list[float] = field(default_factory=list)
+    number: int = 0
 
     def dropouts_before(self, name: str) -> list[str]:
         """Names of dropout layers that were called before this module."""
@@ -100,7 +108,7 @@ def traced(model: nn.Module, normalizers: tuple[Normalizer, ...]) -> Iterator[Tr
                         trace.variances[name] = _variances(by_name[name], x)
             norm = by_name.get(name)
             if norm is not None and norm.over_batch and x.ndim > 1 and x.numel():
-                trace.inputs.setdefault(name, []).append(_input(x, module.training))
+                trace.inputs.setdefault(name, []).append(_input(x, module.training, trace.number))
             elif isinstance(module, WEIGHT_LAYERS):
                 _silence(trace, name, module, x)
 
@@ -123,8 +131,11 @@ def traced(model: nn.Module, normalizers: tuple[Normalizer, ...]) -> Iterator[Tr
         if leaf and not name.startswith(inside):
             hooks.append(module.register_forward_pre_hook(before(name), with_kwargs=True))
             hooks.append(module.register_forward_hook(after(name)))
+    for name in _stacked(model):
+        hooks.append(model.get_submodule(name).register_forward_hook(_sizes(trace, name)))
     try:
-        yield trace
+        with _Attention(trace):
+            yield trace
     finally:
         for hook in hooks:
             hook.remove()
@@ -147,15 +158,14 @@ def _variances(norm: Normalizer, x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _input(x: Tensor, training: bool) -> Input:
+def _input(x: Tensor, training: bool, number: int) -> Input:
     wide = x.detach().float() if x.dtype in (torch.float16, torch.bfloat16) else x.detach()
     dims = [0, *range(2, x.ndim)]
     var, mean = torch.var_mean(wide, dim=dims, correction=0)
     own = wide.flatten(2).mean(2) if x.ndim > 2 else wide
     spread = own.var(0, correction=1) if len(x) > 1 else torch.full_like(mean, torch.nan)
     largest = wide.abs().amax(dims)
-    rms = float(wide.square().mean().sqrt())
-    return Input(len(x), x.numel() // x.shape[1], mean, var, spread, largest, training, rms)
+    return Input(len(x), x.numel() // x.shape[1], mean, var, spread, largest, training, number)
 
 
 @torch.no_grad()
@@ -166,3 +176,72 @@ def _silence(trace: Trace, name: str, module: nn.Module, x: Tensor) -> None:
     silent = (x.detach() == 0).all(dim=[d for d in range(x.ndim) if d != channel])
     known = trace.silent.get(name)
     trace.silent[name] = silent if known is None else known & silent
+
+
+def _stacked(model: nn.Module, least: int = 4) -> list[str]:
+    """Names of the modules in stacks of at least four modules of one class that hold others."""
+    found = []
+    for name, holder in model.named_modules():
+        children = [(key, child) for key, child in holder.named_children() if next(child.children(), None) is not None]
+        kinds = [type(child) for _, child in children]
+        for key, child in children:
+            if kinds.count(type(child)) >= least:
+                found.append(f"{name}.{key}" if name else key)
+    return found
+
+
+def _sizes(trace: Trace, name: str) -> Any:
+    def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        x = next((a for a in args if isinstance(a, Tensor)), None)
+        y = output[0] if isinstance(output, tuple) and output else output
+        same = isinstance(y, Tensor) and x is not None and y.shape == x.shape and y.is_floating_point()
+        if same and name not in trace.blocks:
+            trace.blocks[name] = _rms(x), _rms(y)
+
+    return hook
+
+
+def _rms(x: Any) -> float:
+    return float(x.detach().float().square().mean().sqrt())
+
+
+class _Attention(TorchFunctionMode):
+    """Reads the weights of attention from calls of scaled_dot_product_attention and of softmax in the first pass."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self._trace = trace
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if not self._trace.number:
+            if func is F.scaled_dot_product_attention:
+                self._add(_weights(args, kwargs))
+            elif getattr(func, "__name__", "") == "softmax" and isinstance(out, Tensor) and out.ndim > 2:
+                square = out.shape[-1] == out.shape[-2] and out.shape[-1] > 1
+                self._add(out if square else None)
+        return out
+
+    def _add(self, weights: Tensor | None) -> None:
+        if weights is None or not weights.numel():
+            return
+        most = weights.detach().float().amax(-1)
+        # The first position of causal attention has one key to look at.
+        self._trace.attention.append(float(most[..., most.shape[-1] // 2 :].mean()))
+
+
+@torch.no_grad()
+def _weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
+    """The weights that scaled_dot_product_attention uses, without its mask: of a causal one the lower triangle."""
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    named = {**dict(zip(names, args, strict=False)), **kwargs}
+    query, key = named["query"].detach().float(), named["key"].detach().float()
+    if query.shape[-2] < 3 or named.get("attn_mask") is not None or query.shape[:-2] != key.shape[:-2]:
+        return None
+    scale = named.get("scale") or query.shape[-1] ** -0.5
+    logits = query @ key.transpose(-1, -2) * scale
+    if named.get("is_causal"):
+        allowed = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril()
+        logits = logits.masked_fill(~allowed, -torch.inf)
+    return logits.softmax(-1)

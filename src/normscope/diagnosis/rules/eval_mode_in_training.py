@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 
 from normscope.diagnosis.finding import Evidence, layers_in_words
+from normscope.diagnosis.look.costs import cost_of_moving
 from normscope.diagnosis.look.look import Look
+from normscope.diagnosis.look.rise import rise_of
 from normscope.diagnosis.registry import Found, rule
 
 
@@ -20,7 +22,8 @@ def eval_mode_in_training(look: Look) -> Iterator[Found]:
 
     Threshold:
         A warning where a layer with running statistics is in eval mode in training and one of its parameters asks for
-        a gradient and is in the optimizer. Eval mode with frozen scales is the proper way to freeze, and is clean.
+        a gradient and is in the optimizer; an error where the loss rises besides. Eval mode with frozen scales is the
+        proper way to freeze, and is clean.
 
     Switch off:
         Eval mode with trained scales is wanted.
@@ -46,11 +49,14 @@ def eval_mode_in_training(look: Look) -> Iterator[Found]:
     if not names:
         return
     first = " Its statistics are the first ones, mean 0 and variance 1, so nothing is normalized." if fresh else ""
+    rise = rise_of(look) if look.batches else None
+    risen = "" if rise is None else f" {rise.text}"
     yield Found(
-        "warning",
-        f"{layers_in_words(names)} is in eval mode in training while its scale and shift train.{first}",
+        "warning" if rise is None else "error",
+        f"{layers_in_words(names)} is in eval mode in training while its scale and shift train.{first}{risen}",
         Evidence("layers in eval mode that train", len(names)),
         "model.train()  # before each epoch; or, to freeze: layer.eval().requires_grad_(False)",
         names,
-        source="https://github.com/Lightning-AI/pytorch-lightning/issues/15062",
+        cost_of_moving(look, names) if rise is None else rise.price,
+        "https://github.com/Lightning-AI/pytorch-lightning/issues/15062",
     )

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from normscope.diagnosis.finding import Cost, Evidence, layers_in_words
+from normscope.diagnosis.look.costs import cost_of_statistics
 from normscope.diagnosis.look.look import Look
-from normscope.diagnosis.look.passes import NotLooked
 from normscope.diagnosis.registry import Found, rule
 
 WARNED, NOTED = 0.7, 0.5
@@ -51,14 +51,6 @@ def momentum_inverted(look: Look) -> Iterator[Found]:
         "for m in model.modules():\n    if isinstance(m, nn.modules.batchnorm._BatchNorm): m.momentum = 1 - m.momentum"
         + f"  # {max(1 - worst, 0.01):.2g}",
         names,
-        _cost(look) if severity == "warning" else Cost(),
+        cost_of_statistics(look) if severity == "warning" else Cost(),
         "https://github.com/Cadene/pretrained-models.pytorch/issues/5",
     )
-
-
-def _cost(look: Look) -> Cost:
-    """The loss of the statistics to which training leads, over that of the population's."""
-    try:
-        return look.cost_of_statistics
-    except NotLooked:
-        return Cost()

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from normscope.diagnosis.finding import Evidence, layers_in_words
+from normscope.diagnosis.look.costs import cost_of_moving
 from normscope.diagnosis.look.look import Look
 from normscope.diagnosis.registry import Found, rule
 
@@ -49,5 +50,6 @@ def scales_train_in_frozen_backbone(look: Look) -> Iterator[Found]:
             Evidence("training normalizers between frozen weights", len(names)),
             "for m in backbone.modules():\n    if 'Norm' in type(m).__name__: m.eval().requires_grad_(False)",
             names,
+            cost_of_moving(look, names),
             source="https://github.com/keras-team/keras/pull/9965",
         )

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from normscope.diagnosis.finding import Evidence, layers_in_words
+from normscope.diagnosis.look.costs import cost_of_moving
 from normscope.diagnosis.look.look import Look
 from normscope.diagnosis.registry import Found, rule
 
@@ -51,5 +52,6 @@ def statistics_move_in_frozen_backbone(look: Look) -> Iterator[Found]:
             "for m in backbone.modules():\n    if isinstance(m, nn.modules.batchnorm._BatchNorm): m.eval()"
             "  # after every model.train()",
             names,
+            cost_of_moving(look, names),
             source="https://github.com/Lightning-AI/pytorch-lightning/issues/15062",
         )

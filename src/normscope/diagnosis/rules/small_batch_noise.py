@@ -1,0 +1,55 @@
+"""NS202: batch statistics that are too noisy at this batch size."""
+
+from collections.abc import Iterator
+
+from normscope.diagnosis.finding import Evidence, layers_in_words
+from normscope.diagnosis.look.between import NOISY, noisy_layers
+from normscope.diagnosis.look.costs import cost_of_noise
+from normscope.diagnosis.look.look import Look
+from normscope.diagnosis.registry import Found, rule
+
+
+@rule("NS202", "small-batch-noise", needs=("batches",))
+def small_batch_noise(look: Look) -> Iterator[Found]:
+    """Batch statistics are too noisy at this batch size.
+
+    The variance of a batch's mean, as a share q of the variance of all values, is 1 / (independent values per channel):
+    0.5 for two samples without space. Neighbouring pixels are alike, so a batch of two images may have q near 0.5 too.
+
+    Why it hurts:
+        Each sample is shifted and scaled by the other ones of its batch. Training fits that noise, and evaluation,
+        which has none, is another function.
+
+    Threshold:
+        A warning from q = 0.16 on, six independent values. In the development half of NormFaults, clean
+        trainings have q below 0.02 and batches of two and four have 0.23 to 1.
+
+    Switch off:
+        The noise is wanted as regularization.
+
+    Fails:
+        model = nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
+        setup = training(model, batches=list(zip(x.split(2), y.split(2))))
+
+    Passes:
+        model = nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
+        setup = training(model)
+    """
+    if look.setup.accumulate > 1:
+        return  # NS205 judges micro-batches
+    found = noisy_layers(look.start.trace)
+    if not found:
+        return
+    worst, calls = max(found.values()), look.start.trace.inputs[max(found, key=found.__getitem__)]
+    shared = calls[0].samples < look.batch_size
+    of = f" in shares of {calls[0].samples} of a batch of {look.batch_size}" if shared else ""
+    yield Found(
+        "warning",
+        f"{layers_in_words(list(found))} normalizes by the statistics of {calls[0].samples} samples{of}, and "
+        f"{worst:.0%} of the variance goes into the noise of their mean.",
+        Evidence("variance of a batch's mean / variance", worst, limit=NOISY),
+        "ns.swap_norms(model, 'group')  # or a larger batch, or nn.SyncBatchNorm.convert_sync_batchnorm(model)",
+        list(found),
+        cost_of_noise(look),
+        "https://github.com/pytorch/pytorch/issues/2584",
+    )

@@ -1,0 +1,199 @@
+"""NS201: running statistics that are not those of the activations they normalize."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from normscope.diagnosis.finding import Evidence, layers_in_words
+from normscope.diagnosis.look.between import APART, NOISY, calls_differ, noise
+from normscope.diagnosis.look.costs import cost_of_statistics
+from normscope.diagnosis.look.look import Look
+from normscope.diagnosis.look.passes import NotLooked
+from normscope.diagnosis.look.statistics import Statistics
+from normscope.diagnosis.registry import Found, rule
+
+# Distances between two sets of statistics; see `_distance`.
+MOVING, FRESH, RESTING = 0.35, 0.5, 1.2
+_RECOMPUTE = "ns.norms.use_population_statistics(model, training_batches)  # before evaluation"
+
+
+@rule("NS201", "stale-running-statistics")
+def stale_running_statistics(look: Look) -> Iterator[Found]:
+    """The running statistics are not those of the activations that they normalize at evaluation.
+
+    It happens where buffers were not loaded with the parameters, where one layer is called on several kinds of input in
+    a pass, where a training_step feeds other data through the network, and where training ended before the statistics
+    arrived.
+
+    Why it hurts:
+        Evaluation computes another function than training: its loss is far above that of training on the same data.
+
+    Threshold:
+        The distance between two sets of statistics is the larger of the median |difference of means| / deviation and
+        the median |logarithm of the ratio of variances|. An error above 0.35 for layers whose statistics move in
+        training, between those to which a training at rest leads and those of the population; above 0.5 for layers in
+        eval mode that hold the first statistics, mean 0 and variance 1; above 1.2 for other layers in eval mode, since
+        frozen statistics of another data set are usual. For one layer with several inputs in a pass: 5 % of the
+        variance between their means. In the development half of NormFaults, clean trainings have at most 0.1 and 0.26
+        (frozen), faults at least 0.6.
+
+    Switch off:
+        The statistics are computed again before every evaluation.
+
+    Fails:
+        model = nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
+        nn.init.normal_(model[0].weight, std=0.5)
+        model[:3].requires_grad_(False).eval()
+        setup = training(model)
+
+    Passes:
+        model = nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
+        nn.init.normal_(model[0].weight, std=0.5)
+        model.train()
+        ns.norms.use_population_statistics(model, batches)
+        model[:3].requires_grad_(False).eval()
+        setup = training(model)
+    """
+    if not look.batches:
+        yield from _missing(look)
+        return
+    yield from _several_inputs(look)
+    yield from _resting(look)
+    yield from _given(look)
+    yield from _moving(look)
+
+
+def _missing(look: Look) -> Iterator[Found]:
+    """Without data: statistics that a checkpoint lacks, or that never moved."""
+    names = {name.rpartition(".running_")[0] for name in look.missing if ".running_" in name}
+    lacking = [norm.name for norm in look.over_batch if norm.name in names]
+    if lacking:
+        yield Found(
+            "error",
+            f"The checkpoint has no running statistics of {layers_in_words(lacking)}; those of a new layer are used.",
+            Evidence("layers without running statistics", len(lacking)),
+            _RECOMPUTE,
+            lacking,
+        )
+
+
+def _several_inputs(look: Look) -> Iterator[Found]:
+    values = {name: calls_differ(calls) for name, calls in look.start.trace.inputs.items()}
+    found = {name: value for name, value in values.items() if value > APART}
+    if found:
+        worst = max(found.values())
+        yield Found(
+            "error",
+            f"{layers_in_words(list(found))} is called several times in a pass on inputs that differ, and its running "
+            "statistics are a mixture that fits none of them.",
+            Evidence("variance between calls / variance", worst, limit=APART),
+            "self.norms = nn.ModuleList(nn.BatchNorm1d(width) for _ in range(calls))  # one for each kind of input",
+            list(found),
+            source="https://discuss.pytorch.org/t/model-eval-gives-incorrect-loss-for-model-with-batchnorm-layers/7561",
+        )
+
+
+def _resting(look: Look) -> Iterator[Found]:
+    """Layers in eval mode throughout training."""
+    held = {norm.name for norm in look.over_batch if norm.trains and any(name in look.held for name in norm.parameters)}
+    # NS111 judges layers in eval mode that train.
+    resting = [
+        norm for norm in look.over_batch if norm.tracks and norm.name not in held and look.rests_in_training(norm)
+    ]
+    if not resting:
+        return
+    try:
+        population, own = look.population_at_start, look.own_at_start
+    except NotLooked:
+        return
+    distances = _distances(own, population, [norm.name for norm in resting])
+    fresh = {norm.name: norm.fresh for norm in resting}
+    found = {name: far for name, far in distances.items() if far > (FRESH if fresh[name] else RESTING)}
+    if found:
+        worst = max(found, key=found.__getitem__)
+        first = "the first ones, mean 0 and variance 1" if fresh[worst] else "far from those of its input"
+        yield Found(
+            "error",
+            f"{layers_in_words(list(found))} normalizes by its running statistics, and they are {first}.",
+            Evidence("distance to the population's statistics", found[worst], limit=FRESH if fresh[worst] else RESTING),
+            "model.load_state_dict(checkpoint)  # with its buffers; or:\n" + _RECOMPUTE,
+            list(found),
+            source="https://github.com/pytorch/pytorch/issues/4741",
+        )
+
+
+def _given(look: Look) -> Iterator[Found]:
+    """A trained model: statistics that are far from the population's although training is over or under way."""
+    optimizer = look.setup.optimizer
+    if optimizer is not None and not optimizer.state:
+        return
+    names = [norm.name for norm in look.over_batch if norm.tracks and not look.rests_in_training(norm)]
+    if not names:
+        return
+    try:
+        distances = _distances(look.own_at_start, look.population_at_start, names)
+    except NotLooked:
+        return
+    found = {name: far for name, far in distances.items() if far > FRESH}
+    if found:
+        yield Found(
+            "error",
+            f"The running statistics of {layers_in_words(list(found))} are not those of its input.",
+            Evidence("distance to the population's statistics", max(found.values()), limit=FRESH),
+            _RECOMPUTE,
+            list(found),
+            source="https://github.com/pytorch/pytorch/issues/4741",
+        )
+
+
+def _moving(look: Look) -> Iterator[Found]:
+    """The statistics to which training leads, beside the population's."""
+    trace = look.start.trace
+    quiet = [
+        norm.name
+        for norm in look.over_batch
+        if norm.tracks
+        and not look.rests_in_training(norm)
+        and not noise(trace.inputs.get(norm.name, [])) > NOISY / 2
+        and norm.momentum is not None
+        and norm.momentum < 0.5
+        and not calls_differ(trace.inputs.get(norm.name, [])) > APART
+    ]
+    if not quiet or len(look.batches) < 4 or look.setup.optimizer is None:
+        return
+    try:
+        if look.trained.diverged_at is not None:
+            return
+        _, settled = look.trained_settled
+        distances = _distances(settled, look.population, quiet)
+    except NotLooked:
+        return
+    found = {name: far for name, far in distances.items() if far > MOVING}
+    if found and not look.batches_differ:
+        yield Found(
+            "error",
+            f"Training leads the running statistics of {layers_in_words(list(found))} to other values than those of "
+            "the input in evaluation.",
+            Evidence("distance to the population's statistics", max(found.values()), limit=MOVING),
+            _RECOMPUTE,
+            list(found),
+            cost_of_statistics(look),
+            "https://github.com/pytorch/pytorch/issues/4741",
+        )
+
+
+def _distances(one: Statistics, other: Statistics, names: Sequence[str]) -> dict[str, float]:
+    return {name: _distance(one[name], other[name]) for name in names if name in one and name in other}
+
+
+def _distance(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> float:
+    (mean, var), (mean_of, var_of) = (tuple(part.double() for part in pair) for pair in (one, other))
+    live = var_of > 1e-12
+    if not bool(live.any()):
+        return 0.0
+    shift = ((mean - mean_of).abs() / var_of.sqrt())[live].median()
+    ratio = (var.clamp(min=1e-30) / var_of)[live].log().abs().median()
+    far = float(torch.maximum(shift, ratio))
+    return far if math.isfinite(far) else math.inf

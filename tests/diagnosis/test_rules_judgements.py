@@ -1,0 +1,138 @@
+"""Judgements of rules that their examples do not show."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from diagnosed import data, network, setup
+from torch import nn
+from torch.nn import functional as F
+from torch.optim.swa_utils import AveragedModel, update_bn
+
+import normscope as ns
+from normscope.diagnosis import diagnose_network
+
+
+def names(found, severity="warning"):
+    return [each.name for each in found.at_least(severity)]
+
+
+def test_unsynchronized_statistics_of_several_processes(monkeypatch):
+    judge = diagnose_network._judge
+    monkeypatch.setattr(diagnose_network, "_judge", lambda wanted, look: judge(wanted, replace(look, processes=4)))
+    assert names(ns.diagnose(setup(batch_size=4), rules="NS115")) == ["unsynchronized-statistics"]
+    assert names(ns.diagnose(setup(batch_size=32), rules="NS115")) == []
+    synced = nn.SyncBatchNorm.convert_sync_batchnorm(network())
+    assert names(ns.diagnose(ns.Setup(synced), rules="NS115")) == []
+
+
+def test_a_trained_model_with_statistics_of_other_data_is_stale():
+    described = setup()
+    ns.train(described.model, described.loss_fn, described.batches, described.optimizer, steps=60)
+    x, y = data()
+    batches = list(zip(x.split(32), y.split(32), strict=True))
+    assert names(ns.diagnose(described.model, described.loss_fn, batches, rules="NS201")) == []
+    described.model[1].running_mean.add_(3.0)
+    assert names(ns.diagnose(described.model, described.loss_fn, batches, rules="NS201")) == [
+        "stale-running-statistics"
+    ]
+
+
+def test_a_training_step_that_feeds_other_data_leads_to_stale_statistics():
+    def step(model, batch, optimizer):
+        with torch.no_grad():
+            model(batch[0] * 3 + 4)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(batch[0]), batch[1])
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    assert "stale-running-statistics" in names(ns.diagnose(setup(training_step=step), rules="NS201"))
+
+
+def test_a_momentum_encoder_is_not_a_frozen_backbone():
+    class Twins(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.query = network()
+            self.key = copy.deepcopy(self.query).requires_grad_(False)
+
+        def forward(self, x):
+            with torch.no_grad():
+                for mine, theirs in zip(self.key.parameters(), self.query.parameters(), strict=True):
+                    mine.lerp_(theirs, 0.1)
+                target = self.key(x)
+            return self.query(x) + 0.1 * target
+
+    assert names(ns.diagnose(setup(Twins()), rules="NS113")) == []
+
+
+def test_a_part_left_out_of_the_optimizer_with_its_weights_is_meant():
+    body, head = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU()), nn.Linear(16, 3)
+    described = setup(nn.Sequential(body, head))
+    described = replace(described, optimizer=torch.optim.SGD(head.parameters(), lr=0.1))
+    assert names(ns.diagnose(described, rules="NS110")) == []
+
+
+class Recomputed(AveragedModel):
+    """Averaged weights whose statistics are computed again every 10 updates."""
+
+    def update_parameters(self, model):
+        super().update_parameters(model)
+        if int(self.n_averaged) % 10 == 0:
+            update_bn([data()[0]], self)
+
+
+@pytest.mark.parametrize("kind", [Recomputed, lambda model: AveragedModel(model, use_buffers=True)])
+def test_averages_with_their_own_statistics_are_clean(kind):
+    model = network()
+    assert names(ns.diagnose(setup(model, averaged_model=kind(model), lr=0.5), rules="NS206")) == []
+
+
+def test_zero_scales_of_residual_branches_are_clean():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.branch = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16))
+            nn.init.zeros_(self.branch[1].weight)
+
+        def forward(self, x):
+            return x + self.branch(x)
+
+    model = nn.Sequential(nn.Linear(6, 16), Block(), Block(), nn.Linear(16, 3))
+    assert names(ns.diagnose(setup(model), rules=["NS116", "NS209"])) == []
+
+
+def test_eval_mode_set_in_a_training_step_is_seen():
+    def step(model, batch, optimizer):
+        model.eval()
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(batch[0]), batch[1])
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    assert names(ns.diagnose(setup(training_step=step), rules="NS111")) == ["eval-mode-in-training"]
+
+
+def test_a_forward_that_switches_to_train_mode_is_seen():
+    found = ns.diagnose(setup(forward=lambda model, batch: model.train()(batch[0])), rules="NS112")
+    assert names(found) == ["train-mode-at-evaluation"]
+
+
+def test_a_checkpoint_without_running_statistics():
+    model = network()
+    weights = {name: value for name, value in model.state_dict().items() if "running" not in name}
+    assert names(ns.diagnose(model, weights, rules="NS201")) == ["stale-running-statistics"]
+    assert names(ns.diagnose(model, model.state_dict(), rules="NS201")) == []
+
+
+def test_noisy_small_losses_are_no_rise():
+    generator = torch.Generator().manual_seed(5)
+
+    def noisy(outputs, y):
+        return 1e-3 * F.cross_entropy(outputs, y) + torch.rand((), generator=generator).square()
+
+    assert names(ns.diagnose(setup(loss_fn=noisy), rules="NS303")) == []
