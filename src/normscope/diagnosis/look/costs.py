@@ -73,6 +73,11 @@ def cost_of_eval_path(look: Look) -> Cost:
     return Cost(value, spread, "loss", "measured", value / max(abs(look.chance), 1e-6))
 
 
+def is_dear(cost: Cost) -> bool:
+    """Whether a cost is at least 10 % of the metric or of the first loss."""
+    return cost.share >= 0.1
+
+
 def cost_of_moving(look: Look, names: Sequence[str]) -> Cost:
     """The loss in evaluation after training, over that with these normalizers as they were before it."""
 

@@ -1,6 +1,6 @@
 """The look: everything that the rules judge from, each part gathered when a rule first asks for it.
 
-The cost stays below that of 40 training steps and of 60 seconds. A copy is trained for 16 steps, or for 36 where no
+The cost stays below that of 40 training steps and of 60 seconds. A copy is trained for 16 steps, or for 34 where no
 normalizer has statistics over the batch. Before and after it there are passes over a few batches, and up to 6 batches
 are evaluated with two kinds of statistics, each at a third of a step.
 """
@@ -34,7 +34,7 @@ from normscope.isolation.lending import Lent
 from normscope.setup import Setup
 from normscope.tuning.schedules import factors_of_scheduler
 
-STEPS, STEPS_WITHOUT, SECONDS = 16, 36, 60.0
+STEPS, STEPS_WITHOUT, SECONDS = 16, 34, 60.0
 STILL, EVALUATED = 6, 6
 # Passes before any step where batches are small, whose statistics say little each, and the samples of such a batch.
 STILL_OF_SMALL, SMALL = 12, 8
@@ -222,6 +222,16 @@ class Look:
         trace = self.start.trace
         return [trace.gradients[name] for name in trace.order if name in trace.gradients]
 
+    @property
+    def learns(self) -> bool:
+        """Whether a short training lowers the loss by 5 %; False where nothing could be trained."""
+        try:
+            losses = self.trained.losses
+        except NotLooked:
+            return False
+        last = losses[-max(len(losses) // 4, 1) :]
+        return sum(last) / len(last) < 0.95 * self.chance
+
     @cached_property
     def own_at_start(self) -> Statistics:
         """The running statistics that the user's model holds."""
@@ -253,7 +263,7 @@ class Look:
     def batches_differ(self) -> bool:
         """Whether batches, or calls within a pass, differ by more than chance."""
         calls = self.start.trace.inputs.values()
-        return any(excess(each) > 5 or calls_differ(each) > APART for each in calls)
+        return any(excess(each) > 6 or calls_differ(each) > APART for each in calls)
 
     def cost(self, worse: Evaluated, better: Evaluated) -> Cost:
         """The cost of one evaluation beside a better one; its share is of the loss before training or of the metric."""
@@ -280,6 +290,8 @@ class Look:
         losses = []
         with traced(copy.model, self.normalizers) as trace:
             for number, batch in enumerate(self.batches[: STILL_OF_SMALL if self.batch_size < SMALL else STILL]):
+                if number > 3 and self.seconds_left() < 0.7 * SECONDS:
+                    break
                 trace.number = number
                 with self._explained():
                     losses.append(still_pass(copy, batch, backward=not number))
@@ -350,6 +362,8 @@ class Look:
         return sum(losses) / len(losses) if losses else math.nan
 
     def _explained(self) -> "_Explained":
+        if self.seconds_left() < 0:
+            raise NotLooked(f"the {SECONDS:.0f} seconds of the look were over")
         return _Explained()
 
 

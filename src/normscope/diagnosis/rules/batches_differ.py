@@ -9,7 +9,7 @@ from normscope.diagnosis.look.costs import cost_of_batch_statistics
 from normscope.diagnosis.look.look import Look
 from normscope.diagnosis.registry import Found, rule
 
-EXCESS = 5.0
+EXCESS = 6.0
 
 
 @rule("NS204", "batches-differ", needs=("batches",))
@@ -25,7 +25,7 @@ def batches_differ(look: Look) -> Iterator[Found]:
         mixture that fits no batch.
 
     Threshold:
-        A warning from F = 5 on, the largest over layers. In the development half of NormFaults, clean trainings have
+        A warning from F = 6 on, the largest over layers. In the development half of NormFaults, clean trainings have
         at most 2.1, sorted ones at least 12. For calls within a pass: 5 % of the variance between their means.
 
     Switch off:

@@ -8,7 +8,7 @@ from normscope.diagnosis.look.inputs import input_shift
 from normscope.diagnosis.look.look import Look
 from normscope.diagnosis.registry import Found, rule
 
-SHIFT = 0.3
+SHIFT = 0.4
 
 
 @rule("NS203", "shifted-evaluation-data", needs=("batches", "eval_batches"))
@@ -24,7 +24,7 @@ def shifted_evaluation_data(look: Look) -> Iterator[Found]:
 
     Threshold:
         The distance of two sets of inputs is the larger of the mean over channels of |difference of means| / deviation
-        and of |logarithm of the ratio of deviations|. A warning above 0.3. Channels are those of images; features are
+        and of |logarithm of the ratio of deviations|. A warning above 0.4. Channels are those of images; features are
         put together in four blocks, so that single features count little. In the development half of NormFaults, clean
         trainings have at most 0.05, faults at least 5. With a training_step the batches are not what the network sees,
         and the rule says nothing.
