@@ -85,6 +85,10 @@ def _signs(rows: list[Row]) -> list[str]:
             sign = row["signs"][name]
             cells += [_word(sign["predicted"]), ", ".join(f"{gain:+.1f}" for gain in sign["gains"])]
         lines.append(f"| {row['case']['name']} | {' | '.join(cells)} |")
+    for name in SIGNS:
+        if len(said := {row["signs"][name]["predicted"] for row in rows}) == 1:
+            words = f'"{_word(said.pop())}" was predicted for every network, so the right signs show little'
+            lines += ["", f"{NAMES[name]}: {words}."]
     return lines
 
 
@@ -114,7 +118,9 @@ numbers](../../benchmarks/results/train-eval-gap-cpu.json).
 """
 _READ = """\
 "Training batches": all numbers come from training data and batch statistics. "Evaluation batches": the gain was tried
-on evaluation batches too, other ones than those it is judged on."""
+on evaluation batches too, other ones than those it is judged on. Training batches alone do not do: the gains of
+population statistics and of another momentum come out wrong, most of all for networks that know their training images
+by heart and for evaluation data that are shifted. Hand in `eval_batches`."""
 _SIGNS = """\
 For these two fixes a sign is predicted, no number. A larger batch: four batches a step, normalized together instead of
 each alone. GroupNorm: in BatchNorm's places, at the same learning rate. Both are compared with BatchNorm with

@@ -125,8 +125,9 @@ def _last_digit(number):
 
 
 def _bare(line):
-    """Without numbers, and without the widths that numbers give to columns."""
+    """Without numbers, the unit of a time (ms or s), and the widths that numbers give to columns."""
     line = re.sub(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?", "#", " ".join(line.split()))
+    line = re.sub(r"# ms\b", "# s", line)
     return re.sub(r"([─━])\1+", r"\1", line)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import normscope as ns
-from normscope.monitor import JSONL
+from normscope.monitor import JSONL, loss_course
 from normscope.monitor.probes import activations, health
 from normscope.sweeping import Plan
 
@@ -100,7 +100,7 @@ def test_every_verdict_is_explained(watched, made):
     said = {verdict.about for verdict in (*monitor.verdicts, made["Measurement"].verdict(0.1))}
     assert said <= headings
     assert headings == {"Verdicts on claims"} | {
-        *("learning rate", "step", "gradient", "beta", "critical rate", "statistics", "gamma", "depth"),
+        *("learning rate", "step", "gradient", "beta", "critical rate", "statistics", "gamma", "depth", "loss"),
         *("activations", "covariate shift"),
     }
 
@@ -121,6 +121,8 @@ def test_thresholds_of_verdicts_are_those_of_the_code():
     assert f"1/{health.VARIANCE_RATIO:g} to {health.VARIANCE_RATIO:g}" in text
     assert f"{100 * health.DEAD_SHARE:g} % or more" in text
     assert f"at most {health.DEAD:g} times" in text
+    assert f"the rise is {loss_course.SHARE:g} of the fall or more, and above {loss_course.NOISES:g} times" in text
+    assert f"or {loss_course.HALF:g} of a steady fall" in text
     assert f"1/{health.EXPLODED:g} to {health.EXPLODED:g}" in text
     assert f"at most 1/{1 / activations.NOISY_JUMP:g} of a standard deviation" in text
 

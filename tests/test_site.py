@@ -119,3 +119,16 @@ def test_inner_products_are_shown(site):
         hidden += [f"{page.relative_to(site)}: {tag}" for tag in re.findall(r"<\w+,[^<>]*>", body)]
     assert hidden == []
     assert "&lt;g,yh" in (site / "evidence/reproductions/santurkar-2018/index.html").read_text(encoding="utf-8")
+
+
+def test_formulas_are_set(site):
+    pages = [page.read_text(encoding="utf-8") for page in site.rglob("*.html")]
+    assert not any("```math" in page or "language-math" in page for page in pages)
+    assert 'aria-label="\\eta^{*} = \\frac{2\\,(1+\\mu)}{\\lambda_{\\max}}"' in (
+        site / "reference/measure/index.html"
+    ).read_text(encoding="utf-8")
+
+
+def test_pages_that_docstrings_name_are_links(reference):
+    assert 'href="../../evidence/errata/#E-MF-6"' in reference["theory"]
+    assert [name for name, page in reference.items() if re.search(r"docs/[\w-]+/[\w-]+\.md", page)] == []

@@ -28,7 +28,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """The result of a check; state: "works", "fails", or "absent" for something that normscope does without."""
 
     name: str
@@ -37,7 +37,7 @@ class Finding:
     seconds: float
 
 
-def examine(check: Check) -> Finding:
+def examine(check: Check) -> CheckResult:
     """The finding of a check; never raises, since a failure of any kind is a finding."""
     started = time.perf_counter()
     try:
@@ -50,7 +50,7 @@ def examine(check: Check) -> Finding:
         state, says = "absent", str(error)
     except Exception as error:
         state, says = "fails", f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-    return Finding(check.name, state, says, time.perf_counter() - started)
+    return CheckResult(check.name, state, says, time.perf_counter() - started)
 
 
 def _python() -> str:

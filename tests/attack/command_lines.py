@@ -101,6 +101,7 @@ VERBS: dict[str, tuple[tuple[object, ...], dict[str, object]]] = {
             "--batch-size": ("8", "8", "1", "0", "10000000000"), "--batches": NUMBER, "--seed": NUMBER,
             "--stats": ("batch", "frozen", "running"), "--matrix": ("ggn", "hessian", "fisher"), "--layers": None,
             "--device": ("cpu", "cpu", "cpu", "cuda", "nasty", "meta"), "--json": None,
+            "--max-memory": ("1e9", "1", "0", "nan"), "--hessian": None,
         },
     ),
     "monitor": (
@@ -116,6 +117,14 @@ VERBS: dict[str, tuple[tuple[object, ...], dict[str, object]]] = {
             "--input": ("4", "64", "64", "4", "1,8,8", "-4", "0", "1e9", "99999999999"), "--lr": NUMBER,
             "--loss": LOSSES, "--batch-size": NUMBER, "--momentum": NUMBER, "--nesterov": None, "--layers": None,
             "--stats": ("batch", "frozen"), "--theory": ("corrected", "paper"), "--json": None,
+        },
+    ),
+    "tune": (
+        (SETUP,),
+        {
+            "--steps": ("40", "40", "60", "20", "19", "0"), "--schedule": ("constant", "cosine", "linear", "cosin"),
+            "--budget": ("0.1", "0.5", "1", "nan", "-1", "1e-9", "2"), "--engine": ("local", "local", "rya"),
+            "--address": WORD, "--store": FRESH, "--seed": NUMBER, "--out": FRESH, "--json": None,
         },
     ),
     "report": (
@@ -146,7 +155,7 @@ VERBS: dict[str, tuple[tuple[object, ...], dict[str, object]]] = {
         },
     ),
 }  # fmt: skip
-NEEDED = {"bounds": "--data", "measure": "--data", "predict": "--input", "solve": "--target"}
+NEEDED = {"bounds": "--data", "measure": "--data", "predict": "--input", "solve": "--target", "tune": "--steps"}
 
 
 def furnished(folder: Path) -> None:

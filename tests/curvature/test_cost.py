@@ -105,6 +105,27 @@ def test_further_batches_give_lower_bounds_and_their_own_critical_rates():
     assert len(mean.critical_rates) == 1
 
 
+def test_a_note_says_how_eta_star_varies_over_batches():
+    def on_batches(found):
+        return [note for note in found.notes if "eta* " in note and "batch" in note]
+
+    pairs = digits(4)
+    normalized = models.MLP(64, 10, width=16, depth=3, norm="batch", seed=0)
+    found = measure(normalized, losses.cross_entropy, pairs)
+    (note,) = on_batches(found)
+    limits = sorted(found.factor / least for least in found.lambda_by_batch[1:])
+    assert f"of the others it is at most {limits[0]:.2g} to {limits[-1]:.2g}." in note
+    assert "over='batches'" in note
+    (note,) = on_batches(measure(normalized, losses.cross_entropy, pairs[0]))
+    assert note.startswith("eta* is of one batch")
+    assert not on_batches(measure(normalized, losses.cross_entropy, pairs, over="batches"))
+    plain = models.MLP(64, 10, width=16, depth=3, norm="none", seed=0)
+    assert not on_batches(measure(plain, losses.cross_entropy, pairs[0]))
+    x, y = pairs[0]
+    (note,) = on_batches(measure(plain, losses.cross_entropy, [(x, y), (3 * x, y)]))
+    assert "over='batches'" not in note
+
+
 @pytest.mark.parametrize("kind", ["hessian", "ggn"])
 def test_the_bounds_are_below_the_dense_eigenvalues(kind):
     torch.manual_seed(0)

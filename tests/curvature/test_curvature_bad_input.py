@@ -156,10 +156,17 @@ def test_frozen_is_the_same_loss_with_statistics_held(name):
 
 def test_a_normalizer_written_out_is_said():
     found = measure(net(WrittenOut()), losses.half_mse, (X, Y), compare=("batch", "frozen", "running"), hessian=False)
-    assert any("'frozen' and stats='running' outputs still depend on other samples" in note for note in found.notes)
+    assert math.isnan(found.by_statistics["frozen"])
+    assert math.isnan(found.statistics_residuals["frozen"])
+    assert math.isfinite(found.by_statistics["running"])
+    assert sum("stats='frozen' is nan" in note for note in found.notes) == 1
+    assert any("stats='running' outputs still depend on other samples" in note for note in found.notes)
+    asked = measure(net(WrittenOut()), losses.half_mse, (X, Y), stats="frozen")
+    assert any("stats='frozen' outputs still depend on other samples" in note for note in asked.notes)
     for known in (nn.BatchNorm1d(6), nn.LayerNorm(6), nn.Tanh()):
         found = measure(net(known), losses.half_mse, (X, Y), compare=("frozen", "running"), hessian=False)
         assert not any("depend on other" in note for note in found.notes)
+        assert math.isfinite(found.by_statistics["frozen"])
 
 
 @pytest.mark.parametrize("matrix", ["ggn", "hessian", "fisher"])

@@ -100,6 +100,17 @@ def test_a_verdict_on_the_rate_to_start_with_says_what_being_beyond_eta_star_mea
     assert steep.verdict(0.1).text.endswith(f"To start training with: {in_digits(*steep.first_guess_range)}.")
 
 
+def test_a_verdict_says_why_it_names_a_rate_above_one_that_it_calls_unstable(task):
+    model, batch = task
+    found = measure(model, losses.cross_entropy, batch)
+    assert found.first_guess > found.eta_star
+    unstable, stable = found.verdict(1.01 * found.eta_star).text, found.verdict(0.9 * found.eta_star).text
+    assert "is unstable" in unstable
+    assert unstable.endswith(f"only at the critical rate {found.critical_rate:.2g}.")
+    assert "is stable" in stable
+    assert "beyond eta* too" not in stable
+
+
 def test_what_was_not_tried_gets_no_rate(task):
     model, (x, y) = task
     target = F.one_hot(y, 10).float()
@@ -192,6 +203,7 @@ def test_with_small_batches_the_advice_says_that_it_may_be_far_too_large(task):
         found = measure(model, losses.cross_entropy, (x[:samples], y[:samples]), momentum=0.9)
         assert ("20 times too large" in found.advice) is small
         assert any(f"here the smallest batch has {samples}. With batches of 8" in n for n in found.notes) is small
+        assert any("is from batches of 128 samples" in n for n in found.notes)
     sizes = [(x[:64], y[:64]), (x[:8], y[:8])]
     found = measure(model, losses.cross_entropy, sizes, momentum=0.9)
     assert "20 times too large" in found.advice

@@ -8,8 +8,10 @@ import sys
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from normscope import data, losses, measure, models
+from normscope.cli import app
 
 NET = """
 import torch
@@ -217,3 +219,17 @@ def test_a_device_that_is_not_there_is_named(folder):
     assert found.returncode == 2
     assert "--device cuda" in found.stderr
     assert "Traceback" not in found.stderr
+
+
+def test_copies_beyond_max_memory_are_refused(tmp_path):
+    (tmp_path / "memory_net.py").write_text(
+        "import torch, normscope as ns\n\ndef setup():\n"
+        "    x, y = torch.randn(16, 4), torch.randint(2, (16,))\n"
+        "    return torch.nn.Linear(4, 2), ns.losses.cross_entropy, [(x, y)]\n"
+    )
+    named = f"{tmp_path / 'memory_net.py'}:setup"
+    enough = CliRunner().invoke(app, ["measure", named, "--max-memory", "1e9"])
+    assert enough.exit_code == 0, enough.output
+    refused = CliRunner().invoke(app, ["measure", named, "--max-memory", "1"])
+    assert isinstance(refused.exception, ValueError | MemoryError)
+    assert "max_memory is 1 " in str(refused.exception)

@@ -270,10 +270,23 @@ def test_a_training_step_with_the_users_optimizer_is_refused():
         return loss
 
     before = state(given)
-    with pytest.raises(ValueError, match="Use its argument"):
+    with pytest.raises(ValueError, match="not the one it is handed"):
         train_eval_gap(
             ns.Setup(given.model, given.loss_fn, given.batches, given.optimizer, training_step=step), steps=2
         )
+    assert same(state(given), before)
+
+
+def test_a_loss_with_the_users_model_is_refused():
+    given = whole_setup()
+    x = data(16, 5)[0]
+
+    def with_its_own_model(outputs, targets):
+        return F.cross_entropy(outputs, targets) + given.model(x).square().mean()
+
+    before = state(given)
+    with pytest.raises(ValueError, match="not with the one it is handed"):
+        train_eval_gap(ns.Setup(given.model, with_its_own_model, given.batches, given.optimizer), steps=2)
     assert same(state(given), before)
 
 

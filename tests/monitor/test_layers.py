@@ -128,3 +128,41 @@ def test_a_layer_that_joins_later_drifts_from_its_own_first_look() -> None:
     assert drifts[0] == 0.0
     assert drifts[1] > 0
     assert drifts[2] > 0
+
+
+class ScaleNorm(nn.Module):
+    """A normalizer written by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        return self.weight * x / x.square().mean(-1, keepdim=True).sqrt()
+
+
+class OwnNorm(ScaleNorm, nn.LayerNorm):
+    """The same, derived from a normalizer of torch."""
+
+    def __init__(self) -> None:
+        nn.LayerNorm.__init__(self, 8)
+
+
+@pytest.mark.parametrize(
+    ("layer", "said"),
+    [
+        (ScaleNorm(), "The health of 1 (ScaleNorm) is not measured"),
+        (nn.Tanh(), "No normalizer was found"),
+        (OwnNorm(), ""),
+        (nn.LayerNorm(8), ""),
+    ],
+)
+def test_health_names_a_normalizer_that_it_does_not_read(layer, said):
+    model = nn.Sequential(nn.Linear(4, 8), layer, nn.Linear(8, 2))
+    monitor = Monitor(model, nn.CrossEntropyLoss(), every=1, measure=["health"], budget=None, on_error="raise")
+    x, y = torch.randn(16, 4), torch.randint(2, (16,))
+    nn.functional.cross_entropy(model(x), y).backward()
+    row = monitor.step(x, y, lr=0.1).results["health"]
+    assert [note for note in monitor.notes if said and said in note] == list(monitor.notes)
+    assert bool(said) == (row.layers == ())
+    assert bool(said) == any("class MyNorm(nn.LayerNorm)" in note for note in monitor.notes)

@@ -15,4 +15,4 @@ def test_looks_that_were_put_off_are_made_up_for(monkeypatch) -> None:
     for _ in range(40):
         monitor.step(x, y, lr=0.1)
     assert [record.step for record in monitor.records] == [0, 20]
-    assert "postponed 2 of the snapshots" in monitor.notes[-1]
+    assert "postponed 2 of 3 snapshots due" in monitor.notes[-1]

@@ -194,7 +194,9 @@ def test_the_command_line(tmp_path):
     listed = _cli("--list", cwd=ROOT)
     assert listed.returncode == 0, listed.stderr
     names = {f"{entry.name}/{s.key}" for entry in all_entries().values() for s in entry.statements}
-    assert {line.split()[0] for line in listed.stdout.splitlines()[:-1]} == names
+    head, *rows, _ = listed.stdout.splitlines()
+    assert head.split() == ["statement", "verdict", "seeds,", "scale", "minutes", "data", "paper"]
+    assert {line.split()[0] for line in rows} == names
     checked = _called("--check", "--json", "--out", str(ROOT / "results/reproduce"))
     assert checked.exit_code == 0, checked.output
     said = json.loads(checked.stdout[checked.stdout.index("{") :])
@@ -206,7 +208,9 @@ def test_the_command_line(tmp_path):
     run = _cli("gradients", "--seeds", "1", "--device", "cpu", cwd=tmp_path)
     assert run.returncode == 1, run.stderr
     assert (tmp_path / "results/reproduce/figures/gradients.png").is_file()
-    assert "1 of 5 seeds, small" in run.stdout
+    assert "run with 1 seed of 5 needed" in run.stdout
+    assert "not yet run" not in run.stdout
+    assert "2 run with too few seeds" in run.stdout
 
 
 def _called(*arguments):
@@ -223,7 +227,13 @@ def test_names_are_checked_and_pages_are_written_whole(tmp_path, monkeypatch):
         raise _called("explosion", "--gallery", ".").exception
     assert not list(tmp_path.iterdir())
     only = _called("--list", "explosion/skip", "--out", str(ROOT / "results/reproduce"))
-    assert [line.split()[0] for line in only.stdout.splitlines()[:-1]] == ["explosion/skip"]
+    assert [line.split()[0] for line in only.stdout.splitlines()[:-1]] == ["statement", "explosion/skip"]
+    skip = next(s for s in all_entries()["explosion"].statements if s.key == "skip")
+    needed = all_entries()["explosion"].cells(skip)
+    minutes = sum(experiment.cost("small", "cpu") for experiment, _ in needed) * skip.n / 60
+    row = only.stdout.splitlines()[1]
+    assert f" {minutes:.2g}  none " in row
+    assert row.endswith(all_entries()["explosion"].source)
 
 
 def test_the_status_speaks_of_what_was_named_at_its_scale(tmp_path, monkeypatch):

@@ -20,7 +20,11 @@ def made(loss_fn, optimizer=torch.optim.SGD, **options):
 
 @pytest.mark.parametrize(
     ("loss_fn", "name"),
-    [(nn.CrossEntropyLoss(), "cross_entropy"), (F.mse_loss, "mse"), (losses.half_sse, "half_sse")],
+    [
+        *((nn.CrossEntropyLoss(), "cross_entropy"), (F.mse_loss, "mse"), (losses.half_sse, "half_sse")),
+        (lambda z, y: F.cross_entropy(z, y, label_smoothing=0.1), "cross_entropy"),
+        (lambda z, y: 0.5 * (z - y).square().sum(1).mean(), "half_mse"),
+    ],
 )
 def test_a_setup_gives_model_loss_and_momentum(loss_fn, name):
     setup = made(loss_fn, momentum=0.9, nesterov=True)
@@ -28,6 +32,14 @@ def test_a_setup_gives_model_loss_and_momentum(loss_fn, name):
     by_hand = ns.predict(setup.model, (20,), name, momentum=0.9, nesterov=True)
     assert (found.loss, found.optimizer, found.eta_star) == (name, by_hand.optimizer, by_hand.eta_star)
     assert found.optimizer == "gradient descent with momentum 0.9 (Nesterov)"
+
+
+def test_a_loss_may_be_a_function():
+    model = made(None).model
+    assert ns.predict(model, (20,), nn.CrossEntropyLoss()).eta_star == ns.predict(model, (20,)).eta_star
+    assert ns.predict(model, (20,), nn.MSELoss()).loss == "mse"
+    with pytest.raises(ValueError, match=r"does not know this loss \(L1Loss\(\)\)\. Name the one nearest"):
+        ns.predict(model, (20,), nn.L1Loss())
 
 
 def test_arguments_beside_a_setup_come_first():

@@ -119,6 +119,9 @@ def test_weights_of_zero_are_answered_with_a_warning():
 def test_narrow_networks_are_answered_with_a_warning():
     found = ns.predict(ns.models.MLP(20, 5, width=16, norm="batch"), (20,))
     assert any("16 channels: outside the theory's reach" in warning for warning in found.warnings)
+    assert math.isnan(found.first_guess)
+    assert "start training with" not in str(found) + found.verdict(0.1).text
+    assert str(found).startswith("No learning rate is named from theory: the narrowest hidden layer has 16 channels")
 
 
 def test_large_corrections_of_data_modes_are_warned_of():

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from normscope.tuning.schedules import factors_of, factors_of_scheduler, without_warm_up
+from normscope.tuning.schedules import factors_of, factors_of_scheduler, schedule_in_words, without_warm_up
 
 
 def optimizer(lr=0.5):
@@ -23,6 +23,22 @@ def optimizer(lr=0.5):
 def test_they_are_those_of_torch(name, made):
     one = optimizer()
     assert factors_of(name, 30) == pytest.approx(factors_of_scheduler(one, made(one), 30), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda o: lr_scheduler.CosineAnnealingLR(o, 30), "cosine"),
+        (lambda o: lr_scheduler.LambdaLR(o, lambda step: 1 - step / 30), "linear"),
+        (lambda o: lr_scheduler.LambdaLR(o, lambda step: 1.0), "constant"),
+        (lambda o: lr_scheduler.LambdaLR(o, lambda step: min(1.0, (step + 1) / 10)), "your scheduler"),
+        (lambda o: lr_scheduler.OneCycleLR(o, 0.5, total_steps=20), "your scheduler"),
+        (lambda o: lr_scheduler.CosineAnnealingLR(o, 15), "your scheduler"),
+    ],
+)
+def test_a_schedule_is_named_by_its_factors(made, words):
+    one = optimizer()
+    assert schedule_in_words(factors_of_scheduler(one, made(one), 30), 30) == words
 
 
 def test_one_cycle_is_read_up_to_its_end():

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 from trainings import data, setup
 
@@ -103,6 +104,52 @@ def test_a_warm_up_longer_than_a_rehearsal_is_left_out_and_named():
     assert [each.losses for each in scheduled.rehearsals] == [each.losses for each in whole.rehearsals]
     assert any("warms up for longer" in note for note in scheduled.notes)
     assert not any("warms up" in note for note in whole.notes)
+
+
+class Attending(nn.Module):
+    """One attention layer over the features, each of them a token."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.last = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(32, 1)
+
+    def forward(self, x):
+        tokens = x[:, :, None] * torch.ones(4)
+        return self.last(self.attention(tokens, tokens, tokens, need_weights=False)[0].flatten(1))
+
+
+def test_after_a_warm_up_that_no_rehearsal_sees_adam_and_attention_get_a_lower_rate():
+    def tuned(model, kind=torch.optim.AdamW, **options):
+        x = torch.randn(256, 8, generator=torch.Generator().manual_seed(0))
+        batches = list(zip(x.split(16), x.sum(1, keepdim=True).split(16), strict=True))
+        torch.manual_seed(0)
+        built = model()
+        return ns.tune(built, nn.MSELoss(), batches, kind(built.parameters(), 1e-3), steps=500, **options)
+
+    lowered = tuned(Attending, schedule=warm)
+    assert lowered.lr == 1e-3
+    assert lowered.lr_range == (2.5e-4, 1e-3)
+    assert sum("The rate was lowered to 0.001" in note for note in lowered.notes) == 1
+    for others in (
+        tuned(Attending),
+        tuned(lambda: nn.Linear(8, 1), schedule=warm),
+        tuned(Attending, torch.optim.SGD, schedule=warm),
+    ):
+        assert others.lr > 1e-3
+        assert not any("lowered" in note for note in others.notes)
+
+
+def test_steps_of_few_samples_are_noted():
+    def noted(size, **fields):
+        described = setup()
+        x, y = data()
+        batches = list(zip(x.split(size), y.split(size), strict=True))
+        tuning = ns.tune(ns.Setup(**vars(described) | {"batches": batches} | fields), steps=500)
+        return any("its losses are noisy" in note for note in tuning.notes)
+
+    assert noted(16)
+    assert not noted(32)
+    assert not noted(16, accumulate=2)
 
 
 class Closure(torch.optim.SGD):

@@ -98,7 +98,7 @@ def test_the_batches_and_draws_of_the_training_stay_those_of_a_run_without_it(tm
 def test_the_scheduler_of_the_trainer_starts_from_the_tuned_rate(tmp_path):
     tuner = LightningTuner()
     rates = fit(Small(scheduler="step"), [tuner], tmp_path, gradient_clip_val=1.0, accumulate_grad_batches=1)
-    assert tuner.tuning.schedule == "CosineAnnealingLR"
+    assert tuner.tuning.schedule == "cosine"
     assert rates.seen[0] == tuner.tuning.lr
     assert rates.seen[STEPS // 2] == pytest.approx(tuner.tuning.lr / 2)
     assert rates.seen[-1] < 0.01 * tuner.tuning.lr

@@ -32,6 +32,9 @@ def measure(
         bool, typer.Option("--layers", help="Print lambda_max of the diagonal block of each layer.")
     ] = False,
     device: Annotated[str, typer.Option(help="Device, for a model: cpu or cuda.")] = "cpu",
+    max_memory: Annotated[
+        float | None, typer.Option(help="Bytes that copies of parameters, buffers and batches may take. Default: any.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the batch and of the start vector.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -75,6 +78,7 @@ def measure(
             layers=layers,
             n_batches=batches,
             seed=seed,
+            max_memory=max_memory,
         )
     verdict = None if lr is None else measurement.verdict(lr)
     if as_json:

@@ -14,11 +14,17 @@ if TYPE_CHECKING:
     from normscope.papers.pool import Job
 
 
+# A line of --list: statement, verdict, seeds and scale, minutes, data, paper.
+_ROW = "{:<38} {:<27} {:<20} {:>7}  {:<8} {}"
+
+
 def reproduce(
     names: Annotated[
         list[str] | None, typer.Argument(help="Names of entries or statements, as --list prints them.")
     ] = None,
-    show: Annotated[bool, typer.Option("--list", help="List all statements with verdict and number of seeds.")] = False,
+    show: Annotated[
+        bool, typer.Option("--list", help="List all statements: verdict, seeds, minutes on one CPU, data, paper.")
+    ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Recompute verdicts and redraw figures from stored runs.")
     ] = False,
@@ -107,14 +113,29 @@ def _say(begun: set[str], job: "Job", seconds: float | None) -> None:
 def _print(judged: "list[JudgedStatement]", *, short: bool) -> None:
     from normscope.report.sections.claims import summary
 
+    if short:
+        typer.echo(_ROW.format("statement", "verdict", "seeds, scale", "minutes", "data", "paper"))
     for claim in judged:
         count = f"n = {claim.n}" if claim.parts else f"{claim.n} of {claim.statement.n} seeds"
-        typer.echo(f"{claim.name:<38} {claim.verdict:<24} {count}, {claim.scale}")
-        if not short:
+        if short:
+            minutes, data = _effort(claim)
+            source = claim.entry.source
+            typer.echo(_ROW.format(claim.name, claim.in_words, f"{count}, {claim.scale}", minutes, data, source))
+        else:
+            typer.echo(f"{claim.name:<38} {claim.in_words:<27} {count}, {claim.scale}")
             typer.echo(f"    {claim.statement.words}")
             for part in claim.parts:
                 typer.echo(f"    [{'+' if part.holds else '-'}] {part.words}")
     typer.echo(summary(judged))
+
+
+def _effort(claim: "JudgedStatement") -> tuple[str, str]:
+    """Minutes on one CPU for all runs that the statement needs, at the small scale if there is one; its data files."""
+    scale = "small" if "small" in claim.statement.scales else "paper"
+    needed = claim.entry.cells(claim.statement)
+    minutes = sum(experiment.cost(scale, "cpu") for experiment, _ in needed) * claim.statement.n / 60
+    data = sorted({experiment.data for experiment, _ in needed if experiment.data})
+    return f"{minutes:.2g}" if minutes < 10 else f"{minutes:.0f}", " ".join(data) or "none"
 
 
 def _draw(chosen: "list[Entry]", out: Path) -> None:

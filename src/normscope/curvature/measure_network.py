@@ -67,7 +67,7 @@ def measure(
             argument that is not handed in here.
         loss_fn: loss_fn(outputs, targets) returns the scalar loss. None if the model or `forward` returns the loss.
         batches: one batch, as (x, y), (a, b, ..., y), a mapping or what `forward` takes. Or an iterable of batches,
-            such as a DataLoader; `over` says what several batches mean.
+            such as a DataLoader; `over` is how several batches are used.
         forward: forward(model, batch) returns the outputs, or without loss_fn the loss.
         n_batches: batches to read of an iterable; by default all of a list and the first 4 of any other.
         momentum: SGD momentum, for eta* without an optimizer.

@@ -13,7 +13,7 @@ from normscope.curvature.eigensolvers.lanczos import Memory
 from normscope.curvature.operators.matrices import MATRICES
 from normscope.results import plain, write_json
 from normscope.results.reporting import Reportable
-from normscope.stability.first_guess import beyond, far_below, first_guess_sentence
+from normscope.stability.first_guess import also_beyond, beyond, far_below, first_guess_sentence
 from normscope.stability.verdict import Verdict
 from normscope.stability.wording import stability_verdict
 
@@ -45,7 +45,8 @@ class Measurement(Reportable):
         lambda_by_batch: lambda_max of each batch in turn: searched on the first, lower bounds on the others.
         by_layer: lambda_max of each layer's own block, by the layer's name; empty unless layers=True.
         layer_residuals: the relative residual of each of them.
-        by_statistics: lambda_max in each statistics mode asked for, by the mode's name.
+        by_statistics: lambda_max in each statistics mode asked for, by the mode's name. "frozen" beside another mode is
+            nan, with a note, where statistics over the batch come from no known normalizer and cannot be held.
         statistics_residuals: the relative residual of each of them.
         hessian_max: the largest eigenvalue of the Hessian, nan where not asked for.
         hessian_min: the smallest eigenvalue of the Hessian, nan where not asked for.
@@ -127,7 +128,10 @@ class Measurement(Reportable):
             converged=self.converged,
             ends=(self.hessian_min, self.hessian_max),
         )
-        advice = first_guess_sentence(*self.first_guess_range) + beyond(self.first_guess, self.eta_star, self.loss_kind)
+        warned = beyond(self.first_guess, self.eta_star, self.loss_kind)
+        if lr >= self.eta_star and not warned:
+            warned = also_beyond(self.first_guess_range, self.eta_star, self.critical_rate)
+        advice = first_guess_sentence(*self.first_guess_range) + warned
         advice += far_below(lr, self.first_guess_range[0])
         return replace(stability, text=stability.text + advice)
 

@@ -61,8 +61,8 @@ def gain(before: Rows, after: Rows) -> Amount:
     return replace(change, loss=-change.loss)
 
 
-class Look:
-    """A network lent for evaluations; each starts from the state in which it was lent. Made by `looking_at`.
+class Evaluator:
+    """A network lent for evaluations; each starts from the state in which it was lent. Made by `evaluating`.
 
     layers: the BatchNorm layers whose running statistics move in train mode. modes: "train" as the network trains;
     "batch" like eval mode, but with batch statistics in these layers; "eval".
@@ -113,7 +113,7 @@ class Look:
 
 
 @contextmanager
-def looking_at(setup: Setup, network: nn.Module, seed: int) -> Iterator[Look]:
+def evaluating(setup: Setup, network: nn.Module, seed: int) -> Iterator[Evaluator]:
     """While this context lasts, `network` works on lent copies; afterwards it is as it was."""
     with untouched(network) as lent:
-        yield Look(setup, network, lent, seed)
+        yield Evaluator(setup, network, lent, seed)

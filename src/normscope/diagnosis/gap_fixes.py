@@ -6,6 +6,8 @@ averaged_buffers        measured: the averaged network with population statistic
 larger_batch            the sign: is the noise of batch statistics worth removing?
 sync_batch_norm         the sign, as for larger_batch: statistics over several processes
 group_norm              the sign: is that noise larger than what GroupNorm costs?
+
+docs/evidence/train-eval-gap.md compares predicted with realised gains. The sign of group_norm is the weakest of them.
 """
 
 import math
@@ -17,7 +19,7 @@ import numpy as np
 from torch import nn
 
 from normscope.diagnosis.batch_statistics import Record, Statistics, population, tracking_layers
-from normscope.diagnosis.gap_evaluations import Look, Rows, gain, looking_at
+from normscope.diagnosis.gap_evaluations import Evaluator, Rows, evaluating, gain
 from normscope.diagnosis.gap_result import Amount, Fix
 from normscope.diagnosis.other_momenta import momentum_gains
 from normscope.setup import Setup
@@ -36,7 +38,7 @@ class Seen:
     """
 
     setup: Setup
-    look: Look
+    evaluator: Evaluator
     training: list[Any]
     held_out: list[Any]
     as_trained: Statistics
@@ -65,11 +67,11 @@ def fixes(seen: Seen, momenta: Sequence[float]) -> tuple[tuple[Fix, ...], list[s
     """All fixes that apply, those with the largest gain in loss first, and notes on those that could not be judged."""
     found: list[Fix] = []
     notes: list[str] = []
-    if seen.look.layers:
+    if seen.evaluator.layers:
         rows = dict(seen.rows)
         running, best = rows["evaluation"], rows["population as trained"]
         if seen.held_out:
-            best = seen.look.evaluate(seen.judged, "eval", seen.as_trained)
+            best = seen.evaluator.evaluate(seen.judged, "eval", seen.as_trained)
         found.append(_population(seen, running, best))
         found += _momenta(seen, momenta, running, best, notes)
         found += _signs(rows["random layers off"], rows["population"], len(seen.training))
@@ -93,13 +95,13 @@ def _population(seen: Seen, running: Rows, best: Rows) -> Fix:
 
 
 def _momenta(seen: Seen, momenta: Sequence[float], running: Rows, best: Rows, notes: list[str]) -> Iterator[Fix]:
-    layers = seen.look.layers.values()
+    layers = seen.evaluator.layers.values()
     other = [momentum for momentum in momenta if any(layer.momentum != momentum for layer in layers)]
     if not all(int(layer.num_batches_tracked) for layer in layers):
         notes.append("The running statistics count no batches (num_batches_tracked), so no other momentum is judged.")
         return
     gains = momentum_gains(
-        seen.look,
+        seen.evaluator,
         seen.training,
         seen.judged,
         other,
@@ -129,10 +131,10 @@ def _averaged(seen: Seen, notes: list[str]) -> Iterator[Fix]:
         return
     if not tracking_layers(network):
         return
-    with looking_at(seen.setup, network, seen.seed) as look:
-        before = look.evaluate(seen.judged, "eval")
-        own = population(look.evaluate(seen.training, "train").record)
-        after = look.evaluate(seen.judged, "eval", own)
+    with evaluating(seen.setup, network, seen.seed) as evaluator:
+        before = evaluator.evaluate(seen.judged, "eval")
+        own = population(evaluator.evaluate(seen.training, "train").record)
+        after = evaluator.evaluate(seen.judged, "eval", own)
     yield _fix(
         "averaged_buffers",
         "Recompute the running statistics of the averaged weights, after training",
@@ -169,7 +171,7 @@ def _signs(batch: Rows, whole: Rows, count: int) -> Iterator[Fix]:
     )
     yield Fix(
         "group_norm",
-        "Use GroupNorm, at the same learning rate",
+        "Use GroupNorm, at the same learning rate (a weak guess)",
         None,
         1 if share >= WORTH_GROUP_NORM else -1,
         used,

@@ -41,7 +41,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Part:
+class GapPart:
     """One part of the gap: evaluation `after` minus evaluation `before`. A positive loss is a cost in eval mode."""
 
     name: str
@@ -78,13 +78,13 @@ class TrainEvalGap:
 
     gap: Amount
     evaluations: tuple[Evaluation, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[GapPart, ...]
     fixes: tuple[Fix, ...]
     notes: tuple[str, ...]
     settings: dict[str, Any]
     environment: dict[str, str | int]
 
-    def part(self, name: str) -> Part:
+    def part(self, name: str) -> GapPart:
         """The part called `name`."""
         return next(part for part in self.parts if part.name == name)
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from normscope.diagnosis.batch_statistics import Record, population, with_momentum
-from normscope.diagnosis.gap_evaluations import Look, Rows, gain, looking_at
+from normscope.diagnosis.gap_evaluations import Evaluator, Rows, evaluating, gain
 from normscope.diagnosis.gap_result import Amount
 from normscope.diagnosis.training_copies import advance
 from normscope.setup import Setup
@@ -30,7 +30,7 @@ Costs = dict[float, Amount]
 
 
 def momentum_gains(
-    look: Look,
+    evaluator: Evaluator,
     training: Sequence[Any],
     judged: Sequence[Any],
     momenta: Sequence[float],
@@ -45,21 +45,21 @@ def momentum_gains(
     """The predicted gain of each momentum.
 
     Args:
-        look: the network at its present weights.
+        evaluator: the network at its present weights.
         training: training batches. judged: the batches to judge on.
         record: batch statistics of the latest calls. rehearsed: whether they come from the steps that led to the
             present weights, and not from the present weights alone.
         spare: a copy of the training that can take further steps.
         running, best: the rows with the present running statistics, and with population statistics.
     """
-    tracked = {name: int(layer.num_batches_tracked) for name, layer in look.layers.items()}
+    tracked = {name: int(layer.num_batches_tracked) for name, layer in evaluator.layers.items()}
     if rehearsed:
-        ends = [_costs(look, judged, record, tracked, best, momenta)]
+        ends = [_costs(evaluator, judged, record, tracked, best, momenta)]
     elif spare is not None:
         ends = [*_further_ends(spare, training, judged, record, tracked, momenta, seed)]
     else:
         orders = ({name: _rotated(calls, turn) for name, calls in record.items()} for turn in range(_ORDERS))
-        ends = [_costs(look, judged, each, tracked, best, momenta) for each in orders]
+        ends = [_costs(evaluator, judged, each, tracked, best, momenta) for each in orders]
     present = gain(running, best)
     gains = {}
     for momentum in momenta:
@@ -75,12 +75,17 @@ def momentum_gains(
 
 
 def _costs(
-    look: Look, judged: Sequence[Any], record: Record, tracked: dict[str, int], best: Rows, momenta: Sequence[float]
+    evaluator: Evaluator,
+    judged: Sequence[Any],
+    record: Record,
+    tracked: dict[str, int],
+    best: Rows,
+    momenta: Sequence[float],
 ) -> Costs:
     costs = {}
     for momentum in momenta:
         statistics = {n: with_momentum(record[n], momentum, count) for n, count in tracked.items() if record.get(n)}
-        costs[momentum] = gain(look.evaluate(judged, "eval", statistics), best)
+        costs[momentum] = gain(evaluator.evaluate(judged, "eval", statistics), best)
     return costs
 
 
@@ -94,17 +99,17 @@ def _further_ends(
     seed: int,
 ) -> Iterator[Costs]:
     record, taken = {name: list(calls) for name, calls in record.items()}, 0
-    for number, steps in enumerate(STRETCHES):
+    for steps in STRETCHES:
         # The batches go on where the last stretch ended.
         order = [*training[taken:], *training[:taken]]
         taken = (taken + steps * spare.accumulate) % len(training)
-        new = advance(spare, order, steps, seed + number)
+        new = advance(spare, order, steps)
         for name, calls in record.items():
             calls += new.get(name, [])
-        with looking_at(spare, spare.model, seed) as look:
-            own = population(look.evaluate(training, "train").record)
-            best = look.evaluate(judged, "eval", own)
-            yield _costs(look, judged, record, tracked, best, momenta)
+        with evaluating(spare, spare.model, seed) as evaluator:
+            own = population(evaluator.evaluate(training, "train").record)
+            best = evaluator.evaluate(judged, "eval", own)
+            yield _costs(evaluator, judged, record, tracked, best, momenta)
 
 
 def _rotated(calls: Sequence[Any], turn: int) -> list[Any]:

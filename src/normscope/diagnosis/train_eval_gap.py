@@ -27,10 +27,11 @@ import torch
 from torch import nn
 
 from normscope.diagnosis.batch_statistics import Statistics, population, tracking_layers
-from normscope.diagnosis.gap_evaluations import Look, Rows, looking_at
+from normscope.diagnosis.gap_evaluations import Evaluator, Rows, evaluating
 from normscope.diagnosis.gap_fixes import Seen, fixes
-from normscope.diagnosis.gap_result import Evaluation, Part, TrainEvalGap
-from normscope.diagnosis.training_copies import advance, protected
+from normscope.diagnosis.gap_result import Evaluation, GapPart, TrainEvalGap
+from normscope.diagnosis.look.protection import check_copies_only, protected
+from normscope.diagnosis.training_copies import advance
 from normscope.isolation.batches import Batches, read_batches, samples
 from normscope.isolation.unwrapping import unwrapped
 from normscope.results.environment import environment
@@ -72,14 +73,16 @@ def train_eval_gap(
         steps: optimizer steps that a copy takes before it is looked at; by default 40 if no BatchNorm has tracked a
             batch yet and there is an optimizer, else 0.
         n_batches: largest number of training batches, and of evaluation batches, that are read.
-        momenta: momenta of running statistics to predict the gain of.
+        momenta: momenta of running statistics to predict the gain of. With an optimizer a copy takes 40 further steps
+            for them, and most of the forward passes are theirs; () leaves them out.
         seed: of the random numbers that the copies draw (dropout).
 
     Returns:
         The evaluations, the parts and the fixes. Without evaluation batches all is judged on training batches.
 
     Raises:
-        ValueError: no batches, steps without an optimizer, or numbers out of range.
+        ValueError: no batches, steps without an optimizer, numbers out of range, or a loss or training_step that uses
+            the user's own model or optimizer instead of the copies it is handed.
 
     Example:
         >>> import normscope
@@ -103,18 +106,21 @@ def train_eval_gap(
     notes = [convention] if convention else []
     alone = replace(setup, batches=None, eval_batches=None)
     copy = alone.copied() if setup.optimizer is not None and (steps or momenta) else None
-    with protected(alone):
+    with protected(alone, seed) as lent:
         subject, rehearsed = alone, None
         if copy is not None and steps:
-            subject, rehearsed = copy, advance(copy, training, steps, seed)
+            subject, rehearsed = copy, advance(copy, training, steps)
         elif fresh:
             notes.append("No BatchNorm has tracked a batch: the running statistics are the first ones. Train first.")
-        with looking_at(subject, subject.model, seed) as look:
-            split = _split(look, training[:n_batches], held_out)
+        with evaluating(subject, subject.model, seed) as evaluator:
+            split = _split(evaluator, training[:n_batches], held_out)
             spare = None if steps else copy
-            seen = Seen(subject, look, split.training, held_out, split.as_trained, split.rows, rehearsed, spare, seed)
+            seen = Seen(
+                subject, evaluator, split.training, held_out, split.as_trained, split.rows, rehearsed, spare, seed
+            )
             fixed, further = fixes(seen, momenta)
-            further += _notes(subject, look, held_out)
+            further += _notes(subject, evaluator, held_out)
+        check_copies_only(lent)
     return TrainEvalGap(
         gap=split.rows[-1][1].minus(split.rows[0][1], paired=not held_out),
         evaluations=tuple(_evaluations(split, held_out)),
@@ -164,15 +170,15 @@ class _Split:
     training: list[Any]
 
 
-def _split(look: Look, training: list[Any], held_out: list[Any]) -> _Split:
-    noisy, quiet = look.evaluate(training, "train"), look.evaluate(training, "batch")
+def _split(evaluator: Evaluator, training: list[Any], held_out: list[Any]) -> _Split:
+    noisy, quiet = evaluator.evaluate(training, "train"), evaluator.evaluate(training, "batch")
     clean, as_trained = population(quiet.record), population(noisy.record)
-    with_clean = look.evaluate(training, "eval", clean)
+    with_clean = evaluator.evaluate(training, "eval", clean)
     # Without random layers, the population statistics are the same, and so would the evaluation be.
     same = all(torch.equal(a, b) for name in clean for a, b in zip(clean[name], as_trained[name], strict=True))
-    with_noisy = with_clean if same else look.evaluate(training, "eval", as_trained)
-    running = look.evaluate(training, "eval")
-    last = look.evaluate(held_out, "eval") if held_out else running
+    with_noisy = with_clean if same else evaluator.evaluate(training, "eval", as_trained)
+    running = evaluator.evaluate(training, "eval")
+    last = evaluator.evaluate(held_out, "eval") if held_out else running
     return _Split(
         [*zip(_TEXTS, (noisy, quiet, with_clean, with_noisy, running, last), strict=True)], as_trained, training
     )
@@ -184,17 +190,20 @@ def _evaluations(split: _Split, held_out: list[Any]) -> Iterator[Evaluation]:
         yield Evaluation(name, _TEXTS[name], data, rows.mean, len(rows.losses), int(rows.counts.sum()))
 
 
-def _parts(split: _Split, held_out: list[Any]) -> Iterator[Part]:
+def _parts(split: _Split, held_out: list[Any]) -> Iterator[GapPart]:
     for number, (name, text) in enumerate(_PARTS.items()):
         (before, first), (after, second) = split.rows[number : number + 2]
         paired = not (held_out and after == "evaluation")
-        yield Part(name, text, before, after, second.minus(first, paired=paired))
+        yield GapPart(name, text, before, after, second.minus(first, paired=paired))
 
 
-def _notes(setup: Setup, look: Look, held_out: list[Any]) -> Iterator[str]:
+def _notes(setup: Setup, evaluator: Evaluator, held_out: list[Any]) -> Iterator[str]:
     if not held_out:
-        yield "There are no evaluation batches: the gap and all gains are judged on training batches."
-    if not look.layers:
+        yield (
+            "There are no evaluation batches: the gap and all gains are judged on training batches. Such gains were "
+            "found too far off. Hand in eval_batches=."
+        )
+    if not evaluator.layers:
         yield "No BatchNorm with running statistics moves in training, so their parts are 0."
     layers = setup.model.modules()
     others = {

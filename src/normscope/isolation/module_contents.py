@@ -287,7 +287,7 @@ class Contents:
                 waiting += self._parts(content)
 
     def _parts(self, value: Any) -> list[Any]:
-        """What an object or a function holds, as far as it is read without running its code."""
+        """The contents of an object or a function, as far as it is read without running its code."""
         if type(value) is MethodType:
             return [value.__self__, value.__func__]
         if type(value) is FunctionType:

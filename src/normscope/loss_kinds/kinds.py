@@ -1,6 +1,6 @@
 """The kinds of loss: one entry of `KINDS` each, with the gradient by which a user's own function is recognized.
 
-`known_losses.py` has the functions of each kind, and says what a new one needs.
+`losses/known_losses.py` has the functions of each kind, and lists the places that a new kind needs.
 """
 
 from collections.abc import Callable

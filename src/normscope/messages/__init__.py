@@ -6,6 +6,7 @@ out_of_memory   recognize torch's errors that say so
 """
 
 from normscope.messages.short_texts import brief as brief
+from normscope.messages.short_texts import duration as duration
 from normscope.messages.short_texts import first_line as first_line
 from normscope.messages.short_texts import quoted as quoted
 from normscope.messages.short_texts import severity as severity

@@ -39,6 +39,16 @@ def _shown(value: Any) -> str:
         return f"a {type(value).__name__}"
 
 
+def duration(seconds: float) -> str:
+    """A time in words, in milliseconds where tenths of a second would be too coarse.
+
+    Example:
+        >>> duration(0.0342), duration(0.5), duration(12.34), duration(0.0)
+        ('34 ms', '0.5 s', '12.3 s', '0 ms')
+    """
+    return f"{1000 * seconds:.2g} ms" if seconds < 0.0995 else f"{seconds:.1f} s"
+
+
 def quoted(value: Any) -> str:
     """The `repr` of a value; the middle of a long text is left out."""
     return brief(brief(value, 10 * MOST) if not isinstance(value, str) else repr(value[: 10 * MOST]))

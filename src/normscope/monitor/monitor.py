@@ -17,6 +17,7 @@ from normscope.isolation.memory_bound import check_max_memory
 from normscope.isolation.unwrapping import loss_of, unwrapped
 from normscope.loss_kinds import FLAT, LossKind, kind_by_name
 from normscope.messages.choices import check_choice
+from normscope.monitor.loss_course import ABOUT, loss_verdict
 from normscope.monitor.loss_kind_here import UNKNOWN, kind_here, unknown_kind_note
 from normscope.monitor.probes.probe import Probe, Result
 from normscope.monitor.probes.registry import probes
@@ -124,7 +125,7 @@ class Monitor(Reportable):
         self._on_error = on_error
         self._notes = (convention,) if convention else ()
         self._warned: set[str] = set()
-        self._postponed = 0
+        self._due = self._postponed = 0
         self._owed = False
         self._next_step = first_step
         self._follow_ups: list[Probe] = []
@@ -182,6 +183,7 @@ class Monitor(Reportable):
         if not due and not (self._owed and number % RETRY == 0):
             return False
         self._owed = not self._task.processes.decided(self._budget.allows())
+        self._due += due
         self._postponed += due and self._owed
         return not self._owed
 
@@ -244,6 +246,7 @@ class Monitor(Reportable):
                     for probe in chosen:
                         try:
                             results[probe.name] = together(partial(probe.measure, snapshot))
+                            notes += getattr(probe, "notes", ())
                         except NoStep as reason:
                             # A warm-up begins at a rate of 0: no failure of the measurement.
                             notes += [str(reason)] if str(reason) not in notes else []
@@ -257,9 +260,17 @@ class Monitor(Reportable):
                 verdicts += result.verdicts(self._loss_kind.name)
             except Exception as error:
                 errors[name] = self._reported(f"{name} has no verdict", number, error)
+        verdicts += [] if "snapshot" in errors else self._on_the_course(number, loss)
         seconds = self._now() - started
         record = Record(number, seconds, loss, results, tuple(verdicts), tuple(notes), errors)
         return record, 0.0 if snapshot is None else snapshot.at.lent.gradient_passes
+
+    def _on_the_course(self, number: int, loss: float) -> list[Verdict]:
+        """A verdict where the loss rose again after it had fallen, and one where it has recovered from that."""
+        before = [(record.step, record.loss) for record in self.records if "snapshot" not in record.errors]
+        found = loss_verdict([*before, (number, loss)])
+        told = any(verdict.about == ABOUT for record in self.records for verdict in record.verdicts)
+        return [found] if told or not found.good else []
 
     def _reported(self, failure: str, number: int, error: Exception) -> str:
         """The error as text, after one warning for each distinct error; raises it if on_error="raise"."""
@@ -295,9 +306,9 @@ class Monitor(Reportable):
         notes = dict.fromkeys(note for record in self.records for note in record.notes)
         if self._postponed:
             notes[
-                f"budget={self._budget.share:g} postponed {self._postponed} of the snapshots due; measuring took "
-                f"{self._budget.used:.1%} of the training's gradient passes, and {self._budget.time_used:.1%} of its "
-                "time. A larger budget gives more snapshots."
+                f"budget={self._budget.share:g} postponed {self._postponed} of {self._due} snapshots due; measuring "
+                f"took {self._budget.used:.1%} of the training's gradient passes and {self._budget.time_used:.1%} of "
+                "its time. A larger budget gives more snapshots."
             ] = None
         return tuple(notes)
 

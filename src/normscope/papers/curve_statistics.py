@@ -88,6 +88,17 @@ def mean_sd(values: Array, form: str = ".1%") -> str:
     return f"{format(float(values.mean()), form)} (sd {format(sd, form)}, n = {len(values)})"
 
 
+def gradient_change_panel(runs: Runs, cells: Sequence[str]) -> Picture:
+    return Picture(
+        "Largest change of the gradient", "step", "l2 distance", snapshot_lines(runs, cells, "change_max"), log_y=True
+    )
+
+
+def beta_panel(runs: Runs, cells: Sequence[str], lr: float, *, log_y: bool = False) -> Picture:
+    lines = snapshot_lines(runs, cells, "beta")
+    return Picture("Effective beta", "step", "1 / learning rate", lines, log_y=log_y, level=(2 / lr, "2/lr"))
+
+
 def histogram_panels(runs: Runs, cells: Sequence[str], layers: Sequence[int]) -> list[Picture]:
     """Densities of one unit over training, a panel for each cell and layer, of the first seed."""
     panels = []

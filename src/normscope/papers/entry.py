@@ -26,6 +26,8 @@ from normscope.papers.store import Store, StoreError
 REPRODUCED, IN_PART, NOT = "reproduced", "reproduced in part", "not reproduced"
 WRONG, OPEN = "the statement is wrong", "not yet run"
 VERDICTS = (REPRODUCED, IN_PART, NOT, WRONG, OPEN)
+# The count of statements that are OPEN with some seeds.
+TOO_FEW = "run with too few seeds"
 Needs = Mapping[Experiment, Sequence[str]]
 
 
@@ -180,6 +182,13 @@ class JudgedStatement:
     @property
     def name(self) -> str:
         return f"{self.entry.name}/{self.statement.key}"
+
+    @property
+    def in_words(self) -> str:
+        """The verdict, or the number of seeds where it has some and too few."""
+        if self.verdict != OPEN or not self.n:
+            return self.verdict
+        return f"run with {self.n} seed{'s' * (self.n != 1)} of {self.statement.n} needed"
 
     @property
     def came_out(self) -> str:

@@ -1,11 +1,13 @@
 """The arguments of `predict` that an `ns.Setup` gives: the model, the loss by its name, and the momentum."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from normscope.losses.known_losses import PREDICTED_LOSSES, known_loss
+from normscope.losses.known_losses import PREDICTED_LOSSES
+from normscope.messages import quoted
+from normscope.prediction.loss_name import name_of_loss
 from normscope.setup import Setup
 
 
@@ -47,13 +49,26 @@ def from_setup(setup: Setup, loss: str | None) -> FromSetup:
     return FromSetup(setup.model, name, *settings.pop(), "")
 
 
-def _name_of(setup: Setup) -> str:
-    loss_fn, facts = setup.loss_fn, known_loss(setup.loss_fn)
-    plain = getattr(loss_fn, "reduction", "mean") == "mean" and getattr(loss_fn, "weight", None) is None
-    if setup.forward is not None or facts is None or not facts.name or not plain:
+def named_loss(loss_fn: Any, of: str = "") -> str:
+    """The name of a loss that is handed in as a function.
+
+    Args:
+        of: words for the loss in the message.
+
+    Raises:
+        ValueError: no loss that `predict` knows has the same Hessian with respect to the outputs.
+    """
+    name = name_of_loss(loss_fn) if loss_fn is not None else ""
+    if not name:
         known = ", ".join(PREDICTED_LOSSES)
         raise ValueError(
-            f"predict does not know the loss of this setup ({setup.objective.name}). Name the one nearest to it with "
+            f"predict does not know {of or f'this loss ({quoted(loss_fn)})'}. Name the one nearest to it with "
             f"loss= (--loss): {known}; or measure it with ns.measure."
         )
-    return facts.name
+    return name
+
+
+def _name_of(setup: Setup) -> str:
+    return named_loss(
+        None if setup.forward is not None else setup.loss_fn, f"the loss of this setup ({setup.objective.name})"
+    )

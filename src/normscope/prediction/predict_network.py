@@ -21,7 +21,7 @@ from normscope.loss_kinds import CROSS_ENTROPY
 from normscope.losses.known_losses import PREDICTED_LOSSES, loss_named
 from normscope.messages.choices import check_choice
 from normscope.prediction.calibrated_range import widen_range
-from normscope.prediction.from_setup import FromSetup, from_setup
+from normscope.prediction.from_setup import FromSetup, from_setup, named_loss
 from normscope.prediction.graph.evaluate import walk_through
 from normscope.prediction.graph.side_effects import restored
 from normscope.prediction.kernels.field import Field
@@ -60,7 +60,7 @@ def _without_collecting() -> Iterator[None]:
 def predict(
     model: nn.Module | Setup,
     input_shape: tuple[int, ...],
-    loss: str | None = None,
+    loss: str | Callable[..., Any] | None = None,
     batch_size: int = 128,
     *,
     momentum: float | None = None,
@@ -82,7 +82,8 @@ def predict(
             in; its batches are not read.
         input_shape: shape of one sample, without the batch dimension. Inputs are taken as independent standard values.
         loss: "cross_entropy" (default without a Setup), or squared error: "half_mse" (1/2 sum over outputs, mean over
-            samples), "half_sse" or "mse" (torch.nn.MSELoss). With cross-entropy eta* is the limit of the local
+            samples), "half_sse" or "mse" (torch.nn.MSELoss); or a function loss(outputs, targets) with the Hessian of
+            one of these, as torch.nn.CrossEntropyLoss(). With cross-entropy eta* is the limit of the local
             quadratic at initialization; networks with BatchNorm train far above it.
         batch_size: number of samples m; the data modes and BatchNorm's statistics depend on it.
         momentum: momentum of gradient descent, by default 0 or the setup's.
@@ -109,7 +110,9 @@ def predict(
     """
     check_choice("theory", theory, THEORIES)
     check_choice("stats", stats, STATISTICS)
-    if loss is not None:
+    if callable(loss):
+        loss = named_loss(loss)
+    elif loss is not None:
         check_choice("loss", loss, PREDICTED_LOSSES)
     if isinstance(model, Setup):
         given = from_setup(model, loss)
@@ -182,6 +185,7 @@ def predict(
         notes=walk.remarks.all_notes(),
         settings={"momentum": momentum, "nesterov": nesterov, "batch": "given" if batch is not None else "independent"},
         environment=environment(),
+        outside=walk.remarks.outside,
     )
 
 

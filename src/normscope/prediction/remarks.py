@@ -16,12 +16,14 @@ class Remarks:
         notes: conventions and approximations.
         layers_of: the layers that a note is about.
         calibrated_range: between which multiples of the answer networks like it were measured, on average over seeds.
+        outside: the reason why the network is outside the theory's reach, so that no learning rate is named; or "".
     """
 
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     layers_of: dict[str, list[str]] = field(default_factory=dict)
     calibrated_range: tuple[float, float] = USUAL
+    outside: str = ""
 
     def note(self, text: str, layer: str = "") -> None:
         """Add a note once; layers with the same note share it.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = 2
+_MEASURE = "Measure this network on one batch instead (ns.measure; normscope measure)."
 _MODES = {"mean": "move alike", "data": "move apart"}
 
 
@@ -49,6 +50,8 @@ class Prediction(Reportable):
         layers: one row for each layer. `frame()` gives the rows as a table, whose columns are explained under Columns.
         warnings: reasons why the theory may be wrong here.
         notes: conventions and approximations that were used.
+        outside: the reason why the network is outside the theory's reach, "" where it is not. Outside no learning rate
+            is named.
         settings: arguments that the numbers depend on.
         environment: versions and device.
     """
@@ -74,6 +77,7 @@ class Prediction(Reportable):
     notes: tuple[str, ...]
     settings: dict[str, Any]
     environment: dict[str, str | int]
+    outside: str = ""
 
     def frame(self) -> "pd.DataFrame":
         """The rows of `layers` as a table, from the input to the output."""
@@ -110,12 +114,13 @@ class Prediction(Reportable):
         The other numbers stay, for what they tell about the layers.
         """
         low, high = self.calibrated_range
+        if self.theory == "corrected" and self.outside:
+            return f"No learning rate is named from theory: {self.outside}. {_MEASURE}"
         if self.theory != "corrected" or high <= USABLE * low:
             return ""
         return (
             f"No learning rate can be named from theory: networks like this one were measured at {low:.2g} to "
-            f"{high:,.3g} times this lambda_max, a range of more than a factor of {USABLE:g}. Measure this network on "
-            "one batch instead (ns.measure; normscope measure)."
+            f"{high:,.3g} times this lambda_max, a range of more than a factor of {USABLE:g}. {_MEASURE}"
         )
 
     @property

@@ -40,6 +40,7 @@ def common(walk: Walk, eigenvalues: ModeEigenvalues, outputs: int, *, given: boo
     widths = [row.numbers["width"] for row in walk.rows if row.inputs is not None]
     hidden = [int(w) for w in widths[:-1]]
     if hidden and min(hidden) < NARROW:
+        walk.remarks.outside = f"the narrowest hidden layer has {min(hidden)} channels, and the theory is of many"
         walk.remarks.warn(
             f"The narrowest hidden layer has {min(hidden)} channels: outside the theory's reach, which is many "
             "channels. Measure instead.",

@@ -25,15 +25,15 @@ _IN_FOLDERS = ("monitor.jsonl", JOURNAL, "results.json")
 _SQLITE = b"SQLite format 3\0"
 # By kind: the values that the file must hold, and the module and function of `report.sections` that read them.
 _KINDS: dict[str, tuple[Any, str, str]] = {
-    "prediction": (schemas.Prediction, "predictions_and_measurements", "prediction_section"),
-    "measurement": (schemas.Measurement, "predictions_and_measurements", "measurement_section"),
-    "spectrum": (schemas.Spectrum, "predictions_and_measurements", "spectrum_section"),
-    "mean_mode": (schemas.MeanMode, "predictions_and_measurements", "mean_mode_section"),
+    "prediction": (schemas.StoredPrediction, "predictions_and_measurements", "prediction_section"),
+    "measurement": (schemas.StoredMeasurement, "predictions_and_measurements", "measurement_section"),
+    "spectrum": (schemas.StoredSpectrum, "predictions_and_measurements", "spectrum_section"),
+    "mean_mode": (schemas.StoredMeanMode, "predictions_and_measurements", "mean_mode_section"),
     "bounds": (Any, "bounds", "bounds_section"),
-    "training": (schemas.Training, "training", "training_section"),
-    "tuning": (schemas.Tuning, "tuning", "tuning_section"),
-    "diagnosis": (schemas.Diagnosis, "diagnosis", "diagnosis_section"),
-    "comparison": (schemas.Comparison, "solve", "solve_section"),
+    "training": (schemas.StoredTraining, "training", "training_section"),
+    "tuning": (schemas.StoredTuning, "tuning", "tuning_section"),
+    "diagnosis": (schemas.StoredDiagnosis, "diagnosis", "diagnosis_section"),
+    "comparison": (schemas.StoredComparison, "solve", "solve_section"),
 }
 # Kinds whose files have a schema above 1, and the keys of schema 1 that have other names since.
 _NEWEST = {"demo": 2, "prediction": 2, "measurement": 2, "landscapes": 2}
@@ -180,7 +180,7 @@ def _monitor(file: Path, label: str, live: bool) -> Course:
         )
     notes = tuple(note.replace(str(file), file.name) for note in run.notes)
     with _readable(file):
-        return monitor_course(label, run.records, decode(schemas.Head, run.headers[-1], "its header"), notes)
+        return monitor_course(label, run.records, decode(schemas.StoredHead, run.headers[-1], "its header"), notes)
 
 
 def _journal(file: Path, label: str, live: bool) -> list[Section]:
@@ -259,7 +259,7 @@ def _known(file: Path, label: str, content: Any) -> list[Course | Section]:
             from normscope.report.sections.landscape import landscape_courses
 
             runs = [_renamed(run) for run in decode(list[dict[str, Any]], content.get("runs"), "runs")]
-            return list(landscape_courses(decode(schemas.Landscapes, {"runs": runs})["runs"]))
+            return list(landscape_courses(decode(schemas.StoredLandscapes, {"runs": runs})["runs"]))
         from normscope.demo import DemoResult
         from normscope.report.sections.demo import TITLE, Demo, demo_section
 

@@ -8,7 +8,7 @@ Cell = str | bool | float | None
 Numbers = list[float | None]
 
 
-class Prediction(TypedDict):
+class StoredPrediction(TypedDict):
     eta_star: float
     lambda_max: float
     mode: str
@@ -29,7 +29,7 @@ class Prediction(TypedDict):
     advice: NotRequired[str | None]
 
 
-class Measurement(TypedDict):
+class StoredMeasurement(TypedDict):
     eta_star: float
     lambda_max: float
     residual: float
@@ -51,14 +51,14 @@ class Measurement(TypedDict):
     advice: NotRequired[str | None]
 
 
-class Nodes(TypedDict):
+class StoredNodes(TypedDict):
     n: Count
     nodes: list[list[Annotated[float, Range(-1e300, 1e300)]]]
     weights: list[list[Annotated[float, Range(0, 1e300)]]]
 
 
-class Spectrum(TypedDict):
-    density: Nodes
+class StoredSpectrum(TypedDict):
+    density: StoredNodes
     matrix: str
     stats: str
     trace: float
@@ -67,7 +67,7 @@ class Spectrum(TypedDict):
     environment: dict[str, Any]
 
 
-class MeanMode(TypedDict):
+class StoredMeanMode(TypedDict):
     lambda_max: float
     share: float
     converged: bool
@@ -79,7 +79,7 @@ class MeanMode(TypedDict):
     environment: dict[str, Any]
 
 
-class Training(TypedDict):
+class StoredTraining(TypedDict):
     losses: list[float]
     evaluations: list[dict[str, float]]
     diverged_at: Count | None
@@ -88,7 +88,7 @@ class Training(TypedDict):
     environment: dict[str, Any]
 
 
-class Rehearsal(TypedDict):
+class StoredRehearsal(TypedDict):
     lr: Positive
     steps: Count
     losses: list[float]
@@ -99,7 +99,7 @@ class Rehearsal(TypedDict):
     seconds: float
 
 
-class TuningCost(TypedDict):
+class StoredTuningCost(TypedDict):
     passes_predicted: tuple[float, float]
     passes_used: float
     share: float
@@ -107,12 +107,12 @@ class TuningCost(TypedDict):
     seconds_used: float
 
 
-class Tuning(TypedDict):
+class StoredTuning(TypedDict):
     lr: Positive
     lr_range: tuple[Positive, Positive]
     reason: str
-    cost: TuningCost
-    rehearsals: list[Rehearsal]
+    cost: StoredTuningCost
+    rehearsals: list[StoredRehearsal]
     notes: list[str]
     steps: Count
     optimizer: str
@@ -121,14 +121,14 @@ class Tuning(TypedDict):
     environment: dict[str, Any]
 
 
-class Evidence(TypedDict):
+class StoredEvidence(TypedDict):
     what: str
     value: float
     spread: float
     limit: float
 
 
-class FindingCost(TypedDict):
+class StoredFindingCost(TypedDict):
     value: float
     spread: float
     unit: str
@@ -136,20 +136,20 @@ class FindingCost(TypedDict):
     share: float
 
 
-class Finding(TypedDict):
+class StoredFinding(TypedDict):
     rule: str
     name: str
     severity: str
     layers: list[str]
     text: str
-    evidence: Evidence
-    cost: FindingCost
+    evidence: StoredEvidence
+    cost: StoredFindingCost
     fix: str
     source: str
 
 
-class Diagnosis(TypedDict):
-    findings: list[Finding]
+class StoredDiagnosis(TypedDict):
+    findings: list[StoredFinding]
     looked_at: list[str]
     rules: list[str]
     skipped: dict[str, str]
@@ -160,7 +160,7 @@ class Diagnosis(TypedDict):
     environment: dict[str, Any]
 
 
-class Method(TypedDict):
+class StoredMethod(TypedDict):
     iterations: Count
     to_target: Count | None
     seconds: float
@@ -168,24 +168,24 @@ class Method(TypedDict):
     gap: list[float]
 
 
-class Promise(TypedDict):
+class StoredPromise(TypedDict):
     of: str
     measured: list[float]
     bound: list[float]
 
 
-class Comparison(TypedDict):
+class StoredComparison(TypedDict):
     title: str
     best: float
     target: float
     notes: list[str]
-    promise: Promise | None
-    methods: dict[str, Method]
+    promise: StoredPromise | None
+    methods: dict[str, StoredMethod]
     environment: NotRequired[dict[str, Any]]
     command: NotRequired[str]
 
 
-class Window(TypedDict):
+class StoredWindow(TypedDict):
     first: Count
     last: Count
     band_mean: float
@@ -193,13 +193,13 @@ class Window(TypedDict):
     spikes: float
 
 
-class LandscapeLayer(TypedDict):
+class StoredLandscapeLayer(TypedDict):
     layer: str
     shift: Numbers
     shift_cosine: Numbers
 
 
-class LandscapeRun(TypedDict):
+class StoredLandscapeRun(TypedDict):
     network: str
     norm: str
     seed: Count
@@ -207,18 +207,18 @@ class LandscapeRun(TypedDict):
     diverged_at: Count | None
     seconds: float
     seconds_measuring: float
-    windows: list[Window]
+    windows: list[StoredWindow]
     snapshots: dict[str, Numbers]
-    layers: list[LandscapeLayer]
+    layers: list[StoredLandscapeLayer]
     settings: dict[str, Any]
     environment: dict[str, Any]
 
 
-class Landscapes(TypedDict):
-    runs: list[LandscapeRun]
+class StoredLandscapes(TypedDict):
+    runs: list[StoredLandscapeRun]
 
 
-class Head(TypedDict):
+class StoredHead(TypedDict):
     """Schema of the first line of a Monitor's file."""
 
     environment: NotRequired[dict[str, Any]]

@@ -2,6 +2,7 @@ r"""The first guess of a learning rate, from the initial network alone.
 
     measured             0.8 s_c with squared error, with momentum no more than 0.5 eta*;  0.1 s_c with cross-entropy
     no normalizer        0.8 min(s_c, eta*) with squared error
+                         with cross-entropy 0.03 s_c for gradient descent, 0.01 s_c with momentum, 0.1 s_c for Adam
     by theory alone      0.5 eta*, for gradient descent
 
 s_c is the critical rate: the learning rate at which the loss along the coming update is back at its value here. The
@@ -9,6 +10,12 @@ shares are measured, not derived. With squared error training diverges near s_c 
 often belongs to few samples or pixels: an MLP with BatchNorm trained at 12 times eta* and diverged at twice s_c. With
 cross-entropy training does not diverge there, and the best rate is about a tenth of s_c. Without a normalizer training
 with squared error does end beyond eta* (an MLP with tanh at 2.6 eta* within 200 steps), so eta* bounds s_c there.
+
+Without a normalizer and with cross-entropy no share of eta* serves: curvature at the start is small where the first
+outputs are, and grows as the network learns. MLPs on digits diverged at 0.3 eta* where pixels lie between 0 and 1 (at
+0.04 eta* with momentum), and trained at 3 eta* where pixels lie between 0 and 16. The shares of s_c were chosen on six
+such MLPs and tried on CNNs, a residual MLP and a transformer (`benchmarks/without_batchnorm.py`, COST_WITHOUT). The
+transformer diverged with momentum on one of two seeds, so with attention no rate is named.
 
 Two failures cannot be seen in any curvature at the start. With momentum and squared error, small CNNs whose first
 outputs are far off lose most channels in the first steps, though the loss falls from the first step on: 84 % of the
@@ -37,6 +44,8 @@ from normscope.loss_kinds import CROSS_ENTROPY, DIVERGES, MEANINGS, SQUARED, Los
 OF_CRITICAL_RATE = {SQUARED: 0.8, CROSS_ENTROPY: 0.1}
 OF_ETA_STAR = 0.5
 PLAIN, MOMENTUM, ADAM = "gradient descent", "momentum", "Adam"
+# The shares of the critical rate without a normalizer and with cross-entropy.
+WITHOUT_NORMALIZER = {PLAIN: 0.03, MOMENTUM: 0.01, ADAM: 0.1}
 # By loss and optimizer: the number of tasks with a normalizer, and the points of test accuracy lost against the best
 # rate of a grid, mean of seeds, in the median and at worst. A test compares these numbers with the stored results.
 COST = {
@@ -47,6 +56,8 @@ COST = {
     (CROSS_ENTROPY, MOMENTUM): (7, 1.7, 48.7),
     (CROSS_ENTROPY, ADAM): (4, 1.1, 1.2),
 }
+# The same for networks without a normalizer and with cross-entropy, on digits; 200 steps.
+COST_WITHOUT = {PLAIN: (9, 1.5, 7.2), MOMENTUM: (9, 1.1, 3.1), ADAM: (9, 1.1, 1.9)}
 COST_OF_THEORY = {SQUARED: (10, 3.0, 41.9), CROSS_ENTROPY: (8, 0.5, 48.5)}
 # Points of test accuracy lost at worst, up to which the advice needs no grid around it.
 _BEARABLE_POINTS = 2.0
@@ -54,11 +65,21 @@ _BEARABLE_POINTS = 2.0
 _FAR_RATIO = 10.0
 # Ratio of the batches' critical rates beyond which a note names their range.
 _WIDE_RANGE_RATIO = 2.0
-# The number of samples in a batch with which the shares were chosen and tested; half of it counts as tested too.
+# The number of samples in a batch with which the shares were chosen and tested. Below it a note says so; below half of
+# it the note also tells what was seen with batches of 8.
 TESTED_BATCH = 128
 _TASKS = " These tasks are MLPs and CNNs on digits, MNIST or CIFAR-10; transformers and regression were not tried."
+_TASKS_WITHOUT = " These tasks are MLPs and CNNs on digits."
+_ATTENDS = (
+    "the model has attention and no normalizer, and a small transformer of that kind diverged at the share of the "
+    "critical rate that other networks without a normalizer train at. Try rates with ns.tune"
+)
 # Measured with a ResNet with BatchNorm, 300 steps: 0.1 to 0.2 was named, and 0.01 was best.
 _SMALL_BATCH = " With batches as small as these it may be 20 times too large: see the notes."
+_ON_SMALL_BATCHES = (
+    " With batches of 8 it was 10 to 20 times too large for a ResNet with BatchNorm (cross-entropy, momentum): try "
+    "rates down to a twentieth of it."
+)
 # Ratio of the rate to start with to another one from which a verdict notes that the other one is far below.
 _SLOW_RATIO = 20.0
 _BEYOND = " This rate is beyond eta*: networks with a normalizer train there, but not all: try less too."
@@ -96,6 +117,7 @@ def first_guess_of(
     optimizer: str,
     unmeasured: str = "",
     normalized: bool = True,
+    attends: bool = False,
     samples: int = TESTED_BATCH,
 ) -> FirstGuess:
     """The learning rate that `measure` names to start training with.
@@ -109,6 +131,7 @@ def first_guess_of(
         optimizer: the name of the optimizer's class.
         unmeasured: the reason where the critical rate was not measured, else empty.
         normalized: whether the network has a normalizer; without one, training with squared error diverges beyond eta*.
+        attends: whether it has attention; without a normalizer and with cross-entropy there is then no rate.
         samples: the number of samples in the smallest batch.
 
     Example:
@@ -118,8 +141,10 @@ def first_guess_of(
         'No learning rate to start with is named: shares'
     """
     rate = rate_from_measurement(critical, eta_star, loss_kind.name, descent, normalized)
-    if math.isnan(rate):
+    untested = attends and not normalized and loss_kind.name == CROSS_ENTROPY
+    if math.isnan(rate) or untested:
         why = _why_none(critical, loss_kind, descent, optimizer, unmeasured)
+        rate, why = math.nan, _ATTENDS if untested else why
         return FirstGuess(rate, (rate, rate), "", (f"No learning rate to start with is named: {why}.",))
     rates = [rate_from_measurement(each, eta_star, loss_kind.name, descent, normalized) for each in by_batch] or [rate]
     finite_rates = [each for each in rates if math.isfinite(each)] or [rate]
@@ -139,17 +164,17 @@ def first_guess_of(
             "coming update the loss bends far less than along the top eigenvector. Try rates between the two as well."
         )
     advice = advice_from_measurement(critical, eta_star, loss_kind.name, descent, span, normalized)
-    if 2 * samples < TESTED_BATCH:
-        advice += _SMALL_BATCH
-        notes.append(_on_small_batches(samples))
+    if samples < TESTED_BATCH:
+        is_small = 2 * samples < TESTED_BATCH
+        advice += _SMALL_BATCH if is_small else ""
+        notes.append(_on_batches(samples) + (_ON_SMALL_BATCHES if is_small else ""))
     return FirstGuess(rate, span, advice, tuple(notes))
 
 
-def _on_small_batches(samples: int) -> str:
+def _on_batches(samples: int) -> str:
     return (
-        f"The learning rate to start with was tested at batches of {TESTED_BATCH} samples; here the smallest batch has "
-        f"{samples}. With batches of 8 it was 10 to 20 times too large for a ResNet with BatchNorm (cross-entropy, "
-        "momentum): try rates down to a twentieth of it."
+        f"All evidence for the learning rate to start with is from batches of {TESTED_BATCH} samples; here the "
+        f"smallest batch has {samples}."
     )
 
 
@@ -175,10 +200,14 @@ def rate_from_measurement(
         (0.4, 0.3)
         >>> rate_from_measurement(0.5, 0.25, SQUARED, PLAIN, normalized=False)
         0.2
+        >>> rate_from_measurement(0.5, 0.25, CROSS_ENTROPY, MOMENTUM, normalized=False)
+        0.005
     """
     if (loss_kind, descent) not in COST:
         return math.nan
-    rate = share_of_critical_rate(_bounded(critical, eta_star, loss_kind, normalized), loss_kind)
+    rate = _share(
+        _bounded(critical, eta_star, loss_kind, normalized), _share_of_critical(loss_kind, descent, normalized)
+    )
     return min(rate, OF_ETA_STAR * eta_star) if (loss_kind, descent) == (SQUARED, MOMENTUM) else rate
 
 
@@ -190,6 +219,12 @@ def share_of_critical_rate(critical: float, loss_kind: str) -> float:
         (0.4, nan)
     """
     return _share(critical, OF_CRITICAL_RATE.get(loss_kind, math.nan))
+
+
+def _share_of_critical(loss_kind: str, descent: str, normalized: bool) -> float:
+    if loss_kind == CROSS_ENTROPY and not normalized:
+        return WITHOUT_NORMALIZER[descent]
+    return OF_CRITICAL_RATE[loss_kind]
 
 
 def rate_from_theory(eta_star: float) -> float:
@@ -212,12 +247,17 @@ def advice_from_measurement(
     low, high = over_batches or (rate, rate)
     critical_rate = f"the critical rate {critical:.2g}" if low == high else "the critical rate of each batch"
     bound = _bounded(critical, eta_star, loss_kind, normalized)
-    is_half = rate != share_of_critical_rate(bound, loss_kind)
-    share = f"{OF_CRITICAL_RATE[loss_kind]:g} times"
+    of_critical = _share_of_critical(loss_kind, descent, normalized)
+    is_half = rate != _share(bound, of_critical)
+    share = f"{of_critical:g} times"
     how_named = f"half of eta*, below {critical_rate}" if is_half else f"{share} {critical_rate}"
     if bound != critical and not is_half:
         how_named = f"{share} eta*, since there is no normalizer"
-    tested = _tested(f"{MEANINGS[loss_kind].words}, {descent}", *COST[loss_kind, descent])
+    of = f"{MEANINGS[loss_kind].words}, {descent}"
+    if loss_kind == CROSS_ENTROPY and not normalized:
+        tested = _tested(of, *COST_WITHOUT[descent], networks="without a normalizer", tasks_are=_TASKS_WITHOUT)
+    else:
+        tested = _tested(of, *COST[loss_kind, descent])
     named = in_digits(low, high)
     return f"To start training with: {named}, {how_named}. {tested}{beyond(rate, eta_star, loss_kind)}"
 
@@ -251,6 +291,21 @@ def beyond(rate: float, eta_star: float, loss_kind: str) -> str:
     return _BEYOND if beyond_limit(loss_kind) == DIVERGES and rate > eta_star else ""
 
 
+def also_beyond(over_batches: tuple[float, float], eta_star: float, critical: float) -> str:
+    """A sentence for a verdict that calls a rate unstable and names one beyond eta* all the same; empty otherwise.
+
+    Example:
+        >>> also_beyond((0.1, 0.2), 0.05, 2.0)[:44], also_beyond((0.01, 0.02), 0.05, 2.0)
+        (' This is beyond eta* too: eta* is a limit of', '')
+    """
+    if not over_batches[1] > eta_star:
+        return ""
+    return (
+        " This is beyond eta* too: eta* is a limit of the top eigenvector alone, and along the coming update the loss "
+        f"is back at its value here only at the critical rate {critical:.2g}."
+    )
+
+
 def advice_from_theory(eta_star: float, loss_kind: str) -> str:
     """`rate_from_theory` in words; empty where there is none."""
     rate = rate_from_theory(eta_star)
@@ -260,11 +315,13 @@ def advice_from_theory(eta_star: float, loss_kind: str) -> str:
     return f"To start training with: {in_digits(rate, rate)}, half of eta*. {tested}"
 
 
-def _tested(of: str, tasks: int, median: float, worst: float) -> str:
+def _tested(
+    of: str, tasks: int, median: float, worst: float, *, networks: str = "with a normalizer", tasks_are: str = _TASKS
+) -> str:
     on = "one task" if tasks == 1 else f"{tasks} tasks"
-    told = f"From initial weights, on {on} with a normalizer ({of}), this cost {median:.1f} points of test "
+    told = f"From initial weights, on {on} {networks} ({of}), this cost {median:.1f} points of test "
     told += f"accuracy against a grid in the median and {worst:.1f} at worst"
-    return told + ("." if worst <= _BEARABLE_POINTS else ": try rates around it too.") + _TASKS
+    return told + ("." if worst <= _BEARABLE_POINTS else ": try rates around it too.") + tasks_are
 
 
 def far_below(lr: float, least: float) -> str:

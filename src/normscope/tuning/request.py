@@ -23,14 +23,13 @@ BUDGET, BUDGET_OF_SHORT, SHORT = 0.05, 0.10, 1000
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """The training to tune. factors: of the schedule, None where the setup's scheduler is used; schedule: its name."""
+    """The training to tune. factors: of the schedule, None where the setup's scheduler is used."""
 
     setup: Setup
     optimizer: torch.optim.Optimizer
     steps: int
     passes: int
     factors: tuple[float, ...] | None
-    schedule: str
     notes: tuple[str, ...]
 
 
@@ -68,14 +67,12 @@ def checked(
     if schedule is None and setup.scheduler is not None:
         if isinstance(setup.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
             raise ValueError("ReduceLROnPlateau waits for a metric, so its schedule is unknown. Name a schedule=.")
-        factors, name = None, type(setup.scheduler).__name__
+        factors = None
     else:
-        schedule = "constant" if schedule is None else schedule
-        factors = factors_of(schedule, steps)
-        name = schedule if isinstance(schedule, str) else getattr(schedule, "__name__", type(schedule).__name__)
+        factors = factors_of("constant" if schedule is None else schedule, steps)
         setup = replace(setup, scheduler=None)
     passes = math.floor(steps * _share(budget, steps) + 1e-9)
-    return Request(setup, optimizer, steps, passes, factors, name, tuple(notes))
+    return Request(setup, optimizer, steps, passes, factors, tuple(notes))
 
 
 def _check_steps(steps: Any) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from normscope.messages import duration
 from normscope.results import plain, write_json
 from normscope.results.reporting import Reportable
 from normscope.tuning.evidence import last_loss
@@ -125,8 +126,8 @@ class Tuning(Reportable):
             f"lr = {self.lr:.2g} ({low:.2g} to {high:.2g}) for {self.optimizer}, {self.steps} steps, {self.schedule}",
             self.reason,
             f"Cost: {cost.passes_used:.0f} gradient passes, {cost.share:.1%} of the training, "
-            f"{cost.seconds_used:.1f} s (predicted: {passes[0]:.0f} to {passes[1]:.0f} passes, {seconds[0]:.1f} to "
-            f"{seconds[1]:.1f} s).",
+            f"{duration(cost.seconds_used)} (predicted: {passes[0]:.0f} to {passes[1]:.0f} passes, "
+            f"{duration(seconds[0])} to {duration(seconds[1])}).",
         ]
         return "\n".join(lines + [f"- {note}" for note in self.notes])
 

@@ -24,6 +24,9 @@ _NAMED: dict[str, Callable[[float], float]] = {
     "cosine": lambda share: 0.5 * (1.0 + math.cos(math.pi * share)),
 }
 
+# Factors that differ by less than this are those of one schedule.
+_SAME = 1e-6
+
 
 def factors_of(schedule: Schedule, steps: int) -> tuple[float, ...]:
     """The factor of every step.
@@ -62,6 +65,20 @@ def without_warm_up(factors: tuple[float, ...], steps: int) -> tuple[float, ...]
     """
     most = max(factors)
     return (most,) if max(factors[:steps], default=most) < 0.5 * most else None
+
+
+def schedule_in_words(factors: Sequence[float], steps: int) -> str:
+    """The name of the schedule that has these factors; "your scheduler" where there is none.
+
+    Example:
+        >>> schedule_in_words((1.0, 0.75, 0.5, 0.25), 4), schedule_in_words((0.1, 1.0, 0.5, 0.1), 4)
+        ('linear', 'your scheduler')
+    """
+    for name in _NAMED:
+        pairs = zip(factors, factors_of(name, steps), strict=False)
+        if len(factors) == steps and all(abs(factor - known) < _SAME for factor, known in pairs):
+            return name
+    return "your scheduler"
 
 
 def peak_in_words(factors: Sequence[float]) -> str:

@@ -12,6 +12,8 @@ from torch import nn
 from normscope.isolation.lending import Lent, untouched
 from normscope.results.environment import environment
 from normscope.setup import Setup, gathered
+from normscope.tuning.after_warm_up import NOTE as LOWERED
+from normscope.tuning.after_warm_up import bounded_after_warm_up
 from normscope.tuning.choice import choose
 from normscope.tuning.engines import Engine, engine_named
 from normscope.tuning.judging import FORWARD_SHARE
@@ -19,13 +21,15 @@ from normscope.tuning.prior import prior_of
 from normscope.tuning.rehearsal import Rehearsal
 from normscope.tuning.request import Request, checked
 from normscope.tuning.result import Cost, Tuning
-from normscope.tuning.schedules import Schedule, peak_in_words
+from normscope.tuning.schedules import Schedule, peak_in_words, schedule_in_words
 from normscope.tuning.search import Plan, next_wave, planned
 from normscope.tuning.stage import Stage, staged, trains_on
 from normscope.tuning.store import Store
 
 # Held-out batches on which each rehearsal is judged.
 HELD_OUT = 2
+# Samples of a step below which a note warns of noise.
+SMALL_BATCH = 32
 Progress = Callable[[float, float], None]
 
 
@@ -109,7 +113,10 @@ def tune(
         with _protected(request) as lent, closing(engine_named(engine, address)) as running:
             stored = _search(plan, stage, running, kept, known, lent, progress)
             trained_how = running.note
-    choice = choose(plan, prior, known)
+    choice = searched = choose(plan, prior, known)
+    if stage.warm_up:
+        choice = bounded_after_warm_up(searched, request.setup.model, request.optimizer)
+    lowered = "" if choice is searched else LOWERED
     used = sum(each.passes for each in known)
     pace = known[0].pace if known else 0.0
     return Tuning(
@@ -125,10 +132,10 @@ def tune(
             stored,
         ),
         rehearsals=tuple(sorted(known, key=lambda each: each.lr)),
-        notes=(*request.notes, *filter(None, (prior.note, trained_how)), *_notes(request, plan, stage)),
+        notes=(*request.notes, *filter(None, (prior.note, trained_how, lowered)), *_notes(request, plan, stage)),
         steps=request.steps,
         optimizer=type(request.optimizer).__name__,
-        schedule=request.schedule,
+        schedule=schedule_in_words(stage.course, request.steps),
         settings=_settings(request, stage, plan, engine),
         environment=environment(stage.device),
     )
@@ -204,6 +211,12 @@ def _notes(request: Request, plan: Plan, stage: Stage) -> Iterator[str]:
             yield "The evaluation batches are training batches: the held-out losses tell nothing about new data."
     if len(set(stage.course)) > 1:
         yield peak_in_words(stage.course)
+    seen = stage.batch_size * setup.accumulate
+    if plan.steps and seen < SMALL_BATCH:
+        yield (
+            f"Each step sees {seen} samples, and a rehearsal has {plan.steps} steps: its losses are noisy, and rates "
+            "that diverge later look good. If the loss does not settle, try a quarter of the rate."
+        )
     if stage.warm_up:
         yield "The schedule warms up for longer than a rehearsal lasts, so each rate was tried at its full size."
 

@@ -13,6 +13,7 @@ from normscope.curvature.measurement.measured_numbers import Inputs, Measured, e
 from normscope.curvature.measurement.notes import (
     on_convergence,
     on_precision,
+    on_the_batches,
     on_the_kind,
     on_the_limit,
     on_the_pass,
@@ -22,7 +23,7 @@ from normscope.curvature.measurement.result_of_numbers import result_of
 from normscope.curvature.measurement.spectrum_ends import TOP_SEARCH, SpectrumEnds
 from normscope.curvature.operators.loss_of_outputs import own_loss_of, refuse_impossible
 from normscope.curvature.operators.matrices import MATRICES
-from normscope.curvature.operators.statistics import mode_of, notes_on_statistics
+from normscope.curvature.operators.statistics import mode_of, notes_on_statistics, over_the_batch
 from normscope.curvature.result import Measurement
 from normscope.curvature.session.first_pass import (
     FirstPass,
@@ -37,6 +38,7 @@ from normscope.isolation.batches import read_batches
 from normscope.isolation.coming_update import note_on_others
 from normscope.isolation.lending import Lent
 from normscope.isolation.processes import Processes
+from normscope.norms.attention import has_attention
 from normscope.norms.find_norms import has_normalizer
 from normscope.objective import Objective
 from normscope.stability.critical_rate import find_critical_rate
@@ -116,6 +118,12 @@ def _measure(request: Request, opened: Session) -> Measured:
     critical, critical_notes = _critical_rate(request, session, first, eta_star_of(limit, top))
     further = _further_batches(request, session, others, top, critical, eta_star_of(limit, top))
     notes += [*critical_notes, *on_the_pass(session, first.unused, top.matrix, over)]
+    notes += on_the_batches(
+        limit.factor,
+        (top.ritz.values[0], *(batch.lambda_least for batch in further)),
+        over,
+        over_the_batch=bool(over_the_batch(session.model, request.stats)),
+    )
     notes += on_convergence({name: (ends.ritz, ends.smallest) for name, ends in searches.items()})
     names = [session.lent.names[i] for i in session.chosen]
     return Measured(
@@ -131,6 +139,7 @@ def _measure(request: Request, opened: Session) -> Measured:
         dtype=session.dtype,
         group=group_of(request, session.lent.originals[session.chosen[0]]),
         normalized=has_normalizer(session.model),
+        attends=has_attention(session.model),
         notes=notes,
     )
 

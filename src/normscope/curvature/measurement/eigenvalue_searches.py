@@ -20,6 +20,7 @@ from normscope.curvature.measurement.spectrum_ends import (
 from normscope.curvature.operators.loss_of_outputs import NoOutputs, refuse_flat
 from normscope.curvature.operators.matrices import MATRICES
 from normscope.curvature.operators.network_products import FirstGraph
+from normscope.curvature.operators.statistics import mode_of
 from normscope.curvature.session.first_pass import (
     FirstPass,
     first_pass,
@@ -93,6 +94,14 @@ def further_searches(
             notes.append(f"The Hessian was not measured: {str(problem).splitlines()[0]}")
     for name in request.compared:
         observe_mixing(session, name)
+        if mode_of(name).holds_the_batch and name in session.observed.mixing:
+            # Not all statistics can be held: the search would find lambda_max as trained, in whole or in part.
+            session.observed.mixing.discard(name)
+            notes.append(
+                f"lambda_max with stats={name!r} is nan: a part of the forward that is no known normalizer makes "
+                "outputs depend on other samples of the batch, and its statistics cannot be held constant."
+            )
+            continue
         ritz, _ = session.search(name, top.matrix)
         searches[by_statistics_name(name)] = SpectrumEnds(name, top.matrix, None, False, ritz)
     for name, block in layers.items():

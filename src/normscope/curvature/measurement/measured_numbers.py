@@ -53,6 +53,7 @@ class Measured:
         dtype: that in which the model was lent, None for its own.
         group: settings of the optimizer's group.
         normalized: whether the model has a normalizer.
+        attends: whether it has attention.
         notes: facts and failures that the steps have shown, in the order of the steps.
     """
 
@@ -68,6 +69,7 @@ class Measured:
     dtype: torch.dtype | None
     group: Mapping[str, Any]
     normalized: bool
+    attends: bool
     notes: list[str]
 
     @property
@@ -95,6 +97,7 @@ def first_guess(request: Request, measured: Measured, inputs: Inputs) -> FirstGu
         optimizer=type(request.optimizer).__name__,
         unmeasured=_unmeasured(request.stats, measured.dtype),
         normalized=measured.normalized,
+        attends=measured.attends,
         samples=sum(sizes) if request.put_together == "data" else min(sizes),
     )
 

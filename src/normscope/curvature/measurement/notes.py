@@ -13,6 +13,9 @@ from normscope.isolation.batches import samples
 from normscope.loss_kinds import LossKind
 from normscope.stability.optimizer_limits import SecondMoments
 
+# Ratio of the highest to the lowest eta* of the batches from which a note names their range.
+_WIDE = 1.5
+
 
 def on_the_limit(moments: SecondMoments | None, idle: Sequence[str]) -> list[str]:
     """Notes on the optimizer's limit.
@@ -90,6 +93,46 @@ def on_the_pass(session: Session, unused: Sequence[str], matrix: str, over: str)
             "twice instead."
         )
     return notes
+
+
+def on_the_batches(factor: float, lambda_by_batch: Sequence[float], over: str, *, over_the_batch: bool) -> list[str]:
+    """A note on how eta* varies over batches, as far as the batches that were handed in show it.
+
+    Args:
+        factor: eta* times lambda_max.
+        lambda_by_batch: lambda_max of the searched batch, and a lower bound, or nan, of each further one.
+        over: how several batches are put together.
+        over_the_batch: whether layers take their statistics over the batch. eta* then varies more from batch to batch,
+            and the bounds miss most of that.
+
+    Example:
+        >>> on_the_batches(2.0, (4.0, 10.0), "first", over_the_batch=False)
+        ['eta* = 0.5 is of the first of 2 batches, and varies over them: of the others it is at most 0.2.']
+        >>> on_the_batches(2.0, (4.0, 4.2), "first", over_the_batch=False)
+        []
+    """
+    if over != "first":
+        return []
+    if len(lambda_by_batch) == 1:
+        one = "eta* is of one batch, and with statistics over the batch it varies from batch to batch: hand in several "
+        return [one + "batches, with over='batches' for the eta* of their mean loss."] if over_the_batch else []
+    searched, *bounds = lambda_by_batch
+    limits = sorted(factor / bound for bound in bounds if bound > 0)
+    if not limits or not searched > 0:
+        return []
+    eta_star = factor / searched
+    if not over_the_batch and max(limits[-1], eta_star) < _WIDE * min(limits[0], eta_star):
+        return []
+    low, high = (f"{limit:.2g}" for limit in (limits[0], limits[-1]))
+    others = low if low == high else f"{low} to {high}"
+    note = f"eta* = {eta_star:.3g} is of the first of {len(lambda_by_batch)} batches, and varies over them: of the "
+    note += f"others it is at most {others}."
+    if over_the_batch:
+        note += (
+            " With statistics over the batch it may be far less than these bounds: over='batches' gives the eta* of "
+            "the batches' mean loss."
+        )
+    return [note]
 
 
 def on_the_kind(kind: LossKind) -> list[str]:

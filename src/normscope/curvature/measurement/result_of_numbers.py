@@ -20,7 +20,7 @@ def result_of(
     lambda_max, residual = top.ritz.values[0], top.ritz.residuals[0]
     hessian_search = measured.searches.get(TOP_SEARCH if top.smallest else HESSIAN_SEARCH)
     hessian_ritz = None if hessian_search is None else hessian_search.ritz
-    by_statistics = {name: measured.searches[by_statistics_name(name)].ritz for name in request.compared}
+    compared = {name: measured.searches.get(by_statistics_name(name)) for name in request.compared}
     by_layer = {name: measured.searches[by_layer_name(name)].ritz for name in measured.layers}
     return Measurement(
         lambda_max=lambda_max,
@@ -40,8 +40,10 @@ def result_of(
         hessian_max=hessian_ritz.values[0] if hessian_ritz else math.nan,
         hessian_min=hessian_ritz.values[-1] if hessian_ritz else math.nan,
         hessian_residual=max(hessian_ritz.residuals[0], hessian_ritz.residuals[-1]) if hessian_ritz else math.nan,
-        by_statistics={request.stats: lambda_max} | {name: ritz.values[0] for name, ritz in by_statistics.items()},
-        statistics_residuals={request.stats: residual} | {k: ritz.residuals[0] for k, ritz in by_statistics.items()},
+        by_statistics={request.stats: lambda_max}
+        | {name: found.ritz.values[0] if found else math.nan for name, found in compared.items()},
+        statistics_residuals={request.stats: residual}
+        | {name: found.ritz.residuals[0] if found else math.nan for name, found in compared.items()},
         by_layer={name: ritz.values[0] for name, ritz in by_layer.items()},
         layer_residuals={name: ritz.residuals[0] for name, ritz in by_layer.items()},
         notes=tuple(notes),

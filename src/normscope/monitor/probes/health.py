@@ -21,6 +21,7 @@ from normscope.monitor.snapshot import Snapshot, norm, real
 from normscope.norms.channels import stat_dims
 from normscope.norms.kinds import NORM_LAYERS
 from normscope.norms.lp import LpNormLayer, lp_statistics
+from normscope.norms.recognition import named_like_a_norm
 from normscope.stability.verdict import Verdict
 
 DEAD = 1e-3
@@ -161,6 +162,22 @@ class HealthProbe:
         self._moments: dict[str, Moments] = {}
         self._grads: dict[str, Tensor] = {}
         self._depth: list[str] = []
+        self._unread: dict[str, str] = {}
+
+    @property
+    def notes(self) -> list[str]:
+        """A note on layers that look like normalizers and are not read, or on a model without any."""
+        how = "A class of your own is read where it derives from torch's: class MyNorm(nn.LayerNorm)."
+        if self._unread:
+            first, kind = next(iter(self._unread.items()))
+            others = f" and {len(self._unread) - 1} more" if len(self._unread) > 1 else ""
+            return [
+                f"The health of {first} ({kind}){others} is not measured: the class is no normalizer that is known "
+                f"here, and its numbers are nan. {how}"
+            ]
+        if not self._moments:
+            return [f"No normalizer was found, so mean gap, variance ratio and dead scales are nan. {how}"]
+        return []
 
     def watch(self, name: str, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """Take the moments of a normalizer's input, or hook the gradient at a weight layer's output."""
@@ -172,6 +189,8 @@ class HealthProbe:
             if isinstance(tensor, Tensor) and tensor.requires_grad and name not in self._depth:
                 self._depth.append(name)
                 tensor.register_hook(lambda grad: self._grads.__setitem__(name, norm(real(grad.detach()))))
+        elif named_like_a_norm(module):
+            self._unread[name] = type(module).__name__
 
     @torch.no_grad()
     def measure(self, snapshot: Snapshot) -> NormHealth:

@@ -31,7 +31,7 @@ class Probe(Protocol):
 
     More attributes are optional. `begin()` is called before the snapshot's first pass. `watch(name, module, args,
     output)` is called after each module of that pass. `traces = True` asks for the order of the modules. `follow_up =
-    True` asks for a measurement at the next step as well.
+    True` asks for a measurement at the next step as well. `notes` holds sentences on the last measurement.
     """
 
     @property

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from normscope.papers.curve_statistics import band_lines, each, pooled, pooled_band, snapshot_lines
+from normscope.papers.curve_statistics import band_lines, beta_panel, each, gradient_change_panel, pooled, pooled_band
 from normscope.papers.entry import Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiments.vgg import VGG
 
@@ -68,16 +68,8 @@ def _panels(runs: Runs) -> list[Picture]:
             band_lines(runs, CELLS, "loss_min", "loss_max"),
             log_y=True,
         ),
-        Picture(
-            "Largest change of the gradient",
-            "step",
-            "l2 distance",
-            snapshot_lines(runs, CELLS, "change_max"),
-            log_y=True,
-        ),
-        Picture(
-            "Effective beta", "step", "1 / learning rate", snapshot_lines(runs, CELLS, "beta"), level=(2 / lr, "2/lr")
-        ),
+        gradient_change_panel(runs, CELLS),
+        beta_panel(runs, CELLS, lr),
     ]
 
 

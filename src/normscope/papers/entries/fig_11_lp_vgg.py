@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from normscope.papers.curve_statistics import last_share, of_each, pooled_band, snapshot_lines, spread
+from normscope.papers.curve_statistics import beta_panel, last_share, of_each, pooled_band, snapshot_lines, spread
 from normscope.papers.entry import Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiments.vgg import MOMENT_LAYERS, VGG
 
@@ -77,9 +77,7 @@ def _panels(runs: Runs) -> list[Picture]:
             snapshot_lines(runs, CELLS, "loss_max"),
             log_y=True,
         ),
-        Picture(
-            "Effective beta", "step", "1 / learning rate", snapshot_lines(runs, CELLS, "beta"), level=(2 / lr, "2/lr")
-        ),
+        beta_panel(runs, CELLS, lr),
     ]
 
 

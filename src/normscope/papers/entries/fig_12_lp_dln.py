@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from normscope.papers.curve_statistics import snapshot_lines, spread, top
+from normscope.papers.curve_statistics import beta_panel, snapshot_lines, spread, top
 from normscope.papers.entry import Entry, Part, Picture, Runs, Statement
 from normscope.papers.experiments.dln import DLN
 
@@ -60,10 +60,7 @@ def _panels(runs: Runs) -> list[Picture]:
         Picture(
             "Largest gradient change", "step", "l2 distance", snapshot_lines(runs, CELLS, "change_max"), log_y=True,
         ),
-        Picture(
-            "Effective beta", "step", "1 / learning rate", snapshot_lines(runs, CELLS, "beta"), log_y=True,
-            level=(2 / lr, "2/lr"),
-        ),
+        beta_panel(runs, CELLS, lr, log_y=True),
     ]  # fmt: skip
 
 

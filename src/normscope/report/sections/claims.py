@@ -60,7 +60,7 @@ def claims_section(title: str, judged: Sequence[JudgedStatement], store: Store, 
             claim.entry.title,
             claim.statement.words,
             claim.came_out,
-            claim.verdict,
+            claim.in_words,
             claim.n,
             claim.scale,
         )
@@ -126,7 +126,7 @@ def _heat(heat: claims.HeatMap) -> Heat:
 
 def summary(judged: Sequence[JudgedStatement]) -> str:
     """One sentence: the number of statements with each verdict."""
-    verdicts = [claim.verdict for claim in judged]
+    verdicts = [claims.TOO_FEW if claim.verdict == claims.OPEN and claim.n else claim.verdict for claim in judged]
     counts = {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)}
     said = f"{len(judged)} statements: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     small = sum(reduced(claim) for claim in judged)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from normscope.messages import duration
 from normscope.report.chart import BLUE, DASHED, GREY, VERMILION, Axis, Chart, Line, Panel, spans_decades
 from normscope.report.document import Said, Section, Table
 from normscope.tuning.evidence import last_loss
@@ -51,8 +52,8 @@ def _cost(cost: Mapping[str, Any]) -> str:
     passes, seconds = cost["passes_predicted"], cost["seconds_predicted"]
     return (
         f"The search took {cost['passes_used']:.0f} gradient passes, {cost['share']:.1%} of the training, and "
-        f"{cost['seconds_used']:.1f} s; predicted were {passes[0]:.0f} to {passes[1]:.0f} passes and "
-        f"{seconds[0]:.1f} to {seconds[1]:.1f} s."
+        f"{duration(cost['seconds_used'])}; predicted were {passes[0]:.0f} to {passes[1]:.0f} passes and "
+        f"{duration(seconds[0])} to {duration(seconds[1])}."
     )
 
 
