@@ -88,3 +88,11 @@ def test_json_holds_every_finding():
     assert (stored["kind"], stored["schema"], stored["ok"]) == ("diagnosis", 1, False)
     assert [each["rule"] for each in stored["findings"]] == [each.rule for each in found.findings]
     assert list(found.frame()["rule"]) == [each.rule for each in found.findings]
+
+
+def test_the_page_says_each_finding(tmp_path):
+    found = ns.diagnose(setup(network(momentum=0.99), eval_batches=None))
+    page = found.report(tmp_path / "diagnosis.html").read_text(encoding="utf-8")
+    assert all(each.rule in page and each.name in page for each in found.findings)
+    assert "not priced" in page
+    assert "NS203" in page

@@ -1,4 +1,4 @@
-"""What a fault costs, measured on a copy after a short training."""
+"""The cost of a fault, measured on a copy after a short training."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence

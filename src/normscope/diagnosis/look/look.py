@@ -74,7 +74,7 @@ class Trained:
 
 @dataclass(eq=False)
 class Look:
-    """What is known of one training.
+    """All that the rules know of one training.
 
     Attributes:
         setup: a copy of the user's setup, without batches and wrappers. It is read, and copied for every pass.
@@ -206,7 +206,7 @@ class Look:
 
     @cached_property
     def trace_at_evaluation(self) -> Trace:
-        """What normalizers see in eval mode on evaluation batches, before any step."""
+        """The calls of normalizers in eval mode on evaluation batches, before any step."""
         copy = self.setup.copied()
         copy.model.eval()
         with traced(copy.model, self.normalizers) as trace, self._explained():

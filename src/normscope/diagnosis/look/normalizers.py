@@ -78,7 +78,7 @@ class Normalizer:
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """Its parameters by their names in the model."""
+        """The parameters of the layer by their names in the model."""
         prefix = f"{self.name}." if self.name else ""
         return {prefix + name: parameter for name, parameter in self.layer.named_parameters()}
 

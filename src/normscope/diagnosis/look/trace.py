@@ -1,4 +1,4 @@
-"""What normalizers and weight layers see in passes of a copy: the order of calls and the statistics of their inputs.
+"""Inputs of normalizers and weight layers in passes of a copy: the order of calls and the statistics of their inputs.
 
 Hooks stand on the copy alone. A module is "right before" another one if the other's input is the very tensor that it
 returned, not written since.
@@ -45,7 +45,7 @@ class Input:
 
 @dataclass
 class Trace:
-    """What was seen.
+    """A record of passes.
 
     Attributes:
         order: names of the leaf modules and normalizers as they were called, in the first pass.

@@ -27,7 +27,7 @@ def averaged_weights_foreign_buffers(look: Look) -> Iterator[Found]:
         error where the shift does not arrive and the average's statistics are not the population's either. Where the
         statistics are copied, a warning if those of the population lower the loss of the average after a short training
         by more than 20 % of the first loss and three standard errors. The start of a training, where weights move fast,
-        overstates that cost: with SGD at rates up to 0.05 a small network has 2 % to 8 %, and is clean; the fault in
+        overstates that cost. With SGD at rates up to 0.05 a small network has 2 % to 8 %, and is clean. The fault in
         the development half of NormFaults, at a rate of 0.3, has 24 % to 28 %.
 
     Switch off:

@@ -21,9 +21,9 @@ def eval_mode_in_training(look: Look) -> Iterator[Found]:
         they were. The layer is a scale and a shift, and the rate that a normalized network bears may be too large.
 
     Threshold:
-        A warning where a layer with running statistics is in eval mode in training and one of its parameters asks for a
-        gradient and is in the optimizer; an error where the loss rises besides, or where the moved scales cost at least
-        10 % of the metric or of the first loss. Eval mode with frozen scales is the proper way to freeze, and is clean.
+        A warning where a layer with running statistics is in eval mode in training, asks for a gradient and is in the
+        optimizer. An error where the loss rises besides, or where the moved scales cost at least 10 % of the metric or
+        of the first loss. Eval mode with frozen scales is the proper way to freeze, and is clean.
 
     Switch off:
         Eval mode with trained scales is wanted.

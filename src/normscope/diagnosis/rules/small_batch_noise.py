@@ -17,8 +17,8 @@ def small_batch_noise(look: Look) -> Iterator[Found]:
     0.5 for two samples without space. Neighbouring pixels are alike, so a batch of two images may have q near 0.5 too.
 
     Why it hurts:
-        Each sample is shifted and scaled by the other ones of its batch. Training fits that noise, and evaluation,
-        which has none, is another function.
+        Each sample is shifted and scaled by the other ones of its batch. Training fits that noise, and evaluation
+        without it is another function.
 
     Threshold:
         A warning from q = 0.16 on, six independent values, and from 0.1 on where a batch has at most four samples. In

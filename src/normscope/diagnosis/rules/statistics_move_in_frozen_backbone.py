@@ -19,10 +19,10 @@ def statistics_move_in_frozen_backbone(look: Look) -> Iterator[Found]:
         The backbone computes another function than the one that was frozen, and another task that uses it breaks.
 
     Threshold:
-        A warning, or an error where it costs at least 10 % of the metric or of the first loss, where a layer in train
-        mode with running statistics lies between weights that are frozen, and has no trained parameter itself, while
-        something else in the network trains. Weights count as frozen if they ask for no gradient or are not in the
-        optimizer, and did not move in a short training: a momentum encoder moves.
+        A warning where a layer in train mode with running statistics lies between weights that are frozen, and has no
+        trained parameter itself. An error where that costs at least 10 % of the metric or of the first loss. Weights
+        count as frozen if they ask for no gradient or are not in the optimizer, and did not move in a short training:
+        a momentum encoder moves. The rule follows from the definition of frozen; the 10 % are a choice.
 
     Switch off:
         The statistics are to follow the new data, as in adaptation to another domain.
