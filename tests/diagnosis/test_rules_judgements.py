@@ -181,3 +181,18 @@ def test_images_of_another_preprocessing_are_shifted(change):
     described = setup(model, batches=batches, eval_batches=[(change(a), b) for a, b in batches[:3]])
     assert names(ns.diagnose(described, rules="NS203")) == ["shifted-evaluation-data"]
     assert names(ns.diagnose(replace(described, eval_batches=batches[:3]), rules="NS203")) == []
+
+
+def test_small_gradients_of_queries_and_keys_do_not_vanish_along_depth():
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.query, self.key, self.value = (nn.Linear(6, 6) for _ in range(3))
+            self.out = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
+            nn.init.normal_(self.query.weight, std=1e-6)
+
+        def forward(self, x):
+            query, key, value = self.query(x)[:, None], self.key(x)[:, None], self.value(x)[:, None]
+            return self.out((value + 1e-6 * (query * key).softmax(-1))[:, 0])
+
+    assert names(ns.diagnose(setup(Attention(), lr=1e-6), rules="NS302")) == []

@@ -17,7 +17,6 @@ from normscope.messages.choices import check_choice
 # Things that a rule may need beside the model, with the reason to give where one is missing.
 NEEDS = {
     "batches": "there are no batches",
-    "loss": "there is no loss",
     "optimizer": "there is no optimizer",
     "eval_batches": "there are no evaluation batches",
 }

@@ -218,9 +218,18 @@ class Look:
 
     @property
     def depth(self) -> list[float]:
-        """Norms of the loss's gradient at the outputs of the weight layers, in the order of their calls."""
+        """Norms of the loss's gradient at the outputs of the weight layers, in the order of their calls.
+
+        Layers with the same input, as queries, keys and values, count as one, by the largest norm: at the start of a
+        transformer, attention passes next to no gradient to queries and keys.
+        """
         trace = self.start.trace
-        return [trace.gradients[name] for name in trace.order if name in trace.gradients]
+        largest: dict[int, float] = {}
+        for name in trace.order:
+            if name in trace.gradients:
+                source = trace.sources[name]
+                largest[source] = max(largest.get(source, 0.0), trace.gradients[name])
+        return list(largest.values())
 
     @property
     def learns(self) -> bool:
@@ -271,12 +280,6 @@ class Look:
         scale = max(abs(better.metric), 1e-6) if unit == "metric" else max(abs(self.chance), 1e-6)
         return Cost(value, spread, unit, "measured", value / scale)
 
-    @property
-    def loss(self) -> bool:
-        """Whether there is a loss to look at."""
-        setup = self.setup
-        return setup.loss_fn is not None or setup.forward is not None or setup.training_step is not None
-
     def seconds_left(self) -> float:
         """The seconds that are left."""
         return SECONDS - (time.perf_counter() - self.started)
@@ -305,9 +308,11 @@ class Look:
     @cached_property
     def trained(self) -> Trained:
         """A copy after a short training."""
-        copy = self.setup.copied()
-        if copy.optimizer is None or not self.batches:
+        if self.setup.optimizer is None or not self.batches:
             raise NotLooked("there is no optimizer or no batch, so nothing was trained")
+        if isinstance(self.setup.optimizer, torch.optim.LBFGS):
+            raise NotLooked("a copy of LBFGS cannot train")
+        copy = self.setup.copied()
         most = STEPS if self.over_batch else STEPS_WITHOUT
         steps = min(most, self.steps or most)
         count = steps * copy.accumulate

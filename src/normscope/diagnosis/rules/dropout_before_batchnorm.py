@@ -14,7 +14,7 @@ SHIFT = 0.3
 COSTS = 0.05
 
 
-@rule("NS107", "dropout-before-batchnorm", needs=("batches", "loss"))
+@rule("NS107", "dropout-before-batchnorm", needs=("batches",))
 def dropout_before_batchnorm(look: Look) -> Iterator[Found]:
     """Dropout before a BatchNorm gives it another variance in training than in evaluation.
 

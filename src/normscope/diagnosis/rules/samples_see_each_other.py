@@ -14,7 +14,7 @@ SHARE = 16
 APART = 0.02
 
 
-@rule("NS207", "samples-see-each-other", needs=("batches", "loss"))
+@rule("NS207", "samples-see-each-other", needs=("batches",))
 def samples_see_each_other(look: Look) -> Iterator[Found]:
     """Samples see each other through batch statistics where the loss compares them.
 

@@ -138,15 +138,19 @@ def _given(look: Look) -> Iterator[Found]:
     except NotLooked:
         return
     found = {name: far for name, far in distances.items() if far > FRESH}
-    if found:
-        yield Found(
-            "error",
-            f"The running statistics of {layers_in_words(list(found))} are not those of its input.",
-            Evidence("distance to the population's statistics", max(found.values()), limit=FRESH),
-            _RECOMPUTE,
-            list(found),
-            source="https://github.com/pytorch/pytorch/issues/4741",
-        )
+    first = {norm.name for norm in look.over_batch if norm.fresh}
+    untrained = "are the first ones, mean 0 and variance 1: it was not trained, or its buffers were not loaded"
+    for known, severity, said in ((True, "note", untrained), (False, "error", "are not those of its input")):
+        far = {name: value for name, value in found.items() if (name in first) == known}
+        if far:
+            yield Found(
+                severity,
+                f"The running statistics of {layers_in_words(list(far))} {said}.",
+                Evidence("distance to the population's statistics", max(far.values()), limit=FRESH),
+                _RECOMPUTE,
+                list(far),
+                source="https://github.com/pytorch/pytorch/issues/4741",
+            )
 
 
 def _moving(look: Look) -> Iterator[Found]:
