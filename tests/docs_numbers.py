@@ -41,6 +41,7 @@ CALLS = {
     "Which learning rate do I train with?": ("tune", "tune", "5 % of the training, 10 % of a short one"),
     "Where does training turn unstable? Nothing has run yet.": ("predict", "predict", "under a second"),
     "The same on my data: which layer is largest?": ("measure", "measure", "seconds"),
+    "What is wrong with my normalization?": ("diagnose", "diagnose", "seconds, at most 60"),
     "What is happening while I train?": ("Monitor", "monitor", "5 % of the training time, or what you allow"),
     "What really happens over learning rate, gamma, seed?": ("sweep", "sweep", "minutes to hours"),
     "Is another normalizer better here?": ("swap_norms", "", "a training for each"),
