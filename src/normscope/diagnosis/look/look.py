@@ -24,6 +24,7 @@ from normscope.diagnosis.look.statistics import (
     Evaluated,
     Statistics,
     evaluated,
+    mean_and_error,
     own_statistics,
     population,
     settled_statistics,
@@ -233,13 +234,14 @@ class Look:
 
     @property
     def learns(self) -> bool:
-        """Whether a short training lowers the loss by 5 %; False where nothing could be trained."""
+        """Whether a short training lowers the loss by 5 % and two standard errors; False if nothing was trained."""
         try:
             losses = self.trained.losses
         except NotLooked:
             return False
-        last = losses[-max(len(losses) // 4, 1) :]
-        return sum(last) / len(last) < 0.95 * self.chance
+        first, error = mean_and_error(self.start.losses)
+        last, error_of_last = mean_and_error(losses[-max(len(losses) // 4, 2) :])
+        return first - last > max(0.05 * first, 2 * math.hypot(error, error_of_last))
 
     @cached_property
     def own_at_start(self) -> Statistics:
