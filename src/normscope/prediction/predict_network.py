@@ -103,7 +103,9 @@ def predict(
         UnknownOperation: the model has an operation that the theory has no map for; the message names it.
         ValueError: an argument does not fit, or the prediction is not a finite number.
 
-    Example: one linear layer on d independent inputs has lambda = (1 + sqrt(d / m))^2 up to its last digits.
+    Example:
+        One linear layer on d independent inputs has lambda = (1 + sqrt(d / m))^2 up to its last digits.
+
         >>> found = predict(nn.Linear(50, 1, bias=False), (50,), "half_mse", batch_size=200)
         >>> round(found.lambda_max, 2), found.mode
         (2.25, 'data')
