@@ -121,7 +121,7 @@ def _overlaps(walk: Walk, x: Field, arrived: Cotangent | None, images: Tensor | 
         # Only the part of the values that two samples do not share fluctuates.
         size = row.numbers["qh"] - row.numbers["qh_xy"]
         widths.append((inputs.sites.eigenvalues(inputs.readers.drift) * (size / inputs.channels), inputs.channels))
-    ((_, drift),) = arrived.statistics_held
+    ((_, drift),) = arrived.held_gradient_and_drift
     waves = x.sites.eigenvalues(drift)
     if images is None:
         return [(waves / x.channels, float(x.channels))], widths, 0.0

@@ -27,7 +27,7 @@ from normscope.curvature.eigensolvers.davidson import FEWEST_PRODUCTS
 from normscope.curvature.eigensolvers.lanczos import Ritz, scales
 from normscope.curvature.measurement.spectrum_ends import SpectrumEnds
 from normscope.curvature.session.opening import open_session
-from normscope.curvature.session.session import Session, differentiated
+from normscope.curvature.session.session import Session, requiring_grad
 from normscope.isolation.memory_bound import bytes_of
 
 # Differences below this are accepted: rounding of v'Av alone makes up to 1e-5.
@@ -68,7 +68,7 @@ def checked_in_float64(
     bearable = max(options.solver.tol, _BEARABLE_DIFFERENCE)
     same_draws = NarrowDraws() if session.observed.forward_draws else nullcontext()
     with (
-        differentiated(session.lent, range(len(leaves))),
+        requiring_grad(session.lent, range(len(leaves))),
         open_session(
             session.model,
             session.loss_fn,

@@ -86,7 +86,7 @@ def eta_star_of(limit: Limit, top: SpectrumEnds) -> float:
     return limit.factor / lambda_max if lambda_max > 0 else math.inf
 
 
-def first_guess(request: Request, measured: Measured, inputs: Inputs) -> FirstGuess:
+def first_guess_from(request: Request, measured: Measured, inputs: Inputs) -> FirstGuess:
     sizes = [samples(batch) for batch in inputs.batches]
     return first_guess_of(
         measured.critical,

@@ -110,8 +110,8 @@ def differentiable(stats: str) -> str:
     return "batch" if mode_of(stats).holds_the_batch else stats
 
 
-def reading(model: nn.Module, stats: str) -> AbstractContextManager[None]:
-    """The context in which forwards of `model` read their statistics in this mode."""
+def statistics_mode(model: nn.Module, stats: str) -> AbstractContextManager[None]:
+    """The context in which forwards of `model` use the statistics of this mode."""
     return mode_of(stats).entered(model)
 
 

@@ -73,7 +73,7 @@ class Cotangent:
 
     g: tuple[Tensor, ...]
     bend: tuple[Tensor, ...]
-    statistics_held: tuple[Tensor, ...]
+    held_gradient_and_drift: tuple[Tensor, ...]
     spread: Spread
     strands: tuple[tuple[Strand, ...], ...] = ()
     origin: Origin | None = None
@@ -94,7 +94,7 @@ class Cotangent:
         return Cotangent(
             tuple(a + b for a, b in zip(self.g, other.g, strict=True)),
             tuple(a + b for a, b in zip(self.bend, other.bend, strict=True)),
-            tuple(a + b for a, b in zip(self.statistics_held, other.statistics_held, strict=True)),
+            tuple(a + b for a, b in zip(self.held_gradient_and_drift, other.held_gradient_and_drift, strict=True)),
             Spread(*spread),
             _both(self, other),
             self._origin(other),

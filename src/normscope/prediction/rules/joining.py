@@ -175,7 +175,7 @@ def _concatenated(walk: Walk, fields: Sequence[Field]) -> Field:
         for f in fields:
             last_part = first_part + len(f.parts)
             g, bend, held = (
-                of[first_part:last_part] for of in (cotangent.g, cotangent.bend, cotangent.statistics_held)
+                of[first_part:last_part] for of in (cotangent.g, cotangent.bend, cotangent.held_gradient_and_drift)
             )
             sent.append(Cotangent(g, bend, held, cotangent.spread, origin=cotangent.origin))
             first_part = last_part
@@ -229,7 +229,7 @@ def _gather(cotangent: Cotangent, cuts: list[int], field: Field) -> Cotangent:
             cut += 1
         g.append(_summed(cotangent.g[first:cut]))
         bend.append(_summed(cotangent.bend[first:cut]))
-        held.append(_summed(cotangent.statistics_held[first:cut]))
+        held.append(_summed(cotangent.held_gradient_and_drift[first:cut]))
         first_channel = end
     return Cotangent(tuple(g), tuple(bend), tuple(held), cotangent.spread, origin=cotangent.origin)
 

@@ -97,7 +97,7 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
         sent, bends, sent_held = [], [], []
-        held = cotangent.statistics_held
+        held = cotangent.held_gradient_and_drift
         for (apart, together, bend, slope), g, (pair, drift) in zip(backs, cotangent.g, held, strict=True):
             sent.append(pool_back(window, apart * g) + convolve_back(window, together * g))
             bends.append(pool_back(window, bend * g) * others)

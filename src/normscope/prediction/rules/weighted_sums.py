@@ -134,7 +134,7 @@ class _WayBack:
 
     def back(self, cotangent: Cotangent) -> list[Cotangent]:
         """The cotangent of the inputs; the row gets what weights and biases add to lambda."""
-        (g,), (arriving,) = cotangent.g, cotangent.statistics_held
+        (g,), (arriving,) = cotangent.g, cotangent.held_gradient_and_drift
         (part,), x, row, after = self.out.parts, self.x, self.row, self.window.after
         assert row.inputs is not None
         row.numbers.update(gradient_moments(after, g))
