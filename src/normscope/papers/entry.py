@@ -1,7 +1,8 @@
 """A figure or claim of a source: its statements in our words, the rules, and the verdicts from stored curves.
 
 To add a claim, add a `Statement` to the figure's file in `papers/entries/`. To add a figure, add a file there with an
-`ENTRY`.
+`ENTRY`; `registry.py` finds the file. If its numbers need a new training, add an `Experiment` in `papers/experiments/`.
+If its source has no page yet, add a `Paper` to `PAPERS` in `papers/paper_pages.py`.
 
 An entry holds the statements of one place in a source. A statement is judged by parts. Each part compares a number
 computed from curves with a bound that was fixed before the runs:

@@ -4,7 +4,8 @@
     frozen      the statistics of this batch, held constant, as in a theory that takes mean and variance as given
     running     eval mode: running statistics, no dropout, no noise
 
-A mode is one entry of `MODES`. To add a mode, add an entry. Layers whose statistics are not taken over the batch
+A mode is one entry of `MODES`. To add a mode, add an entry. `predict` has a list of its own, `prediction.STATISTICS`,
+since each of its modes needs a theory. Layers whose statistics are not taken over the batch
 (LayerNorm, GroupNorm, InstanceNorm, RMSNorm) behave the same in all modes.
 
 The mode "frozen" holds the statistics of normscope's layers, and of every call of `F.batch_norm` in a forward. The loss
@@ -26,7 +27,7 @@ from normscope.isolation.processes import several_processes
 from normscope.messages.choices import check_choice
 from normscope.norms.batch import batch_norm
 from normscope.norms.held_statistics import statistics_held
-from normscope.norms.lp import LpNormLayer
+from normscope.norms.kinds import OVER_BATCH_LAYERS
 
 # Samples of a pass that looks whether outputs depend on other samples.
 _PROBE_SAMPLES = 8
@@ -107,7 +108,7 @@ def differentiable(stats: str) -> str:
 
     Constant statistics would hide the dependence, so "frozen" is tested as "batch".
     """
-    return "batch" if mode_of(stats).holds_the_batch else stats
+    return AS_TRAINED if mode_of(stats).holds_the_batch else stats
 
 
 def statistics_mode(model: nn.Module, stats: str) -> AbstractContextManager[None]:
@@ -129,7 +130,7 @@ def enough_values() -> Iterator[None]:
         ) from error
 
 
-def over_the_batch(model: nn.Module, stats: str = "batch") -> dict[str, nn.Module]:
+def over_the_batch(model: nn.Module, stats: str = AS_TRAINED) -> dict[str, nn.Module]:
     """Layers that take their statistics over the batch in this mode; in eval mode those without running statistics.
 
     Example:
@@ -138,11 +139,10 @@ def over_the_batch(model: nn.Module, stats: str = "batch") -> dict[str, nn.Modul
         ['1']
     """
     of_the_batch = mode_of(stats).of_the_batch
-    kinds = (nn.modules.batchnorm._BatchNorm, LpNormLayer)
     return {
         name: layer
         for name, layer in model.named_modules()
-        if isinstance(layer, kinds)
+        if isinstance(layer, OVER_BATCH_LAYERS)
         and ((layer.training and of_the_batch) or getattr(layer, "running_mean", None) is None)
     }
 
