@@ -22,7 +22,6 @@ from normscope.diagnosis.look.passes import FORWARD, NotLooked, judged, still_pa
 from normscope.diagnosis.look.protection import UsersOwn, check_copies_only
 from normscope.diagnosis.look.statistics import (
     Evaluated,
-    Statistics,
     evaluated,
     own_statistics,
     population,
@@ -31,8 +30,9 @@ from normscope.diagnosis.look.statistics import (
 from normscope.diagnosis.look.trace import Trace, traced
 from normscope.isolation.batches import samples
 from normscope.isolation.lending import Lent
+from normscope.norms.population import Statistics
+from normscope.scheduler_factors import factors_of_scheduler
 from normscope.setup import Setup
-from normscope.tuning.schedules import factors_of_scheduler
 
 STEPS, STEPS_WITHOUT, SECONDS = 16, 36, 60.0
 STILL, EVALUATED = 6, 6

@@ -11,8 +11,8 @@ from normscope.diagnosis.look.between import APART, NOISY, calls_differ, noise
 from normscope.diagnosis.look.costs import cost_of_statistics
 from normscope.diagnosis.look.look import Look
 from normscope.diagnosis.look.passes import NotLooked
-from normscope.diagnosis.look.statistics import Statistics
 from normscope.diagnosis.registry import Found, rule
+from normscope.norms.population import Statistics
 
 # Distances between two sets of statistics; see `_distance`.
 MOVING, FRESH, RESTING = 0.35, 0.5, 1.2
