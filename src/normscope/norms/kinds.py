@@ -2,7 +2,7 @@
 
 To add a kind, these places need it:
 
-    NORM_KINDS (here)                 its name, its layer, and the tensors and options that it takes over from an old layer
+    NORM_KINDS (here)                 its name, its layer, and what the layer takes over from an old one
     NORM_LAYERS (here)                its class, unless the class derives from one in the list
     prediction/rules/                 its rule, so that `predict` goes through it
     monitor/probes/health.py          its statistics, if they are neither a mean and variance nor an l_p norm
