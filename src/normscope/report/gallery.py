@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from normscope.papers.entry import IN_PART, NOT, OPEN, REPRODUCED, WRONG, Entry, JudgedStatement, fitting_curves, stored
-from normscope.papers.paper_pages import PAPERS, paper_of
+from normscope.papers.paper_pages import PAPERS, Paper, paper_of
 from normscope.papers.store import Store
 from normscope.report.chart import Chart
 from normscope.report.drawing import draw
