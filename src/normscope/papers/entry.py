@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from normscope.messages import first_line
+from normscope.messages import first_line, raised_at
 from normscope.papers.experiment import Curves, Experiment
 from normscope.papers.store import Store, StoreError
 
@@ -220,8 +220,9 @@ def fitting_curves(entry: Entry) -> Iterator[None]:
             raise
         files = ", ".join(f"{experiment.name}.json" for experiment in entry.needs)
         raise StoreError(
-            f"The curves stored in {files} are damaged: {entry.name} cannot be computed from them "
-            f"({first_line(error)}). Move the files away and run `normscope reproduce {entry.name}` again."
+            f"{entry.name} cannot be computed from the curves stored in {files} ({first_line(error)}). Either the "
+            f"curves are damaged: move the files away and run `normscope reproduce {entry.name}` again. Or the entry "
+            f"has an error ({raised_at(error)}): report that."
         ) from error
 
 
