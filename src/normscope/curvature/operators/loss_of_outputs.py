@@ -149,7 +149,7 @@ class LossOfOutputs:
     def _inside_the_model(
         self, outputs: Any, output_numbers: tuple[int, ...], leaves: Sequence[Tensor]
     ) -> OutputCurvature:
-        """The second derivative of a loss that the model computes from its predictions z, by the graph from z on."""
+        """The second derivative of a loss that the model itself computes from its predictions z."""
         z, loss = joined(outputs, output_numbers), self(outputs)
         (slope,) = torch.autograd.grad(loss, z, create_graph=True, allow_unused=True)
         if slope is None:

@@ -40,7 +40,7 @@ def _of_loss(network: "Network", outputs: Any, output_numbers: tuple[int, ...]) 
 
 
 def _of_labels(network: "Network", outputs: Any, output_numbers: tuple[int, ...]) -> OutputCurvature:
-    """The Fisher matrix of the outputs; the loss's own second derivative where that is the same, or has no labels."""
+    """The Fisher matrix of the outputs, or the loss's second derivative if both are equal or no labels can be drawn."""
     fisher = network.fisher_of(outputs, output_numbers)
     if fisher is None:
         return _of_loss(network, outputs, output_numbers)

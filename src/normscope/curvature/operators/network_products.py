@@ -170,7 +170,7 @@ class Network(Passes):
         return self._product_by_outputs(matrix, kept or self._forward_graph())
 
     def hessian(self, gradients: Gradients | None = None) -> Product:
-        """The product v -> H v, by the graph of the gradients: H v = d <grad L, v> / dtheta."""
+        """The product v -> H v = d <grad L, v> / dtheta, computed from the graph of the gradients."""
         derivatives = self.derivatives_of(gradients or self._derivable_gradients()[1], self.leaves)
 
         def product(v: Tensor) -> Tensor:
@@ -209,7 +209,7 @@ class Network(Passes):
         return (form if by_leaves is None else form + v @ by_leaves), completed
 
     def fisher_error(self, v: Tensor) -> float:
-        """Standard error of v^T F v by the draws; 0 where F is exact."""
+        """Standard error of v^T F v that comes from drawing labels; 0 for an exact F."""
         if not self._label_draws:
             return 0.0
         outputs = self.output()
@@ -218,7 +218,7 @@ class Network(Passes):
         return 0.0 if drawn is None else drawn.error(self.jvp(output_numbers=output_numbers)(v))
 
     def _product_by_outputs(self, matrix: str, graph: ForwardGraph) -> MatrixProduct:
-        """The product v -> J^T B (J v), with B by the outputs."""
+        """The product v -> J^T B (J v), with B the second derivative with respect to the outputs."""
         output_numbers = self.loss.outputs_in_loss(graph.outputs)
         curvature = self._output_curvature(matrix, graph.outputs, output_numbers)
         vjp, jvp = self.vjp(joined(graph.outputs, output_numbers)), self.jvp(graph.kept, output_numbers)
@@ -226,7 +226,7 @@ class Network(Passes):
         return MatrixProduct(product, curvature.reads_parameters, curvature.is_zero)
 
     def _output_curvature(self, matrix: str, outputs: Any, output_numbers: tuple[int, ...]) -> OutputCurvature:
-        """B, by the outputs and the numbers of those that the loss reads."""
+        """B at these outputs. output_numbers: as `LossOfOutputs.outputs_in_loss` gives them."""
         output_matrix = MATRICES[matrix].output_matrix
         assert output_matrix is not None
         return output_matrix(self, outputs, output_numbers)
@@ -246,7 +246,7 @@ class Network(Passes):
         return ForwardGraph(self.output(around=kept.keeping()), kept)
 
     def _derivable_gradients(self) -> tuple[Tensor, Gradients]:
-        """The loss and its gradients with a graph of their own, by which they can be differentiated."""
+        """The loss and its gradients, with a graph so that the gradients can be differentiated again."""
         loss = self.loss(self.output())
         if not loss.requires_grad:
             return loss, [None] * len(self.leaves)

@@ -99,13 +99,13 @@ class Passes:
         cotangents: Sequence[Tensor] | None,
         keep: bool = True,
     ) -> Gradients:
-        """Gradients of the outputs by the inputs, for these cotangents; with `keep` the graph stays."""
+        """Gradients of the outputs with respect to the inputs, for these cotangents. keep: keep the graph."""
         self._lent.backwards += 1
         with self.pass_context():
             return list(torch.autograd.grad(outputs, inputs, cotangents, retain_graph=keep, allow_unused=True))
 
     def mixes(self, *, whole: bool = False) -> bool:
-        """Whether a sample's output depends on other samples; whole: look in a pass of all samples, not of a few."""
+        """Whether a sample's output depends on other samples. whole: test with all samples, not with a few."""
         x = self._inputs.take()
         if not isinstance(x, Tensor) or not x.is_floating_point() or not x.ndim:
             return False
@@ -113,7 +113,7 @@ class Passes:
         return depends_on_others(self.output, rows, lambda t: self.grad([t], [rows], None, keep=False)[0], whole=whole)
 
     def vjp(self, output: Tensor) -> Product:
-        """The map u -> J^T u, by the kept graph of `output`."""
+        """The map u -> J^T u, computed from the kept graph of `output`."""
         if not output.requires_grad:
             return lambda u: flat([None] * len(self.leaves), self.leaves)
         return lambda u: flat(self.grad([output], self.leaves, [u]), self.leaves)

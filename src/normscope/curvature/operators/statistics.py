@@ -148,7 +148,7 @@ def over_the_batch(model: nn.Module, stats: str = AS_TRAINED) -> dict[str, nn.Mo
 
 
 def notes_on_statistics(model: nn.Module, stats: str, compare: Sequence[str]) -> list[str]:
-    """Notes on how the layers read their statistics in the mode `stats` and in those compared with it."""
+    """Notes on the statistics that the layers use, in the mode `stats` and in the modes compared with it."""
     notes = []
     normed = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     stored = [name for name in (stats, *compare) if not mode_of(name).of_the_batch]

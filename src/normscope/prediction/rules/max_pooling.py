@@ -47,7 +47,7 @@ def max_pooling(
 
 
 def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
-    """The field of maxima; a rising activation before them is taken together with them, as it keeps the largest."""
+    """The field of maxima. A rising activation before max pooling keeps the order, so both are computed together."""
     phi, before = x.before or (LINEAR, x)
     if not before.gaussian or not phi.monotone:
         raise UnknownOperation(
