@@ -58,14 +58,18 @@ OF_CLASS = {
     },
     "Entry": {"needs": "cells of experiments that it reads.", "statements": "its statements."},
     "Experiment": {"what": "what is trained.", "run": "function that trains one cell with one seed."},
-    "Heat": {"z": "values of the coloured cells."},
-    "Judged": {"entry": "the entry.", "statement": "the statement.", "parts": "the comparisons behind the verdict."},
-    "Line": {
+    "HeatMap": {"z": "values of the coloured cells."},
+    "JudgedStatement": {
+        "entry": "the entry.",
+        "statement": "the statement.",
+        "parts": "the comparisons behind the verdict.",
+    },
+    "Curve": {
         "low": "lower end of the band.",
         "high": "upper end of the band.",
         "points": "whether to draw points in place of a line.",
     },
-    "Panel": {
+    "Picture": {
         "lines": "the curves.",
         "log_x": "whether the horizontal axis is logarithmic.",
         "log_y": "whether the vertical axis is logarithmic.",
@@ -85,7 +89,7 @@ OF_CLASS = {
     },
     "Outcome": {"cell": "the cell that was trained."},
     "PhaseDiagram": {"outcomes": "one outcome for each cell."},
-    "Activation": {
+    "ActivationWithSlope": {
         "phi": "the function.",
         "slope": "its derivative.",
         "kinks": "places where the derivative jumps.",

@@ -88,3 +88,46 @@ def test_json_holds_every_finding():
     assert (stored["kind"], stored["schema"], stored["ok"]) == ("diagnosis", 1, False)
     assert [each["rule"] for each in stored["findings"]] == [each.rule for each in found.findings]
     assert list(found.frame()["rule"]) == [each.rule for each in found.findings]
+
+
+def test_the_page_says_each_finding(tmp_path):
+    found = ns.diagnose(setup(network(momentum=0.99), eval_batches=None))
+    page = found.report(tmp_path / "diagnosis.html").read_text(encoding="utf-8")
+    assert all(each.rule in page and each.name in page for each in found.findings)
+    assert "not priced" in page
+    assert "NS203" in page
+
+
+def test_one_batch_may_be_handed_in_alone():
+    found = ns.diagnose(network(), nn.CrossEntropyLoss(), data(64), eval_batches=data(32))
+    assert "1 training batches of 64, 1 evaluation batches." in found.looked_at
+
+
+def test_a_model_that_returns_its_loss_needs_no_loss_fn():
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(*[part for _ in range(8) for part in (nn.Linear(6, 6), nn.Tanh())])
+            for parameter in self.parameters():
+                nn.init.constant_(parameter, 0.01)
+
+        def forward(self, x, labels):
+            return {"loss": (self.net(x)[:, 0] - labels).square().mean()}
+
+    x, y = data()
+    batches = [{"x": a, "labels": b.float()} for a, b in zip(x.split(32), y.split(32), strict=True)]
+    model = Own()
+    found = ns.diagnose(model, None, batches, torch.optim.SGD(model.parameters(), lr=1e-6))
+    assert "gradients-vanish" in [each.name for each in found.findings]
+
+
+def test_an_untrained_network_without_optimizer_is_no_fault():
+    x, y = data()
+    assert ns.diagnose(network(), nn.CrossEntropyLoss(), [(3 * x[:64] + 5, y[:64])]).ok
+
+
+def test_lbfgs_is_judged_by_what_needs_no_training():
+    model = network()
+    found = ns.diagnose(model, nn.CrossEntropyLoss(), [data(64)], torch.optim.LBFGS(model.parameters()))
+    assert "a copy of LBFGS cannot train" in found.skipped.values()
+    assert "NS105" in found.rules

@@ -136,3 +136,63 @@ def test_noisy_small_losses_are_no_rise():
         return 1e-3 * F.cross_entropy(outputs, y) + torch.rand((), generator=generator).square()
 
     assert names(ns.diagnose(setup(loss_fn=noisy), rules="NS303")) == []
+
+
+class OwnBatchNorm(nn.Module):
+    """BatchNorm written by hand."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+        self.register_buffer("running_mean", torch.zeros(width))
+        self.register_buffer("running_var", torch.ones(width))
+
+    def forward(self, x):
+        mean, var = (x.mean(0), x.var(0, correction=0)) if self.training else (self.running_mean, self.running_var)
+        if self.training:
+            self.running_mean.lerp_(mean.detach(), 0.1)
+            self.running_var.lerp_(var.detach(), 0.1)
+        return self.weight * (x - mean) * (var + 1e-5).rsqrt() + self.bias
+
+
+def test_a_hand_written_batchnorm_is_judged():
+    model = nn.Sequential(nn.Linear(6, 16), OwnBatchNorm(16), nn.ReLU(), nn.Linear(16, 3))
+    found = ns.diagnose(setup(model, batch_size=2), rules="NS202")
+    assert names(found) == ["small-batch-noise"]
+    assert found.looked_at[0].startswith("1 normalizers")
+    assert ns.diagnose(setup(model)).ok
+
+
+def test_a_frozen_layer_with_the_buffers_of_batchnorm_is_no_normalizer_over_the_batch():
+    class Frozen(OwnBatchNorm):
+        def forward(self, x):
+            return self.weight * (x - self.running_mean) * (self.running_var + 1e-5).rsqrt() + self.bias
+
+    model = nn.Sequential(nn.Linear(6, 16), Frozen(16), nn.ReLU(), nn.Linear(16, 3))
+    assert names(ns.diagnose(setup(model, batch_size=2), rules="NS202")) == []
+
+
+@pytest.mark.parametrize("change", [lambda x: x + 1, lambda x: 3 * x])
+def test_images_of_another_preprocessing_are_shifted(change):
+    digits = ns.data.digits(seed=0)
+    x, y = digits.x_train.view(-1, 1, 8, 8)[:640], digits.y_train[:640]
+    batches = list(zip(x.split(64), y.split(64), strict=True))
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
+    described = setup(model, batches=batches, eval_batches=[(change(a), b) for a, b in batches[:3]])
+    assert names(ns.diagnose(described, rules="NS203")) == ["shifted-evaluation-data"]
+    assert names(ns.diagnose(replace(described, eval_batches=batches[:3]), rules="NS203")) == []
+
+
+def test_small_gradients_of_queries_and_keys_do_not_vanish_along_depth():
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.query, self.key, self.value = (nn.Linear(6, 6) for _ in range(3))
+            self.out = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
+            nn.init.normal_(self.query.weight, std=1e-6)
+
+        def forward(self, x):
+            query, key, value = self.query(x)[:, None], self.key(x)[:, None], self.value(x)[:, None]
+            return self.out((value + 1e-6 * (query * key).softmax(-1))[:, 0])
+
+    assert names(ns.diagnose(setup(Attention(), lr=1e-6), rules="NS302")) == []

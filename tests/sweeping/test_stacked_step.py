@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import normscope as ns
+from normscope.stackable import NotStackable, check_alike, check_runs
 from normscope.sweeping.lowering import ConvAsProduct, MaskedDropout, draw_alike, lower
-from normscope.sweeping.stackable import NotStackable, check_alike, check_runs
 from normscope.sweeping.stacked_step import Program, seed_of_step, stack
 
 STEPS = 20

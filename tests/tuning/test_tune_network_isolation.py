@@ -48,7 +48,7 @@ def test_all_parts_of_a_setup_are_as_they_were():
     tuning = ns.tune(whole)
     assert same(state(whole), before)
     assert same(averaged.state_dict(), kept)
-    assert (tuning.schedule, tuning.settings["accumulate"]) == ("CosineAnnealingLR", 2)
+    assert (tuning.schedule, tuning.settings["accumulate"]) == ("cosine", 2)
     assert all(each.diverged_at is None for each in tuning.rehearsals if each.lr <= 0.1)
 
 

@@ -16,7 +16,7 @@ from normscope.diagnosis.look.passes import NotLooked, device_of
 from normscope.diagnosis.look.protection import protected
 from normscope.diagnosis.registry import NEEDS, Rule, chosen
 from normscope.diagnosis.result import Diagnosis
-from normscope.isolation.batches import samples
+from normscope.isolation.batches import is_one_batch, samples
 from normscope.isolation.coming_update import plain_optimizer
 from normscope.isolation.loaders import Stream, first_batches
 from normscope.isolation.unwrapping import unwrapped
@@ -50,7 +50,7 @@ def diagnose(
         model: any module in the mode in which it trains, or an `ns.Setup`, which gives every argument not handed in.
         loss_fn: loss_fn(outputs, targets) returns the scalar loss; None if the model or `forward` returns the loss. Or
             a state dict: then the configuration and the stored statistics alone are judged.
-        batches: any iterable of batches.
+        batches: any iterable of batches, or one batch.
         optimizer: the optimizer that trains.
         eval_batches: batches to evaluate on; without them the training batches are used, and a note says so.
         metric: metric(outputs, targets) returns a number to price faults by; larger is better.
@@ -108,7 +108,6 @@ def _judge(wanted: Sequence[Rule], look: Look) -> tuple[list[Finding], list[str]
     judging, skipped = [], {}
     there = {
         "batches": bool(look.batches),
-        "loss": look.loss,
         "optimizer": look.setup.optimizer is not None,
         "eval_batches": bool(look.eval_batches),
     }
@@ -131,13 +130,17 @@ def _read(setup: Setup) -> tuple[list[Any], list[Any], list[int], int | None]:
     judged: list[Any] = []
     sizes: list[int] = []
     epoch = None
-    if setup.batches is not None:
+    if setup.batches is not None and is_one_batch(setup.batches_to_read):
+        read, epoch = [setup.batches], 1
+        sizes = [samples(setup.batches)]
+    elif setup.batches is not None:
         read = first_batches(setup.batches, STEPS_WITHOUT * setup.accumulate + STILL)[0]
         if not read:
             raise ValueError("The batches are empty. Check the loader: is the dataset empty, or drop_last=True?")
         sizes, epoch = _sizes(setup.batches, read)
     if setup.eval_batches is not None:
-        judged = first_batches(setup.eval_batches, EVALUATION)[0]
+        one = is_one_batch(setup.eval_batches)
+        judged = [setup.eval_batches] if one else first_batches(setup.eval_batches, EVALUATION)[0]
         if not judged:
             raise ValueError("The evaluation batches are empty. Check their loader.")
     return read, judged, sizes, epoch

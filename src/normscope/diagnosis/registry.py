@@ -14,10 +14,9 @@ from normscope.diagnosis.finding import Cost, Evidence, Finding
 from normscope.diagnosis.look.look import Look
 from normscope.messages.choices import check_choice
 
-# What a rule may need beside the model: the reason to give where it is missing.
+# Things that a rule may need beside the model, with the reason to give where one is missing.
 NEEDS = {
     "batches": "there are no batches",
-    "loss": "there is no loss",
     "optimizer": "there is no optimizer",
     "eval_batches": "there are no evaluation batches",
 }

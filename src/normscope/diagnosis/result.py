@@ -19,7 +19,7 @@ COLUMNS = ["rule", "name", "severity", "layers", "text", "evidence", "cost", "un
 
 @dataclass(frozen=True)
 class Diagnosis(Reportable):
-    """What is wrong with the normalization in a training, as far as the rules can tell.
+    """The findings about one training, and a record of the look.
 
     Attributes:
         findings: errors first, then warnings, then notes; within each, the costliest first.
@@ -98,7 +98,7 @@ class Diagnosis(Reportable):
     def _sections(self) -> Sequence[Any]:
         from normscope.report.sections.diagnosis import diagnosis_section
 
-        return [diagnosis_section("Diagnosis", self.plain())]
+        return [diagnosis_section("Diagnosis", asdict(self))]
 
     def __str__(self) -> str:
         lines = [self._headline()]

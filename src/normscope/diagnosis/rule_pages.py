@@ -1,6 +1,6 @@
 """The documentation page of a rule, from the docstring of its function.
 
-The docstring's first line says what is wrong; then follow any paragraphs and the sections of `SECTIONS`, each a heading
+The docstring's first line names the fault; then follow any paragraphs and the sections of `SECTIONS`, each a heading
 with a colon and indented text. "Fails" and "Passes" hold code that makes `setup`, after the lines of `PREAMBLE`.
 
     python -m normscope.diagnosis.rule_pages docs/reference/rules      writes all pages
@@ -46,7 +46,7 @@ def parts(rule: Rule) -> dict[str, str]:
 
 
 def example(rule: Rule, heading: str) -> str:
-    """The code of an example, with the lines before it; "" where the rule has none."""
+    """The code of an example, with the lines before it; "" if the rule lacks that section."""
     code = parts(rule).get(heading, "")
     return f"{PREAMBLE}\n\n{code}\n" if code else ""
 

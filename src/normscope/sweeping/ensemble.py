@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from normscope.data import batches
+from normscope.stackable import check_alike
 from normscope.sweeping.outcome import CHECK_EVERY, Outcome, outcome
 from normscope.sweeping.plan import Cell
-from normscope.sweeping.stackable import check_alike
 from normscope.sweeping.stacked_step import Members, stack
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from normscope.losses import LOSSES
 from normscope.messages.out_of_memory import out_of_memory
 from normscope.results.environment import environment
+from normscope.stackable import NotStackable, check_runs
 from normscope.sweeping.ensemble import train_stacked
 from normscope.sweeping.lowering import lower
 from normscope.sweeping.networks import first_batch, prepare, saved_bytes, state_bytes
 from normscope.sweeping.numerics import numerics
 from normscope.sweeping.outcome import Outcome
 from normscope.sweeping.plan import Cell, Plan
-from normscope.sweeping.stackable import NotStackable, check_runs
 from normscope.sweeping.stacked_step import Program, stack
 from normscope.sweeping.unstacked import train_alone
 

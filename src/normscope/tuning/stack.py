@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from normscope.setup import Setup
-from normscope.sweeping.stackable import NotStackable
+from normscope.stackable import NotStackable
 
 # The relative difference of two gradients above which a stack computes something else than a copy alone. Rounding to
 # TF32 stays below.

@@ -16,7 +16,7 @@ from torch import Tensor
 from normscope.isolation.generators import Generators
 from normscope.messages.out_of_memory import out_of_memory
 from normscope.setup import Setup
-from normscope.sweeping.stackable import NotStackable, check_runs
+from normscope.stackable import NotStackable, check_runs
 from normscope.training import grouped, modes_kept
 from normscope.training_step import add_gradient, clip_gradient, diverged, take_step
 from normscope.tuning.rehearsal import EXPLODES, Rehearsal, copy_at, drawing_from, judged, pace_of

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from normscope.diagnosis.look.trace import Input, Trace
 
-# Share of the variance that is noise, from which statistics are too noisy: six independent values.
-NOISY = 0.16
+# Share of the variance that is noise, from which statistics are too noisy: six independent values, ten in batches of at
+# most `FEW` samples, and twelve in micro-batches.
+NOISY, NOISY_OF_FEW, NOISY_OF_MICRO, FEW = 0.16, 0.1, 0.08, 4
 # Share of the variance between the calls of one layer in a pass, from which its inputs are of several kinds.
 APART = 0.05
 
@@ -47,10 +48,12 @@ def noise(calls: Sequence[Input]) -> float:
     return _share(chance, total, total)
 
 
-def noisy_layers(trace: Trace) -> dict[str, float]:
-    """The layers whose statistics are too noisy, with their share q."""
+def noisy_layers(trace: Trace, accumulate: int = 1) -> tuple[dict[str, float], float]:
+    """The layers whose statistics are too noisy, with their share q, and the limit of q."""
     values = {name: noise(calls) for name, calls in trace.inputs.items()}
-    return {name: value for name, value in values.items() if value >= NOISY}
+    few = min((calls[0].samples for calls in trace.inputs.values()), default=0) <= FEW
+    limit = NOISY_OF_MICRO if accumulate > 1 else NOISY_OF_FEW if few else NOISY
+    return {name: value for name, value in values.items() if value >= limit}, limit
 
 
 def excess(calls: Sequence[Input]) -> float:

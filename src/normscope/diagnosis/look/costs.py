@@ -1,4 +1,4 @@
-"""What a fault costs, measured on a copy after a short training."""
+"""The cost of a fault, measured on a copy after a short training."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -71,6 +71,11 @@ def cost_of_eval_path(look: Look) -> Cost:
     look.passes += 2 * FORWARD * len(losses)
     value, spread = mean_and_error([a - b for a, b in zip(in_eval.losses, losses, strict=True)])
     return Cost(value, spread, "loss", "measured", value / max(abs(look.chance), 1e-6))
+
+
+def is_dear(cost: Cost) -> bool:
+    """Whether a cost is at least 10 % of the metric or of the first loss."""
+    return cost.share >= 0.1
 
 
 def cost_of_moving(look: Look, names: Sequence[str]) -> Cost:

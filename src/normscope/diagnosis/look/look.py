@@ -1,6 +1,6 @@
 """The look: everything that the rules judge from, each part gathered when a rule first asks for it.
 
-The cost stays below that of 40 training steps and of 60 seconds. A copy is trained for 16 steps, or for 36 where no
+The cost stays below that of 40 training steps and of 60 seconds. A copy is trained for 16 steps, or for 34 where no
 normalizer has statistics over the batch. Before and after it there are passes over a few batches, and up to 6 batches
 are evaluated with two kinds of statistics, each at a third of a step.
 """
@@ -34,7 +34,7 @@ from normscope.norms.population import Statistics
 from normscope.scheduler_factors import factors_of_scheduler
 from normscope.setup import Setup
 
-STEPS, STEPS_WITHOUT, SECONDS = 16, 36, 60.0
+STEPS, STEPS_WITHOUT, SECONDS = 16, 34, 60.0
 STILL, EVALUATED = 6, 6
 # Passes before any step where batches are small, whose statistics say little each, and the samples of such a batch.
 STILL_OF_SMALL, SMALL = 12, 8
@@ -74,7 +74,7 @@ class Trained:
 
 @dataclass(eq=False)
 class Look:
-    """What is known of one training.
+    """All that the rules know of one training.
 
     Attributes:
         setup: a copy of the user's setup, without batches and wrappers. It is read, and copied for every pass.
@@ -206,7 +206,7 @@ class Look:
 
     @cached_property
     def trace_at_evaluation(self) -> Trace:
-        """What normalizers see in eval mode on evaluation batches, before any step."""
+        """The calls of normalizers in eval mode on evaluation batches, before any step."""
         copy = self.setup.copied()
         copy.model.eval()
         with traced(copy.model, self.normalizers) as trace, self._explained():
@@ -218,9 +218,28 @@ class Look:
 
     @property
     def depth(self) -> list[float]:
-        """Norms of the loss's gradient at the outputs of the weight layers, in the order of their calls."""
+        """Norms of the loss's gradient at the outputs of the weight layers, in the order of their calls.
+
+        Layers with the same input, as queries, keys and values, count as one, by the largest norm: at the start of a
+        transformer, attention passes next to no gradient to queries and keys.
+        """
         trace = self.start.trace
-        return [trace.gradients[name] for name in trace.order if name in trace.gradients]
+        largest: dict[int, float] = {}
+        for name in trace.order:
+            if name in trace.gradients:
+                source = trace.sources[name]
+                largest[source] = max(largest.get(source, 0.0), trace.gradients[name])
+        return list(largest.values())
+
+    @property
+    def learns(self) -> bool:
+        """Whether a short training lowers the loss by 5 %; False where nothing could be trained."""
+        try:
+            losses = self.trained.losses
+        except NotLooked:
+            return False
+        last = losses[-max(len(losses) // 4, 1) :]
+        return sum(last) / len(last) < 0.95 * self.chance
 
     @cached_property
     def own_at_start(self) -> Statistics:
@@ -261,12 +280,6 @@ class Look:
         scale = max(abs(better.metric), 1e-6) if unit == "metric" else max(abs(self.chance), 1e-6)
         return Cost(value, spread, unit, "measured", value / scale)
 
-    @property
-    def loss(self) -> bool:
-        """Whether there is a loss to look at."""
-        setup = self.setup
-        return setup.loss_fn is not None or setup.forward is not None or setup.training_step is not None
-
     def seconds_left(self) -> float:
         """The seconds that are left."""
         return SECONDS - (time.perf_counter() - self.started)
@@ -280,6 +293,8 @@ class Look:
         losses = []
         with traced(copy.model, self.normalizers) as trace:
             for number, batch in enumerate(self.batches[: STILL_OF_SMALL if self.batch_size < SMALL else STILL]):
+                if number > 3 and self.seconds_left() < 0.7 * SECONDS:
+                    break
                 trace.number = number
                 with self._explained():
                     losses.append(still_pass(copy, batch, backward=not number))
@@ -293,9 +308,11 @@ class Look:
     @cached_property
     def trained(self) -> Trained:
         """A copy after a short training."""
-        copy = self.setup.copied()
-        if copy.optimizer is None or not self.batches:
+        if self.setup.optimizer is None or not self.batches:
             raise NotLooked("there is no optimizer or no batch, so nothing was trained")
+        if isinstance(self.setup.optimizer, torch.optim.LBFGS):
+            raise NotLooked("a copy of LBFGS cannot train")
+        copy = self.setup.copied()
         most = STEPS if self.over_batch else STEPS_WITHOUT
         steps = min(most, self.steps or most)
         count = steps * copy.accumulate
@@ -350,6 +367,8 @@ class Look:
         return sum(losses) / len(losses) if losses else math.nan
 
     def _explained(self) -> "_Explained":
+        if self.seconds_left() < 0:
+            raise NotLooked(f"the {SECONDS:.0f} seconds of the look were over")
         return _Explained()
 
 

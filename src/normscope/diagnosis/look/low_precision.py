@@ -5,9 +5,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from normscope.diagnosis.look.look import Look
 from normscope.diagnosis.look.passes import still_pass
+from normscope.norms.recognition import could_be_one
 
 LOW = (torch.float16, torch.bfloat16)
 
@@ -15,7 +17,13 @@ LOW = (torch.float16, torch.bfloat16)
 def low_precision_errors(look: Look) -> dict[str, float]:
     """By name of a normalizer with inputs in half precision: the relative error of its output over the dtype's eps."""
     setup = look.setup.copied()
-    candidates = [norm.name for norm in look.normalizers if not norm.over_batch] + list(look.unrecognized)
+    known = {norm.name for norm in look.normalizers if norm.over_batch and isinstance(norm.layer, _BatchNorm)}
+    candidates = [norm.name for norm in look.normalizers if norm.name not in known]
+    candidates += [
+        name
+        for name, module in setup.model.named_modules()
+        if name not in candidates and name not in known and (could_be_one(module) or name in look.unrecognized)
+    ]
     errors: dict[str, float] = {}
     hooks = []
 

@@ -1,5 +1,7 @@
 """The normalizers of a model as the rules read them: known layers, and hand-written ones that were recognized."""
 
+import contextlib
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +12,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from normscope.norms.find_norms import find_norms
 from normscope.norms.kinds import OVER_BATCH_LAYERS
+from normscope.norms.recognition import has_frozen_statistics
 from normscope.norms.wrappers import core
 
 
@@ -74,7 +77,7 @@ class Normalizer:
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """Its parameters by their names in the model."""
+        """The parameters of the layer by their names in the model."""
         prefix = f"{self.name}." if self.name else ""
         return {prefix + name: parameter for name, parameter in self.layer.named_parameters()}
 
@@ -97,9 +100,27 @@ def normalizers_of(model: nn.Module) -> tuple[tuple[Normalizer, ...], Mapping[st
     """The normalizers in the order of the model's modules, and names of unrecognized ones with the reason."""
     found = find_norms(model)
     layers = {name: core(found.twins.get(layer, layer)) for name, layer in found.layers.items()}
-    # InstanceNorm with running statistics normalizes by them in eval mode; it has no statistics over the batch.
-    known = tuple(Normalizer(name, found.layers[name], inner) for name, inner in layers.items())
-    return known, found.left
+    known = [Normalizer(name, found.layers[name], inner) for name, inner in layers.items()]
+    own = [
+        Normalizer(name, module, nn.BatchNorm2d(len(module.running_mean)))
+        for name, module in model.named_modules()
+        if name not in layers and has_frozen_statistics(module) and _moves_statistics(module)
+    ]
+    left = {name: reason for name, reason in found.left.items() if name not in {norm.name for norm in own}}
+    return tuple(known + own), left
+
+
+def _moves_statistics(module: nn.Module) -> bool:
+    """Whether a layer with BatchNorm's buffers moves them in train mode, as a hand-written BatchNorm does."""
+    mean = module.running_mean
+    if not isinstance(mean, Tensor) or mean.ndim != 1:
+        return False
+    for space in ((4, 4), ()):
+        probed = copy.deepcopy(module).train()
+        with torch.no_grad(), contextlib.suppress(Exception):
+            probed(torch.randn(8, len(mean), *space, dtype=mean.dtype, device=mean.device))
+            return not torch.equal(probed.get_buffer("running_mean"), mean)
+    return False
 
 
 def statistic_dims(norm: Normalizer, x: Tensor) -> tuple[int, ...]:

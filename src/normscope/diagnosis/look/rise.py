@@ -8,11 +8,11 @@ from normscope.diagnosis.look.look import Look
 from normscope.diagnosis.look.passes import NotLooked
 
 # Mean loss of the last quarter of the steps over the first losses, from which it rises.
-RISES = 1.4
+RISES = 1.6
 # And over the largest of the first losses: a small loss differs much between batches.
 BEYOND = 1.1
 # A single loss over the largest of the first losses is a jump, if the loss has not fallen by the end.
-JUMPS, UNLEARNED = 2.5, 0.8
+JUMPS, UNLEARNED = 1.7, 0.8
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,13 @@ def rise_of(look: Look) -> Rise | None:
     ratio = last / first if math.isfinite(last) else math.inf
     name = type(optimizer).__name__
     plain, highest = look.setup.training_step is None, max(look.start.losses)
+    # How much the losses of batches differ before any step, as a factor.
+    between = highest / max(min(look.start.losses), 1e-12)
     if trained.diverged_at is not None:
         text = f"Training diverges at step {trained.diverged_at} with {name} at a rate of {rate:.3g}."
     elif plain and ratio > RISES and last > BEYOND * highest:
         text = f"The loss rises from {first:.3g} to {last:.3g} in {len(losses)} steps of {name} at rate {rate:.3g}."
-    elif plain and max(losses) > JUMPS * highest and ratio > UNLEARNED:
+    elif plain and max(losses) > JUMPS * highest * between**2 and ratio > UNLEARNED:
         text = (
             f"The loss jumps from {first:.3g} to {max(losses):.3g} in {len(losses)} steps of {name} at rate {rate:.3g}."
         )

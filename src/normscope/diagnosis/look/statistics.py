@@ -108,7 +108,7 @@ def population(
     Args:
         dropout: whether the other layers are in their training mode; False puts them in eval mode.
     """
-    tracked = {norm.name: norm for norm in norms if norm.tracks and isinstance(norm.core, _BatchNorm)}
+    tracked = {norm.name: norm for norm in norms if norm.tracks and isinstance(norm.layer, _BatchNorm)}
     with _modes_and_buffers(model):
         if not dropout:
             model.eval()

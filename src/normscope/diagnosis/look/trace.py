@@ -1,4 +1,4 @@
-"""What normalizers and weight layers see in passes of a copy: the order of calls and the statistics of their inputs.
+"""Inputs of normalizers and weight layers in passes of a copy: the order of calls and the statistics of their inputs.
 
 Hooks stand on the copy alone. A module is "right before" another one if the other's input is the very tensor that it
 returned, not written since.
@@ -45,11 +45,12 @@ class Input:
 
 @dataclass
 class Trace:
-    """What was seen.
+    """A record of passes.
 
     Attributes:
         order: names of the leaf modules and normalizers as they were called, in the first pass.
         before: by name, the module right before it.
+        sources: by name, a number of its input: modules that take the same tensor have the same number.
         kinds: by name, the class of each called module.
         shapes: by name, the shape of the first input.
         dtypes: by name, the dtype of the first input.
@@ -64,6 +65,7 @@ class Trace:
 
     order: list[str] = field(default_factory=list)
     before: dict[str, str] = field(default_factory=dict)
+    sources: dict[str, int] = field(default_factory=dict)
     kinds: dict[str, type] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     dtypes: dict[str, torch.dtype] = field(default_factory=dict)
@@ -94,6 +96,7 @@ def traced(model: nn.Module, normalizers: tuple[Normalizer, ...]) -> Iterator[Tr
     trace, by_name = Trace(), {norm.name: norm for norm in normalizers}
     inside = tuple(f"{name}." for name in by_name if name)
     made: Made = {}
+    taken: dict[int, tuple[int, weakref.ref[Tensor]]] = {}
     hooks = []
 
     def before(name: str) -> Any:
@@ -102,7 +105,7 @@ def traced(model: nn.Module, normalizers: tuple[Normalizer, ...]) -> Iterator[Tr
             if x is None:
                 return
             if name not in trace.kinds:
-                _first(trace, name, module, x, made)
+                _first(trace, name, module, x, made, taken)
                 if name in by_name:
                     with torch.no_grad():
                         trace.variances[name] = _variances(by_name[name], x)
@@ -141,12 +144,23 @@ def traced(model: nn.Module, normalizers: tuple[Normalizer, ...]) -> Iterator[Tr
             hook.remove()
 
 
-def _first(trace: Trace, name: str, module: nn.Module, x: Tensor, made: Made) -> None:
+def _first(
+    trace: Trace,
+    name: str,
+    module: nn.Module,
+    x: Tensor,
+    made: Made,
+    taken: dict[int, tuple[int, weakref.ref[Tensor]]],
+) -> None:
     trace.order.append(name)
     trace.kinds[name], trace.shapes[name], trace.dtypes[name] = type(module), tuple(x.shape), x.dtype
     source = made.get(id(x))
     if source is not None and source[1]() is x and source[2] == x._version:
         trace.before[name] = source[0]
+    known = taken.get(id(x))
+    if known is None or known[1]() is not x:
+        known = taken[id(x)] = len(trace.order), weakref.ref(x)
+    trace.sources[name] = known[0]
 
 
 def _variances(norm: Normalizer, x: Tensor) -> Tensor:

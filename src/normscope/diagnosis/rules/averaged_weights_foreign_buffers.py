@@ -8,7 +8,7 @@ from normscope.diagnosis.look.look import Look
 from normscope.diagnosis.registry import Found, rule
 
 # Cost of copied statistics, as a share of the loss before training, and in standard errors.
-COSTS, ERRORS = 0.02, 3.0
+COSTS, ERRORS = 0.2, 3.0
 
 
 @rule("NS206", "averaged-weights-foreign-buffers", needs=("batches", "optimizer"))
@@ -26,7 +26,9 @@ def averaged_weights_foreign_buffers(look: Look) -> Iterator[Found]:
         A shift is added to the running statistics of the network, and the average is updated as often as planned. An
         error where the shift does not arrive and the average's statistics are not the population's either. Where the
         statistics are copied, a warning if those of the population lower the loss of the average after a short training
-        by more than 2 % of the first loss and three standard errors.
+        by more than 20 % of the first loss and three standard errors. The start of a training, where weights move fast,
+        overstates that cost. With SGD at rates up to 0.05 a small network has 2 % to 8 %, and is clean. The fault in
+        the development half of NormFaults, at a rate of 0.3, has 24 % to 28 %.
 
     Switch off:
         The statistics of the average are computed again before every evaluation.

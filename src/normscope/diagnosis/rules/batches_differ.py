@@ -9,7 +9,8 @@ from normscope.diagnosis.look.costs import cost_of_batch_statistics
 from normscope.diagnosis.look.look import Look
 from normscope.diagnosis.registry import Found, rule
 
-EXCESS = 5.0
+# With fewer than eight samples in a batch, chance alone gives larger ratios.
+EXCESS, EXCESS_OF_FEW, FEW = 5.0, 8.0, 8
 
 
 @rule("NS204", "batches-differ", needs=("batches",))
@@ -25,8 +26,9 @@ def batches_differ(look: Look) -> Iterator[Found]:
         mixture that fits no batch.
 
     Threshold:
-        A warning from F = 5 on, the largest over layers. In the development half of NormFaults, clean trainings have
-        at most 2.1, sorted ones at least 12. For calls within a pass: 5 % of the variance between their means.
+        A warning from F = 5 on (8 in batches of fewer than eight samples), the largest over layers. In the development
+        half of NormFaults, clean trainings have at most 2.1, sorted ones at least 12. For calls within a pass: 5 % of
+        the variance between their means.
 
     Switch off:
         Evaluation has the same batches.
@@ -43,7 +45,8 @@ def batches_differ(look: Look) -> Iterator[Found]:
     """
     trace = look.start.trace
     values = {name: excess(calls) for name, calls in trace.inputs.items()}
-    found = {name: value for name, value in values.items() if math.isfinite(value) and value > EXCESS}
+    limit = EXCESS if look.batch_size >= FEW else EXCESS_OF_FEW
+    found = {name: value for name, value in values.items() if math.isfinite(value) and value > limit}
     fix = "DataLoader(dataset, batch_size, shuffle=True)  # all kinds of samples in every batch"
     source = "https://github.com/soumith/ganhacks"
     if found:
@@ -52,7 +55,7 @@ def batches_differ(look: Look) -> Iterator[Found]:
             "warning",
             f"The means of batches in {layers_in_words(list(found))} differ {math.sqrt(worst):.1f} times as much as "
             "those of batches drawn at random.",
-            Evidence("variance between batches / chance", worst, limit=EXCESS),
+            Evidence("variance between batches / chance", worst, limit=limit),
             fix,
             list(found),
             cost_of_batch_statistics(look),

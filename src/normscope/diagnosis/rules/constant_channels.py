@@ -10,7 +10,7 @@ from normscope.diagnosis.registry import Found, rule
 
 # Variance of a channel over that of the layer's largest channels, the share of such channels, and deviations in
 # evaluation.
-QUIET, MANY, AWAY = 1e-3, 0.2, 10.0
+QUIET, MANY, AWAY = 1e-3, 0.2, 60.0
 
 
 @rule("NS208", "constant-channels", needs=("batches",))
@@ -27,8 +27,9 @@ def constant_channels(look: Look) -> Iterator[Found]:
     Threshold:
         A channel is quiet if its variance is below 0.001 times that of the largest 5 % of the layer's channels and
         above rounding. A warning where at least 20 % of the channels are quiet and get the size of a signal, or where
-        the values of a quiet channel in evaluation are more than 10 deviations away. In the development half of
-        NormFaults the faults have 42 % and 87 %, clean trainings none; of the pixels of its digits 9 % are quiet.
+        the values of a quiet channel in evaluation are more than 60 deviations away. In the development half of
+        NormFaults the faults have 42 % and 87 %, clean trainings none; of the pixels of its digits 9 % are quiet,
+        and 22 deviations away in evaluation.
 
     Switch off:
         The quiet channels hold signal.

@@ -8,8 +8,8 @@ from normscope.diagnosis.finding import Evidence, layers_in_words
 from normscope.diagnosis.look.look import Look
 from normscope.diagnosis.registry import Found, rule
 
-# The median variance is at most twice eps: outputs have at most 82 % of the size they should have.
-LARGE = 0.5
+# Outputs have at most 45 % of the size they should have.
+LARGE = 4.0
 
 
 @rule("NS103", "eps-against-variance", needs=("batches",))
@@ -24,15 +24,16 @@ def eps_against_variance(look: Look) -> Iterator[Found]:
         checkpoint gives another function in another dtype.
 
     Threshold:
-        A warning where eps is above half of the median variance that the layer sees, so that outputs have at most 82 %
-        of their size. An eps of 1e-3 on a variance near 1 is clean. A note where eps is zero in the dtype of the input.
+        A warning where eps is more than 4 times the median variance that the layer sees, so that outputs have at most
+        45 % of their size. In the development half of NormFaults, clean trainings have at most 0.012, faults 970 and
+        more; heads of detectors have 1.3 and train. A note where eps is zero in the dtype of the input.
 
     Switch off:
         The eps belongs to a checkpoint that was trained with it.
 
     Fails:
-        small = [(0.01 * a, b) for a, b in batches]
-        model = nn.Sequential(nn.Linear(64, 32), nn.LayerNorm(32, eps=1e-2), nn.ReLU(), nn.Linear(32, 10))
+        small = [(0.001 * a, b) for a, b in batches]
+        model = nn.Sequential(nn.Linear(64, 32, bias=False), nn.LayerNorm(32, eps=1e-2), nn.ReLU(), nn.Linear(32, 10))
         setup = training(model, batches=small)
 
     Passes:

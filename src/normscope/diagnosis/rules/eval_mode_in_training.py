@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from normscope.diagnosis.finding import Evidence, layers_in_words
-from normscope.diagnosis.look.costs import cost_of_moving
+from normscope.diagnosis.look.costs import cost_of_moving, is_dear
 from normscope.diagnosis.look.look import Look
 from normscope.diagnosis.look.rise import rise_of
 from normscope.diagnosis.registry import Found, rule
@@ -21,9 +21,9 @@ def eval_mode_in_training(look: Look) -> Iterator[Found]:
         they were. The layer is a scale and a shift, and the rate that a normalized network bears may be too large.
 
     Threshold:
-        A warning where a layer with running statistics is in eval mode in training and one of its parameters asks for
-        a gradient and is in the optimizer; an error where the loss rises besides. Eval mode with frozen scales is the
-        proper way to freeze, and is clean.
+        A warning where a layer with running statistics is in eval mode in training, asks for a gradient and is in the
+        optimizer. An error where the loss rises besides, or where the moved scales cost at least 10 % of the metric or
+        of the first loss. Eval mode with frozen scales is the proper way to freeze, and is clean.
 
     Switch off:
         Eval mode with trained scales is wanted.
@@ -51,12 +51,13 @@ def eval_mode_in_training(look: Look) -> Iterator[Found]:
     first = " Its statistics are the first ones, mean 0 and variance 1, so nothing is normalized." if fresh else ""
     rise = rise_of(look) if look.batches else None
     risen = "" if rise is None else f" {rise.text}"
+    cost = cost_of_moving(look, names) if rise is None else rise.price
     yield Found(
-        "warning" if rise is None else "error",
+        "error" if rise is not None or is_dear(cost) else "warning",
         f"{layers_in_words(names)} is in eval mode in training while its scale and shift train.{first}{risen}",
         Evidence("layers in eval mode that train", len(names)),
         "model.train()  # before each epoch; or, to freeze: layer.eval().requires_grad_(False)",
         names,
-        cost_of_moving(look, names) if rise is None else rise.price,
+        cost,
         "https://github.com/Lightning-AI/pytorch-lightning/issues/15062",
     )

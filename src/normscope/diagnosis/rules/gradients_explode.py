@@ -10,7 +10,7 @@ from normscope.diagnosis.registry import Found, rule
 GREW = 200.0
 
 
-@rule("NS301", "gradients-explode", needs=("batches", "loss"))
+@rule("NS301", "gradients-explode", needs=("batches",))
 def gradients_explode(look: Look) -> Iterator[Found]:
     """Gradients grow along depth at the start.
 

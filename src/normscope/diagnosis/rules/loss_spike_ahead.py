@@ -20,7 +20,7 @@ def loss_spike_ahead(look: Look) -> Iterator[Found]:
         is too small after the gradient has grown, and the step is larger still.
 
     Threshold:
-        A warning where the rate, at the peak of its schedule, is more than 0.25 times the root mean square of the
+        A warning where the rate is more than 0.25 times the root mean square of the
         weights of the median matrix. In the development half of NormFaults, clean trainings have at most 0.07 and the
         fault has 0.98.
 

@@ -19,7 +19,7 @@ def one_value_groups(look: Look) -> Iterator[Found]:
         No signal passes, forward or backward. With two values only the sign of their difference passes.
 
     Threshold:
-        An error at one value, a warning at two, for normalizers that subtract the mean. It is arithmetic.
+        An error at one value, a note at two, for normalizers that subtract the mean. It is arithmetic.
 
     Switch off:
         Never.
@@ -31,7 +31,7 @@ def one_value_groups(look: Look) -> Iterator[Found]:
         setup = training(nn.Sequential(nn.Linear(64, 32), nn.GroupNorm(4, 32), nn.ReLU(), nn.Linear(32, 10)))
     """
     shapes = look.start.trace.shapes
-    for count, severity in ((1, "error"), (2, "warning")):
+    for count, severity in ((1, "error"), (2, "note")):
         few = []
         for norm in look.normalizers:
             # A batch of one is the concern of other rules.

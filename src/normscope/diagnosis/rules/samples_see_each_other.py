@@ -14,7 +14,7 @@ SHARE = 16
 APART = 0.02
 
 
-@rule("NS207", "samples-see-each-other", needs=("batches", "loss"))
+@rule("NS207", "samples-see-each-other", needs=("batches",))
 def samples_see_each_other(look: Look) -> Iterator[Found]:
     """Samples see each other through batch statistics where the loss compares them.
 
@@ -30,7 +30,7 @@ def samples_see_each_other(look: Look) -> Iterator[Found]:
         of at most half of the batch. Statistics of the whole batch are clean.
 
     Switch off:
-        The shares are drawn anew between the two views, as in MoCo's shuffled BatchNorm.
+        The shares are drawn again between the two views, as in MoCo's shuffled BatchNorm.
 
     Fails:
         class Shares(nn.Module):

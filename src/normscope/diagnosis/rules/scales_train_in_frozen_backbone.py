@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from normscope.diagnosis.finding import Evidence, layers_in_words
-from normscope.diagnosis.look.costs import cost_of_moving
+from normscope.diagnosis.look.costs import cost_of_moving, is_dear
 from normscope.diagnosis.look.look import Look
 from normscope.diagnosis.registry import Found, rule
 
@@ -19,8 +19,9 @@ def scales_train_in_frozen_backbone(look: Look) -> Iterator[Found]:
         was meant to be kept.
 
     Threshold:
-        A warning where a normalizer's parameters train, those of the weights beside it do not, and other weights do. It
-        is a note where normalizers are all that trains: that is a method of its own.
+        A warning, or an error where it costs at least 10 % of the metric or of the first loss, where a normalizer's
+        parameters train, those of the weights beside it do not, and other weights do. It is a note where normalizers
+        are all that trains: that is a method of its own.
 
     Switch off:
         Training the scales beside a new head is wanted.
@@ -43,13 +44,14 @@ def scales_train_in_frozen_backbone(look: Look) -> Iterator[Found]:
         if trains and beside and all(look.is_frozen(name) for name in beside):
             names.append(norm.name)
     if names:
+        cost = cost_of_moving(look, names)
         others = any(name not in own and not look.is_frozen(name) for name in look.parameters)
         yield Found(
-            "warning" if others else "note",
+            "note" if not others else "error" if is_dear(cost) else "warning",
             f"{layers_in_words(names)} trains its scale and shift between frozen weights.",
             Evidence("training normalizers between frozen weights", len(names)),
             "for m in backbone.modules():\n    if 'Norm' in type(m).__name__: m.eval().requires_grad_(False)",
             names,
-            cost_of_moving(look, names),
+            cost,
             source="https://github.com/keras-team/keras/pull/9965",
         )

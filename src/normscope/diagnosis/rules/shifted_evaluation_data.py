@@ -23,8 +23,9 @@ def shifted_evaluation_data(look: Look) -> Iterator[Found]:
         without BatchNorm suffers too, by its weights.
 
     Threshold:
-        The distance of two sets of inputs is the larger of the mean over channels of |difference of means| / deviation
-        and of |logarithm of the ratio of deviations|. A warning above 0.3. Channels are those of images; features are
+        The distance of two sets of inputs is the largest of the mean over channels of |difference of means| /
+        deviation, of |logarithm of the ratio of deviations|, and of the mean over 4 x 4 blocks of places of images of
+        |difference of means| / deviation beyond chance. A warning above 0.3. Channels are those of images; features are
         put together in four blocks, so that single features count little. In the development half of NormFaults, clean
         trainings have at most 0.05, faults at least 5. With a training_step the batches are not what the network sees,
         and the rule says nothing.

@@ -32,12 +32,13 @@ def stale_running_statistics(look: Look) -> Iterator[Found]:
 
     Threshold:
         The distance between two sets of statistics is the larger of two numbers: the median of |difference of means| /
-        deviation, and the median of |logarithm of the ratio of variances|. The finding is an error above these limits.
-        Layers in train mode: 0.35, between the population's statistics and the statistics at which training arrives
-        when the parameters rest. Layers in eval mode with the initial statistics (mean 0, variance 1): 0.5. Other
-        layers in eval mode: 1.2, since frozen statistics of another data set are common. Layers with several inputs in
-        a pass: 5 % of the variance lies between the means of the inputs. In the development half of NormFaults, clean
-        trainings have at most 0.1 (frozen layers: 0.26), and faults have at least 0.6.
+        deviation, and the median of |logarithm of the ratio of variances|, with eps added to each variance. The
+        finding is an error above these limits. Layers whose statistics move in training: 0.35, between the
+        population's statistics and the statistics at which training arrives when the parameters rest. Models that were
+        trained before, and layers in eval mode with the initial statistics (mean 0, variance 1): 0.5. Other layers in
+        eval mode: 1.2, since frozen statistics of another data set are common. Layers with several inputs in a pass: 5
+        % of the variance lies between the means of the inputs. In the development half of NormFaults, clean trainings
+        have at most 0.1 (frozen layers: 0.26), and faults have at least 0.6.
 
     Switch off:
         The statistics are computed again before every evaluation.
@@ -108,7 +109,7 @@ def _resting(look: Look) -> Iterator[Found]:
         population, own = look.population_at_start, look.own_at_start
     except NotLooked:
         return
-    distances = _distances(own, population, [norm.name for norm in resting])
+    distances = _distances(look, own, population, [norm.name for norm in resting])
     fresh = {norm.name: norm.fresh for norm in resting}
     found = {name: far for name, far in distances.items() if far > (FRESH if fresh[name] else RESTING)}
     if found:
@@ -133,19 +134,23 @@ def _given(look: Look) -> Iterator[Found]:
     if not names:
         return
     try:
-        distances = _distances(look.own_at_start, look.population_at_start, names)
+        distances = _distances(look, look.own_at_start, look.population_at_start, names)
     except NotLooked:
         return
     found = {name: far for name, far in distances.items() if far > FRESH}
-    if found:
-        yield Found(
-            "error",
-            f"The running statistics of {layers_in_words(list(found))} are not those of its input.",
-            Evidence("distance to the population's statistics", max(found.values()), limit=FRESH),
-            _RECOMPUTE,
-            list(found),
-            source="https://github.com/pytorch/pytorch/issues/4741",
-        )
+    first = {norm.name for norm in look.over_batch if norm.fresh}
+    untrained = "are the first ones, mean 0 and variance 1: it was not trained, or its buffers were not loaded"
+    for known, severity, said in ((True, "note", untrained), (False, "error", "are not those of its input")):
+        far = {name: value for name, value in found.items() if (name in first) == known}
+        if far:
+            yield Found(
+                severity,
+                f"The running statistics of {layers_in_words(list(far))} {said}.",
+                Evidence("distance to the population's statistics", max(far.values()), limit=FRESH),
+                _RECOMPUTE,
+                list(far),
+                source="https://github.com/pytorch/pytorch/issues/4741",
+            )
 
 
 def _moving(look: Look) -> Iterator[Found]:
@@ -167,7 +172,7 @@ def _moving(look: Look) -> Iterator[Found]:
         if look.trained.diverged_at is not None:
             return
         _, settled = look.trained_settled
-        distances = _distances(settled, look.population, quiet)
+        distances = _distances(look, settled, look.population, quiet)
     except NotLooked:
         return
     found = {name: far for name, far in distances.items() if far > MOVING}
@@ -184,16 +189,19 @@ def _moving(look: Look) -> Iterator[Found]:
         )
 
 
-def _distances(one: Statistics, other: Statistics, names: Sequence[str]) -> dict[str, float]:
-    return {name: _distance(one[name], other[name]) for name in names if name in one and name in other}
+def _distances(look: Look, one: Statistics, other: Statistics, names: Sequence[str]) -> dict[str, float]:
+    norms = {norm.name: norm for norm in look.over_batch}
+    return {
+        name: _distance(one[name], other[name], norms[name].eps(torch.float32))
+        for name in names
+        if name in one and name in other
+    }
 
 
-def _distance(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> float:
+def _distance(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], eps: float) -> float:
+    """The larger of the median difference of means in deviations and of the median log ratio of variances, with eps."""
     (mean, var), (mean_of, var_of) = (tuple(part.double() for part in pair) for pair in (one, other))
-    live = var_of > 1e-12
-    if not bool(live.any()):
-        return 0.0
-    shift = ((mean - mean_of).abs() / var_of.sqrt())[live].median()
-    ratio = (var.clamp(min=1e-30) / var_of)[live].log().abs().median()
+    shift = ((mean - mean_of).abs() / (var_of + eps).sqrt()).median()
+    ratio = ((var + eps) / (var_of + eps)).log().abs().median()
     far = float(torch.maximum(shift, ratio))
     return far if math.isfinite(far) else math.inf

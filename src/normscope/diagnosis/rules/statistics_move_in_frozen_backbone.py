@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from normscope.diagnosis.finding import Evidence, layers_in_words
-from normscope.diagnosis.look.costs import cost_of_moving
+from normscope.diagnosis.look.costs import cost_of_moving, is_dear
 from normscope.diagnosis.look.look import Look
 from normscope.diagnosis.registry import Found, rule
 
@@ -20,8 +20,9 @@ def statistics_move_in_frozen_backbone(look: Look) -> Iterator[Found]:
 
     Threshold:
         A warning where a layer in train mode with running statistics lies between weights that are frozen, and has no
-        trained parameter itself, while something else in the network trains. Weights count as frozen if they ask for
-        no gradient or are not in the optimizer, and did not move in a short training: a momentum encoder moves.
+        trained parameter itself. An error where that costs at least 10 % of the metric or of the first loss. Weights
+        count as frozen if they ask for no gradient or are not in the optimizer, and did not move in a short training:
+        a momentum encoder moves. The rule follows from the definition of frozen; the 10 % are a choice.
 
     Switch off:
         The statistics are to follow the new data, as in adaptation to another domain.
@@ -44,14 +45,15 @@ def statistics_move_in_frozen_backbone(look: Look) -> Iterator[Found]:
         if norm.tracks and frozen and not look.rests_in_training(norm):
             names.append(norm.name)
     if names:
+        cost = cost_of_moving(look, names)
         yield Found(
-            "warning",
+            "error" if is_dear(cost) else "warning",
             f"The running statistics of {layers_in_words(names)} move in training, and the parameters around are "
             "frozen.",
             Evidence("moving normalizers between frozen weights", len(names)),
             "for m in backbone.modules():\n    if isinstance(m, nn.modules.batchnorm._BatchNorm): m.eval()"
             "  # after every model.train()",
             names,
-            cost_of_moving(look, names),
+            cost,
             source="https://github.com/Lightning-AI/pytorch-lightning/issues/15062",
         )

@@ -7,7 +7,7 @@ from normscope.diagnosis.look.look import Look
 from normscope.diagnosis.registry import Found, rule
 
 
-@rule("NS116", "zero-scale-without-skip", needs=("batches", "loss"))
+@rule("NS116", "zero-scale-without-skip", needs=("batches",))
 def zero_scale_without_skip(look: Look) -> Iterator[Found]:
     """A scale starts at zero where no skip connection carries the signal.
 

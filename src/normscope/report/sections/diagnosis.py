@@ -10,7 +10,7 @@ _COLUMNS = ("rule", "severity", "layers", "what is wrong", "evidence", "limit", 
 
 
 def diagnosis_section(title: str, stored: Mapping[str, Any]) -> Section:
-    """The section of `Diagnosis.plain()`."""
+    """The section of a diagnosis: its fields, with numbers as numbers."""
     findings = stored["findings"]
     said = tuple(
         Said(
