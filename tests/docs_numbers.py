@@ -12,7 +12,7 @@ from functools import cache
 
 from docs_pages import PAGES, ROOT
 from normscope.papers import Store, all_entries, judge
-from normscope.report.gallery import paper_of
+from normscope.papers.paper_pages import OWN, paper_of
 from normscope.tuning.prior import MEASURED, RATES
 
 _MARKED = re.compile(r"(<!-- numbers: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -89,7 +89,7 @@ def _judged():
 
 def papers():
     """How many statements of the papers were reproduced, and three results with their numbers."""
-    counts = Counter(one.verdict for one in _judged().values() if paper_of(one.entry).file != "own-claims")
+    counts = Counter(one.verdict for one in _judged().values() if paper_of(one.entry).file != OWN)
     total, part, wrong = counts.total(), counts["reproduced in part"], counts["the statement is wrong"]
     return (
         "Every figure and claim about BatchNorm of Santurkar et al. 2018, of Wei et al. 2019 and of an encyclopedia "

@@ -50,7 +50,7 @@ def test_json_is_the_result(reference):
     assert plain["lambda_max"] == direct.lambda_max
     assert plain["kind"] == "prediction"
     assert (
-        "networks with BatchNorm diverge only far above eta*, "
+        "networks with BatchNorm survive far above eta*, "
         "but may learn badly from eta* on; those without may fail below it" in " ".join(plain["notes"])
     )
 

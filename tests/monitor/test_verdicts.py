@@ -64,7 +64,7 @@ def test_a_step_too_long(about: str, loss_fn: object) -> None:
     if isinstance(loss_fn, nn.CrossEntropyLoss):
         assert bad.good is None
         assert (
-            "networks with BatchNorm diverge only far above eta*, "
+            "networks with BatchNorm survive far above eta*, "
             "but may learn badly from eta* on; those without may fail below it" in bad.text
         )
     elif loss_fn is half_mse:
@@ -236,7 +236,7 @@ def test_cross_entropy_is_never_said_to_break(norm: str, lr: float, loss: object
             if verdict.about in ("step", "critical rate"):
                 assert verdict.good is not False
                 assert (verdict.good is None) == (
-                    "networks with BatchNorm diverge only far above eta*, "
+                    "networks with BatchNorm survive far above eta*, "
                     "but may learn badly from eta* on; those without may fail below it" in verdict.text
                 )
 

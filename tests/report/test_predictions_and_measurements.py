@@ -43,7 +43,7 @@ def test_a_new_kind_that_survives_is_called_by_its_name(monkeypatch):
     stored = ns.measure(model, nn.CrossEntropyLoss(), (X, LABELS)).plain() | {"loss_kind": "huber"}
     text = measurement_section("", stored).verdicts[0].text
     assert text.endswith(
-        " With the Huber loss, networks with BatchNorm diverge only far above eta*, "
+        " With the Huber loss, networks with BatchNorm survive far above eta*, "
         "but may learn badly from eta* on; those without may fail below it."
     )
 

@@ -57,7 +57,7 @@ def usually_survives(loss_kind: str) -> str:
         'With cross-entropy'
     """
     return (
-        f"With {MEANINGS[loss_kind].words}, networks with BatchNorm diverge only far above eta*, "
+        f"With {MEANINGS[loss_kind].words}, networks with BatchNorm survive far above eta*, "
         "but may learn badly from eta* on; those without may fail below it."
     )
 

@@ -84,7 +84,7 @@ def predict(
         loss: "cross_entropy" (default without a Setup), or squared error: "half_mse" (1/2 sum over outputs, mean over
             samples), "half_sse" or "mse" (torch.nn.MSELoss); or a function loss(outputs, targets) with the Hessian of
             one of these, as torch.nn.CrossEntropyLoss(). With cross-entropy eta* is the limit of the local
-            quadratic at initialization; networks with BatchNorm diverge only far above it.
+            quadratic at initialization; networks with BatchNorm survive far above it.
         batch_size: number of samples m; the data modes and BatchNorm's statistics depend on it.
         momentum: momentum of gradient descent, by default 0 or the setup's.
         nesterov: whether the momentum is Nesterov's, by default not, or as in the setup.
