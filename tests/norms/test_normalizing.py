@@ -52,7 +52,7 @@ class Scale(BatchAbs):
         (BatchAbs, NO_KIND),
         (BatchMax, NO_KIND),
         (CentredMax, NO_KIND),
-        (UnbiasedBatch, "computes a BatchNorm with code"),
+        (UnbiasedBatch, "a BatchNorm with code"),
     ],
 )
 def test_only_what_subtracts_the_mean_and_divides_by_the_deviation_is_called_a_batchnorm(layer, reason):

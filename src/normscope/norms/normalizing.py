@@ -14,7 +14,7 @@ _FACTOR = 10.0
 # Largest change of the outputs under a factor of the input, relative to their spread. An eps of 1e-5 beside a variance
 # of 1e-4 makes it 0.05; a linear layer has 9.
 _INVARIANT = 0.1
-# Least change of an output, relative to the spread, that counts as dependence on other values: above rounding in float16.
+# Least change of an output that counts as dependence on other values, relative to the spread: above rounding.
 _DEPENDS = 1e-2
 
 
