@@ -10,7 +10,7 @@ from normscope import losses, measure
 from normscope.curvature import Solver
 from normscope.curvature.eigensolvers import solver
 from normscope.curvature.eigensolvers.solver import fresh_start
-from normscope.curvature.measurement.float64_check import NarrowDraws
+from normscope.curvature.measurement.narrow_draws import NarrowDraws
 
 X = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
 Y = torch.randn(64, 2, generator=torch.Generator().manual_seed(2))

@@ -19,11 +19,12 @@ from normscope.diagnosis.finding import Cost
 from normscope.diagnosis.look.between import APART, calls_differ, excess
 from normscope.diagnosis.look.normalizers import Normalizer, normalizers_of
 from normscope.diagnosis.look.passes import FORWARD, NotLooked, judged, still_pass, trained
-from normscope.diagnosis.look.protection import UsersOwn, check_copies_only
+from normscope.diagnosis.look.protection import check_copies_only
+from normscope.diagnosis.look.records import Explained, Start, Trained
 from normscope.diagnosis.look.statistics import (
     Evaluated,
-    Statistics,
     evaluated,
+    mean_and_error,
     own_statistics,
     population,
     settled_statistics,
@@ -31,8 +32,9 @@ from normscope.diagnosis.look.statistics import (
 from normscope.diagnosis.look.trace import Trace, traced
 from normscope.isolation.batches import samples
 from normscope.isolation.lending import Lent
+from normscope.norms.population import Statistics
+from normscope.scheduler_factors import factors_of_scheduler
 from normscope.setup import Setup
-from normscope.tuning.schedules import factors_of_scheduler
 
 STEPS, STEPS_WITHOUT, SECONDS = 16, 34, 60.0
 STILL, EVALUATED = 6, 6
@@ -40,36 +42,6 @@ STILL, EVALUATED = 6, 6
 STILL_OF_SMALL, SMALL = 12, 8
 # A loss above this multiple of the first loss ends the training of the copy.
 EXPLODES = 1e4
-
-
-@dataclass(frozen=True, eq=False)
-class Start:
-    """Passes over a few batches before any step. trace: what was seen. losses: of each batch; empty without a loss."""
-
-    trace: Trace
-    losses: tuple[float, ...]
-    gradients: dict[str, float]
-
-
-@dataclass(frozen=True, eq=False)
-class Trained:
-    """A copy after a short training.
-
-    Attributes:
-        copy: the trained copy.
-        losses: of every step before the step.
-        diverged_at: the step of divergence or None.
-        trace: what was seen in all its passes.
-        moved: names of parameters whose values changed.
-        steps: number of steps.
-    """
-
-    copy: Setup
-    losses: tuple[float, ...]
-    diverged_at: int | None
-    trace: Trace
-    moved: frozenset[str]
-    steps: int
 
 
 @dataclass(eq=False)
@@ -233,13 +205,14 @@ class Look:
 
     @property
     def learns(self) -> bool:
-        """Whether a short training lowers the loss by 5 %; False where nothing could be trained."""
+        """Whether a short training lowers the loss by 5 % and two standard errors; False if nothing was trained."""
         try:
             losses = self.trained.losses
         except NotLooked:
             return False
-        last = losses[-max(len(losses) // 4, 1) :]
-        return sum(last) / len(last) < 0.95 * self.chance
+        first, error = mean_and_error(self.start.losses)
+        last, error_of_last = mean_and_error(losses[-max(len(losses) // 4, 2) :])
+        return first - last > max(0.05 * first, 2 * math.hypot(error, error_of_last))
 
     @cached_property
     def own_at_start(self) -> Statistics:
@@ -366,18 +339,7 @@ class Look:
         losses = [loss for loss in self.start.losses if math.isfinite(loss)]
         return sum(losses) / len(losses) if losses else math.nan
 
-    def _explained(self) -> "_Explained":
+    def _explained(self) -> Explained:
         if self.seconds_left() < 0:
             raise NotLooked(f"the {SECONDS:.0f} seconds of the look were over")
-        return _Explained()
-
-
-class _Explained:
-    """A context in which `UsersOwn` becomes `NotLooked`."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if isinstance(error, UsersOwn):
-            raise NotLooked(f"nothing could be trained: {error} Hand in functions that use their arguments") from error
+        return Explained()

@@ -10,7 +10,6 @@ import numpy as np
 from torch import nn
 
 from normscope.diagnosis.look.passes import device_of
-from normscope.isolation.generators import Generators
 from normscope.isolation.lending import Lent, untouched
 from normscope.setup import Setup
 from normscope.training import seeded_on
@@ -26,16 +25,13 @@ class UsersOwn(ValueError):
 def protected(setup: Setup, seed: int = 0) -> Iterator[Lent]:
     """While this context lasts, the user's model and the modules that its functions hold work on lent copies.
 
-    A step of the user's optimizer raises `UsersOwn`. Random generators start from `seed`, and are put back.
+    A step of the user's optimizer raises `UsersOwn`. Random generators start from `seed`; `untouched` puts them back.
     """
 
     def refuse(*_: Any) -> None:
         raise UsersOwn("training_step steps the optimizer it was written beside, and not the one it is handed.")
 
-    generators = Generators()
-    generators.save()
     with ExitStack() as stack:
-        stack.callback(generators.restore)
         lent = stack.enter_context(untouched(setup.model))
         own = {id(module) for module in setup.model.modules()}
         for module in _held(setup):

@@ -23,9 +23,10 @@ def gradients_vanish(look: Look) -> Iterator[Found]:
 
     Threshold:
         An error where the norm of the loss's gradient is less than 0.001 times that at the output of the last weight
-        layer, at the outputs of all layers in the first quarter, and a short training does not lower the loss by 5 %.
-        The first layer of a transformer is in a branch with a small gradient, and the residual stream beside it is not.
-        In the development half of NormFaults, clean trainings have at least 0.02, the fault 0.0002.
+        layer, at the outputs of all layers in the first quarter, and a short training does not lower the loss by 5 %
+        and two standard errors. The first layer of a transformer is in a branch with a small gradient, and the residual
+        stream beside it is not. In the development half of NormFaults, clean trainings have at least 0.02, the fault
+        0.0002.
 
     Switch off:
         The first layers are not meant to train.

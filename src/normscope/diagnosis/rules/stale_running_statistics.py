@@ -11,8 +11,8 @@ from normscope.diagnosis.look.between import APART, NOISY, calls_differ, noise
 from normscope.diagnosis.look.costs import cost_of_statistics
 from normscope.diagnosis.look.look import Look
 from normscope.diagnosis.look.passes import NotLooked
-from normscope.diagnosis.look.statistics import Statistics
 from normscope.diagnosis.registry import Found, rule
+from normscope.norms.population import Statistics
 
 # Distances between two sets of statistics; see `_distance`.
 MOVING, FRESH, RESTING = 0.35, 0.5, 1.2
@@ -31,14 +31,14 @@ def stale_running_statistics(look: Look) -> Iterator[Found]:
         Evaluation computes another function than training: its loss is far above that of training on the same data.
 
     Threshold:
-        The distance between two sets of statistics is the larger of the median |difference of means| / deviation and
-        the median |logarithm of the ratio of variances|, each with eps added to the variance. There are four limits.
-        An error above 0.35 for layers whose statistics move in training: the distance between the statistics to which
-        a training at rest leads and those of the population. An error above 0.5 for layers in eval mode that hold the
-        first statistics, mean 0 and variance 1, and for models that were trained before the look. An error above 1.2
-        for other layers in eval mode, since frozen statistics of another data set are usual. For one layer with several
-        inputs in a pass, 5 % of the variance between their means. In the development half of NormFaults, clean
-        trainings have at most 0.1, and 0.26 where frozen; faults have at least 0.6.
+        The distance between two sets of statistics is the larger of two numbers: the median of |difference of means| /
+        deviation, and the median of |logarithm of the ratio of variances|, with eps added to each variance. The
+        finding is an error above these limits. Layers whose statistics move in training: 0.35, between the
+        population's statistics and the statistics at which training arrives when the parameters rest. Models that were
+        trained before, and layers in eval mode with the initial statistics (mean 0, variance 1): 0.5. Other layers in
+        eval mode: 1.2, since frozen statistics of another data set are common. Layers with several inputs in a pass: 5
+        % of the variance lies between the means of the inputs. In the development half of NormFaults, clean trainings
+        have at most 0.1 (frozen layers: 0.26), and faults have at least 0.6.
 
     Switch off:
         The statistics are computed again before every evaluation.
