@@ -17,7 +17,7 @@ from torch.nn.utils import parametrize
 from normscope.norms import probing
 from normscope.norms.formula_fit import fit
 from normscope.norms.kinds import NORM_LAYERS
-from normscope.norms.normalizing import normalizing
+from normscope.norms.scale_invariance import normalizing
 from normscope.norms.twins import alone_or_followed, base_of, of_bases, of_formula, set_mode
 from normscope.norms.wrappers import EachPosition, Followed, Wrapper, core
 

@@ -1,7 +1,7 @@
 """Observe, in one forward pass of the lent model, whether layers of the user's own classes normalize.
 
 The names of the classes play no part. The first layer of each class is called three times more, on the input that it
-gets in the network (`norms/normalizing.py`).
+gets in the network (`norms/scale_invariance.py`).
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from normscope.curvature.session.session import Session
 from normscope.isolation.module_calls import answering
 from normscope.isolation.processes import FailedElsewhere
 from normscope.norms.find_norms import has_known_normalizer
-from normscope.norms.normalizing import Normalizing, normalizing
+from normscope.norms.scale_invariance import Normalizing, normalizing
 from normscope.norms.recognition import known
 
 

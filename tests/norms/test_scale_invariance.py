@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from normscope.norms.find_norms import find_norms
-from normscope.norms.normalizing import Normalizing, normalizing
+from normscope.norms.scale_invariance import Normalizing, normalizing
 
 NO_KIND = "it computes a normalization that is none of the known kinds"
 
