@@ -16,8 +16,8 @@ from normscope.curvature.session.session import Session
 from normscope.isolation.module_calls import answering
 from normscope.isolation.processes import FailedElsewhere
 from normscope.norms.find_norms import has_known_normalizer
-from normscope.norms.scale_invariance import Normalizing, normalizing
 from normscope.norms.recognition import known
+from normscope.norms.scale_invariance import Normalizing, normalizing
 
 
 @dataclass(frozen=True)
