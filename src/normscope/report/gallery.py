@@ -137,7 +137,8 @@ def exceptions(judged: Sequence[JudgedStatement]) -> str:
         link = f"[`{entry.name}`](reproductions/{paper_of(entry).file}.md#{anchor(entry)})"
         rows.append((link, *(", ".join(one.statement.key for one in own if one.verdict == v) for v in _DIFFER)))
     open_ones = ", ".join(f"`{one.name}`" for one in judged if one.verdict == OPEN)
-    parts = [_EXCEPTIONS.format(summary=summary(judged)), _table(("entry", *_DIFFER), rows), ""]
+    ours = sum(paper_of(one.entry).file == OWN for one in judged)
+    parts = [_EXCEPTIONS.format(summary=summary(judged), ours=ours), _table(("entry", *_DIFFER), rows), ""]
     return "\n".join([*parts, f"Not yet run: {open_ones or 'nothing'}.", ""])
 
 
@@ -235,7 +236,7 @@ _EXCEPTIONS = """# For a sceptical reader
 What was *not* reproduced in full. Each entry of the table leads to its rule, the numbers that came out, and an
 explanation.
 
-{summary}.
+{summary}. {ours} of them are claims of this project.
 
 Three things explain most of what looks odd at first:
 
