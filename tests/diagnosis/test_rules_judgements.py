@@ -183,6 +183,48 @@ def test_images_of_another_preprocessing_are_shifted(change):
     assert names(ns.diagnose(replace(described, eval_batches=batches[:3]), rules="NS203")) == []
 
 
+def decaying(weight_decay, **fields):
+    """A training by SGD with momentum and decay on all parameters."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=weight_decay)
+    return setup(model, optimizer=optimizer, **fields)
+
+
+def test_decay_of_the_usual_recipe_is_a_note():
+    described = decaying(1e-4, steps=450_000)
+    (found,) = ns.diagnose(described, rules="NS104").findings
+    assert found.severity == "note"
+    assert "gradients moved the scales more" in found.text
+    assert found.evidence.value < 0.2
+
+
+def test_decay_that_beats_the_gradients_is_a_warning_and_says_that_the_rate_is_constant():
+    (found,) = ns.diagnose(decaying(0.1, steps=300), rules="NS104").findings
+    assert found.severity == "warning"
+    assert "constant rate, since the setup has no scheduler" in found.text
+    assert found.evidence.value > 2
+
+
+def test_decay_over_the_scheduled_steps_names_no_constant_rate():
+    described = decaying(0.1, steps=300)
+    described = replace(described, scheduler=torch.optim.lr_scheduler.CosineAnnealingLR(described.optimizer, 300))
+    (found,) = ns.diagnose(described, rules="NS104").findings
+    assert found.severity == "warning"
+    assert "constant rate" not in found.text
+
+
+@pytest.mark.parametrize("batches", [True, False])
+def test_without_steps_no_evidence_is_nan(batches):
+    described = decaying(0.1, steps=None)
+    described = described if batches else replace(described, batches=None, eval_batches=None)
+    (found,) = ns.diagnose(described, rules="NS104").findings
+    assert found.severity == "note"
+    assert "not known" in found.text
+    assert "nan" not in str(found.evidence)
+    slow = ns.diagnose(setup(network(momentum=1e-4), steps=None), rules="NS102").findings[0]
+    assert "nan" not in str(slow.evidence)
+
+
 def test_small_gradients_of_queries_and_keys_do_not_vanish_along_depth():
     class Attention(nn.Module):
         def __init__(self):

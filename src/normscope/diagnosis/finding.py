@@ -12,7 +12,7 @@ class Evidence:
 
     Attributes:
         what: the quantity, as a noun phrase.
-        value: its value.
+        value: its value; nan where it is not known.
         spread: the standard error of the value over batches or channels; nan where the value is exact.
         limit: the value from which the rule finds a fault; nan where there is none.
     """
@@ -23,6 +23,8 @@ class Evidence:
     limit: float = math.nan
 
     def __str__(self) -> str:
+        if math.isnan(self.value):
+            return f"{self.what}: not known"
         spread = "" if math.isnan(self.spread) else f" +- {self.spread:.2g}"
         limit = "" if math.isnan(self.limit) else f" (limit {self.limit:.3g})"
         return f"{self.what} = {self.value:.3g}{spread}{limit}"

@@ -49,6 +49,8 @@ def _row(each: Mapping[str, Any]) -> Sequence[Any]:
 
 
 def _evidence(evidence: Mapping[str, Any]) -> str:
+    if math.isnan(evidence["value"]):
+        return f"{evidence['what']}: not known"
     return f"{evidence['what']} = {_number(evidence['value'], evidence['spread'])}"
 
 
