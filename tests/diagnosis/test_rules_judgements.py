@@ -201,7 +201,7 @@ def test_decay_of_the_usual_recipe_is_a_note():
 def test_decay_that_beats_the_gradients_is_a_warning_and_says_that_the_rate_is_constant():
     (found,) = ns.diagnose(decaying(0.1, steps=300), rules="NS104").findings
     assert found.severity == "warning"
-    assert "constant rate, since the setup has no scheduler" in found.text
+    assert "constant rate since the setup has no scheduler" in found.text
     assert found.evidence.value > 2
 
 

@@ -53,7 +53,7 @@ class Diagnosis(Reportable):
         return tuple(f for f in self.findings if SEVERITIES.index(f.severity) <= SEVERITIES.index(severity))
 
     def frame(self) -> "pd.DataFrame":
-        """A table with one row for each finding; its columns are those of `COLUMNS`."""
+        """A table with one row for each finding: rule, layers, text, evidence, cost and fix."""
         import pandas as pd
 
         rows = [
@@ -117,4 +117,4 @@ class Diagnosis(Reportable):
     def _headline(self) -> str:
         counts = [(sum(f.severity == severity for f in self.findings), severity) for severity in SEVERITIES]
         said = ", ".join(f"{count} {severity}{'s' * (count > 1)}" for count, severity in counts if count)
-        return f"{said or 'No findings'} by {len(self.rules)} rules."
+        return f"{said or 'No findings'} by {len(self.rules)} rule{'s' * (len(self.rules) != 1)}."

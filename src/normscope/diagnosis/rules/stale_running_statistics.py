@@ -31,14 +31,19 @@ def stale_running_statistics(look: Look) -> Iterator[Found]:
         Evaluation computes another function than training: its loss is far above that of training on the same data.
 
     Threshold:
-        The distance between two sets of statistics is the larger of the median |difference of means| / deviation and
-        the median |logarithm of the ratio of variances|, each with eps added to the variance. There are four limits.
-        An error above 0.35 for layers whose statistics move in training: the distance between the statistics to which
-        a training at rest leads and those of the population. An error above 0.5 for layers in eval mode that hold the
-        first statistics, mean 0 and variance 1, and for models that were trained before the look. An error above 1.2
-        for other layers in eval mode, since frozen statistics of another data set are usual. For one layer with several
-        inputs in a pass, 5 % of the variance between their means. In the development half of NormFaults, clean
-        trainings have at most 0.1, and 0.26 where frozen; faults have at least 0.6.
+        The distance between two sets of statistics is the larger of two medians over channels: |difference of means| /
+        deviation, and |logarithm of the ratio of variances|. eps is added to each variance. There are four limits.
+
+        - Layers whose statistics move in training: an error above 0.35. The copy's weights are held still after its
+          short training, the statistics that its batches then lead to are computed, and compared with those of the
+          population.
+        - Layers in eval mode that hold the first statistics (mean 0, variance 1), and models that were trained before
+          the look: an error above 0.5.
+        - Other layers in eval mode: an error above 1.2, since frozen statistics of another data set are usual.
+        - One layer with several inputs in a pass: an error if 5 % of the variance lies between the means of its inputs.
+
+        In the development half of NormFaults, clean trainings have at most 0.1, and 0.26 where frozen; faults have at
+        least 0.6.
 
     Switch off:
         The statistics are computed again before every evaluation.
