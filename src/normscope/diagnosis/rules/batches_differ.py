@@ -46,6 +46,7 @@ def batches_differ(look: Look) -> Iterator[Found]:
     trace = look.start.trace
     values = {name: excess(calls) for name, calls in trace.inputs.items()}
     limit = EXCESS if look.batch_size >= FEW else EXCESS_OF_FEW
+    look.saw("NS204", "variance between batches / chance", values.values(), limit)
     found = {name: value for name, value in values.items() if math.isfinite(value) and value > limit}
     fix = "DataLoader(dataset, batch_size, shuffle=True)  # all kinds of samples in every batch"
     source = "https://github.com/soumith/ganhacks"

@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 
 from normscope.diagnosis.finding import Evidence, layers_in_words
-from normscope.diagnosis.look.between import noisy_layers
+from normscope.diagnosis.look.between import noise_of_layers
 from normscope.diagnosis.look.costs import cost_of_noise
 from normscope.diagnosis.look.look import Look
 from normscope.diagnosis.registry import Found, rule
+
+_WHAT = "variance of a batch's mean / variance"
 
 
 @rule("NS202", "small-batch-noise", needs=("batches",))
@@ -44,7 +46,9 @@ def small_batch_noise(look: Look) -> Iterator[Found]:
     """
     if look.setup.accumulate > 1:
         return  # NS205 judges micro-batches
-    found, limit = noisy_layers(look.start.trace)
+    values, limit = noise_of_layers(look.start.trace)
+    look.saw("NS202", _WHAT, values.values(), limit)
+    found = {name: value for name, value in values.items() if value >= limit}
     if not found:
         return
     worst, calls = max(found.values()), look.start.trace.inputs[max(found, key=found.__getitem__)]
@@ -54,7 +58,7 @@ def small_batch_noise(look: Look) -> Iterator[Found]:
         "warning",
         f"{layers_in_words(list(found))} normalizes by the statistics of {calls[0].samples} samples{of}, and "
         f"{worst:.0%} of the variance goes into the noise of their mean.",
-        Evidence("variance of a batch's mean / variance", worst, limit=limit),
+        Evidence(_WHAT, worst, limit=limit),
         "ns.swap_norms(model, 'group')  # or a larger batch, or nn.SyncBatchNorm.convert_sync_batchnorm(model)",
         list(found),
         cost_of_noise(look),

@@ -180,6 +180,7 @@ def _moving(look: Look) -> Iterator[Found]:
         distances = _distances(look, settled, look.population, quiet)
     except NotLooked:
         return
+    look.saw("NS201", "distance to the population's statistics", distances.values(), MOVING)
     found = {name: far for name, far in distances.items() if far > MOVING}
     if found and not look.batches_differ:
         yield Found(
