@@ -21,7 +21,7 @@ from normscope.papers import Runs, Store, all_entries, stored
 from normscope.papers.entries.advice import TASKS, regret
 from normscope.papers.entries.advice_held_out import TASKS as HELD_OUT
 from normscope.papers.entries.advice_held_out import regret as held_out_regret
-from normscope.stability.first_guess import COST, COST_OF_THEORY
+from normscope.stability.first_guess_evidence import COST, COST_OF_THEORY
 
 ROOT = Path(__file__).parents[1]
 # `predict` warns below this width: its theory is one of wide layers.

@@ -24,7 +24,8 @@ from normscope.curvature import Measurement
 from normscope.loss_kinds import CROSS_ENTROPY
 from normscope.norms.find_norms import has_normalizer
 from normscope.results.environment import environment
-from normscope.stability.first_guess import ADAM, MOMENTUM, PLAIN, rate_from_measurement
+from normscope.stability.first_guess_rates import rate_from_measurement
+from normscope.stability.optimizer_rules import ADAM, MOMENTUM, PLAIN
 
 STEPS, BATCH, SEEDS, LAST = 200, 128, (0, 1), 20
 RESULTS = Path(__file__).parent / "results" / "without-batchnorm-cpu.json"

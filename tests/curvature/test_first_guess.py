@@ -13,17 +13,11 @@ from normscope.curvature import measure
 from normscope.loss_kinds import CROSS_ENTROPY, SQUARED, LossKind
 from normscope.monitor import Monitor
 from normscope.prediction import predict
-from normscope.stability.first_guess import (
-    ADAM,
-    COST,
-    MOMENTUM,
-    PLAIN,
-    advice_from_measurement,
-    first_guess_of,
-    in_digits,
-    kind_of_descent,
-    rate_from_measurement,
-)
+from normscope.stability.first_guess import first_guess_of
+from normscope.stability.first_guess_evidence import COST
+from normscope.stability.first_guess_rates import rate_from_measurement
+from normscope.stability.first_guess_words import advice_from_measurement, in_digits
+from normscope.stability.optimizer_rules import ADAM, MOMENTUM, PLAIN, kind_of_descent
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from twins import dense, opened
 from normscope import losses, measure
 from normscope.curvature import mean_mode
 from normscope.curvature.autograd.patching import fast_second_derivatives
-from normscope.curvature.operators.statistics import reading
+from normscope.curvature.operators.statistics import statistics_mode
 from normscope.norms import BatchNorm1d
 
 
@@ -203,7 +203,7 @@ def test_a_thread_that_trains_meanwhile_keeps_its_statistics(layer):
         return torch.autograd.grad(layer(x).tanh().pow(3).sum(), x)[0]
 
     expected, found = slope(), []
-    with reading(layer, "frozen"):
+    with statistics_mode(layer, "frozen"):
         thread = threading.Thread(target=lambda: found.append(slope()))
         thread.start()
         thread.join()

@@ -8,7 +8,13 @@ from torch import nn
 
 from normscope import losses, measure
 from normscope.curvature.operators import statistics
-from normscope.curvature.operators.statistics import MODES, StatisticsMode, differentiable, over_the_batch, reading
+from normscope.curvature.operators.statistics import (
+    MODES,
+    StatisticsMode,
+    differentiable,
+    over_the_batch,
+    statistics_mode,
+)
 
 X = torch.randn(12, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = torch.randn(12, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -53,4 +59,4 @@ def test_what_follows_from_the_entries():
 
 def test_a_mode_that_is_not_there_is_refused_by_name():
     with pytest.raises(ValueError, match=r"stats.*eval"):
-        reading(nn.BatchNorm1d(2), "eval")
+        statistics_mode(nn.BatchNorm1d(2), "eval")

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from normscope.isolation.batch_loss import BatchLoss
 from normscope.isolation.generators import Generators
 from normscope.isolation.lending import Lent
-from normscope.isolation.module_calls import Replay, Trace
+from normscope.isolation.module_calls import CallTrace, Replay
 from normscope.monitor import ActivationProbe, CriticalProbe, HealthProbe, LandscapeProbe, ShiftProbe
 from normscope.monitor.probes import covariate_shift
 from normscope.monitor.probes.health import HealthProbe as Health
@@ -138,17 +138,17 @@ def writers_get_the_memory_itself(patch: Patch) -> None:
 
 
 def repeated_layers_are_answered_from_memory(patch: Patch) -> None:
-    following = Trace.following
+    following = CallTrace.following
 
     class Once(set):  # type: ignore[type-arg]
         def add(self, item: object) -> None:
             pass
 
-    def once(self: Trace, model: nn.Module) -> Any:
+    def once(self: CallTrace, model: nn.Module) -> Any:
         self.repeated = Once()
         return following(self, model)
 
-    patch.setattr(Trace, "following", once)
+    patch.setattr(CallTrace, "following", once)
 
 
 def shared_weights_are_answered_from_memory(patch: Patch) -> None:

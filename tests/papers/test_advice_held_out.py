@@ -14,7 +14,8 @@ from normscope.papers.entries import advice, advice_held_out
 from normscope.papers.experiment import Place
 from normscope.papers.experiments import advice as advising
 from normscope.papers.experiments.advice_held_out import AGAIN, HELD_OUT, NORMALIZED, TASKS
-from normscope.stability.first_guess import ADAM, COST, COST_OF_THEORY, MOMENTUM, PLAIN, TESTED_BATCH
+from normscope.stability.first_guess_evidence import COST, COST_OF_THEORY, TESTED_BATCH
+from normscope.stability.optimizer_rules import ADAM, MOMENTUM, PLAIN
 
 STORED = Path(__file__).parents[2] / "results/reproduce"
 CURVES = {

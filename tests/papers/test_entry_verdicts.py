@@ -10,8 +10,9 @@ import pytest
 from normscope.papers import VERDICTS, Entry, Experiment, Part, Statement, Store, all_entries, judge
 from normscope.papers.curve_statistics import top
 from normscope.papers.experiment import Run
+from normscope.papers.paper_pages import PAPERS, paper_of
 from normscope.report.drawing import draw
-from normscope.report.gallery import EXCEPTIONS, FOLDER, IMAGES, PAPERS, index, pages, paper_of, tables, write_gallery
+from normscope.report.gallery import EXCEPTIONS, FOLDER, IMAGES, index, pages, tables, write_gallery
 from normscope.report.sections.claims import claim_charts, summary
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-from normscope.curvature.operators.statistics import reading
+from normscope.curvature.operators.statistics import statistics_mode
 
 LINEAR = (nn.Linear, nn.Conv2d)
 
@@ -53,7 +53,7 @@ def measured(model: nn.Module, x: Tensor, stats: str = "batch") -> dict[str, dic
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in trained:
         parameter.requires_grad_(False)
-    with _kept(model) as kept, reading(model, stats):
+    with _kept(model) as kept, statistics_mode(model, stats):
         model(x.detach().requires_grad_())[:, 0].sum().backward()
     for parameter in trained:
         parameter.requires_grad_()

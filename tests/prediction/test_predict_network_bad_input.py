@@ -144,7 +144,7 @@ def test_parameters_off_the_way_to_the_output(batch):
         def forward(self, x):
             return self.net(x)
 
-    with pytest.raises(ValueError, match="on the way from input to output"):
+    with pytest.raises(ValueError, match="lies between input and output"):
         ns.predict(WithMore(), (20,), batch=batch, parameters=lambda name, p: name.startswith("unused"))
 
 
@@ -153,7 +153,7 @@ def test_weights_of_zero_above_all_that_is_trained():
     nn.init.zeros_(model[-1].weight)
     found = ns.predict(model, (20,), parameters=lambda name, p: name == "1.weight")
     assert (found.lambda_max, found.eta_star) == (0, math.inf)
-    assert any("Nothing that is trained moves the output" in warning for warning in found.warnings)
+    assert any("No trained parameter changes the output" in warning for warning in found.warnings)
 
 
 @pytest.mark.parametrize("eps", [-1.0, math.nan])

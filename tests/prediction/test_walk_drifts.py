@@ -114,7 +114,7 @@ def test_drift_is_the_derivative_of_theta(name, some, monkeypatch):
 
     walk, out = walked(net, x, trained)
     arrived = walk.send_back(out, torch.ones(2, 2, 1, 1, dtype=torch.float64), x)
-    ((_, drift),) = arrived.statistics_held
+    ((_, drift),) = arrived.held_gradient_and_drift
     found = float((drift * direction).sum()) * (x.sites.count if by_offset else 1)
     assert float(out.parts[0].tangent) == pytest.approx(theta(0.0), rel=1e-15)
     step = 1e-5

@@ -19,6 +19,7 @@ from normscope.report.drawing import draw, write_figures
 from normscope.report.page import island, page
 from normscope.report.page_file import write_report
 from normscope.report.result_files import sections_of
+from normscope.report.sections import predictions_and_measurements
 from normscope.report.sections.monitor_runs import Course, monitor_section
 from normscope.report.sections.phase import phase_section
 from normscope.report.sections.predictions_and_measurements import prediction_section
@@ -383,3 +384,12 @@ def test_the_verb_prints_verdicts_or_json(folder, tmp_path, monkeypatch, capsys)
 def test_the_command_is_as_it_would_be_typed(given, typed, monkeypatch):
     monkeypatch.setattr(sys, "argv", given)
     assert command() == typed
+
+
+def test_an_error_in_a_section_is_told_with_its_line(folder, monkeypatch):
+    def broken(title, stored):
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(predictions_and_measurements, "prediction_section", broken)
+    with pytest.raises(ValueError, match=r"the drawing has an error \(test_result_files\.py, line \d+\)"):
+        sections_of([folder / "prediction.json"])

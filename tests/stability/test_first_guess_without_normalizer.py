@@ -12,14 +12,9 @@ from torch import nn
 
 from normscope import data, losses, measure, models
 from normscope.loss_kinds import CROSS_ENTROPY
-from normscope.stability.first_guess import (
-    ADAM,
-    COST_WITHOUT,
-    MOMENTUM,
-    PLAIN,
-    WITHOUT_NORMALIZER,
-    rate_from_measurement,
-)
+from normscope.stability.first_guess_evidence import COST_WITHOUT, WITHOUT_NORMALIZER
+from normscope.stability.first_guess_rates import rate_from_measurement
+from normscope.stability.optimizer_rules import ADAM, MOMENTUM, PLAIN
 
 STORED = Path(__file__).parents[2] / "benchmarks" / "results" / "without-batchnorm-cpu.json"
 KINDS = {"sgd": PLAIN, "momentum": MOMENTUM, "adamw": ADAM}

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from normscope.tuning.schedules import factors_of, factors_of_scheduler, schedule_in_words, without_warm_up
+from normscope.scheduler_factors import factors_of_scheduler
+from normscope.tuning.schedules import factors_of, schedule_in_words, without_warm_up
 
 
 def optimizer(lr=0.5):

@@ -13,7 +13,7 @@ from normscope.curvature.eigensolvers.lanczos import Memory
 from normscope.curvature.operators.matrices import MATRICES
 from normscope.results import plain, write_json
 from normscope.results.reporting import Reportable
-from normscope.stability.first_guess import also_beyond, beyond, far_below, first_guess_sentence
+from normscope.stability.first_guess_words import also_beyond, beyond, far_below, first_guess_sentence
 from normscope.stability.verdict import Verdict
 from normscope.stability.wording import stability_verdict
 

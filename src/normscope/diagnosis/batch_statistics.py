@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from normscope.norms.channels import stat_dims, wide
+from normscope.norms.population import Statistics
 
 
 class BatchStatistics(NamedTuple):
@@ -29,8 +30,6 @@ class BatchStatistics(NamedTuple):
 
 
 Record = dict[str, list[BatchStatistics]]
-# (mean, variance) of each layer, by its name.
-Statistics = dict[str, tuple[Tensor, Tensor]]
 
 
 def tracking_layers(model: nn.Module) -> dict[str, Any]:

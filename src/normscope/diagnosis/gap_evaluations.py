@@ -11,11 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from normscope.diagnosis.batch_statistics import Record, Statistics, recording, set_statistics, tracking_layers
+from normscope.diagnosis.batch_statistics import Record, recording, set_statistics, tracking_layers
 from normscope.diagnosis.gap_result import Amount
 from normscope.isolation.batch_copies import Copies, lent_objective
 from normscope.isolation.batches import samples
 from normscope.isolation.lending import untouched
+from normscope.norms.population import Statistics
 from normscope.setup import Setup
 from normscope.training import seeded_on
 

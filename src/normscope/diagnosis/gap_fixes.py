@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from normscope.diagnosis.batch_statistics import Record, Statistics, population, tracking_layers
+from normscope.diagnosis.batch_statistics import Record, population, tracking_layers
 from normscope.diagnosis.gap_evaluations import Evaluator, Rows, evaluating, gain
 from normscope.diagnosis.gap_result import Amount, Fix
 from normscope.diagnosis.other_momenta import momentum_gains
+from normscope.norms.population import Statistics
 from normscope.setup import Setup
 
 # Shares of the loss that the noise of batch statistics must make up. They were chosen on the development networks of

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from normscope.diagnosis.batch_statistics import Statistics, population, tracking_layers
+from normscope.diagnosis.batch_statistics import population, tracking_layers
 from normscope.diagnosis.gap_evaluations import Evaluator, Rows, evaluating
 from normscope.diagnosis.gap_fixes import Seen, fixes
 from normscope.diagnosis.gap_result import Evaluation, GapPart, TrainEvalGap
@@ -34,6 +34,7 @@ from normscope.diagnosis.look.protection import check_copies_only, protected
 from normscope.diagnosis.training_copies import advance
 from normscope.isolation.batches import Batches, read_batches, samples
 from normscope.isolation.unwrapping import unwrapped
+from normscope.norms.population import Statistics
 from normscope.results.environment import environment
 from normscope.setup import Setup
 

@@ -39,7 +39,7 @@ from normscope.isolation.checkpointing import without_reentrant_checkpoints
 from normscope.isolation.first_forward import Guard
 from normscope.isolation.generators import Generators
 from normscope.isolation.memory_bound import refuse_beyond
-from normscope.isolation.module_contents import Contents, Place, called, lent_iterator
+from normscope.isolation.module_contents import Contents, ReplaceableEntry, called, lent_iterator
 from normscope.isolation.one_at_a_time import turn
 from normscope.isolation.outside_tensors import Outside
 from normscope.isolation.present_entries import PresentEntries, raise_first
@@ -161,12 +161,12 @@ class Lent:
             lent[id(own)] = copy
         return lent[id(own)]
 
-    def _instead(self, place: Place, lent: dict[int, Tensor]) -> Place | None:
+    def _instead(self, place: ReplaceableEntry, lent: dict[int, Tensor]) -> ReplaceableEntry | None:
         registered = place.where[1] in ("_parameters", "_buffers")
         copy = self._copy(place.value, (place.where[0], place.key) if registered else place.where, lent)
-        return None if copy is None else Place(place.put, place.holder, place.key, copy, place.where)
+        return None if copy is None else ReplaceableEntry(place.put, place.holder, place.key, copy, place.where)
 
-    def _tuple(self, place: Place, lent: dict[int, Tensor]) -> Place:
+    def _tuple(self, place: ReplaceableEntry, lent: dict[int, Tensor]) -> ReplaceableEntry:
         def member(own: Any) -> Any:
             copy = self._copy(own, place.where, lent) if issubclass(type(own), Tensor) else None
             return own if copy is None else copy

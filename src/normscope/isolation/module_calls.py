@@ -76,7 +76,7 @@ def in_backward() -> bool:
 
 
 @dataclass
-class Trace:
+class CallTrace:
     """The order of the calls in one pass, of units and of the containers around them.
 
     watchers: functions watcher(name, module, inputs, output), called after every unit. starts: number of each unit and
@@ -132,7 +132,7 @@ class Replay:
         draws: whether the forward drew random numbers.
     """
 
-    def __init__(self, model: nn.Module, trace: Trace, generators: Generators, *, draws: bool) -> None:
+    def __init__(self, model: nn.Module, trace: CallTrace, generators: Generators, *, draws: bool) -> None:
         once = {name: module for name, module in units(model).items() if name in trace.starts}
         self._units = {name: module for name, module in once.items() if name not in trace.repeated}
         self._trace = trace

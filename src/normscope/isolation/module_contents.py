@@ -49,7 +49,7 @@ _FACTORIES = (UserDict, UserList, SimpleNamespace, ChainMap, weakref.WeakValueDi
 _MOST_OBJECTS = 2_000
 
 
-class Place(NamedTuple):
+class ReplaceableEntry(NamedTuple):
     """An entry that can be replaced: put(holder, key, other).
 
     where: the module's name and the name of its attribute, for error messages.
@@ -75,20 +75,20 @@ class Contents:
         self.parameters: list[tuple[str, nn.Parameter, bool]] = []
         self.containers: list[tuple[Base, Any, Any]] = []
         self.empty: list[Any] = []
-        self.tensors: list[Place] = []
-        self.arrays: list[Place] = []
-        self.iterators: list[Place] = []
-        self.tuples: list[Place] = []
-        self.references: list[Place] = []
+        self.tensors: list[ReplaceableEntry] = []
+        self.arrays: list[ReplaceableEntry] = []
+        self.iterators: list[ReplaceableEntry] = []
+        self.tuples: list[ReplaceableEntry] = []
+        self.references: list[ReplaceableEntry] = []
         self.slots: list[tuple[Any, Any, tuple[str, Any]]] = []
         self.owned: list[Any] = []
         self.guarded: list[tuple[str, Tensor]] = []
         self._module_ids: set[int] = set()
-        self._others: list[Place] = []
+        self._others: list[ReplaceableEntry] = []
         self._searched: set[int] = set()
         self._seen: set[int] = set()
         self._modules: list[tuple[str, Any, dict[str, Any]]] = []
-        self._handlers: dict[type, Callable[[Contents, Place], None]] = dict.fromkeys(_INERT, _nothing_to_do)
+        self._handlers: dict[type, Callable[[Contents, ReplaceableEntry], None]] = dict.fromkeys(_INERT, _nothing_to_do)
         self._slotted: dict[type, list[Any]] = {}
         self._add("", model)
         registered = len(self._modules)
@@ -136,10 +136,12 @@ class Contents:
             if kind in _EXACT and not value:
                 self.empty.append(value)
             else:
-                (handlers.get(kind) or self._handler(kind))(self, Place(DICT.put, attributes, key, value, (name, key)))
+                (handlers.get(kind) or self._handler(kind))(
+                    self, ReplaceableEntry(DICT.put, attributes, key, value, (name, key))
+                )
         for member in self._members(type(module)):
             self.slots.append((module, member, (name, member.__name__)))
-            self._value(Place(put_slot, module, member, read_slot(module, member), (name, member.__name__)))
+            self._value(ReplaceableEntry(put_slot, module, member, read_slot(module, member), (name, member.__name__)))
 
     def _members(self, kind: type) -> list[Any]:
         if kind not in self._slotted:
@@ -148,15 +150,15 @@ class Contents:
             self._slotted[kind] = members
         return self._slotted[kind]
 
-    def _value(self, place: Place) -> None:
+    def _value(self, place: ReplaceableEntry) -> None:
         kind = type(place.value)
         (self._handlers.get(kind) or self._handler(kind))(self, place)
 
-    def _handler(self, kind: type) -> Callable[["Contents", Place], None]:
+    def _handler(self, kind: type) -> Callable[["Contents", ReplaceableEntry], None]:
         handler = self._handlers[kind] = _handler_of(kind)
         return handler
 
-    def container(self, place: Place, base: Base) -> None:
+    def container(self, place: ReplaceableEntry, base: Base) -> None:
         """List a container, and handle its entries."""
         value = place.value
         if id(value) in self._seen:
@@ -170,21 +172,21 @@ class Contents:
         for key, entry in dict.items(value) if base is DICT else _entries(base, value):
             kind = type(entry)
             if kind not in _INERT:
-                (handlers.get(kind) or self._handler(kind))(self, Place(base.put, value, key, entry, where))
+                (handlers.get(kind) or self._handler(kind))(self, ReplaceableEntry(base.put, value, key, entry, where))
             if type(key) not in _INERT:
                 self._inside(key, where)
 
-    def tensor(self, place: Place) -> None:
+    def tensor(self, place: ReplaceableEntry) -> None:
         if place.put is not SET.put:
             _check_key(place)
             self.tensors.append(place)
 
-    def array(self, place: Place) -> None:
+    def array(self, place: ReplaceableEntry) -> None:
         if place.put is not SET.put:
             _check_key(place)
             self.arrays.append(place)
 
-    def iterator(self, place: Place) -> None:
+    def iterator(self, place: ReplaceableEntry) -> None:
         """List an iterator, or refuse one that cannot be copied."""
         if type(place.value) not in _COPYABLE or place.put is SET.put:
             raise NotLent(
@@ -193,7 +195,7 @@ class Contents:
             )
         self.iterators.append(place)
 
-    def in_a_tuple(self, place: Place) -> None:
+    def in_a_tuple(self, place: ReplaceableEntry) -> None:
         """List a tuple that holds tensors, and handle the members of tuples and frozen sets."""
         plain = tuple if issubclass(type(place.value), tuple) else frozenset
         members = [*plain.__iter__(place.value)]
@@ -206,17 +208,17 @@ class Contents:
             if not issubclass(type(member), (Tensor, np.ndarray)):
                 self._value(place._replace(put=SET.put, value=member))
 
-    def module(self, place: Place) -> None:
+    def module(self, place: ReplaceableEntry) -> None:
         """Add a module that is held in a plain attribute or container."""
         name, key = place.where
         self._add(f"{name}.{key}" if name else str(key), place.value)
 
-    def generator(self, place: Place) -> None:
+    def generator(self, place: ReplaceableEntry) -> None:
         if id(place.value) not in self._seen:
             self._seen.add(id(place.value))
             self.owned.append(place.value)
 
-    def reference(self, place: Place) -> None:
+    def reference(self, place: ReplaceableEntry) -> None:
         """Add the module behind a weak reference, or list a weak reference to a tensor."""
         target = weakref.ref.__call__(place.value)
         if issubclass(type(target), nn.Module):
@@ -224,20 +226,20 @@ class Contents:
         elif issubclass(type(target), Tensor) and type(place.value) is weakref.ref and place.put is not SET.put:
             self.references.append(place._replace(value=target))
 
-    def outside(self, place: Place) -> None:
+    def outside(self, place: ReplaceableEntry) -> None:
         """Keep an object or a function for later: what modules hold themselves is read first."""
         if id(place.value) not in self._seen:
             self._seen.add(id(place.value))
             self._others.append(place)
 
-    def _read_other(self, place: Place) -> None:
+    def _read_other(self, place: ReplaceableEntry) -> None:
         """An object that a module holds: its attributes and the containers among them. A function: its modules."""
         if issubclass(type(place.value), (FunctionType, MethodType, functools.partial)):
             self._search(self._parts(place.value), place.where)
         else:
             self._read_object(place)
 
-    def _read_object(self, place: Place) -> None:
+    def _read_object(self, place: ReplaceableEntry) -> None:
         value = place.value
         attributes = _attributes(value)
         if attributes is not None:
@@ -245,7 +247,7 @@ class Contents:
             wrapped = issubclass(type(value), (UserDict, UserList))
             for key, content in attributes.items():
                 if wrapped and key == "data":
-                    self._value(Place(DICT.put, attributes, key, content, place.where))
+                    self._value(ReplaceableEntry(DICT.put, attributes, key, content, place.where))
                 else:
                     self._inside(content, place.where)
         for member in self._members(type(value)):
@@ -277,7 +279,7 @@ class Contents:
             self._searched.add(id(content))
             handler, base = self._handlers.get(kind) or self._handler(kind), base_of(kind)
             if handler in (Contents.module, Contents.reference):
-                handler(self, Place(SET.put, None, None, content, where))
+                handler(self, ReplaceableEntry(SET.put, None, None, content, where))
             elif base is not None:
                 if base.size(content) <= MOST:
                     waiting += [part for entry in _entries(base, content) for part in entry]
@@ -336,15 +338,15 @@ def read_slot(module: Any, member: Any) -> Any:
         return _NOTHING
 
 
-def lent_iterator(place: Place) -> Any:
+def lent_iterator(place: ReplaceableEntry) -> Any:
     return copy.copy(place.value)
 
 
-def _nothing_to_do(contents: Contents, place: Place) -> None:
+def _nothing_to_do(contents: Contents, place: ReplaceableEntry) -> None:
     """Ignore a value that a forward cannot change."""
 
 
-def _handler_of(kind: type) -> Callable[[Contents, Place], None]:
+def _handler_of(kind: type) -> Callable[[Contents, ReplaceableEntry], None]:
     """The method of `Contents` for values of a class.
 
     Only the class is asked: `isinstance` would read the object's `__class__`, which an object may override.
@@ -364,7 +366,7 @@ def _handler_of(kind: type) -> Callable[[Contents, Place], None]:
     return _nothing_to_do if library and not issubclass(kind, _FACTORIES) else Contents.outside
 
 
-_HANDLERS: tuple[tuple[Any, Callable[[Contents, Place], None]], ...] = (
+_HANDLERS: tuple[tuple[Any, Callable[[Contents, ReplaceableEntry], None]], ...] = (
     (Tensor, Contents.tensor),
     (nn.Module, Contents.module),
     ((tuple, frozenset), Contents.in_a_tuple),
@@ -382,7 +384,7 @@ def _entries(base: Base, container: Any) -> Iterator[tuple[Any, Any]]:
     return zip(keys[0](container) if keys else itertools.count(), values(container), strict=False)
 
 
-def _check_key(place: Place) -> None:
+def _check_key(place: ReplaceableEntry) -> None:
     """Refuse a key that cannot be hashed, before anything moves: lending a copy in a dict hashes the key."""
     if type(place.key) in (str, int):
         return

@@ -1,10 +1,14 @@
 """The losses that are known by their function: one entry of `KNOWN_LOSSES` each, with all facts on it.
 
-To add a loss, enter it here. If its gradient is that of no kind yet, three more places need the new kind:
+To add a loss, enter it here. If its gradient belongs to no kind yet, add the new kind in four more places:
 
-    loss_kinds/kinds.py         its gradient, by which a user's own function is recognized
-    loss_kinds/meaning.py       its words, and what a learning rate beyond eta* means for it
-    stability/first_guess.py    its share of the critical rate, once measured; without it no first guess is named
+    losses/kind_names.py                   its name
+    loss_kinds/kinds.py                    its gradient, by which a user's own function is recognized
+    loss_kinds/meaning.py                  its words, and what a learning rate beyond eta* means for it
+    stability/first_guess_evidence.py      its share of the critical rate, once measured; without it no first guess is
+                                           named
+
+These are separate files since `kind_names.py` and `meaning.py` are read by report pages, which import no torch.
 
 A new distribution is drawn in `curvature/operators/fisher.py`.
 """

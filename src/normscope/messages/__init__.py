@@ -9,4 +9,5 @@ from normscope.messages.short_texts import brief as brief
 from normscope.messages.short_texts import duration as duration
 from normscope.messages.short_texts import first_line as first_line
 from normscope.messages.short_texts import quoted as quoted
+from normscope.messages.short_texts import raised_at as raised_at
 from normscope.messages.short_texts import severity as severity

@@ -1,5 +1,7 @@
 """Words of messages: the severity of a verdict; values and errors of other code, brief and on one line."""
 
+import traceback
+from pathlib import Path
 from typing import Any
 
 MOST = 200
@@ -61,3 +63,14 @@ def first_line(error: BaseException) -> str:
     except Exception:
         lines = []
     return brief(f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)
+
+
+def raised_at(error: BaseException) -> str:
+    """The file and line that raised an exception, as "bounds.py, line 33"; "" for an exception that was not raised.
+
+    Example:
+        >>> raised_at(ValueError("never raised"))
+        ''
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""

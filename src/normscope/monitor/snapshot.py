@@ -18,7 +18,7 @@ from normscope.isolation.coming_update import (
 )
 from normscope.isolation.lending import untouched
 from normscope.isolation.memory_bound import bytes_of
-from normscope.isolation.module_calls import Replay, Trace, Watcher
+from normscope.isolation.module_calls import CallTrace, Replay, Watcher
 
 UPDATES = ("optimizer", "gradient")
 
@@ -52,7 +52,7 @@ class Snapshot:
         self.at = loss
         self.optimizer, self.step, self.scale = optimizer, step, scale
         self.theta = [p.detach() for p in loss.lent.originals]
-        self.trace = Trace(tuple(watchers))
+        self.trace = CallTrace(tuple(watchers))
         self._lr = lr
         self._forward_only = forward_only
         self._traced = traced

@@ -10,7 +10,7 @@ from normscope.norms.recognition import Recognized, could_be_one, known, named_l
 
 
 @dataclass
-class Found:
+class FoundNorms:
     """The normalizers of a model.
 
     Attributes:
@@ -26,9 +26,9 @@ class Found:
     left: dict[str, str] = field(default_factory=dict)
 
 
-def find_norms(model: nn.Module) -> Found:
+def find_norms(model: nn.Module) -> FoundNorms:
     """The outermost normalizers of a model; layers inside a normalizer (noise, a wrapped layer) belong to it."""
-    norms = Found()
+    norms = FoundNorms()
     asked: dict[nn.Module, Recognized | None] = {}
     named: dict[str, nn.Module] = {}
     outer = None
@@ -68,7 +68,7 @@ def _within(module: nn.Module) -> Iterator[bool]:
     return (isinstance(inner, NORM_LAYERS) or known(inner) for inner in module.modules() if inner is not module)
 
 
-def _sort(norms: Found, name: str, module: nn.Module, recognized: Recognized | None) -> None:
+def _sort(norms: FoundNorms, name: str, module: nn.Module, recognized: Recognized | None) -> None:
     if recognized is None:
         return
     if recognized.twin is None:

@@ -2,12 +2,18 @@
 
 To add a kind, these places need it:
 
-    NORM_KINDS (here)                       its name, its layer, and what the layer takes over from an old one
-    NORM_LAYERS (here)                      its class, unless it derives from one in the list
-    monitor/probes/health.py                its statistics, if they are neither a mean and variance nor an l_p norm
-    curvature/operators/statistics.py       its class, if statistics are over the batch: they can then be held constant
-    prediction/rules/                       its rule, so that `predict` goes through it
-    tests/reference.py                      a slow version of it; a row in `MAKERS` of tests/norms/test_transforms.py
+    NORM_KINDS (here)                 its name, its layer, and what the layer takes over from an old one
+    NORM_LAYERS (here)                its class, unless the class derives from one in the list
+    prediction/rules/                 its rule, so that `predict` goes through it
+    monitor/probes/health.py          its statistics, if they are neither a mean and variance nor an l_p norm
+    diagnosis/look/normalizers.py     whether it subtracts a mean (`Normalizer.centers`)
+    tests/reference.py                a slow version of it; a row in `MAKERS` of tests/norms/test_transforms.py
+
+A kind whose statistics are taken over the batch needs two more:
+
+    OVER_BATCH_LAYERS (here)          its class, so that `measure` and `diagnose` know that samples share statistics
+    its own forward                   passes the statistics through `constant` of norms/held_statistics.py, so that
+                                      stats="frozen" holds them
 """
 
 import math
@@ -108,6 +114,8 @@ NORM_LAYERS = (
     nn.RMSNorm,
     RMSNorm,
 )
+# Layers with statistics over the samples of a batch.
+OVER_BATCH_LAYERS = (nn.modules.batchnorm._BatchNorm, LpNormLayer)
 
 
 class InstanceNorm(nn.GroupNorm):

@@ -8,13 +8,33 @@ averages instead, which forget all but the last few dozen steps.
 Source: the encyclopedia article "Batch normalization", section "Inference".
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from normscope.norms.channels import stat_dims, wide
+
+# (mean, variance) of each layer, by its name.
+Statistics = Mapping[str, tuple[Tensor, Tensor]]
+
+
+def restart_as_plain_mean(layers: Iterable[Any]) -> None:
+    """Restart the running statistics of BatchNorm layers as the plain mean over the batches of the coming passes.
+
+    The layers keep this setting: their `momentum` is None afterwards.
+
+    Example:
+        >>> layer = torch.nn.BatchNorm1d(1)
+        >>> restart_as_plain_mean([layer])
+        >>> _ = layer(torch.tensor([[0.0], [2.0]])), layer(torch.tensor([[4.0], [6.0]]))
+        >>> layer.running_mean.item()
+        3.0
+    """
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.momentum = None  # torch's setting for the plain mean
 
 
 @torch.no_grad()

@@ -1,7 +1,8 @@
 """A figure or claim of a source: its statements in our words, the rules, and the verdicts from stored curves.
 
 To add a claim, add a `Statement` to the figure's file in `papers/entries/`. To add a figure, add a file there with an
-`ENTRY`.
+`ENTRY`; `registry.py` finds the file. If its numbers need a new training, add an `Experiment` in `papers/experiments/`.
+If its source has no page yet, add a `Paper` to `PAPERS` in `papers/paper_pages.py`.
 
 An entry holds the statements of one place in a source. A statement is judged by parts. Each part compares a number
 computed from curves with a bound that was fixed before the runs:
@@ -19,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from normscope.messages import first_line
+from normscope.messages import first_line, raised_at
 from normscope.papers.experiment import Curves, Experiment
 from normscope.papers.store import Store, StoreError
 
@@ -219,8 +220,9 @@ def fitting_curves(entry: Entry) -> Iterator[None]:
             raise
         files = ", ".join(f"{experiment.name}.json" for experiment in entry.needs)
         raise StoreError(
-            f"The curves stored in {files} are damaged: {entry.name} cannot be computed from them "
-            f"({first_line(error)}). Move the files away and run `normscope reproduce {entry.name}` again."
+            f"{entry.name} cannot be computed from the curves stored in {files} ({first_line(error)}). Either the "
+            f"curves are damaged: move the files away and run `normscope reproduce {entry.name}` again. Or the entry "
+            f"has an error ({raised_at(error)}): report that."
         ) from error
 
 

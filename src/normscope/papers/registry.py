@@ -1,7 +1,6 @@
 """All entries and their experiments by name, in the order in which they are listed.
 
-To add a claim, add a `Statement` to the figure's file in papers/entries/. To add a figure, add a file there with an
-`ENTRY`. A source that has no page yet needs a `Paper` in `PAPERS` of report/gallery.py.
+`entry.py` explains how to add a claim or a figure. This file needs no change then.
 """
 
 from functools import cache

@@ -1,32 +1,35 @@
-"""The calibrated range of networks that get no warning; `remarks.USUAL` is the narrowest.
+"""The calibrated range: between which multiples of the prediction lambda_max was measured on similar networks.
 
-Fitted on the first draw of `benchmarks/calibration.py`, random networks over three seeds each, and judged once on the
-second. A range wider than a factor of `USABLE` is no answer.
+`remarks.USUAL` is the narrowest range. `widen_range` widens it for networks whose prediction is less accurate. The
+ranges here are for networks without a warning. Each range was fitted on the first draw of `benchmarks/calibration.py`
+(random networks, three seeds each) and tested once on the second draw. A prediction whose range is wider than a factor
+of `USABLE` names no learning rate.
 """
 
 from normscope.prediction.mode_eigenvalues import ModeEigenvalues
 from normscope.prediction.walk import Walk
 
-# Largest ratio of highest to lowest multiple with which a prediction names a learning rate.
+# Largest ratio of the range's upper to its lower end with which a prediction still names a learning rate.
 USABLE = 3.0
-# Each threshold is followed by the range of multiples that was measured from the threshold on.
-# The sum of 1/width along the way of gradients, and the predicted correction for finite width.
+# Each threshold is followed by the range that was measured above the threshold.
+# Narrow layers: the sum of 1/width on the path of the gradient. Corrected: lambda_max over its value at infinite width.
 _NARROW, _CORRECTED, _RANGE_NARROW_OR_CORRECTED = 0.033, 1.3, (0.8, 1.5)
 _MUCH_CORRECTED, _RANGE_MUCH_CORRECTED = 1.5, (0.85, 1.9)
-# In networks on vectors that are that narrow as well: layers have so few units that lambda differs by factors between
-# seeds.
+# The same correction in networks on vectors whose layers have about ten units: lambda_max then differs by factors
+# between seeds.
 _VERY_NARROW, _RANGE_VERY_NARROW = 0.1, (0.5, 3.3)
-# The data modes over the mean mode; bounded and odd activations have such.
+# Ratio of the data modes to the mean mode. Bounded and odd activations, such as tanh, have large data modes.
 _DATA_MODES, _RANGE_DATA_MODES, _RANGE_DATA_MODES_BATCH_NORM = 0.8, (0.8, 1.4), (0.69, 1.4)
-# The correction under activations that are not two half lines: with BatchNorm and data modes as above, and for any.
+# The correction in networks whose activation is not made of two half lines. First: with BatchNorm and data modes above
+# the threshold. Second: in all such networks.
 _CURVED_BATCH_NORM, _RANGE_CURVED_BATCH_NORM = 1.8, (0.5, 2.5)
 _CURVED, _RANGE_CURVED = 2.5, (0.85, 2.35)
-# The number of values that a unit of the first layer sees, up to which the range is one of these two.
+# Largest number of inputs to a unit of the first layer that counts as few. The second range is for narrow layers.
 _FEW_INPUTS, _RANGE_FEW_INPUTS, _RANGE_FEW_INPUTS_NARROW = 9, (0.69, 1.5), (0.69, 1.9)
 
 
 def widen_range(walk: Walk, eigenvalues: ModeEigenvalues) -> None:
-    """Widen the calibrated range by the sizes that the prediction itself has computed."""
+    """Widen the calibrated range according to the widths, the correction and the modes of this prediction."""
     spread = max(row.spread[0] for row in walk.rows)
     top, infinite = max((eigenvalues.mean, eigenvalues.mean_infinite), (eigenvalues.data, eigenvalues.data_infinite))
     raised = top / infinite if infinite > 0 else 1.0

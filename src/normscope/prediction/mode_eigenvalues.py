@@ -1,4 +1,4 @@
-"""The largest eigenvalues of the mean mode and of the data modes, from the shares that the walk adds up."""
+"""The largest eigenvalue of the mean mode and of the data modes, added up from the shares of the layers."""
 
 import math
 from dataclasses import dataclass, replace
@@ -16,10 +16,12 @@ from normscope.theory.modes import Bulk, common_spread, unevenness, weighed_wide
 
 @dataclass(frozen=True)
 class ModeEigenvalues:
-    """Both modes, with and without the correction for finite width, -inf for one that is not there.
+    """The largest eigenvalues of both modes; -inf for a mode that the batch does not have.
 
     Attributes:
-        shares: what each row adds to the mean mode and to the data modes.
+        mean, data: eigenvalues with the correction for finite width.
+        mean_infinite, data_infinite: eigenvalues at infinite width.
+        shares: the amounts that each row adds to the mean mode and to the data modes.
     """
 
     mean: float
@@ -30,7 +32,7 @@ class ModeEigenvalues:
 
 
 def mode_eigenvalues(walk: Walk, x: Field, out: Field, images: Tensor | None) -> ModeEigenvalues:
-    """Send cotangents back from one output and read the eigenvalues off the shares."""
+    """Send cotangents back from one output, and compute the eigenvalues from the shares of the layers."""
     outputs = out.shape[0]
     if out.sites.each_sample:
         return _of_samples(walk, x, out, outputs)
@@ -41,25 +43,28 @@ Shares = list[tuple[LayerRow, list[float]]]
 
 
 def _added(walk: Walk) -> Shares:
-    """The rows that add to lambda, and the share of each in every direction."""
+    """The rows that add to lambda_max, each with its share in every direction."""
     adding = [(row, row.share.detach().tolist()) for row in walk.rows if row.share is not None]
     if not adding:
-        raise ValueError("None of the trained parameters is on the way from input to output; lambda is by those.")
+        raise ValueError(
+            "No trainable parameter lies between input and output, so there is no curvature to predict. Set "
+            "requires_grad=True on some, or change parameters=."
+        )
     return adding
 
 
 def _factor(walk: Walk, rows: Shares, mode: int, outputs: int) -> float:
-    """The factor by which finite width raises the shares of layers below the last weights."""
+    """The factor by which finite width raises the shares of all layers but the last one with weights."""
     parts = [(max(share[min(mode, len(share) - 1)], 0.0), row.spread[mode]) for row, share in rows]
     spread = common_spread([part for part in parts if part[1] > 0])
     return widening(outputs, spread) if walk.loss_heights is None else weighed_widening(walk.loss_heights, spread)
 
 
 def _of_samples(walk: Walk, x: Field, out: Field, outputs: int) -> ModeEigenvalues:
-    """Eigenvalues where every pair of samples is known.
+    """Eigenvalues for a batch of which every pair of samples is known.
 
-    lambda is linear in the seed m v v^T, so its derivative with respect to the seed is the kernel of the m samples,
-    over m.
+    lambda_max of a direction v is linear in the seed m v v^T. So the derivative of lambda_max with respect to the seed
+    is the kernel of the m samples, divided by m.
     """
     m = out.sites.batch
     seed = torch.ones(1, 1, m, m, dtype=torch.float64, requires_grad=True)
@@ -87,7 +92,7 @@ def _of_classes(walk: Walk, x: Field, out: Field, outputs: int, images: Tensor |
     if m == 1:
         # One sample has one direction.
         return replace(_read(walk, outputs, m=m), data=-math.inf, data_infinite=-math.inf)
-    # In the m - 1 directions orthogonal to 1 the mean eigenvalue is the second seed's; the edge lies above it.
+    # The second seed gives the mean eigenvalue of the m - 1 directions orthogonal to 1. The edge lies above this mean.
     inputs, widths, own_spread = _overlaps(walk, x, arrived, images)
     return _read(walk, outputs, m=m, inputs=inputs, widths=widths, own_spread=own_spread)
 
@@ -96,9 +101,12 @@ Parts = list[tuple[Tensor, float]]
 
 
 def _overlaps(walk: Walk, x: Field, arrived: Cotangent | None, images: Tensor | None) -> tuple[Parts, Parts, float]:
-    """Fluctuations of overlaps: of inputs by their dimension, of hidden tensors by their widths; and a real batch's.
+    """Fluctuations of the overlaps between samples, as summands of `Bulk`.
 
-    A tensor that two layers read counts once. The last number is the spread of a real batch's own overlaps.
+    Returns:
+        The fluctuations of the inputs' overlaps, which come from the finite dimension of the inputs; the fluctuations
+        of the hidden tensors' overlaps, which come from finite widths; and, for a real batch, the rise of the largest
+        eigenvalue that its own overlaps cause. A tensor that two layers read counts once.
     """
     if arrived is None:
         return [], [], 0.0
@@ -110,10 +118,10 @@ def _overlaps(walk: Walk, x: Field, arrived: Cotangent | None, images: Tensor | 
         if inputs is None or row.of_data or inputs.readers.drift is None or inputs.readers in counted:
             continue
         counted.add(inputs.readers)
-        # Only the part that two samples do not share fluctuates.
+        # Only the part of the values that two samples do not share fluctuates.
         size = row.numbers["qh"] - row.numbers["qh_xy"]
         widths.append((inputs.sites.eigenvalues(inputs.readers.drift) * (size / inputs.channels), inputs.channels))
-    ((_, drift),) = arrived.statistics_held
+    ((_, drift),) = arrived.held_gradient_and_drift
     waves = x.sites.eigenvalues(drift)
     if images is None:
         return [(waves / x.channels, float(x.channels))], widths, 0.0
@@ -133,7 +141,7 @@ def _read(
     own_spread: float = 0.0,
 ) -> ModeEigenvalues:
     rows = _added(walk)
-    # The mean mode, the data modes, and a sample that has a data mode for itself.
+    # Three factors: for the mean mode, for the data modes, and for a data mode of a single sample.
     factors = [_factor(walk, rows, mode, outputs) for mode in range(3)]
     shares: dict[LayerRow, tuple[float, float]] = {}
     infinite, corrected = [0.0] * 3, [0.0] * 3
@@ -141,17 +149,17 @@ def _read(
         shares[row] = share[0], share[1]
         for i, part in enumerate((share[0], share[1], share[1])):
             infinite[i] += part
-            # Gammas and betas, which have few directions, are raised by those alone in the data modes.
+            # In the data modes, gammas and betas get no factor here: `_few_directions` has their correction.
             factor = factors[i] if row.spread[i] > 0 and not (i and row.columns) else 1
-            # The part of gradients that are handed down is raised by their overlaps alone.
+            # Gradients that are handed down get no factor either: `GradientOverlaps` has their correction.
             handed = _handed(row, part, m) if i else 0.0
             corrected[i] += (part - handed) * factor + handed
-    # The linear part widens as the whole does.
+    # Finite width raises the part that is linear in the overlaps by the same factor as the whole.
     widened = corrected[1] / infinite[1] if infinite[1] > 0 else 1.0
     narrow = [*(inputs or [])]
     wide = [(values * widened, n) for values, n in (*narrow, *(widths or []))]
     counted = outputs if walk.loss_heights is None else float(walk.loss_heights.sum())
-    wide += _few(rows, m, counted)
+    wide += _few_directions(rows, m, counted)
 
     tilted = 1 + common_spread([(max(share[0], 0.0), row.overlap_variance) for row, share in rows])
     infinite[0], corrected[0] = tilted * infinite[0], tilted * corrected[0]
@@ -172,16 +180,16 @@ def _read(
 
 
 def _handed(row: LayerRow, part: float, m: int) -> float:
-    """The share of a row in the data modes that comes from gradients whose overlaps are handed down."""
+    """The part of a row's share in the data modes whose gradients have overlaps that the layer hands down."""
     return min(row.handed[1] / m, max(part, 0.0)) if row.handed else 0.0
 
 
-def _few(rows: Shares, m: int, outputs: float) -> Parts:
-    """The fluctuations of gammas and betas, of which each channel has one or two.
+def _few_directions(rows: Shares, m: int, outputs: float) -> Parts:
+    """The fluctuations of gammas and betas, as summands of `Bulk`.
 
-    The gradients of all C outputs of m samples lie in one or two directions for each channel.
-
-    C m rows of n entries are, in what `Bulk` makes of them, m rows of n / C entries that are C times as large.
+    A channel has one gamma and one beta. So the gradients of all C outputs and m samples with respect to n gammas fill
+    only n directions: they are a random matrix of C m rows and n columns. `Bulk` takes matrices of m rows. A matrix
+    of m rows and n / C columns, with entries' squares C times as large, has the same edge.
     """
     parts = []
     for row, share in rows:
@@ -192,14 +200,14 @@ def _few(rows: Shares, m: int, outputs: float) -> Parts:
 
 
 def _raised(rows: Shares, outputs: int, mean: float) -> float:
-    """The mean mode, raised by the components of samples' own gradients along the gradient that all share."""
+    """The mean mode, raised by the overlap of each sample's own gradient with the gradient that all samples share."""
     parts = [(max(share[0], 0.0), row.spread.sample_separation) for row, share in rows]
     coupled = math.sqrt(outputs * common_spread(parts)) * sum(c for c, _ in parts)
     return mean / 2 + math.hypot(mean / 2, coupled) if mean > 0 else mean
 
 
 def _variance(rows: Shares, outputs: int, mode: int) -> float:
-    """Variance of the logarithm of one sample's own largest eigenvalue, from sample to sample."""
+    """Variance, from sample to sample, of the logarithm of the largest eigenvalue of one sample alone."""
     parts = [(max(share[1], 0.0), row) for row, share in rows]
     lengths = [common_spread([(c, value(row)) for c, row in parts]) for value in (_forward, _backward)]
     data = common_spread([(c, row.spread[mode]) for c, row in parts if row.spread[mode] > 0])

@@ -131,7 +131,10 @@ def predict(
     named = list(inner.named_parameters())
     trained = {name for name, p in named if p.requires_grad and (not parameters or parameters(name, p))}
     if not trained:
-        raise ValueError("The model has no trainable parameters, or parameters= leaves none; lambda is by those.")
+        raise ValueError(
+            "The model has no trainable parameters, or parameters= selects none: there is no curvature to predict. Set "
+            "requires_grad=True on some, or change parameters=."
+        )
     x, images = input_field(shape, batch_size, batch, sum(p.ndim > 1 for _, p in named))
     # Tracing calls the model's forward, on copies of its tensors; the walk goes through the copies too.
     with restored(inner):
@@ -159,8 +162,8 @@ def predict(
     top = scale * max(eigenvalues.mean, eigenvalues.data)
     if not top > 0:
         walk.remarks.warn(
-            "Nothing that is trained moves the output, as weights or gammas of zero in between have it: lambda_max is "
-            "0 and eta* infinite, until those move. Measure again after some steps."
+            "No trained parameter changes the output: weights or gammas of zero lie in between. lambda_max is 0 and "
+            "eta* infinite until these weights change. Measure again after some steps."
         )
     plain_name = f"gradient descent with momentum {momentum:g}" if momentum else "gradient descent"
     return Prediction(
@@ -206,9 +209,9 @@ def _check_finite(eigenvalues: ModeEigenvalues) -> None:
     # Minus infinity stands for data modes that do not exist.
     if not all(math.isfinite(n) or n == -math.inf for n in numbers):
         raise ValueError(
-            "The prediction is not a finite number: on their way through the layers the signals or their gradients "
-            "leave the range of double precision, as they do in stacks of about 1,000 BatchNorm layers without "
-            "skip connections. Predict fewer of the layers."
+            "The prediction is not a finite number: the signals or their gradients leave the range of double precision "
+            "on the way through the layers. This happens in stacks of about 1,000 BatchNorm layers without skip "
+            "connections. Predict fewer of the layers."
         )
 
 
@@ -217,19 +220,19 @@ def _check_output(walk: Walk, out: Field) -> None:
         raise ValueError("The model has no layer with parameters on the way from input to output.")
     if operation := walk.tape.nonlinear_after_weights(out):
         raise ValueError(
-            f"The output comes out of {operation}, not of a linear map: the theory takes the gradient at the output as "
-            "one for every sample. Predict the network without it, or measure it with ns.measure."
+            f"The output comes out of {operation}, not out of a linear map. The theory assumes the same gradient at "
+            f"the output for every sample. Predict the network without {operation}, or measure it with ns.measure."
         )
     if len(out.parts) > 1:
         raise ValueError(
-            f"The output concatenates {len(out.parts)} tensors, whose units have variances of their own; predict knows "
-            "one linear map last. Predict a network that ends in one of them, or measure it with ns.measure."
+            f"The output concatenates {len(out.parts)} tensors with different variances; predict needs a single linear "
+            "map at the end. Predict a network that ends in one of these tensors, or measure it with ns.measure."
         )
     if not out.flat or out.sites.count > 1:
         raise ValueError(
             "predict needs one output vector a sample, (N, outputs); the model gives (N, "
-            f"{', '.join(map(str, out.shape))}). Predict the part of it that ends in a linear map, or measure it with "
-            "ns.measure."
+            f"{', '.join(map(str, out.shape))}). Predict the part of the model that ends in a linear map, or measure "
+            "the model with ns.measure."
         )
 
 

@@ -11,7 +11,8 @@ from normscope.prediction.calibrated_range import USABLE
 from normscope.results import plain
 from normscope.results.reporting import Reportable
 from normscope.results.saving import save_text
-from normscope.stability.first_guess import advice_from_theory, first_guess_sentence, rate_from_theory
+from normscope.stability.first_guess_rates import rate_from_theory
+from normscope.stability.first_guess_words import advice_from_theory, first_guess_sentence
 from normscope.stability.verdict import Verdict
 from normscope.stability.wording import stability_verdict
 

@@ -80,7 +80,7 @@ class Tape:
             cotangent = waiting.pop(record.out, None)
             if cotangent is None:
                 continue
-            for part, held in zip(record.out.parts, cotangent.statistics_held, strict=True):
+            for part, held in zip(record.out.parts, cotangent.held_gradient_and_drift, strict=True):
                 part.readers.drift = held[1]
             for source, sent in zip(record.inputs, record.back(cotangent), strict=True):
                 known = waiting.get(source)

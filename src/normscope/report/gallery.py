@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from normscope.papers.entry import IN_PART, NOT, OPEN, REPRODUCED, WRONG, Entry, JudgedStatement, fitting_curves, stored
+from normscope.papers.paper_pages import PAPERS, Paper, paper_of
 from normscope.papers.store import Store
 from normscope.report.chart import Chart
 from normscope.report.drawing import draw
@@ -16,59 +16,6 @@ from normscope.results.saving import save_figure, save_text
 FOLDER = "docs/evidence/reproductions"
 IMAGES = "docs/images/reproduce"
 EXCEPTIONS = "docs/evidence/sceptic.md"
-
-
-@dataclass(frozen=True)
-class Paper:
-    """One page of the gallery. mark: the words in an entry's source that put the entry on this page."""
-
-    file: str
-    title: str
-    mark: str
-    introduction: str
-
-
-PAPERS = (
-    Paper(
-        "santurkar-2018",
-        "Santurkar et al. 2018",
-        "How Does Batch Normalization Help Optimization?",
-        'Figures and theorems of "How Does Batch Normalization Help Optimization?".',
-    ),
-    Paper(
-        "wei-2019",
-        "Wei et al. 2019",
-        "Mean-field analysis of batch normalization",
-        'Figures and formulas of "Mean-field analysis of batch normalization", and experiments of this project that '
-        "explain what came out of them.",
-    ),
-    Paper(
-        "encyclopedia",
-        "The encyclopedia article",
-        'Encyclopedia article "Batch normalization"',
-        'Statements of the encyclopedia article "Batch normalization" and of the papers it quotes. The article states '
-        "no settings; the settings are this project's.",
-    ),
-    Paper(
-        "own-claims",
-        "Claims of this project",
-        "ours",
-        "Claims that this project makes itself, judged in the same way: what a learning rate named before training "
-        "costs.",
-    ),
-)
-
-
-def paper_of(entry: Entry) -> Paper:
-    """The page of an entry: the paper that its source names first."""
-    named = [paper for paper in PAPERS if paper.mark in entry.source]
-    if not named:
-        raise ValueError(
-            f"The source of the entry {entry.name!r} names no paper of report/gallery.py; it is {entry.source!r}. "
-            "Add a Paper to PAPERS there, or write the mark of a listed paper into the source: "
-            f"{', '.join(paper.mark for paper in PAPERS)}."
-        )
-    return min(named, key=lambda paper: (paper.mark == "ours", entry.source.index(paper.mark)))
 
 
 def tables(chosen: Iterable[Entry], store: Store) -> dict[str, str]:

@@ -12,11 +12,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from normscope.messages import brief, quoted
+from normscope.messages import brief, quoted, raised_at
 from normscope.report import result_schemas as schemas
 from normscope.report.document import Section
 from normscope.report.sections.monitor_runs import Course, monitor_section
-from normscope.results.decoding import check_file, decode, parsed
+from normscope.results.decoding import Misfit, check_file, decode, parsed
 
 Lines = dict[str, dict[float, float]]
 # The journal's name in `sweeping.running`, which is not imported where no sweep is read.
@@ -116,17 +116,30 @@ def _claims(folder: Path) -> Section:
 
 @contextmanager
 def _readable(place: Path) -> Iterator[None]:
-    """Turns an error about values that contradict one another into one message with the name of the file."""
+    """Turn an error about the values of a file into one message with the name of the file.
+
+    `Misfit` comes from checking the file, so the file is at fault. Another error may come from values that contradict
+    one another, or from an error in a section: the message names both, and the line.
+    """
     try:
         yield
+    except Misfit as error:
+        raise ValueError(
+            f"{place} looks like a result of normscope's and lacks some of it ({_in_one_line(error)}). Write it again "
+            "with this version."
+        ) from error
     except _CONTRADICTIONS as error:
         if str(place) in str(error):
             raise
-        said = brief(" ".join(str(error).split()))
         raise ValueError(
-            f"{place} looks like a result of normscope's and lacks some of it ({type(error).__name__}: {said}). "
-            "Write it again with this version."
+            f"{place} looks like a result of normscope's and cannot be drawn ({_in_one_line(error)}). Either it lacks "
+            f"some of its values: write it again with this version. Or the drawing has an error ({raised_at(error)}): "
+            "report that."
         ) from error
+
+
+def _in_one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {brief(' '.join(str(error).split()))}"
 
 
 def _label(file: Path, files: Sequence[Path]) -> str:

@@ -1,4 +1,8 @@
-"""The base of all results: a result can write its report page and figures, and show itself in a notebook."""
+"""The base of all results: a result can write its report page and figures, and show itself in a notebook.
+
+This file imports `report`, a package above it, inside its methods. It is the one upward import of the house (see
+docs/architecture.md): users call `result.report(path)`, and only `report` can draw a page.
+"""
 
 import html
 from collections.abc import Sequence

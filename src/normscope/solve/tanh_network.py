@@ -79,7 +79,7 @@ class TanhNetwork:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedTanhNetwork:
     """weights (units, size); history, one entry for each sweep, the start included:
 
     objective, gap (above the best sweep), gradient_norm and gradient_norm_S (in the S^-1 norm) of the whole network;
@@ -92,7 +92,7 @@ class Trained:
     reason: str
 
 
-def alternate(network: TanhNetwork, *, sweeps: int, steps: int, tol: float, debug: bool = False) -> Trained:
+def alternate(network: TanhNetwork, *, sweeps: int, steps: int, tol: float, debug: bool = False) -> TrainedTanhNetwork:
     """Visit every unit in turn, `steps` direction steps each, until ||grad f|| <= tol ||grad f at the start||.
 
     debug: check the identities of `rates.identities` on every iterate of every unit.
@@ -119,4 +119,4 @@ def alternate(network: TanhNetwork, *, sweeps: int, steps: int, tol: float, debu
     names = ("objective", "gradient_norm", "gradient_norm_S", "gamma", "bound", "slack")
     history = {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
     history["gap"] = history["objective"] - history["objective"].min()
-    return Trained(network.weights, history, reason)
+    return TrainedTanhNetwork(network.weights, history, reason)

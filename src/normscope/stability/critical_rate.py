@@ -2,8 +2,9 @@ r"""The critical rate: the learning rate at which the loss along the coming upda
 
     s_c = min { s > 0 : L(theta + s d) > L(theta) }        d: the optimizer's coming update at a learning rate of 1
 
-On a quadratic and along the gradient s_c = 2 g'g / g'Hg >= 2 / lambda_max. The search takes at most `most` forward
-passes on the copies that the curvature was measured on, and one more where the loss here is not known.
+s_c is a learning rate. The Monitor's critical step k_c = s_c / lr is a multiple of the update. On a quadratic and along
+the gradient s_c = 2 g'g / g'Hg >= 2 / lambda_max. The search takes at most `most` forward passes on the copies that the
+curvature was measured on. It takes one more pass if the loss at the present parameters is not known.
 Source: arXiv 2601.16979, critical sharpness 2 / s_c.
 """
 

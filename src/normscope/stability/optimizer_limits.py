@@ -11,7 +11,7 @@ does not move, and has no part in the limit.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -162,10 +162,25 @@ def _inverses(
     return inverses
 
 
+class Preconditioned(NamedTuple):
+    """The operator whose largest eigenvalue is lambda_P.
+
+    Attributes:
+        product: v -> P^-1/2 (A + R) P^-1/2 v + D v.
+        inverse_root: the diagonal of P^-1/2; None for an optimizer without a preconditioner.
+    """
+
+    product: Product
+    inverse_root: Tensor | None
+
+
 def preconditioned(
     product: Product, limit: Limit, chosen: Sequence[int] | None, leaves: Sequence[Tensor]
-) -> tuple[Product, Tensor | None]:
-    """v -> P^-1/2 (A + R) P^-1/2 v + D v, and the vector of P^-1/2, for the parameters number `chosen` (all)."""
+) -> Preconditioned:
+    """Put the optimizer's preconditioner around the product v -> A v.
+
+    chosen: numbers of the parameters that `product` goes over; None for all.
+    """
 
     def along(values: Sequence[Tensor] | None) -> Tensor | None:
         if values is None:
@@ -174,13 +189,13 @@ def preconditioned(
         return torch.cat([v.to(leaf).expand_as(leaf).reshape(-1) for v, leaf in zip(picked, leaves, strict=True)])
 
     inverse, ridge, decay = map(along, (limit.inverse, limit.ridge, limit.decay))
-    half = None if inverse is None else inverse.sqrt()
+    root = None if inverse is None else inverse.sqrt()
 
-    def whole(v: Tensor) -> Tensor:
-        w = v if half is None else half * v
+    def preconditioned_product(v: Tensor) -> Tensor:
+        w = v if root is None else root * v
         image = product(w)
         image = image if ridge is None else image + ridge * w
-        image = image if half is None else half * image
+        image = image if root is None else root * image
         return image if decay is None else image + decay * v
 
-    return whole, half
+    return Preconditioned(preconditioned_product, root)

@@ -27,7 +27,8 @@ as P is.
 
 To add an optimizer, write its rule here. If it divides the gradient by the root of second moments, register the
 function that reads them from its state as `second_moment=`. If those after its first step are not the squares of its
-gradients, register them as `first_second_moment=`.
+gradients, register them as `first_second_moment=`. Once shares of its critical rate have been measured
+(`first_guess_evidence.py`), register the kind of descent as `descent=`; without it no first guess is named.
 
 Sources: Wei et al. 2019, Eq. (7) for momentum. The others follow from the same two-term recursion
 x_{t+1} = (1 + a) x_t - a x_{t-1} - eta (...), whose characteristic root passes -1 at eta* (checked by running it). For
@@ -41,6 +42,8 @@ import torch
 from torch import Tensor, nn
 
 Groups = Sequence[Mapping[str, Any]]
+# Kinds of descent for which shares of the critical rate were measured.
+PLAIN, MOMENTUM, ADAM = "gradient descent", "momentum", "Adam"
 
 
 class OptimizerRule(NamedTuple):
@@ -70,11 +73,14 @@ class Registered(NamedTuple):
             optimizer that divides by nothing.
         first_second_moment: a function of the mean and the mean square of the first gradients, and of the state and the
             group of their parameter. It gives the second moment that the first step will have.
+        descent: a function of the settings of a parameter group. It gives PLAIN, MOMENTUM or ADAM, or "" where no share
+            of the critical rate was measured.
     """
 
     rule: Rule
     second_moment: ReadSecondMoment | None
     first_second_moment: FirstSecondMoment = _mean_square
+    descent: Callable[[Mapping[str, Any]], str] = lambda settings: ""
 
 
 RULES: dict[type, Registered] = {}
@@ -84,11 +90,12 @@ def rule_for(
     *classes: type,
     second_moment: ReadSecondMoment | None = None,
     first_second_moment: FirstSecondMoment = _mean_square,
+    descent: Callable[[Mapping[str, Any]], str] = lambda settings: "",
 ) -> Callable[[Rule], Rule]:
-    """Register a rule for these classes of optimizers; the second moments as in `Registered`."""
+    """Register a rule for these classes of optimizers; the other arguments as in `Registered`."""
 
     def register(rule: Rule) -> Rule:
-        RULES.update(dict.fromkeys(classes, Registered(rule, second_moment, first_second_moment)))
+        RULES.update(dict.fromkeys(classes, Registered(rule, second_moment, first_second_moment, descent)))
         return rule
 
     return register
@@ -119,7 +126,11 @@ def _first_of_adagrad(mean: Tensor, square: Tensor, state: Mapping[str, Any], gr
     return square + state["sum"] if "sum" in state else square
 
 
-@rule_for(torch.optim.SGD)
+def _momentum_or_plain(settings: Mapping[str, Any]) -> str:
+    return MOMENTUM if settings["momentum"] else PLAIN
+
+
+@rule_for(torch.optim.SGD, descent=_momentum_or_plain)
 def _sgd(optimizer: torch.optim.Optimizer, groups: Groups) -> OptimizerRule:
     return momentum_rule(*_shared(groups, lambda g: (g["momentum"], g["nesterov"], g["dampening"]), optimizer))
 
@@ -152,7 +163,7 @@ def _adagrad(optimizer: torch.optim.Optimizer, groups: Groups) -> OptimizerRule:
     return OptimizerRule(2 * (1 + decay * _steps(optimizer, groups)), formula)
 
 
-@rule_for(torch.optim.Adam, torch.optim.AdamW, second_moment=_of_adam)
+@rule_for(torch.optim.Adam, torch.optim.AdamW, second_moment=_of_adam, descent=lambda settings: ADAM)
 def _adam(optimizer: torch.optim.Optimizer, groups: Groups) -> OptimizerRule:
     beta, decoupled = _shared(groups, lambda g: (g["betas"][0], _decouples(optimizer, g)), optimizer)
     formula = "eta* = 2 (1 + beta_1) / ((1 - beta_1) lambda_P), P = sqrt(v_hat) + eps held constant"
@@ -187,6 +198,17 @@ def _steps(optimizer: torch.optim.Optimizer, groups: Groups) -> float:
 
 def _decouples(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> bool:
     return type(optimizer) is torch.optim.AdamW or group.get("decoupled_weight_decay", False)
+
+
+def kind_of_descent(optimizer: torch.optim.Optimizer | None, settings: Mapping[str, Any]) -> str:
+    """PLAIN, MOMENTUM or ADAM, or "" for an optimizer without a measured share of the critical rate.
+
+    Args:
+        optimizer: None stands for gradient descent with the momentum in `settings`.
+        settings: the settings of one parameter group.
+    """
+    registered = RULES.get(torch.optim.SGD if optimizer is None else type(optimizer))
+    return "" if registered is None else registered.descent(settings)
 
 
 def reads_second_moment(optimizer: torch.optim.Optimizer) -> ReadSecondMoment | None:

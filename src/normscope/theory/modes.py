@@ -68,9 +68,9 @@ widths n_1, n_2, ... have a Gram matrix. Its largest eigenvalue is not 1 but tha
 1/n = sum 1/n_j. This is exact for one width, and to first order in C/n for several. The last layer's own part is the
 same for every output.
 
-**A sample with a mode for itself.** There slopes count too: ReLU leaves the sample N/2 channels, and every activation
-adds sum_k B_k c^k / N (`lengths`), weighed by the squares of its gradient's kernel over sites. In modes of many samples
-slopes average out.
+**A sample with a mode for itself.** The slopes of activations matter for the mode of a single sample: ReLU leaves this
+sample about N/2 channels. Every activation adds sum_k B_k c^k / N to the variance (`lengths.py`), weighted by the
+squared kernel of the sample's gradient over sites. In modes of many samples the slopes average out.
 """
 
 import math
@@ -90,11 +90,12 @@ _NOTHING = 1e-100
 
 
 def widening(outputs: float, spread: float) -> float:
-    """Expected largest eigenvalue of the Gram matrix of C cotangents, spread = 1/n = sum of 1/width above the layer.
+    """Expected largest eigenvalue of the Gram matrix of C cotangents.
 
         (1 + sqrt(C/n))^2 - 1.2065 (sqrt(n) + sqrt(C)) (1/sqrt(n) + 1/sqrt(C))^(1/3) / n        Johnstone 2001
 
-    1 for one output, whose mean width does not move.
+    outputs: C. For one output the answer is 1.
+    spread: 1/n, the sum of 1/width over the layers above.
 
     Example:
         >>> round(widening(10, 1 / 1000), 3)
@@ -111,15 +112,19 @@ def widening(outputs: float, spread: float) -> float:
 def weighed_widening(heights: Tensor, spread: float) -> float:
     """`widening` for outputs of different curvature, as with cross-entropy.
 
-    heights: curvatures over the largest of them, which comes first.
+    This is the expected largest eigenvalue of sum_k h_k w_k w_k^T / n, with vectors w_k of n independent standard
+    Gaussians. Two cases are told apart:
 
-    The largest eigenvalue of sum_k h_k w_k w_k^T / n, with w_k standard in n dimensions. Where the first output stands
-    out, that is its own eigenvalue, pushed up by the others. Else it is the edge of the others' spectrum (Marchenko and
-    Pastur) times the share of the edge that the largest eigenvalue reaches with (sum h)^2 / sum h^2 equal outputs.
-    Outputs of little curvature hardly raise the answer. Within 6 % of random
-    matrices (10 to 1000 outputs, n of 30 to 400).
+    - The first output stands out: its own eigenvalue is the largest, raised by the other outputs.
+    - The first output does not stand out: the answer is the edge of the other outputs' spectrum (Marchenko and Pastur),
+      times a factor below 1. The factor is how far (sum h)^2 / sum h^2 equal outputs reach towards their edge.
 
-    Example: eleven equal outputs; one that stands out of ten, 1 + 10 (1/2) / (1 - 1/2) / n.
+    The answer is within 6 % of random matrices (10 to 1000 outputs, n of 30 to 400).
+
+    heights: h_k, the outputs' curvatures divided by the largest curvature. The largest comes first.
+    spread: 1/n, the sum of 1/width over the layers above.
+
+    Example: eleven equal outputs; then one output that stands out of ten others, 1 + 10 (1/2) / (1 - 1/2) / n.
         >>> ones = torch.ones(10, dtype=torch.float64)
         >>> [round(weighed_widening(torch.cat([ones[:1], h * ones]), 1 / 1000), 3) for h in (1.0, 0.5)]
         [1.181, 1.01]
@@ -135,7 +140,7 @@ def weighed_widening(heights: Tensor, spread: float) -> float:
 
 
 def unevenness(outputs: int, spread: float) -> float:
-    """Relative variance of the largest eigenvalue that `widening` gives the mean of, by the same law."""
+    """Relative variance of the largest eigenvalue whose mean is `widening`, by the Tracy-Widom law."""
     if outputs <= 1 or spread <= 0:
         return 0.0
     n = 1 / spread
@@ -144,9 +149,11 @@ def unevenness(outputs: int, spread: float) -> float:
 
 
 def common_spread(parts: Sequence[tuple[float, float]]) -> float:
-    """Relative variance of a sum of layers' parts (c, spread), where two layers share the smaller of their variances.
+    """Relative variance of a sum over layers, each with a part c and a relative variance `spread`.
 
-    sum_{l, k} c_l c_k min(spread_l, spread_k) / (sum c)^2
+        sum_{l, k} c_l c_k min(spread_l, spread_k) / (sum c)^2
+
+    Two layers share the smaller one of their variances.
     """
     total = sum(c for c, _ in parts)
     if total <= 0:
@@ -162,12 +169,13 @@ def common_spread(parts: Sequence[tuple[float, float]]) -> float:
 class Bulk:
     """Spectrum of the sum of Y T Y^T over independent parts, Y with m rows.
 
-    parts: (eigenvalues of T, copies of each).
-    m: number of rows of Y.
-    overlaps: overlaps of gradients (`gradient_overlaps.py`); None without any.
-    rows: number of rows of J, for `overlaps`.
+    In every method, `variance` is the variance v of the entries of the diagonal matrix that finite width adds.
 
-    `variance` in the methods is that of the entries of a diagonal matrix that is added.
+    Args:
+        parts: for each summand the eigenvalues of T, and how often each of them occurs.
+        m: number of rows of Y.
+        overlaps: overlaps of gradients (`gradient_overlaps.py`), or None.
+        rows: number of rows of the Jacobian J, which `overlaps` needs.
     """
 
     def __init__(
@@ -187,7 +195,7 @@ class Bulk:
     def edge(self, variance: float = 0.0) -> float:
         """Upper edge of the spectrum.
 
-        Example: 64 samples in 16 dimensions, (1 + sqrt(4))^2.
+        Example: 64 samples in 16 dimensions have their edge at (1 + sqrt(64 / 16))^2 = 9.
             >>> round(Bulk([(torch.full((16,), 1 / 16, dtype=torch.float64), 1)], 64).edge(), 9)
             9.0
         """
@@ -202,9 +210,9 @@ class Bulk:
         return self.total + 1 / u + linear + variance * u
 
     def pushed(self, spike: float, variance: float = 0.0) -> float:
-        """Rise of a mode that stands `spike` above the mean of the data modes.
+        """How far the data modes push up the eigenvalue of a mode that stands `spike` above their mean.
 
-        z(1 / spike) - spike - sum t        0 where the spike drowns in the data modes
+        z(1 / spike) - spike - sum t        0 where the spike is not above the edge of the data modes
         """
         if spike <= 0 or 1 / spike >= self._end():
             return 0.0
@@ -229,9 +237,9 @@ class Bulk:
         return self._given + float(bent.sum()) + variance * u
 
     def _lowest(self, variance: float) -> float:
-        """The expected largest eigenvalue at an edge where z(u) - edge = ((u - u_edge) / B)^2, below the edge itself.
+        """The expected largest eigenvalue, a little below the edge, where z(u) - edge = ((u - u_edge) / B)^2.
 
-        edge - 1.2065 (B R)^(-2/3)        R rows
+        edge - 1.2065 (B R)^(-2/3)        R: number of rows of J
         """
         overlaps = self._overlaps
         assert overlaps is not None
@@ -259,11 +267,11 @@ class Bulk:
         return float(self._weights.dot(self._scaled.mul(-u).add_(1).pow_(-2))) + variance < 1 / u**2
 
     def _turn(self, variance: float) -> float:
-        """The u of smallest z(u): halve the interval in which the slope of z changes sign.
+        """The u at which z(u) is smallest, found by halving the interval in which the slope of z changes sign.
 
-        The slope vanishes where u = (sum of weights / (1 - scaled u)^2 + v)^(-1/2). The right side is concave and
-        falls, so that u is not above its start, and not below half of its start or of the end. z(u) is flat there:
-        half of the digits of u give all of z's.
+        The slope vanishes where u = (sum of weights / (1 - scaled u)^2 + v)^(-1/2). The right side is concave and falls
+        with u. So the solution is at most the right side at u = 0, and at least half of that value, or half of the end
+        of the interval. z(u) is flat at its minimum: half of the digits of u are enough for all digits of z.
         """
         high = min(self._end(), (float(self._weights.sum()) + variance) ** -0.5)
         low = high / 2
@@ -277,7 +285,7 @@ class Bulk:
 
 
 def _joined(parts: Sequence[tuple[Tensor, float]]) -> tuple[float, Tensor, Tensor]:
-    """The sum of all t, and t with their copies; those below a thousandth of the largest move the mean alone."""
+    """The sum of all t; then t and their copies, without those t that are below a thousandth of the largest."""
     if not parts:
         return 0.0, torch.zeros(0), torch.zeros(0)
     t = torch.cat([values for values, _ in parts]).clamp_min_(0)

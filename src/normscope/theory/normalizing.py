@@ -1,61 +1,78 @@
 r"""Batch normalization of kernels, forward and backward.
 
 A kernel holds the mean over channels of the product of two values, for each pair of places. Forward, this file
-computes the kernel of the normalized values from that of the values before. Backward, it computes the kernel of the
-gradient before the normalizer from that of the gradient after it.
+computes the kernel of the normalized values from the kernel of the values before. Backward, this file computes the
+kernel of the gradient before the normalizer from the kernel of the gradient after the normalizer.
 
 | symbol | means |
 |---|---|
 | m, S, n | samples, sites of each sample, and values of a channel: n = m S |
 | z, zh, z' | a value before the normalizer, normalized, and with gamma and beta |
 | s^2 | the variance that a channel is divided by, with eps |
-| x, y; a, b, d | samples; places, which are a site of a sample |
+| x, y | samples |
+| a, b, p | places: a place is a site of a sample |
 | K, K_c, K_h | kernel of the values, centred over the batch, and normalized |
 | u, ubar | mean of K over the second place, and over both |
 | P | the map that takes out the mean over the batch |
 | g, G, G' | gradient with respect to z', its kernel, and the kernel of the gradient with respect to z |
 | r, nu | E[1/s^2], and the degrees of freedom of s^2 |
-| c, l, T | overlap mean(g zh), and the two means that its moments are made of |
+| e, T | gradient that comes back from the next layer, and E[phi''] E[phi''] times the kernel of e |
+| c, l, k | overlap mean(g zh), and two numbers from which the moments of c are computed |
 
     zh = (z - mean z) / s       z' = gamma zh + beta
 
-Forward. Means over the batch are means of the kernel: with u[a] = mean over (y, b) of K(x, a; y, b) and ubar its mean,
+**Two classes of pairs.** A kernel is stored for two classes of pairs: in class 0 both places belong to one sample, in
+class 1 the places belong to two different samples (`site_pairs.py`). In a batch of m samples, class 0 has the weight
+1/m and class 1 has the weight (m - 1)/m. A mean over the batch is the mean over both classes with these weights, so the
+formulas below hold for batches of any size.
 
-    K_c = K - u[a] - u[b] + ubar       s^2 = mean_a K(x, a; x, a) - ubar + eps       K_h = K_c / s^2
+**Forward.** With u[a] = mean over (y, b) of K(x, a; y, b), and ubar the mean of u,
 
-which is P K P in the algebra of two classes, so batches of any size are in it. For inputs without structure this is
-s^2 = q - q_xy up to 1/m: the variance and not, as printed, the second moment q (erratum E-MF-6). Every channel has
-an s^2 of its own, which is larger where its values lean more to few directions (`_divided`).
+    K_c = P K P = K - u[a] - u[b] + ubar       s^2 = mean_a K(x, a; x, a) - ubar + eps       K_h = K_c / s^2
 
-Backward, held constant ("frozen"):   G' = gamma^2 r G
+For inputs without structure s^2 = q - q_xy up to 1/m. This is the variance. Wei et al. 2019 print the second moment q
+instead (erratum E-MF-6). Every channel has an s^2 of its own. s^2 is larger for a channel whose values lie more along
+the few directions of largest variance (`_divided`).
 
-Backward, as trained:                 G' = gamma^2 r (P (G - (l[a] + l[b]) K_h) P - d K_h)
+**Backward.** Statistics that are held constant ("frozen") and statistics as trained give
 
-r = E[1/s^2] = nu / (nu - 2) / s^2 (`mean_inverse`) with nu = s^4 / mean(K_c^2) degrees of freedom, because s^2 of one
-channel is a sum of squares of correlated Gaussians (nu = m - 1 for m unstructured samples, the factor of Yang et al.
-2019), and of eps, which does not fluctuate: a large one leaves r at 1 / s^2. P takes out the mean over the batch, the
-rest the direction of zh, c zh with c = mean(g zh). g depends on zh through phi'(z'), so by Stein's lemma, to first
-order,
+    frozen        G' = gamma^2 r G
+    as trained    G' = gamma^2 r (P (G - (l[a] + l[b]) K_h) P - k K_h)
 
-    E[c zh[a] g[b]] = K_h (l[b] + mean(G K_h))      l[b] = gamma^2 mean_d(T[d, b] K_h(d; d))
-    E[c^2] = mean(G K_h) + mean(l K_h(a; a))        T = E[phi''] E[phi''] times the kernel of e
+The factor r = E[1/s^2] = nu / (nu - 2) / s^2 (`mean_inverse`) has nu = s^4 / mean(K_c^2) degrees of freedom: s^2 of one
+channel is a sum of squares of correlated Gaussians, plus eps. For m samples without structure nu is m - 1, the factor
+of Yang et al. 2019. A large eps does not fluctuate and leaves r at 1 / s^2.
 
-where e is what comes back from the next layer, g = phi'(z') e; d = mean(G K_h) - mean(l K_h(a; a)). Where all places
-have one variance this is P G P - E[c^2] K_h. T is taken without the places themselves, of which there are n among n^2
-pairs.
+As trained, the normalizer takes two directions out of the gradient: P takes out the mean over the batch, and the other
+terms take out the direction of zh, which is c zh with c = mean(g zh). The gradient g depends on zh through phi'(z'),
+g = phi'(z') e. By Stein's lemma, to first order,
 
-Of a batch of which every pair is known, all of the spectrum is: s^2 = eps + sum l_j w_j^2, l_j the eigenvalues of
-K_c / m and w_j Gaussian. With a_k^2 = l_k w_k^2 / s^2, the share of one direction in a channel's zh, and
-1/x = int_0^inf exp(-x t) dt
+    E[c zh[a] g[b]] = K_h (l[b] + mean(G K_h))      l[b] = gamma^2 mean_p(T[p, b] K_h(p; p))
+    E[c^2] = mean(G K_h) + mean(l K_h(a; a))        k = mean(G K_h) - mean(l K_h(a; a))
 
-    E[1/s^2] = int e(t) dt                         e(t) = exp(-eps t) prod_j (1 + 2 l_j t)^(-1/2)
-    E[a_k^2] = int e(t) d_k(t) dt                  d_k(t) = l_k / (1 + 2 l_k t)
-    E[a_k^2 / s^2] = int e(t) t d_k dt
-    E[a_k^2 a_j^2 / s^2] = int e(t) t^2 / 2 d_k d_j dt, three times that for k = j
+Where all places have one variance, G' / (gamma^2 r) is P G P - E[c^2] K_h. T leaves out the n pairs of a place with
+itself, among n^2 pairs.
 
-and a cotangent that is independent of zh goes back, as trained, as E[(1 - a a^T) P G P (1 - a a^T) / s^2]. Channels
-that see much of the largest direction (in a batch of photographs, the brightness) are divided by more and lose more of
-it, so that far less of that direction comes back than means over channels give.
+Worked number: m = 8 samples without structure (q = 1, q_xy = 0), S = 1, eps = 0. Then ubar = 1/8, s^2 = 1 - 1/8 = 7/8,
+nu = 8 - 1 = 7 and r = (7/5) / (7/8) = 1.6. The sample variance of 8 Gaussians is chi^2_7 / 8, and E[8 / chi^2_7] =
+8/5 = 1.6 too.
+
+    >>> found = normalize(ExactSites(1, 1, 8), torch.tensor([[[1.0]], [[0.0]]], dtype=torch.float64), eps=0.0)
+    >>> found.variance, round(found.freedom, 9), round(found.inverse, 9)
+    (0.875, 7.0, 1.6)
+
+**Batches of which every pair is known.** The kernel of all m samples gives the whole spectrum: s^2 = eps +
+sum l_j w_j^2, with l_j the eigenvalues of K_c / m and w_j independent Gaussians. Direction k has the share a_k^2 =
+l_k w_k^2 / s^2 of a channel's zh. With 1/x = int_0^inf exp(-x t) dt,
+
+    E[1/s^2] = int f(t) dt                         f(t) = exp(-eps t) prod_j (1 + 2 l_j t)^(-1/2)
+    E[a_k^2] = int f(t) h_k(t) dt                  h_k(t) = l_k / (1 + 2 l_k t)
+    E[a_k^2 / s^2] = int f(t) t h_k dt
+    E[a_k^2 a_j^2 / s^2] = int f(t) t^2 / 2 h_k h_j dt, three times this integral for k = j
+
+A gradient that is independent of zh comes back, as trained, as E[(1 - a a^T) P G P (1 - a a^T) / s^2]. In a batch of
+photographs the largest direction is brightness. Channels that see much of the largest direction are divided by a larger
+s, and lose more of this direction. So far less of this direction comes back than the means over channels would give.
 Source: Wei et al. 2019, Eq. (23)-(25), corrected; the derivation is in docs/evidence/theory.md.
 """
 
@@ -112,8 +129,9 @@ def centred(sites: Sites, kernel: Tensor) -> Tensor:
 def normalize(sites: Sites, kernel: Tensor, eps: float, noise: float = 0.0, uneven: float = 0.0) -> Normalized:
     """Normalize a kernel over the batch.
 
-    noise: variance of the kernel from pair to pair, which costs degrees of freedom: a batch in d dimensions has at most
-    d. uneven: relative variance of places' variances (`place_lengths`), by which a sample's own share grows.
+    noise: variance of the kernel from pair to pair. It lowers the degrees of freedom: a batch in D dimensions has at
+        most D.
+    uneven: relative variance of the places' variances (`place_lengths`). It raises a sample's own share.
     """
     middle = kernel - sites.common(kernel)
     spread = average(sites.diagonal(middle))
@@ -137,13 +155,14 @@ def normalize(sites: Sites, kernel: Tensor, eps: float, noise: float = 0.0, unev
 
 
 def _divided(sites: Sites, hat: Tensor) -> Tensor:
-    r"""E[zh zh^T] of channels that are divided by their own s, from K_c / E[s^2]; by offsets as it is.
+    r"""E[zh zh^T] of channels that are divided by their own s, from hat = K_c / E[s^2].
 
         E[l w^2 / s^2] = l E[1 / (s^2 + l chi^2_2)] = c l / (1 + 2 l)        s^2 = sum_j l_j w_j^2 + eps, of mean 1
 
-    l: eigenvalues over all places; the first is exact, the second takes s^2 for its mean, and c makes the sum of all
-    E[l w^2 / s^2] equal to that of shares, 1 with eps. Variance in few directions, such as borders of small images have
-    in all samples, is a smaller part of zh than of z.
+    l are the eigenvalues over all places. The first equality is exact. The second equality replaces s^2 by its mean.
+    The constant c makes the sum of all E[l w^2 / s^2] and of the share of eps equal to 1. Variance in few directions,
+    such as the borders of small images have in all samples, is a smaller part of zh than of z. Kernels by offsets
+    (`TorusSites`) are returned unchanged.
     """
     if not isinstance(sites, ExactSites):
         return hat
@@ -184,9 +203,10 @@ class Directions:
 
 
 def _by_directions(kernel: Tensor, eps: float, variance: float) -> tuple[Tensor, float, Directions] | None:
-    """K_h, E[1/s^2] and the directions, by the trapezoid rule over log t; kernel and eps are over the variance.
+    """K_h, E[1/s^2] and the directions, by the trapezoid rule over log t.
 
-    None below three directions with a small eps, where a few channels decide E[1/s^2].
+    `kernel` and `eps` are divided by the variance. None for fewer than three directions and a small eps: there a few
+    channels decide E[1/s^2].
     """
     values, vectors = torch.linalg.eigh(kernel)
     sizes = values.clamp_min(0) / len(values)
@@ -205,10 +225,12 @@ def _by_directions(kernel: Tensor, eps: float, variance: float) -> tuple[Tensor,
 
 
 def _third(sites: Sites, kernel: Tensor, square: float) -> float:
-    """sum l^3 over the eigenvalues l of K / (number of places), K of variance 1; 0 for equal ones, as by offsets.
+    """sum l^3 over the eigenvalues l of K / (number of places), for K of variance 1.
 
-    square: sum l^2, with the 1/d that finite dimensions d add. To sum l^3 they add 3 (sum l^2) / d + 1/d^2, as in
-    Wishart matrices.
+    0 stands for equal eigenvalues, and is the answer for kernels by offsets (`TorusSites`).
+
+    square: sum l^2, in which inputs of D dimensions have added 1/D. To sum l^3 the dimensions add
+        3 (sum l^2) / D + 1/D^2, as in Wishart matrices.
     """
     if not isinstance(sites, ExactSites):
         return 0.0
@@ -223,15 +245,19 @@ def _third(sites: Sites, kernel: Tensor, square: float) -> float:
 
 
 def mean_inverse(freedom: float, third: float = 0.0) -> float:
-    r"""E[1/s^2] for s^2 = sum l_i w_i^2 of mean 1, w Gaussian; freedom: 1 / sum l^2, third: sum l^3, 0 for equal l.
+    r"""E[1/s^2] for s^2 = sum l_i w_i^2 of mean 1, with independent Gaussians w_i.
 
         freedom / (freedom - 2)        for equal l
         e^x E_n(x) / (2 b)             s^2 = a + b chi^2_k of the same three moments, n = k/2, x = a / (2 b)
 
-    A few large l, such as what borders of small images share over all samples, hardly reach s^2 = 0. E_n by its
-    continued fraction.
+    With a few large l, s^2 is hardly ever near 0. Borders of small images make such large l, since all samples share
+    them. E_n is computed by its continued fraction.
 
-    Example: 3 of 0.1 and 700 of 0.001; as if all were equal it is 1.065.
+    Args:
+        freedom: 1 / sum l^2.
+        third: sum l^3; 0 (default) stands for equal l.
+
+    Example: 3 eigenvalues of 0.1 and 700 of 0.001. The formula for equal l would give 1.065.
         >>> round(mean_inverse(1 / 0.0307, 0.0030007), 3)
         1.051
     """
@@ -249,9 +275,9 @@ def mean_inverse(freedom: float, third: float = 0.0) -> float:
 def send_back(
     normalized: Normalized, g: Tensor, bend: Tensor, gamma2: float, *, trained: bool
 ) -> tuple[Tensor, Tensor]:
-    """The cotangent's kernel before the normalizer, and the products of pairs that a trained gamma adds to lambda.
+    """The cotangent's kernel before the normalizer, and what a trained gamma adds to lambda for each pair of places.
 
-    trained: whether the statistics are differentiated through (held constant if not).
+    trained: whether the statistics are differentiated through; False holds them constant.
     """
     sites, kernel = normalized.sites, normalized.kernel
     diagonal = sites.diagonal(kernel)

@@ -1,15 +1,16 @@
-r"""Pairs of sites that a kernel is given for, of one sample or of two different samples.
+r"""Kernels as tensors: which pairs of sites and samples the entries of a kernel stand for.
 
-A tensor of many channels is described by its kernel K[a, b] = mean over channels of h(x, a) h(y, b), where x and y are
-samples, a and b sites of theirs. A kernel has one of three forms, each with
-a class of its own:
+A tensor of many channels is described by its kernel K[a, b] = mean over channels of h(x, a) h(y, b). Here x and y are
+samples, a is a site of x, and b is a site of y. Most kernels hold two classes of pairs: class 0 has both sites in one
+sample (x = y), class 1 has them in two different samples (x != y). A kernel has one of three forms. Each form has a
+Python class of its own:
 
-    ExactSites     (2, S, S)    class 0: x = y, class 1: x != y; every pair of the S = H W sites
-    TorusSites     (2, H, W)    the same by the offset b - a, as if the image had no border
+    ExactSites     (2, S, S)    both classes; every pair of the S = H W sites
+    TorusSites     (2, H, W)    both classes; one entry for each offset b - a, as if the image had no border
     SampleSites    (1, m, m)    one site; every pair of the m samples of a batch
 
-In a batch of m samples the two classes have the weights 1/m and (m - 1)/m (`Sites.mix`). Cotangents have one more
-dimension in front, with one entry for each direction over the samples that is sent back.
+A batch of m samples has m^2 pairs of samples: class 0 has the weight 1/m, class 1 has the weight (m - 1)/m
+(`Sites.mix`). Cotangents have one more dimension in front: one entry for each direction over the samples.
 """
 
 import math
@@ -35,7 +36,7 @@ def average(values: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Sites(ABC):
-    """The sites of an image and the samples of a batch; its classes are the forms that a kernel has.
+    """The sites of an image and the samples of a batch; each subclass is one form of a kernel.
 
     Attributes:
         height, width: size of the image.
@@ -101,7 +102,7 @@ class Sites(ABC):
         return values.mean().expand(values.shape)
 
     def common(self, kernel: Tensor) -> Tensor:
-        """K - P K P: what P takes out of a kernel, the mean over batch and sites at both ends."""
+        """K - P K P: the part of a kernel that P takes out, which is the mean over batch and sites at both ends."""
         rows = self.rows(kernel)
         # u[a] + u[b] - ubar, half of ubar on either side.
         half = rows - rows.mean(-1, keepdim=True) / 2
@@ -236,8 +237,7 @@ class TorusSites(Sites):
     def eigenvalues(self, form: Tensor) -> Tensor:
         """Eigenvalues of a bilinear form over sites: a number's derivative with respect to a kernel of two samples.
 
-        By offsets the derivative is with respect to the kernel's sum over sites, so that transposes are those of
-        cotangents.
+        Here `form` is the derivative with respect to the kernel summed over sites, as cotangents by offsets are.
         """
         return torch.fft.fft2(form).real.flatten()
 
@@ -309,7 +309,7 @@ def exact_sites(layers: int) -> int:
 
 
 def image_sites(height: int, width: int, batch: int, layers: int) -> Sites:
-    """Sites of the images that a network of so many layers gets: by offsets, or exact for a single site."""
+    """Sites of the images that enter a network of so many layers: `TorusSites`, or `ExactSites` for a single site."""
     form = TorusSites if height * width > 1 else ExactSites
     return form(height, width, batch, exact_sites(layers))
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from normscope.tuning.evidence import Evidence, evidence, score
+from normscope.tuning.evidence import RateEvidence, evidence, score
 from normscope.tuning.prior import Prior
 from normscope.tuning.rehearsal import Rehearsal
 from normscope.tuning.search import RATIO, Plan
@@ -50,7 +50,7 @@ def choose(plan: Plan, prior: Prior, known: Sequence[Rehearsal]) -> Choice:
     return Choice(lr, (low, min([high, *(0.99 * each for each in diverged)])), _reason(plan, prior, known, found))
 
 
-def _posterior(usual: float, found: Evidence | None) -> tuple[float, float]:
+def _posterior(usual: float, found: RateEvidence | None) -> tuple[float, float]:
     """The rate, and the standard deviation of its logarithm."""
     exponent = -0.5 * (_GRID / WIDTH) ** 2
     if found is not None:
@@ -71,7 +71,7 @@ def _against(x: np.ndarray, known: np.ndarray) -> np.ndarray:
     return np.asarray(values)
 
 
-def _reason(plan: Plan, prior: Prior, known: Sequence[Rehearsal], found: Evidence | None) -> str:
+def _reason(plan: Plan, prior: Prior, known: Sequence[Rehearsal], found: RateEvidence | None) -> str:
     if not known:
         return f"Nothing was rehearsed, so this is {prior.words}: the budget of {plan.budget:.0f} steps buys too few."
     if found is None:

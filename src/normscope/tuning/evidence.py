@@ -21,14 +21,14 @@ _FEWEST = 2
 
 
 @dataclass(frozen=True)
-class Evidence:
+class RateEvidence:
     """The rates in rising order, and the evidence against each of them: 0 for the best."""
 
     rates: tuple[float, ...]
     against: tuple[float, ...]
 
 
-def evidence(known: Sequence[Rehearsal]) -> Evidence | None:
+def evidence(known: Sequence[Rehearsal]) -> RateEvidence | None:
     """The evidence of some rehearsals; None where all diverged.
 
     Example:
@@ -40,7 +40,7 @@ def evidence(known: Sequence[Rehearsal]) -> Evidence | None:
     best = min(ordered, key=score)
     if best.diverged_at is not None or not best.losses:
         return None
-    return Evidence(tuple(each.lr for each in ordered), tuple(_against(each, best) for each in ordered))
+    return RateEvidence(tuple(each.lr for each in ordered), tuple(_against(each, best) for each in ordered))
 
 
 def score(rehearsal: Rehearsal) -> float:

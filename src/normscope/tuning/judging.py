@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from normscope.norms.population import restart_as_plain_mean
 from normscope.setup import Setup
 from normscope.tuning.stage import Stage
 
@@ -53,9 +54,7 @@ def _recalibrate(stage: Stage, copy: Setup) -> int:
     layers = _moving(copy.model)
     if not layers:
         return 0
-    for layer in layers:
-        layer.reset_running_stats()
-        layer.momentum = None  # the cumulative average
+    restart_as_plain_mean(layers)
     batches = stage.first_batches(_RECALIBRATED_ON)
     for batch in batches:
         with _cast(stage, copy):

@@ -1,24 +1,14 @@
 """Read and set the learning rate of an optimizer; parameter groups keep their ratios, a scheduler follows."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-# The keys of a parameter group that hold learning rates, the one that names the group's rate first.
-_BASES = ("max_lr", "initial_lr", "lr")
-_RATES = (*_BASES, "min_lr")
+from normscope.scheduler_factors import BASE_RATE_KEYS, base_rate
 
-
-def base_rate(group: Mapping[str, Any]) -> float:
-    """The learning rate that a schedule multiplies: a scheduler keeps it in the group beside the present rate.
-
-    Example:
-        >>> base_rate({"lr": 0.01, "initial_lr": 0.1}), base_rate({"lr": 0.01})
-        (0.1, 0.01)
-    """
-    return float(next(group[key] for key in _BASES if group.get(key) is not None))
+# The keys of a parameter group that hold learning rates.
+_RATES = (*BASE_RATE_KEYS, "min_lr")
 
 
 def largest_rate(optimizer: torch.optim.Optimizer) -> float:

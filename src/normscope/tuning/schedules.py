@@ -8,14 +8,10 @@ A callable is one as `torch.optim.lr_scheduler.LambdaLR` takes it: schedule(t) r
 """
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from normscope.messages.choices import check_choice
-from normscope.tuning.learning_rates import base_rate
 
 Schedule = str | Callable[[int], float]
 _NAMED: dict[str, Callable[[float], float]] = {
@@ -94,19 +90,3 @@ def peak_in_words(factors: Sequence[float]) -> str:
         f"The named rate is {peak} of the schedule, at step {factors.index(most)} of {len(factors):,}; its factors "
         f"lie between {least:.3g} and {most:.3g}."
     )
-
-
-def factors_of_scheduler(optimizer: torch.optim.Optimizer, scheduler: Any, steps: int) -> tuple[float, ...]:
-    """The factors of a scheduler on the base rate of the optimizer's largest group; both are used up by the call."""
-    groups = optimizer.param_groups
-    group = max(groups, key=base_rate)
-    base, factors = base_rate(group), []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a scheduler that is stepped without its optimizer, or beyond its end
-        for _ in range(steps):
-            factors.append(float(group["lr"]) / base if base else 1.0)
-            try:
-                scheduler.step()
-            except ValueError:
-                break  # OneCycleLR at its end
-    return tuple(factors)

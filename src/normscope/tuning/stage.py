@@ -17,8 +17,9 @@ from torch.utils._pytree import tree_leaves
 from normscope.isolation.batch_copies import Copies
 from normscope.isolation.batches import samples
 from normscope.isolation.loaders import first_batches, to_device
+from normscope.scheduler_factors import factors_of_scheduler
 from normscope.setup import Setup
-from normscope.tuning.schedules import factors_of_scheduler, without_warm_up
+from normscope.tuning.schedules import without_warm_up
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,29 +1,31 @@
 """Replacement of torch's functions and flags while a measurement's passes run: every patch of curvature/ is here.
 
-conv1d, conv2d, conv3d: torch makes one part of the double backward by a convolution with a kernel as large as the
-    image. Issue pytorch 22577. Goes when torch's double backward costs four convolutions.
-batch_norm, its derivatives: torch's double backward takes some 25 passes over the input. Issue pytorch 3076. Goes when
-    torch takes about ten.
+Each entry names the reason, the torch issue, and when the patch can be removed.
+
+conv1d, conv2d, conv3d: torch computes one part of the double backward by a convolution with a kernel as large as the
+    image. Issue: pytorch 22577. Remove when torch's double backward costs four convolutions.
+batch_norm, its derivatives: torch's double backward takes about 25 passes over the input. Issue: pytorch 3076. Remove
+    when torch takes about ten passes.
 batch_norm, its statistics: stats="frozen" holds the batch's statistics constant in every forward that calls
-    F.batch_norm. No issue. Goes when torch has a switch for it.
-relu: torch adds zeros for the derivative of the slope, 2 % of a Hessian product. No issue known. Goes when torch adds
-    none.
-_weight_norm: torch's kernel takes the length for a constant in the second derivative, which is then not symmetric. No
-    issue known. Goes when torch's own second derivative is symmetric.
-Flags of attention: fused attention has neither a second derivative nor a forward mode. Issues pytorch 116350 and
-    128971. Goes when it has both.
-Precision of float32: `precision.py`.
-Autocast: products in half precision are right to two or three digits alone. Stays, since users set it.
+    F.batch_norm. Issue: none. Remove when torch has a switch for constant statistics.
+relu: torch adds zeros for the derivative of the slope, 2 % of a Hessian product. Issue: none known. Remove when torch
+    adds no zeros.
+_weight_norm: torch's kernel treats the length as a constant in the second derivative, so that the second derivative is
+    not symmetric. Issue: none known. Remove when torch's own second derivative is symmetric.
+Flags of attention: fused attention has neither a second derivative nor a forward mode. Issues: pytorch 116350 and
+    128971. Remove when fused attention has both.
+Precision of float32: see `precision.py`.
+Autocast: products in half precision have only two or three correct digits. This patch stays, since users set autocast.
 
-Functions are replaced by name and not by a mode: `autograd.grad` runs with modes switched off, and activation
-checkpointing calls the layers again there. A name that was imported from torch before keeps torch's function: as right,
-and slower.
+Functions are replaced by name, not by a `TorchFunctionMode`: `autograd.grad` switches modes off, and activation
+checkpointing calls layers inside `autograd.grad`. A module that imported a function from torch earlier keeps torch's
+function, which gives the same answer and is slower.
 
-**Other threads.** Autocast is set for one thread, and whether statistics are held is asked of the calling thread. All
-else is seen by every thread. So each function put in a name gives the values and derivatives of torch's own, up to
-rounding, to whoever calls it, and the flags choose other kernels of the same functions. Replacements of one name are
-counted, so torch's function is back when the last of them has ended, in whatever order they end. Flags are not counted:
-measurements take turns (`isolation/one_at_a_time.py`), so no two threads hold them at once.
+**Other threads.** Two settings belong to one thread: autocast, and whether statistics are held. Every other replacement
+is seen by all threads. Each replacement gives all callers the values and derivatives of torch's own function, up to
+rounding. The flags choose other kernels of the same functions. Replacements of one name are counted, so torch's
+function is back when the last replacement has ended, in any order. Flags are not counted: measurements take turns
+(`isolation/one_at_a_time.py`), so only one thread sets flags at a time.
 """
 
 import sys
@@ -79,11 +81,12 @@ _WEIGHT_NORMS = [(vars(home), "_weight_norm") for home in (torch, sys.modules["t
 
 @contextmanager
 def fast_second_derivatives() -> Iterator[None]:
-    """Inside, convolutions, batch normalization and ReLU have second derivatives that cost what they must.
+    """Inside, convolutions, batch normalization and ReLU have fast second derivatives.
 
-    Batch normalization in train mode has the closed form of `norms/batch_norm_gradient.py`. In eval mode it is a scale
-    and a shift of each channel, which the weights of a convolution before it take up: no pass over its input at all.
-    Activation checkpointing runs forwards inside backward passes, so this belongs around backward passes too.
+    Batch normalization in train mode uses the closed form of `norms/batch_norm_gradient.py`. In eval mode batch
+    normalization is a scale and a shift of each channel. A convolution before the layer takes both into its weights, so
+    that no pass over the input is left. Activation checkpointing runs forwards inside backward passes, so this context
+    must enclose backward passes too.
     """
     names = [(vars(torch), "batch_norm"), (vars(torch), "relu"), *_CONVOLUTIONS]
     with gradients_last(), replaced(names, _with_second_derivative):
@@ -161,7 +164,7 @@ def _normalization(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _fits(x: Tensor, training: bool, mean: Any, var: Any, *affine: Tensor | None) -> bool:
-    """Whether torch takes these shapes; it is left to torch to refuse others, which would broadcast here."""
+    """Whether torch accepts these shapes. Other shapes would broadcast here; torch refuses them."""
     if x.ndim < 2 or (not training and (mean is None or var is None)):
         return False
     return all(t is None or t.shape == x.shape[1:2] for t in (mean, var, *affine))
@@ -178,7 +181,7 @@ def _holding(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor
 
 
 def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
-    """g v / ||v||, with a length for each place in `dim`, one for all at -1."""
+    """g v / ||v||, with one length for each index of `dim`; a single length for dim = -1."""
     if dim == -1:
         return v * (g / torch.linalg.vector_norm(v))
     lengths = torch.linalg.vector_norm(v.movedim(dim, 0).reshape(v.shape[dim], -1), dim=1)

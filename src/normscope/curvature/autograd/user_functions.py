@@ -68,7 +68,7 @@ def refuse_without_second_derivative(root: Any, run: Callable[["Calls"], Any], *
         args, where = calls.first.get(kind, (None, ""))
         lacks = lacking(kind, args)
         if BY_SLOPE in lacks or (lacks and not slope_alone):
-            raise NoSecondDerivative(_said(kind, where))
+            raise NoSecondDerivative(_message_for(kind, where))
 
 
 def refuse_delayed(gradients: Sequence[Tensor | None]) -> None:
@@ -243,7 +243,7 @@ class Calls:
         return staticmethod(watched)
 
 
-def _said(kind: type, where: str) -> str:
+def _message_for(kind: type, where: str) -> str:
     place = f" in {where}" if where else ""
     why = "it is marked once_differentiable" if is_once_differentiable(kind) else "its backward drops terms"
     return (

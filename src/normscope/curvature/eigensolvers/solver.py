@@ -18,8 +18,9 @@ from normscope.curvature.eigensolvers.lanczos import Memory, Ritz, lanczos
 from normscope.curvature.eigensolvers.tf32_refinement import tf32_first, tf32_pays
 from normscope.linear_maps import Product
 
-# Share of the fresh start. This much lets an eigenvector that has overtaken the last one show: of those remembered, one
-# that is ahead by 3 %. From 0.03 on a warm start costs more products (measured from one training step to the next).
+# Share of the fresh start in a warm start. With 0.01 a search finds a remembered eigenvector that has overtaken the
+# last top eigenvector by 3 %. From 0.03 on, a warm start costs more products (measured from one training step to the
+# next).
 FRESH_SHARE = 0.01
 _COUNTED = {"max_products": "products", "block": "start vectors"}
 

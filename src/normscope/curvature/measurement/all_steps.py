@@ -9,7 +9,7 @@ from torch import nn
 
 from normscope.curvature.measurement.eigenvalue_searches import checked_searches, first_pass_and_top, further_searches
 from normscope.curvature.measurement.further_batches import FurtherBatch, further_batch
-from normscope.curvature.measurement.measured_numbers import Inputs, Measured, eta_star_of, first_guess, group_of
+from normscope.curvature.measurement.measured_numbers import Inputs, Measured, eta_star_of, first_guess_from, group_of
 from normscope.curvature.measurement.notes import (
     on_convergence,
     on_precision,
@@ -79,7 +79,7 @@ def carry_out(
         notes += notes_on_statistics(model, request.stats, request.compare)
         notes += on_choice
         measured = _measure(request, session)
-    named = first_guess(request, measured, inputs)
+    named = first_guess_from(request, measured, inputs)
     notes += [*measured.notes, *on_the_kind(measured.kind), *named.notes]
     return result_of(request, measured, named, inputs, objective.name, notes)
 
@@ -120,7 +120,7 @@ def _measure(request: Request, opened: Session) -> Measured:
     notes += [*critical_notes, *on_the_pass(session, first.unused, top.matrix, over)]
     notes += on_the_batches(
         limit.factor,
-        (top.ritz.values[0], *(batch.lambda_least for batch in further)),
+        (top.ritz.values[0], *(batch.lambda_lower_bound for batch in further)),
         over,
         over_the_batch=bool(over_the_batch(session.model, request.stats)),
     )

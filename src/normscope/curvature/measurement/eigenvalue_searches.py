@@ -61,10 +61,10 @@ def _top_search(
     stats = request.stats
     memory = None if request.start is None else request.start.memory
 
-    def search(matrix: str, first: FirstGraph | None) -> SpectrumEnds:
+    def search(matrix: str, graph: FirstGraph | None) -> SpectrumEnds:
         both_ends = request.hessian and MATRICES[matrix].is_hessian
         ritz, error = session.search(
-            stats, matrix, smallest=both_ends, memory=memory, gradient=gradient, first=first, keep=KEPT_PAIRS
+            stats, matrix, smallest=both_ends, memory=memory, gradient=gradient, graph=graph, keep=KEPT_PAIRS
         )
         return SpectrumEnds(stats, matrix, None, both_ends, ritz, error)
 

@@ -10,7 +10,7 @@ Where v'Av in the two precisions differ by more than the tolerance, there are th
 - The vector is not near one: the search is made again in float64, with the products that are left of `most`.
 - Too few products are left: the one float64 product stands, and counts as not converged.
 
-A generator gives each dtype other numbers, so passes that draw (dropout) draw in float32 here too (`NarrowDraws`).
+A generator gives each dtype other numbers, so passes that draw (dropout) draw in float32 here too (`narrow_draws.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,14 +20,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from normscope.curvature.eigensolvers.davidson import FEWEST_PRODUCTS
 from normscope.curvature.eigensolvers.lanczos import Ritz, scales
+from normscope.curvature.measurement.narrow_draws import NarrowDraws
 from normscope.curvature.measurement.spectrum_ends import SpectrumEnds
 from normscope.curvature.session.opening import open_session
-from normscope.curvature.session.session import Session, differentiated
+from normscope.curvature.session.session import Session, requiring_grad
 from normscope.isolation.memory_bound import bytes_of
 
 # Differences below this are accepted: rounding of v'Av alone makes up to 1e-5.
@@ -39,17 +39,6 @@ _RIGHT_VECTOR_GAP = 0.02
 _ROUNDING_SHARE = 1e-13
 # Inputs whose mean is at least this many standard deviations are named in the note.
 _LEAST_FAR_MEAN = 100.0
-
-_aten: Any = torch.ops.aten
-_FILLING = {
-    _aten.bernoulli_,
-    _aten.uniform_,
-    _aten.normal_,
-    _aten.exponential_,
-    _aten.cauchy_,
-    _aten.log_normal_,
-}
-_DRAWING = {_aten.rand, _aten.randn, _aten.rand_like, _aten.randn_like, _aten.normal, _aten.bernoulli}
 
 
 def checked_in_float64(
@@ -68,7 +57,7 @@ def checked_in_float64(
     bearable = max(options.solver.tol, _BEARABLE_DIFFERENCE)
     same_draws = NarrowDraws() if session.observed.forward_draws else nullcontext()
     with (
-        differentiated(session.lent, range(len(leaves))),
+        requiring_grad(session.lent, range(len(leaves))),
         open_session(
             session.model,
             session.loss_fn,
@@ -194,40 +183,3 @@ def _offset(x: Tensor) -> float:
     rows = x.detach().double().flatten(1)
     mean, std = rows.mean(0).abs(), rows.std(0)
     return float(torch.where(mean > 0, mean / std, 0.0).max())
-
-
-class NarrowDraws(TorchDispatchMode):
-    """Inside, random operations that would give float64 draw in float32 and widen it.
-
-    Example:
-        >>> expected = (torch.manual_seed(0), torch.randn(20))[1].double()
-        >>> with NarrowDraws():
-        ...     found = (torch.manual_seed(0), torch.randn(20, dtype=torch.float64))[1]
-        >>> torch.equal(found, expected)
-        True
-    """
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs, packet = kwargs or {}, func.overloadpacket
-        if packet is _aten.native_dropout and args[0].dtype == torch.float64:
-            _, mask = func(torch.ones_like(args[0], dtype=torch.float32), *args[1:], **kwargs)
-            return args[0] * mask / (1 - args[1]) if args[1] < 1 else torch.zeros_like(args[0]), mask
-        if packet in _FILLING and args[0].dtype == torch.float64:
-            drawn = torch.empty_like(args[0], dtype=torch.float32)
-            func(drawn, *args[1:], **kwargs)
-            return args[0].copy_(drawn)
-        if packet in _DRAWING:
-            like = next((a.dtype for a in args if isinstance(a, Tensor)), torch.get_default_dtype())
-            if (kwargs.get("dtype") or like) == torch.float64:
-                return func(*map(_narrowed, args), **_in_float32(kwargs)).double()
-        return func(*args, **kwargs)
-
-
-def _narrowed(value: Any) -> Any:
-    return value.float() if isinstance(value, Tensor) and value.dtype == torch.float64 else value
-
-
-def _in_float32(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {**kwargs, "dtype": torch.float32} if kwargs.get("dtype") == torch.float64 else kwargs

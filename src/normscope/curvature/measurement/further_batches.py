@@ -27,11 +27,11 @@ class FurtherBatch:
     """The numbers of one batch beside the searched one.
 
     Attributes:
-        lambda_least: a lower bound of this batch's lambda_max, or nan.
+        lambda_lower_bound: a lower bound of this batch's lambda_max, or nan.
         critical: its critical rate, or nan.
     """
 
-    lambda_least: float
+    lambda_lower_bound: float
     critical: float
 
 
@@ -65,10 +65,10 @@ def _first_pass_and_bound(session: Session, stats: str, matrix: str, vector: Ten
     first, graph = first_pass(session, stats, matrix)
     if vector.dtype != first.gradient.dtype:
         return first, math.nan
-    return first, _least(vector, session.product(stats, matrix, vector, first=graph), matrix)
+    return first, _lambda_lower_bound(vector, session.product(stats, matrix, vector, graph=graph), matrix)
 
 
-def _least(v: Tensor, image: Tensor, matrix: str) -> float:
+def _lambda_lower_bound(v: Tensor, image: Tensor, matrix: str) -> float:
     """The bound from the product `image` = A v."""
     form = float(v @ image)
     return form if MATRICES[matrix].is_hessian or form <= 0 else float(image @ image) / form

@@ -15,8 +15,9 @@ from normscope.curvature.operators.statistics import mode_of
 from normscope.curvature.session.first_pass import FirstPass
 from normscope.isolation.batches import samples
 from normscope.loss_kinds import LossKind
-from normscope.stability.first_guess import FirstGuess, first_guess_of, kind_of_descent
+from normscope.stability.first_guess import FirstGuess, first_guess_of
 from normscope.stability.optimizer_limits import Limit, SecondMoments
+from normscope.stability.optimizer_rules import kind_of_descent
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def eta_star_of(limit: Limit, top: SpectrumEnds) -> float:
     return limit.factor / lambda_max if lambda_max > 0 else math.inf
 
 
-def first_guess(request: Request, measured: Measured, inputs: Inputs) -> FirstGuess:
+def first_guess_from(request: Request, measured: Measured, inputs: Inputs) -> FirstGuess:
     sizes = [samples(batch) for batch in inputs.batches]
     return first_guess_of(
         measured.critical,

@@ -52,7 +52,7 @@ def result_of(
         preconditioned=limit.inverse is not None,
         critical_rate=measured.critical,
         critical_rates=critical_by_batch(measured),
-        lambda_by_batch=(lambda_max, *(batch.lambda_least for batch in measured.further)),
+        lambda_by_batch=(lambda_max, *(batch.lambda_lower_bound for batch in measured.further)),
         first_guess=named.rate,
         first_guess_range=named.over_batches,
         advice=named.advice,

@@ -69,7 +69,7 @@ class FisherOfOutputs:
         return terms.sum(self.dims, keepdim=True) if self.dims else terms
 
     def error(self, t: Tensor) -> float:
-        """Standard error of t^T B t; 0 for an exact one, nan for a single draw."""
+        """Standard error of t^T B t: 0 for an exact B, nan for a single draw."""
         if self.scores is None:
             return 0.0
         forms = self._components(t).square().flatten(1).sum(1, dtype=torch.float64)
@@ -121,7 +121,7 @@ def _squared_rate(loss_fn: Callable[..., Any], output: Tensor) -> float:
 
 
 def _weights(loss_fn: Callable[..., Any], output: Tensor, target: Any) -> Tensor:
-    """The weight of each term, in a shape that broadcasts against the outputs; 0 where the target is ignored."""
+    """The weight of each term, shaped to broadcast against the outputs. Terms with an ignored target have weight 0."""
     if distribution(loss_fn) == BINARY:
         terms = torch.ones_like(output)
     else:

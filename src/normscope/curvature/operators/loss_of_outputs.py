@@ -79,22 +79,25 @@ class LossOfOutputs:
         if not isinstance(loss, Tensor) or loss.ndim:
             got = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise ValueError(f"loss_fn must return a scalar; got {got}. Take its mean or its sum.")
-        self._refuse_held(loss)
+        self._refuse_captured_parameters(loss)
         return loss
 
-    def _refuse_held(self, loss: Tensor) -> None:
+    def _refuse_captured_parameters(self, loss: Tensor) -> None:
         """Refuse a loss that holds the model's own parameters: the model has copies of them here."""
         if not loss.requires_grad or distribution(self.loss_fn) is not None:
             return
         slopes = torch.autograd.grad(loss, self._originals, retain_graph=True, allow_unused=True)
         if any(slope is not None for slope in slopes):
             raise ValueError(
-                "loss_fn holds parameters of the model itself; while it is measured the model has copies of them, so "
-                "what it adds would have no curvature. Have it read them at each call: model.parameters()."
+                "loss_fn holds parameters of the model itself. A measured model has copies of its parameters, so the "
+                "term that loss_fn adds would have no curvature. Let loss_fn read model.parameters() at each call."
             )
 
-    def read(self, outputs: Any) -> tuple[int, ...]:
-        """Numbers of the outputs that the loss depends on; () where the outputs are one tensor or own predictions."""
+    def outputs_in_loss(self, outputs: Any) -> tuple[int, ...]:
+        """The numbers of the outputs that the loss depends on.
+
+        () if the outputs are one tensor, or if the model computes the loss itself.
+        """
         if self.loss_fn is own_loss_of:
             main = main_output(outputs)
             if main is None or not main.requires_grad:
@@ -107,19 +110,21 @@ class LossOfOutputs:
         moved = [part.detach().requires_grad_() if i in moving else part for i, part in enumerate(parts)]
         loss = self(tree_unflatten(moved, tree_flatten(outputs)[1]))
         slopes = torch.autograd.grad(loss, [moved[i] for i in moving], allow_unused=True) if loss.requires_grad else []
-        read = tuple(i for i, slope in zip(moving, slopes, strict=False) if slope is not None)
-        if not read:
+        output_numbers = tuple(i for i, slope in zip(moving, slopes, strict=False) if slope is not None)
+        if not output_numbers:
             raise NoOutputs
-        return read
+        return output_numbers
 
-    def output_curvature(self, outputs: Any, read: tuple[int, ...], leaves: Sequence[Tensor]) -> OutputCurvature:
-        """The second derivative at these outputs; read: numbers of the outputs that the loss depends on."""
+    def output_curvature(
+        self, outputs: Any, output_numbers: tuple[int, ...], leaves: Sequence[Tensor]
+    ) -> OutputCurvature:
+        """The second derivative at these outputs; output_numbers: as `outputs_in_loss` gives them."""
         if self.loss_fn is own_loss_of:
-            return self._inside_the_model(outputs, read, leaves)
-        z = joined(outputs, read).detach().requires_grad_()
+            return self._inside_the_model(outputs, output_numbers, leaves)
+        z = joined(outputs, output_numbers).detach().requires_grad_()
         inputs = [z, *leaves]
-        loss = self(rebuilt(outputs, read, z))
-        refuse_without_second_derivative(loss.grad_fn, lambda _: self(rebuilt(outputs, read, z)))
+        loss = self(rebuilt(outputs, output_numbers, z))
+        refuse_without_second_derivative(loss.grad_fn, lambda _: self(rebuilt(outputs, output_numbers, z)))
         slopes = torch.autograd.grad(loss, inputs, create_graph=True, allow_unused=True)
         reads_parameters = any(slope is not None for slope in slopes[1:])
         curved = [i for i, slope in enumerate(slopes) if slope is not None and slope.requires_grad]
@@ -141,9 +146,11 @@ class LossOfOutputs:
         is_zero = not has_curvature and not product(random_direction, random_direction)[0].any()
         return OutputCurvature(product, reads_parameters, is_zero)
 
-    def _inside_the_model(self, outputs: Any, read: tuple[int, ...], leaves: Sequence[Tensor]) -> OutputCurvature:
-        """The second derivative of a loss that the model computes from its predictions z, by the graph from z on."""
-        z, loss = joined(outputs, read), self(outputs)
+    def _inside_the_model(
+        self, outputs: Any, output_numbers: tuple[int, ...], leaves: Sequence[Tensor]
+    ) -> OutputCurvature:
+        """The second derivative of a loss that the model itself computes from its predictions z."""
+        z, loss = joined(outputs, output_numbers), self(outputs)
         (slope,) = torch.autograd.grad(loss, z, create_graph=True, allow_unused=True)
         if slope is None:
             raise NoOutputs
@@ -167,31 +174,31 @@ def own_loss_of(outputs: Any, _: Any) -> Tensor:
     return own_loss(outputs)
 
 
-def joined(outputs: Any, read: tuple[int, ...]) -> Tensor:
-    """The outputs with the numbers `read` as one tensor: a single one as it is, several with all entries in a row.
+def joined(outputs: Any, output_numbers: tuple[int, ...]) -> Tensor:
+    """The outputs numbered `output_numbers` as one tensor: a single one unchanged, several flattened in a row.
 
     Without numbers: the outputs where they are one tensor, or the predictions among several tensors.
     """
     if isinstance(outputs, Tensor):
         return outputs
-    if not read:
+    if not output_numbers:
         main = main_output(outputs)
         if main is None:
             raise NoOutputs
         return main
     leaves = tree_leaves(outputs)
-    parts = [leaves[i] for i in read]
+    parts = [leaves[i] for i in output_numbers]
     return parts[0] if len(parts) == 1 else torch.cat([part.reshape(-1) for part in parts])
 
 
-def rebuilt(outputs: Any, read: tuple[int, ...], z: Tensor) -> Any:
+def rebuilt(outputs: Any, output_numbers: tuple[int, ...], z: Tensor) -> Any:
     """The outputs with z in the place of the tensors that `joined` took; the others are held constant."""
     if isinstance(outputs, Tensor):
         return z
     leaves, form = tree_flatten(outputs)
     leaves = [part.detach() if isinstance(part, Tensor) else part for part in leaves]
-    parts = [z] if len(read) == 1 else split(z, [leaves[i] for i in read])
-    for i, part in zip(read, parts, strict=True):
+    parts = [z] if len(output_numbers) == 1 else split(z, [leaves[i] for i in output_numbers])
+    for i, part in zip(output_numbers, parts, strict=True):
         leaves[i] = part
     return tree_unflatten(leaves, form)
 

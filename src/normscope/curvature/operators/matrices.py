@@ -35,15 +35,15 @@ class Matrix:
         return self.output_matrix is None
 
 
-def _of_loss(network: "Network", outputs: Any, read: tuple[int, ...]) -> OutputCurvature:
-    return network.loss.output_curvature(outputs, read, network.leaves)
+def _of_loss(network: "Network", outputs: Any, output_numbers: tuple[int, ...]) -> OutputCurvature:
+    return network.loss.output_curvature(outputs, output_numbers, network.leaves)
 
 
-def _of_labels(network: "Network", outputs: Any, read: tuple[int, ...]) -> OutputCurvature:
-    """The Fisher matrix of the outputs; the loss's own second derivative where that is the same, or has no labels."""
-    fisher = network.fisher_of(outputs, read)
+def _of_labels(network: "Network", outputs: Any, output_numbers: tuple[int, ...]) -> OutputCurvature:
+    """The Fisher matrix of the outputs, or the loss's second derivative if both are equal or no labels can be drawn."""
+    fisher = network.fisher_of(outputs, output_numbers)
     if fisher is None:
-        return _of_loss(network, outputs, read)
+        return _of_loss(network, outputs, output_numbers)
     return OutputCurvature(lambda t, _: (fisher.product(t), None))
 
 

@@ -29,7 +29,7 @@ from normscope.curvature.operators.gauss_newton import (
 )
 from normscope.curvature.operators.loss_of_outputs import LossOfOutputs, OutputCurvature, joined
 from normscope.curvature.operators.matrices import MATRICES
-from normscope.curvature.operators.passes import Gradients, Parts, Passes
+from normscope.curvature.operators.passes import Gradients, Passes
 from normscope.isolation.flat_vectors import flat
 from normscope.isolation.lending import Lent
 from normscope.linear_maps import Product
@@ -129,7 +129,7 @@ class Network(Passes):
         _, gradients, first = self.value_and_gradients(matrix)
         return flat(gradients, self.leaves), first
 
-    def value_and_gradients(self, matrix: str = "") -> tuple[Tensor, Parts, FirstGraph | None]:
+    def value_and_gradients(self, matrix: str = "") -> tuple[Tensor, Gradients, FirstGraph | None]:
         """The loss, its gradient with respect to each leaf, and the graph for products with `matrix`.
 
         A gradient is None where the leaf has no part in the loss. The graph is None without a matrix, and where none
@@ -146,7 +146,7 @@ class Network(Passes):
         by_slope = None
         if matrix and self._folds and loss.requires_grad and isinstance(output, Tensor) and output.requires_grad:
             self._lent.backwards += 1
-            with self.reading():
+            with self.pass_context():
                 by_slope = gradients_by_slope(loss, output, self.leaves)
         tangent_by_gradient: Product | None = None
         taken: Gradients = [None] * len(self.leaves)
@@ -159,18 +159,18 @@ class Network(Passes):
         first = FirstGraph(self, matrix, ForwardGraph(output, kept, tangent_by_gradient)) if goes_on else None
         return loss.detach(), [None if g is None else g.detach() for g in taken], first
 
-    def product(self, matrix: str, first: FirstGraph | None = None) -> MatrixProduct:
-        """The product v -> A v for a name of `MATRICES`; it keeps its graphs for as long as it exists.
+    def product(self, matrix: str, graph: FirstGraph | None = None) -> MatrixProduct:
+        """The product v -> A v for a name of `MATRICES`; the product keeps its graphs for as long as it exists.
 
-        first: the graph that `value_and_gradients` kept for this matrix; without it the product makes its own.
+        graph: the graph that `value_and_gradients` kept for this matrix; without it the product makes its own.
         """
-        graph: Any = None if first is None else first.graph
+        kept: Any = None if graph is None else graph.graph
         if MATRICES[matrix].is_hessian:
-            return MatrixProduct(self.hessian(graph))
-        return self._product_by_outputs(matrix, graph or self._forward_graph())
+            return MatrixProduct(self.hessian(kept))
+        return self._product_by_outputs(matrix, kept or self._forward_graph())
 
     def hessian(self, gradients: Gradients | None = None) -> Product:
-        """The product v -> H v, by the graph of the gradients: H v = d <grad L, v> / dtheta."""
+        """The product v -> H v = d <grad L, v> / dtheta, computed from the graph of the gradients."""
         derivatives = self.derivatives_of(gradients or self._derivable_gradients()[1], self.leaves)
 
         def product(v: Tensor) -> Tensor:
@@ -195,12 +195,12 @@ class Network(Passes):
             image = self.hessian()(v)
             return v @ image, lambda: image
         graph = self._forward_graph()
-        read = self.loss.read(graph.outputs)
-        tangent = self.jvp(graph.kept, read)(v)
-        u, by_leaves = self._output_curvature(matrix, graph.outputs, read).product(tangent, v)
+        output_numbers = self.loss.outputs_in_loss(graph.outputs)
+        tangent = self.jvp(graph.kept, output_numbers)(v)
+        u, by_leaves = self._output_curvature(matrix, graph.outputs, output_numbers).product(tangent, v)
 
         def completed() -> Tensor:
-            pulled = self.vjp(joined(graph.outputs, read))(u)
+            pulled = self.vjp(joined(graph.outputs, output_numbers))(u)
             if not adjoint(tangent, u, v, pulled):
                 return self.product(matrix)(v)
             return pulled if by_leaves is None else pulled + by_leaves
@@ -209,33 +209,33 @@ class Network(Passes):
         return (form if by_leaves is None else form + v @ by_leaves), completed
 
     def fisher_error(self, v: Tensor) -> float:
-        """Standard error of v^T F v by the draws; 0 where F is exact."""
+        """Standard error of v^T F v that comes from drawing labels; 0 for an exact F."""
         if not self._label_draws:
             return 0.0
         outputs = self.output()
-        read = self.loss.read(outputs)
-        drawn = self.fisher_of(outputs, read)
-        return 0.0 if drawn is None else drawn.error(self.jvp(read=read)(v))
+        output_numbers = self.loss.outputs_in_loss(outputs)
+        drawn = self.fisher_of(outputs, output_numbers)
+        return 0.0 if drawn is None else drawn.error(self.jvp(output_numbers=output_numbers)(v))
 
     def _product_by_outputs(self, matrix: str, graph: ForwardGraph) -> MatrixProduct:
-        """The product v -> J^T B (J v), with B by the outputs."""
-        read = self.loss.read(graph.outputs)
-        curvature = self._output_curvature(matrix, graph.outputs, read)
-        vjp, jvp = self.vjp(joined(graph.outputs, read)), self.jvp(graph.kept, read)
+        """The product v -> J^T B (J v), with B the second derivative with respect to the outputs."""
+        output_numbers = self.loss.outputs_in_loss(graph.outputs)
+        curvature = self._output_curvature(matrix, graph.outputs, output_numbers)
+        vjp, jvp = self.vjp(joined(graph.outputs, output_numbers)), self.jvp(graph.kept, output_numbers)
         product = gauss_newton_product(curvature, vjp, jvp, graph.tangent_by_gradient, self)
         return MatrixProduct(product, curvature.reads_parameters, curvature.is_zero)
 
-    def _output_curvature(self, matrix: str, outputs: Any, read: tuple[int, ...]) -> OutputCurvature:
-        """B, by the outputs and the numbers of those that the loss reads."""
+    def _output_curvature(self, matrix: str, outputs: Any, output_numbers: tuple[int, ...]) -> OutputCurvature:
+        """B at these outputs. output_numbers: as `LossOfOutputs.outputs_in_loss` gives them."""
         output_matrix = MATRICES[matrix].output_matrix
         assert output_matrix is not None
-        return output_matrix(self, outputs, read)
+        return output_matrix(self, outputs, output_numbers)
 
-    def fisher_of(self, outputs: Any, read: tuple[int, ...]) -> FisherOfOutputs | None:
+    def fisher_of(self, outputs: Any, output_numbers: tuple[int, ...]) -> FisherOfOutputs | None:
         """The Fisher matrix of the outputs; None where the loss's own second derivative is taken."""
         return fisher_of_outputs(
             self.loss.loss_fn,
-            joined(outputs, read).detach(),
+            joined(outputs, output_numbers).detach(),
             self.loss.targets,
             label_draws=self._label_draws,
             seed=self._seed,
@@ -246,7 +246,7 @@ class Network(Passes):
         return ForwardGraph(self.output(around=kept.keeping()), kept)
 
     def _derivable_gradients(self) -> tuple[Tensor, Gradients]:
-        """The loss and its gradients with a graph of their own, by which they can be differentiated."""
+        """The loss and its gradients, with a graph so that the gradients can be differentiated again."""
         loss = self.loss(self.output())
         if not loss.requires_grad:
             return loss, [None] * len(self.leaves)
@@ -258,7 +258,7 @@ class Network(Passes):
 
         refuse_without_second_derivative(loss.grad_fn, again)
         self._lent.backwards += 1
-        with self.reading():
+        with self.pass_context():
             gradients = torch.autograd.grad(loss, self.leaves, create_graph=True, allow_unused=True)
         refuse_delayed(gradients)
         return loss, gradients

@@ -22,7 +22,7 @@ from normscope.curvature.autograd.forward_mode import KeptLayerOutputs, fused, w
 from normscope.curvature.autograd.patching import differentiable_kernels, fast_second_derivatives
 from normscope.curvature.autograd.user_functions import Calls, refuse_delayed, refuse_without_second_derivative
 from normscope.curvature.operators.loss_of_outputs import joined
-from normscope.curvature.operators.statistics import depends_on_others, mode_of, reading
+from normscope.curvature.operators.statistics import depends_on_others, mode_of, statistics_mode
 from normscope.isolation.batch_copies import Copies
 from normscope.isolation.flat_vectors import flat, split
 from normscope.isolation.lending import Lent
@@ -33,7 +33,6 @@ from normscope.messages.out_of_memory import out_of_memory
 
 # Gradients by several tensors, None for a tensor without a part in the result.
 Gradients = Sequence[Tensor | None]
-Parts = list[Tensor | None]
 
 
 class Passes:
@@ -72,9 +71,12 @@ class Passes:
         return sum(leaf.numel() for leaf in self.leaves)
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Inside, forwards read the statistics as asked, also those that checkpointing repeats in backward passes."""
-        with fast_second_derivatives(), reading(self.model, self._stats), differentiable_kernels(self._device):
+    def pass_context(self) -> Iterator[None]:
+        """The context of all passes: statistics mode, fast second derivatives, differentiable kernels.
+
+        Backward passes need the context too, since activation checkpointing repeats forwards there.
+        """
+        with fast_second_derivatives(), statistics_mode(self.model, self._stats), differentiable_kernels(self._device):
             yield
 
     def output(self, x: Any = None, around: AbstractContextManager[None] | None = None) -> Any:
@@ -83,7 +85,7 @@ class Passes:
             self._lent.restores_generators = True
         self._lent.reset()
         self._lent.forwards += 1
-        with self._lent.guard.first_pass(), self.reading(), gradients_of_the_user(), around or nullcontext():
+        with self._lent.guard.first_pass(), self.pass_context(), gradients_of_the_user(), around or nullcontext():
             outputs = self._call(self.model, self._inputs.take() if x is None else x)
         if self._fresh:
             self._lent.restores_generators = self._lent.generators.moved()
@@ -96,14 +98,14 @@ class Passes:
         inputs: Sequence[Tensor],
         cotangents: Sequence[Tensor] | None,
         keep: bool = True,
-    ) -> Parts:
-        """Gradients of the outputs by the inputs, for these cotangents; with `keep` the graph stays."""
+    ) -> Gradients:
+        """Gradients of the outputs with respect to the inputs, for these cotangents. keep: keep the graph."""
         self._lent.backwards += 1
-        with self.reading():
+        with self.pass_context():
             return list(torch.autograd.grad(outputs, inputs, cotangents, retain_graph=keep, allow_unused=True))
 
     def mixes(self, *, whole: bool = False) -> bool:
-        """Whether a sample's output depends on other samples; whole: look in a pass of all samples, not of a few."""
+        """Whether a sample's output depends on other samples. whole: test with all samples, not with a few."""
         x = self._inputs.take()
         if not isinstance(x, Tensor) or not x.is_floating_point() or not x.ndim:
             return False
@@ -111,24 +113,24 @@ class Passes:
         return depends_on_others(self.output, rows, lambda t: self.grad([t], [rows], None, keep=False)[0], whole=whole)
 
     def vjp(self, output: Tensor) -> Product:
-        """The map u -> J^T u, by the kept graph of `output`."""
+        """The map u -> J^T u, computed from the kept graph of `output`."""
         if not output.requires_grad:
             return lambda u: flat([None] * len(self.leaves), self.leaves)
         return lambda u: flat(self.grad([output], self.leaves, [u]), self.leaves)
 
-    def jvp(self, kept: KeptLayerOutputs | None = None, read: tuple[int, ...] = ()) -> Product:
+    def jvp(self, kept: KeptLayerOutputs | None = None, output_numbers: tuple[int, ...] = ()) -> Product:
         """The map v -> J v, in the outputs' shape: by forward mode, else by reverse mode twice.
 
         Args:
             kept: outputs of layers, for forward mode.
-            read: numbers of the tensors among the outputs that the loss depends on.
+            output_numbers: numbers of the tensors among the outputs that the loss depends on.
         """
         twice: list[Product] = []
 
         def product(v: Tensor) -> Tensor:
             if self.forward_mode:
                 try:
-                    return self._forward(v, kept, read)
+                    return self._forward(v, kept, output_numbers)
                 except FailedElsewhere:
                     raise
                 except RuntimeError as error:
@@ -138,7 +140,7 @@ class Passes:
                     # that fails by itself raises again in reverse mode.
                     self.use_reverse_mode()
             if not twice:
-                twice.append(self._reverse_twice(read))
+                twice.append(self._reverse_twice(output_numbers))
             return twice[0](v)
 
         return product
@@ -147,7 +149,7 @@ class Passes:
         """Make J v by reverse mode twice from now on."""
         self.forward_mode = False
 
-    def _forward(self, v: Tensor, kept: KeptLayerOutputs | None, read: tuple[int, ...]) -> Tensor:
+    def _forward(self, v: Tensor, kept: KeptLayerOutputs | None, output_numbers: tuple[int, ...]) -> Tensor:
         parts = split(v, self.leaves)
         self._lent.reset()
         self._lent.forwards += 2
@@ -155,18 +157,20 @@ class Passes:
             duals = [forward_ad.make_dual(leaf, part) for leaf, part in zip(self.leaves, parts, strict=True)]
             layers = {} if mode_of(self._stats).holds_the_batch else fused(self.model)
             used = nullcontext() if kept is None else kept.used()
-            with self._lent.holding(self.leaves, duals), self.reading(), answering(layers, with_tangent), used:
-                output, tangent = forward_ad.unpack_dual(joined(self._call(self.model, self._inputs.take()), read))
+            with self._lent.holding(self.leaves, duals), self.pass_context(), answering(layers, with_tangent), used:
+                output, tangent = forward_ad.unpack_dual(
+                    joined(self._call(self.model, self._inputs.take()), output_numbers)
+                )
         return torch.zeros_like(output) if tangent is None else tangent.detach()
 
-    def _reverse_twice(self, read: tuple[int, ...] = ()) -> Product:
-        output = joined(self.output(), read)
+    def _reverse_twice(self, output_numbers: tuple[int, ...] = ()) -> Product:
+        output = joined(self.output(), output_numbers)
 
         def again(calls: Calls) -> None:
             self.output(around=calls.within(self.model))
 
         refuse_without_second_derivative(output.grad_fn, again, slope_alone=True)
-        with self.reading():
+        with self.pass_context():
             u = torch.zeros_like(output, requires_grad=True)
             self._lent.backwards += 1
             gradients = torch.autograd.grad(output, self.leaves, u, create_graph=True, allow_unused=True)
@@ -183,11 +187,11 @@ class Passes:
 
         return product
 
-    def derivatives_of(self, gradients: Gradients, inputs: Sequence[Tensor]) -> Callable[[Tensor], Parts]:
+    def derivatives_of(self, gradients: Gradients, inputs: Sequence[Tensor]) -> Callable[[Tensor], Gradients]:
         """The map v -> d<gradients, v> by each of the inputs, by the kept graph of the gradients."""
         used = {i: g for i, g in enumerate(gradients) if g is not None and g.requires_grad}
 
-        def product(v: Tensor) -> Parts:
+        def product(v: Tensor) -> Gradients:
             parts = split(v, self.leaves)
             return self.grad(list(used.values()), inputs, [parts[i] for i in used]) if used else [None] * len(inputs)
 

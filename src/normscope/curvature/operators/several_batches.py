@@ -57,7 +57,7 @@ class NetworksOnBatches:
     def gradient_and_graph(self, matrix: str) -> tuple[Tensor, None]:
         return self._sum(lambda network: network.gradient()), None
 
-    def product(self, matrix: str, first: FirstGraph | None = None) -> "ProductsOnBatches":
+    def product(self, matrix: str, graph: FirstGraph | None = None) -> "ProductsOnBatches":
         """The product v -> A v, which makes the graph of one batch after another, so only one is in memory."""
         return ProductsOnBatches(self._networks, self._weights, matrix)
 

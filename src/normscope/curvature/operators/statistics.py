@@ -1,15 +1,16 @@
-"""The statistics modes: ways to read normalizers' statistics, and whether outputs depend on other samples.
+"""The statistics modes: which mean and variance normalizers use, and whether outputs depend on other samples.
 
     batch       as trained: the statistics of this batch, differentiated through
     frozen      the statistics of this batch, held constant, as in a theory that takes mean and variance as given
     running     eval mode: running statistics, no dropout, no noise
 
-All that is done differently in a mode follows from its entry in `MODES`; a new mode is a new entry. Layers whose
-statistics are not over the batch (LayerNorm, GroupNorm, InstanceNorm, RMSNorm) are the same in all modes.
+A mode is one entry of `MODES`. To add a mode, add an entry. `predict` has a list of its own, `prediction.STATISTICS`,
+since each of its modes needs a theory. Layers whose statistics are not taken over the batch
+(LayerNorm, GroupNorm, InstanceNorm, RMSNorm) behave the same in all modes.
 
-"frozen" holds the statistics of normscope's layers and of `F.batch_norm`, wherever a forward calls it. So a subclass, a
-patched forward or a normalizer without a layer keeps all its other effects, and the loss is that of "batch". A
-normalizer written out in elementary operations is not recognized; `depends_on_others` shows it.
+The mode "frozen" holds the statistics of normscope's layers, and of every call of `F.batch_norm` in a forward. The loss
+equals the loss in the mode "batch". A subclass, a patched forward or a normalizer without a layer keeps its other
+effects. A normalizer written out in elementary operations is not recognized; `depends_on_others` detects it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +27,7 @@ from normscope.isolation.processes import several_processes
 from normscope.messages.choices import check_choice
 from normscope.norms.batch import batch_norm
 from normscope.norms.held_statistics import statistics_held
-from normscope.norms.lp import LpNormLayer
+from normscope.norms.kinds import OVER_BATCH_LAYERS
 
 # Samples of a pass that looks whether outputs depend on other samples.
 _PROBE_SAMPLES = 8
@@ -39,7 +40,7 @@ def _held(model: nn.Module) -> Iterator[None]:
 
 
 def _synced(model: nn.Module) -> dict[str, nn.Module]:
-    """Torch's layers whose kernel goes over several processes, without a function that could be replaced."""
+    """Torch's SyncBatchNorm layers in train mode: their kernel runs over several processes and cannot be replaced."""
     if not several_processes():
         return {}
     return {name: m for name, m in model.named_modules() if isinstance(m, nn.SyncBatchNorm) and m.training}
@@ -63,10 +64,10 @@ def _in_eval_mode(model: nn.Module) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class StatisticsMode:
-    """One way to read the statistics.
+    """One choice of the statistics that normalizers use.
 
     Attributes:
-        entered: entered(model) is the context in which forwards of `model` read the statistics in this way.
+        entered: entered(model) is the context in which forwards of `model` use these statistics.
         of_the_batch: whether layers in train mode take their statistics from the batch.
         differentiated: whether derivatives go through the statistics.
     """
@@ -77,12 +78,12 @@ class StatisticsMode:
 
     @property
     def as_trained(self) -> bool:
-        """Whether the loss and its derivatives are those that an optimizer sees: critical rates are measured there."""
+        """Whether the loss and its derivatives are the ones that an optimizer sees. Critical rates need such a mode."""
         return self.of_the_batch and self.differentiated
 
     @property
     def holds_the_batch(self) -> bool:
-        """Whether the batch's statistics are constants; fused kernels of BatchNorm differentiate through them."""
+        """Whether the batch's statistics are held constant, which torch's fused BatchNorm kernels cannot do."""
         return self.of_the_batch and not self.differentiated
 
 
@@ -103,30 +104,33 @@ def mode_of(stats: str) -> StatisticsMode:
 
 
 def differentiable(stats: str) -> str:
-    """The mode in which the slope of one sample's output by another shows; constant statistics would hide it."""
-    return "batch" if mode_of(stats).holds_the_batch else stats
+    """The mode in which to test whether one sample's output depends on other samples.
+
+    Constant statistics would hide the dependence, so "frozen" is tested as "batch".
+    """
+    return AS_TRAINED if mode_of(stats).holds_the_batch else stats
 
 
-def reading(model: nn.Module, stats: str) -> AbstractContextManager[None]:
-    """The context in which forwards of `model` read their statistics in this mode."""
+def statistics_mode(model: nn.Module, stats: str) -> AbstractContextManager[None]:
+    """The context in which forwards of `model` use the statistics of this mode."""
     return mode_of(stats).entered(model)
 
 
 @contextmanager
 def enough_values() -> Iterator[None]:
-    """Add the next step to BatchNorm's refusal of a batch of one."""
+    """Add advice to the error with which BatchNorm refuses a batch of one value."""
     try:
         yield
     except ValueError as error:
         if "more than 1 value per channel" not in str(error):
             raise
         raise ValueError(
-            f"BatchNorm in training needs more than one value per channel to take statistics of ({error}). Hand "
-            "in a larger batch, or ask for stats='running'."
+            f"BatchNorm in training needs more than one value per channel ({error}). Pass a larger batch, or "
+            "stats='running'."
         ) from error
 
 
-def over_the_batch(model: nn.Module, stats: str = "batch") -> dict[str, nn.Module]:
+def over_the_batch(model: nn.Module, stats: str = AS_TRAINED) -> dict[str, nn.Module]:
     """Layers that take their statistics over the batch in this mode; in eval mode those without running statistics.
 
     Example:
@@ -135,17 +139,16 @@ def over_the_batch(model: nn.Module, stats: str = "batch") -> dict[str, nn.Modul
         ['1']
     """
     of_the_batch = mode_of(stats).of_the_batch
-    kinds = (nn.modules.batchnorm._BatchNorm, LpNormLayer)
     return {
         name: layer
         for name, layer in model.named_modules()
-        if isinstance(layer, kinds)
+        if isinstance(layer, OVER_BATCH_LAYERS)
         and ((layer.training and of_the_batch) or getattr(layer, "running_mean", None) is None)
     }
 
 
 def notes_on_statistics(model: nn.Module, stats: str, compare: Sequence[str]) -> list[str]:
-    """Notes on how the layers read their statistics in the mode `stats` and in those compared with it."""
+    """Notes on the statistics that the layers use, in the mode `stats` and in the modes compared with it."""
     notes = []
     normed = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     stored = [name for name in (stats, *compare) if not mode_of(name).of_the_batch]
@@ -162,14 +165,14 @@ def notes_on_statistics(model: nn.Module, stats: str, compare: Sequence[str]) ->
 def depends_on_others(
     forward: Callable[[Tensor], Any], rows: Tensor, slope_of: Callable[[Tensor], Tensor | None], *, whole: bool = False
 ) -> bool:
-    """Whether the slope of the first sample's outputs, d(output[0])/d(rows), is zero in all other rows.
+    """Whether the outputs of the first sample depend on any other sample: d(output[0])/d(rows) outside row 0.
 
     Args:
-        forward: forward(x) gives the outputs for these samples.
-        rows: the samples of the batch, one a row.
-        slope_of: the slope of a scalar with respect to `rows`.
-        whole: look in a pass of all samples, for a forward that mixes larger batches only. Otherwise the pass has eight
-            samples; all of them where the forward takes no fewer, or where other processes are in it too.
+        forward: forward(x) gives the outputs for the samples x.
+        rows: the samples of the batch, one in each row.
+        slope_of: the derivative of a scalar with respect to `rows`.
+        whole: True tests with all samples, for a forward that mixes samples only in larger batches. False (default)
+            tests with eight samples, or with all samples if the forward refuses eight or runs on several processes.
     """
     few = rows if whole or several_processes() else rows[:_PROBE_SAMPLES]
     try:
@@ -187,5 +190,5 @@ def depends_on_others(
 
 
 def uneven_vector(like: Tensor) -> Tensor:
-    """A vector of outputs that no normalizer over them makes a constant; their plain sum may become one."""
+    """Weights for a sum of outputs. A normalizer over the outputs may make their plain sum constant, not this one."""
     return torch.arange(like.numel(), device=like.device).cos().to(like).view_as(like)

@@ -21,11 +21,11 @@ from torch.utils._pytree import tree_leaves
 
 from normscope.curvature.operators.loss_of_outputs import own_loss_of
 from normscope.curvature.operators.network_products import FirstGraph, Network
-from normscope.curvature.operators.statistics import AS_TRAINED, enough_values, mode_of, reading
+from normscope.curvature.operators.statistics import AS_TRAINED, enough_values, mode_of, statistics_mode
 from normscope.curvature.session.session import Session
 from normscope.isolation.batch_copies import Copies
 from normscope.isolation.flat_vectors import flat, split
-from normscope.isolation.module_calls import Trace
+from normscope.isolation.module_calls import CallTrace
 from normscope.loss_kinds import FLAT, LossKind, kind_by_name, kind_of
 from normscope.loss_kinds.computed_by_model import kind_inside
 from normscope.objective import main_output
@@ -165,7 +165,7 @@ def _first_not_finite(session: Session, batch: Sequence[Any], stats: str) -> str
     if _not_finite(batch):
         return "The batch itself is not finite: look at x and y."
     session.lent.reset()
-    with torch.no_grad(), reading(session.model, stats), Trace((watch,)).following(session.model):
+    with torch.no_grad(), statistics_mode(session.model, stats), CallTrace((watch,)).following(session.model):
         session.options.call(session.model, Copies(batch[0]).take())
     if not layers:
         return "The outputs are finite; the loss is not."

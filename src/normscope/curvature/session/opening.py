@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_map_only
 
 from normscope.curvature.session.options import Options
-from normscope.curvature.session.session import Session, differentiated
+from normscope.curvature.session.session import Session, requiring_grad
 from normscope.isolation.coming_update import check_optimizer, rates_by_id
 from normscope.isolation.lending import Lent, untouched
 from normscope.isolation.memory_bound import bytes_of
@@ -57,7 +57,7 @@ def open_session(
         if lent_dtype is not None:
             batches = cast(batches, lent_dtype)
         chosen = choose(lent)
-        with differentiated(lent, chosen):
+        with requiring_grad(lent, chosen):
             yield Session(lent, model, loss_fn, batches, chosen, lent_dtype, options)
 
 

@@ -35,7 +35,7 @@ from normscope.curvature.session.options import Options
 from normscope.isolation.lending import Lent
 from normscope.isolation.processes import Processes
 from normscope.linear_maps import Product
-from normscope.stability.optimizer_limits import preconditioned
+from normscope.stability.optimizer_limits import Preconditioned, preconditioned
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Session:
         smallest: bool = False,
         memory: Memory | None = None,
         gradient: Tensor | None = None,
-        first: FirstGraph | None = None,
+        graph: FirstGraph | None = None,
         keep: int = 1,
     ) -> tuple[Ritz, float]:
         """The largest eigenvalue (and the smallest, if asked), and the standard error of a sampled matrix.
@@ -108,17 +108,17 @@ class Session:
             smallest: whether the smallest eigenvalue is asked for too.
             memory: Ritz pairs of an earlier search, to start from.
             gradient: the gradient of the loss, where it is known already.
-            first: the graph of the pass that gave this gradient.
+            graph: the graph of the pass that gave this gradient.
             keep: Ritz pairs to remember for a later search.
         """
         with self._plain_products(block):
-            searched = self.processes.each(lambda: self.network(stats, block) if first is None else first.network)
+            searched = self.processes.each(lambda: self.network(stats, block) if graph is None else graph.network)
             if gradient is None:
                 with enough_values():
-                    own_gradient, first = self.processes.each(lambda: searched.gradient_and_graph(matrix))
+                    own_gradient, graph = self.processes.each(lambda: searched.gradient_and_graph(matrix))
                 gradient = self.processes.mean(lambda: [own_gradient])[0]
-            local = self.processes.each(lambda: searched.product(matrix, first))
-            product, half = self._operator(local, searched, block)
+            local = self.processes.each(lambda: searched.product(matrix, graph))
+            product, inverse_root = self._operator(local, searched, block)
             # Of several processes, one whose GPU rounds would make other products than one whose GPU does not.
             rounded_product = _rounded(product) if self.processes.size == 1 else None
             ritz = self.options.solver.search(
@@ -135,16 +135,18 @@ class Session:
             if not MATRICES[matrix].draws_labels:
                 return ritz, 0.0
             top = ritz.vectors[0]
-            error = torch.tensor(searched.fisher_error(top if half is None else half * top), dtype=torch.float64)
+            error = torch.tensor(
+                searched.fisher_error(top if inverse_root is None else inverse_root * top), dtype=torch.float64
+            )
             variance = self.processes.mean(lambda: [error.square()])[0] / self.processes.size
             return ritz, float(variance.sqrt())
 
-    def product(self, stats: str, matrix: str, v: Tensor, *, first: FirstGraph | None = None) -> Tensor:
-        """One product with the operator whose ends `search` finds; first: the graph of the first pass."""
+    def product(self, stats: str, matrix: str, v: Tensor, *, graph: FirstGraph | None = None) -> Tensor:
+        """One product with the operator whose ends `search` finds; graph: the graph of the first pass."""
         with self._plain_products():
-            network = self.processes.each(lambda: self.network(stats) if first is None else first.network)
-            local = self.processes.each(lambda: network.product(matrix, first))
-            return self._operator(local, network, None)[0](v)
+            network = self.processes.each(lambda: self.network(stats) if graph is None else graph.network)
+            local = self.processes.each(lambda: network.product(matrix, graph))
+            return self._operator(local, network, None).product(v)
 
     def quadratic_form(
         self, stats: str, matrix: str, v: Tensor, block: Sequence[int] | None = None
@@ -167,11 +169,11 @@ class Session:
                 return self.processes.mean(lambda: [completions[0]()])[0]
 
             with self._plain_products(block):
-                return self._preconditioned(completed, network, block)[0](v)
+                return self._preconditioned(completed, network, block).product(v)
 
         with self._plain_products(block):
             network = self.processes.each(lambda: self.network(stats, block))
-            return float(v @ self._preconditioned(multiple_of, network, block)[0](v)), completed_product
+            return float(v @ self._preconditioned(multiple_of, network, block).product(v)), completed_product
 
     @contextmanager
     def _plain_products(self, block: Sequence[int] | None = None) -> Iterator[None]:
@@ -181,7 +183,7 @@ class Session:
         """
         device = self.lent.leaves[0].device
         numbers = self.chosen if block is None else block
-        with torch.autocast(device.type, enabled=False), untrimmed_heap(device), differentiated(self.lent, numbers):
+        with torch.autocast(device.type, enabled=False), untrimmed_heap(device), requiring_grad(self.lent, numbers):
             yield
 
     def networks(self, stats: str, block: Sequence[int] | None = None) -> list[Network]:
@@ -214,8 +216,8 @@ class Session:
         local: MatrixProduct | ProductsOnBatches,
         network: Network | NetworksOnBatches,
         block: Sequence[int] | None,
-    ) -> tuple[Product, Tensor | None]:
-        """This process's `local` product averaged over processes and preconditioned, and the vector of P^-1/2."""
+    ) -> Preconditioned:
+        """This process's `local` product, averaged over processes and preconditioned."""
 
         def averaged(v: Tensor) -> Tensor:
             image = self.processes.mean(lambda: [local(v)])[0]
@@ -226,7 +228,7 @@ class Session:
 
     def _preconditioned(
         self, product: Product, network: Network | NetworksOnBatches, block: Sequence[int] | None
-    ) -> tuple[Product, Tensor | None]:
+    ) -> Preconditioned:
         return preconditioned(product, self.options.limit, self.chosen if block is None else block, network.leaves)
 
 
@@ -241,7 +243,7 @@ def _rounded(product: Product) -> Product:
 
 
 @contextmanager
-def differentiated(lent: Lent, numbers: Sequence[int]) -> Iterator[None]:
+def requiring_grad(lent: Lent, numbers: Sequence[int]) -> Iterator[None]:
     """Inside, the lent parameters of these numbers alone require gradients, so graphs hold no others."""
     before = [leaf.requires_grad for leaf in lent.leaves]
     wanted = set(numbers)

@@ -23,7 +23,6 @@ from normscope.diagnosis.look.protection import check_copies_only
 from normscope.diagnosis.look.records import Explained, Start, Trained
 from normscope.diagnosis.look.statistics import (
     Evaluated,
-    Statistics,
     evaluated,
     mean_and_error,
     own_statistics,
@@ -33,8 +32,9 @@ from normscope.diagnosis.look.statistics import (
 from normscope.diagnosis.look.trace import Trace, traced
 from normscope.isolation.batches import samples
 from normscope.isolation.lending import Lent
+from normscope.norms.population import Statistics
+from normscope.scheduler_factors import factors_of_scheduler
 from normscope.setup import Setup
-from normscope.tuning.schedules import factors_of_scheduler
 
 STEPS, STEPS_WITHOUT, SECONDS = 16, 34, 60.0
 STILL, EVALUATED = 6, 6

@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from normscope.norms.find_norms import find_norms
-from normscope.norms.lp import LpNormLayer
+from normscope.norms.kinds import OVER_BATCH_LAYERS
 from normscope.norms.recognition import has_frozen_statistics
 from normscope.norms.wrappers import core
 
@@ -39,7 +38,7 @@ class Normalizer:
     @property
     def over_batch(self) -> bool:
         """Whether its statistics go over the samples of a batch in train mode."""
-        return isinstance(self.core, (_BatchNorm, LpNormLayer))
+        return isinstance(self.core, OVER_BATCH_LAYERS)
 
     @property
     def tracks(self) -> bool:

@@ -1,7 +1,7 @@
 """Running statistics of a copy: those to which its training leads, those of the population, and losses with them."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +13,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from normscope.diagnosis.look.normalizers import Normalizer
 from normscope.diagnosis.look.passes import judged, still_pass
 from normscope.diagnosis.look.trace import Trace
+from normscope.norms.population import Statistics, restart_as_plain_mean
 from normscope.setup import Setup
-
-# The running mean and variance of each layer, by its name.
-Statistics = Mapping[str, tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -114,11 +112,10 @@ def population(
     with _modes_and_buffers(model):
         if not dropout:
             model.eval()
-        for name in tracked:
-            layer: Any = model.get_submodule(name)
+        layers = [model.get_submodule(name) for name in tracked]
+        for layer in layers:
             layer.train()
-            layer.reset_running_stats()
-            layer.momentum = None
+        restart_as_plain_mean(layers)
         for batch in batches:
             judged(setup, model, batch)
         return own_statistics(list(tracked.values()), model)

@@ -11,8 +11,8 @@ from normscope.diagnosis.look.between import APART, NOISY, calls_differ, noise
 from normscope.diagnosis.look.costs import cost_of_statistics
 from normscope.diagnosis.look.look import Look
 from normscope.diagnosis.look.passes import NotLooked
-from normscope.diagnosis.look.statistics import Statistics
 from normscope.diagnosis.registry import Found, rule
+from normscope.norms.population import Statistics
 
 # Distances between two sets of statistics; see `_distance`.
 MOVING, FRESH, RESTING = 0.35, 0.5, 1.2
@@ -37,8 +37,8 @@ def stale_running_statistics(look: Look) -> Iterator[Found]:
         - Layers whose statistics move in training: an error above 0.35. The copy's weights are held still after its
           short training, the statistics that its batches then lead to are computed, and compared with those of the
           population.
-        - Layers in eval mode that hold the first statistics (mean 0, variance 1), and models that were trained before
-          the look: an error above 0.5.
+        - Models that were trained before the look, and layers in eval mode that hold the first statistics (mean 0,
+          variance 1): an error above 0.5. In a model that was trained, layers in train mode are judged by both limits.
         - Other layers in eval mode: an error above 1.2, since frozen statistics of another data set are usual.
         - One layer with several inputs in a pass: an error if 5 % of the variance lies between the means of its inputs.
 

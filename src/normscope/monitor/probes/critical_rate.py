@@ -1,14 +1,15 @@
 r"""Critical step: the multiple of the coming update at which the loss is back at its present value.
 
-    s_c = min { s > 0 : L(theta + s d) > L(theta) }        d: the coming update, or -lr g
+    k_c = min { k > 0 : L(theta + k d) > L(theta) }        d: the coming update, or -lr g
+    s_c = k_c lr                                           the critical rate
 
-s_c lr is the critical rate. s_c < 1 means that the coming update raises this batch's loss. The critical step is the
-cheapest measure of stability: fewer than ten forward passes, no gradient.
+k_c < 1 means that the coming update raises this batch's loss. The critical step k_c is the cheapest measure of
+stability: fewer than ten forward passes, no gradient.
 
-On a quadratic, along the gradient, s_c lr = 2 g'g / g'Hg: the limit set by the curvature along g. The critical rate is
-at least 2/lambda_max, and equal to it only if g is the top eigenvector. Critical sharpness is 2/(s_c lr).
+On a quadratic, along the gradient, s_c = 2 g'g / g'Hg: the limit set by the curvature along g. The critical rate s_c is
+at least 2/lambda_max. The two are equal only if g is the top eigenvector. Critical sharpness is 2/s_c.
 
-Search: on a quadratic, (L(theta + s d) - L(theta)) / s is linear in s. Its root is sought by the secant method, and by
+Search: on a quadratic, (L(theta + k d) - L(theta)) / k is linear in k. Its root is sought by the secant method, and by
 halving the bracket where the secant does not shrink it. The bracket is found by growing factors, starting from the
 last known step. A rise and fall between two points of the search is missed: the result is a crossing, and the first
 one on any loss that is convex along d.
@@ -36,11 +37,11 @@ class CriticalRate:
 
     Attributes:
         update: "optimizer" for the coming update, "gradient" for a plain gradient step.
-        step: the critical step s_c, a multiple of the update; inf if no rise was found, 0 if the loss rises from the
+        step: the critical step k_c, a multiple of the update; inf if no rise was found, 0 if the loss rises from the
             start, nan if the loss is not finite.
         low: lower end of the bracket, a multiple of the update; the loss there is at most L(theta).
         high: upper end of the bracket, a multiple of the update; the loss there is above L(theta).
-        eta: the critical rate, s_c times the learning rate; a learning rate.
+        eta: the critical rate s_c, k_c times the learning rate; a learning rate.
         passes: number of forward passes of the search.
     """
 
@@ -61,7 +62,7 @@ class CriticalRate:
 
     def verdicts(self, loss_kind: str) -> list[Verdict]:
         """One verdict: whether the coming update raises this batch's loss."""
-        formula = "s_c = min{s: L(theta + s d) > L(theta)}; on a quadratic s_c lr = 2 g'g/g'Hg, not 2/lambda"
+        formula = "k_c = min{k: L(theta + k d) > L(theta)}; on a quadratic k_c lr = 2 g'g/g'Hg, not 2/lambda"
         if math.isnan(self.step):
             text = "The loss is not finite here, so there is no step to judge."
             return [Verdict("critical rate", None, text, formula, _SOURCE)]
@@ -113,8 +114,8 @@ class CriticalProbe:
             return CriticalRate(self.update, math.nan, math.nan, math.nan, math.nan, 0)
         rate = max(snapshot.rates)
 
-        def rise(s: float) -> float:
-            snapshot.at.move_to(snapshot.theta, direction, s)
+        def rise(multiple: float) -> float:
+            snapshot.at.move_to(snapshot.theta, direction, multiple)
             return float(snapshot.at.value()) - snapshot.loss
 
         search = CrossingSearch(rise, self._last)

@@ -15,7 +15,7 @@ from normscope.curvature.eigensolvers.solver import Solver
 from normscope.curvature.operators.loss_of_outputs import own_loss_of
 from normscope.curvature.session.opening import open_session
 from normscope.curvature.session.options import Options
-from normscope.curvature.session.session import differentiated
+from normscope.curvature.session.session import requiring_grad
 from normscope.isolation.memory_bound import bytes_of
 from normscope.messages.choices import check_choice
 from normscope.monitor.snapshot import Snapshot, as_vector
@@ -107,7 +107,7 @@ class CurvatureProbe:
             max_memory=task.max_memory,
         )
         with (
-            differentiated(outer, range(len(outer.leaves))),
+            requiring_grad(outer, range(len(outer.leaves))),
             open_session(
                 task.model,
                 loss_fn,

@@ -2,7 +2,8 @@
 
 To add a sink, write a class with these three methods in a file of this folder; users hand an object of it to
 `Monitor(sinks=[...])`. If it needs a library, add an extra to pyproject.toml, ask for it with `extras.need` in the
-constructor, and import it inside `open`.
+constructor, and import it inside `open`. Enter a sink for everybody in `monitor/__init__.py` (three places: the import
+for type checkers, `__all__`, `on_first_use`).
 """
 
 from typing import Any, Protocol

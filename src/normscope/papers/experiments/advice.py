@@ -134,7 +134,8 @@ def named(settings: Mapping[str, Any], curves: Curves, adviser: str) -> float:
     if adviser in ("start", "settled"):
         from normscope.loss_kinds import kind_by_name
         from normscope.losses import LOSSES
-        from normscope.stability.first_guess import ADAM, MOMENTUM, PLAIN, rate_from_measurement, share_of_critical_rate
+        from normscope.stability.first_guess_rates import rate_from_measurement, share_of_critical_rate
+        from normscope.stability.optimizer_rules import ADAM, MOMENTUM, PLAIN
 
         critical, loss_kind = float(curves["critical"]), kind_by_name(LOSSES[settings["loss"]])
         if adviser == "start":

@@ -109,7 +109,7 @@ def _returned(traced: TracedGraph, out: Any) -> Field:
 
 
 def _live(graph: fx.Graph) -> set[fx.Node]:
-    """Nodes that the output depends on, and the inputs; values that are computed and dropped have no part in lambda."""
+    """The inputs, and the nodes that the output depends on. Other nodes have no part in lambda_max."""
     live: set[fx.Node] = set()
     for node in reversed(graph.nodes):
         if "set_grad_enabled" in str(getattr(node.target, "__name__", node.target)) and node.args[:1] == (False,):

@@ -50,7 +50,7 @@ def restored(model: nn.Module) -> Iterator[None]:
 
 
 def _copy(model: nn.Module, originals: set[int]) -> None:
-    """Put copies in the places of parameters that `untouched` has left; `untouched` restores them with the others."""
+    """Replace the parameters that `untouched` did not copy by copies; `untouched` restores all of them."""
     copies: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in module._parameters.items():

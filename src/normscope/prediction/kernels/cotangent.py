@@ -1,4 +1,4 @@
-"""Kernels of the gradients that come back to a tensor, and what finite width does to them."""
+"""Cotangents: the gradients that come back to a tensor, described by kernels, with corrections for finite width."""
 
 import math
 from dataclasses import dataclass
@@ -15,11 +15,15 @@ _STRANDS = 24
 
 @dataclass(frozen=True, eq=False)
 class Strand:
-    """A gradient of one part that came from independent weights, and then through slopes that the values decide.
+    """One summand of the gradient of one part.
+
+    The gradient came from weights that are independent of the part's values. Then the gradient went through activations
+    whose slopes depend on these values.
 
     Attributes:
-        g: its kernel before those slopes.
-        first, second: means of the slopes' product and of its square, for each cell of the part's marginal.
+        g: kernel of the gradient before the slopes.
+        first: mean of the product of the slopes, for each cell of the part's marginal.
+        second: mean of the square of this product, for each cell of the part's marginal.
     """
 
     g: Tensor
@@ -31,11 +35,12 @@ class Spread(NamedTuple):
     """Effects of finite width on the cotangents of several outputs and samples.
 
     Attributes:
-        mean, data: relative variance of the product of two outputs' cotangents, the sum of 1/width over the weights
-            they came through; in the mean mode only channels are independent, in the data modes sites are too.
-        alone: the same of one sample's cotangents, whose slopes switch channels off.
-        length: relative variance of the squared length, from sample to sample.
-        sample_separation: how far samples' cotangents stand apart in the mean mode.
+        mean: relative variance of the product of two outputs' cotangents in the mean mode: the sum of 1/width over the
+            weights that the cotangents came through. Only channels count as independent.
+        data: the same variance in the data modes, where sites count as independent too.
+        alone: the same variance for the cotangents of one sample, where slopes of activations switch channels off.
+        length: relative variance, from sample to sample, of the cotangent's squared length.
+        sample_separation: how much the cotangents of different samples differ in the mean mode.
     """
 
     mean: float = 0.0
@@ -45,7 +50,7 @@ class Spread(NamedTuple):
     sample_separation: float = 0.0
 
     def plus(self, more: "Spread") -> "Spread":
-        """The spread after weights or an activation that add `more`."""
+        """The sum of this spread and the spread that a layer adds."""
         return Spread(*(a + b for a, b in zip(self, more, strict=True)))
 
 
@@ -55,26 +60,29 @@ class Cotangent:
 
     Attributes:
         g: kernel of the gradient, summed over the part's channels.
-        bend: kernel of d g / d value.
-        statistics_held: two kernels of two different samples, with statistics held: that of the gradient, and the
-            drift, which is the derivative of theta_xy (the output's tangent kernel) with respect to the part's kernel.
+        bend: kernel of the derivative d g / d value.
+        held_gradient_and_drift: two kernels of two different samples, both with statistics held: first the kernel of
+            the gradient; then the drift, which is the derivative of theta_xy (the output's tangent kernel) with respect
+            to the part's kernel.
         spread: effects of finite width.
-        strands: the summands of g, where slopes on the way are decided by the part's own values; () where g is
-            independent of the values.
-        origin: overlaps of samples' own gradients, with statistics held; None below statistics that are differentiated.
+        strands: the summands of g, if slopes on the way depend on the part's own values; () if g is independent of the
+            values.
+        origin: overlaps of the samples' own gradients, with statistics held; None if statistics after this tensor are
+            differentiated through.
     """
 
     g: tuple[Tensor, ...]
     bend: tuple[Tensor, ...]
-    statistics_held: tuple[Tensor, ...]
+    held_gradient_and_drift: tuple[Tensor, ...]
     spread: Spread
     strands: tuple[tuple[Strand, ...], ...] = ()
     origin: Origin | None = None
 
     def __add__(self, other: "Cotangent") -> "Cotangent":
-        """The sum of the cotangents of two readers of one tensor, independent where they came through other weights.
+        """The sum of the cotangents from two operations that read one tensor.
 
-        Fluctuations that both have are added whole, fluctuations of one alone by the square of its share.
+        Fluctuations that both cotangents share count fully. Fluctuations of only one cotangent count with the square of
+        its share of the sum.
         """
         own, its = self.weight(), other.weight()
         share = own / (own + its) if own + its > 0 else 0.5
@@ -86,7 +94,7 @@ class Cotangent:
         return Cotangent(
             tuple(a + b for a, b in zip(self.g, other.g, strict=True)),
             tuple(a + b for a, b in zip(self.bend, other.bend, strict=True)),
-            tuple(a + b for a, b in zip(self.statistics_held, other.statistics_held, strict=True)),
+            tuple(a + b for a, b in zip(self.held_gradient_and_drift, other.held_gradient_and_drift, strict=True)),
             Spread(*spread),
             _both(self, other),
             self._origin(other),
@@ -99,16 +107,16 @@ class Cotangent:
         return self.origin.plus(other.origin, own / (own + its) if own > 0 and its > 0 else float(own >= its))
 
     def own(self) -> float:
-        """The part of the first direction's gradient that one sample has for itself, summed over all pairs of sites."""
+        """The part of the first direction's gradient that samples do not share, summed over all pairs of sites."""
         return float(sum((g[0, 0] - g[0, 1]).sum() for g in self.g))
 
     def weight(self) -> float:
-        """Sum of the sizes of the first direction's kernels."""
+        """Sum of the absolute entries of the kernels in the first direction."""
         return float(sum(g[0].detach().abs().sum() for g in self.g))
 
 
 def _both(one: Cotangent, two: Cotangent) -> tuple[tuple[Strand, ...], ...]:
-    """Strands of both for each part; the strands of the longest way first, gradients without strands last."""
+    """Strands of both cotangents, for each part: strands of the longest path first, gradients without strands last."""
     by_part = []
     for i, mixed in enumerate(one.strands or two.strands):
         ones = torch.ones_like(mixed[0].first)
@@ -119,7 +127,7 @@ def _both(one: Cotangent, two: Cotangent) -> tuple[tuple[Strand, ...], ...]:
 
 
 def _as_one(strands: tuple[Strand, ...]) -> Strand:
-    """Many strands as one: strands that went through many of the same slopes differ little by how many."""
+    """The average of many strands. Strands that went through many slopes of the same values are nearly alike."""
     sizes = [float(s.g[0, 0].detach().abs().sum()) for s in strands]
     total = sum(sizes)
     shares = [size / total if 0 < total < math.inf else 1 / len(sizes) for size in sizes]

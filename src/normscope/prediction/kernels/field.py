@@ -1,14 +1,16 @@
-"""Kernels of a tensor's channels: second moments over the random weights, for each pair of places and samples.
+"""Fields: tensors of the network, described by kernels in place of numbers.
 
-`prediction/__init__.py` explains the words. Here they are as formulas:
+A kernel holds second moments over the random weights, for each pair of places. `prediction/__init__.py` explains the
+words. As formulas:
 
     kernel              K(x, y) = E[z_i(x) z_i(y)]         z_i: the value of channel i at a place
     tangent kernel      sum over all weights w of (d z_i(x) / d w) (d z_i(y) / d w)
     width               number of channels; kernels are exact for infinitely many
     relative variance   variance over squared mean; of the order 1 / width
 
-Kernels are those of infinitely many channels. `noise`, `group_noise`, `length`, `overlap_variance` and `scale_variance`
-of a `FieldPart` are corrections for finite widths and finite dimensions of the inputs; 0 means none.
+Kernels are computed for infinitely many channels. A `FieldPart` holds five corrections for finite widths and finite
+dimensions of the inputs: `noise`, `group_noise`, `length`, `overlap_variance` and `scale_variance`. The value 0 means
+that there is no correction.
 """
 
 from dataclasses import dataclass, field
@@ -25,11 +27,11 @@ from normscope.theory.taps import Window
 
 @dataclass(frozen=True)
 class Root:
-    """A set of independent values that tensors are functions of: one use of a layer's weights, or the inputs (use 0).
+    """A set of independent random values from which tensors are computed: a layer's weights, or the inputs.
 
     Attributes:
         name: the layer's path in the model.
-        use: 1 for the first use of the weights, 2 for the second, and so on.
+        use: 1 for the first use of the weights, 2 for the second, and so on; 0 for the inputs.
     """
 
     name: str
@@ -44,17 +46,17 @@ INPUTS = Root("", 0)
 
 @dataclass(eq=False)
 class ReaderFacts:
-    """Facts about a kernel that only the operations that read it know; they are filled in later in the walk.
+    """Facts about a kernel that come from the operations that read the kernel.
 
-    Parts that hold the same kernel share one object.
+    The walk fills these facts in when it reaches such an operation. Parts with the same kernel share one object.
 
     Attributes:
-        kept_by_norm: share that a BatchNorm leaves of gradients that go through the weights before it; None without
-            one.
-        gamma_beta_correlation: the function of that name in `theory.gaussian`, of the activation that reads the values;
-            None without one.
-        drift: derivative of the output's tangent kernel with respect to this kernel of two samples, found on the way
-            back.
+        kept_by_norm: share of the gradient that the BatchNorm after these values leaves over; None if no BatchNorm
+            follows.
+        gamma_beta_correlation: `theory.gaussian.gamma_beta_correlation` of the activation after these values; None if
+            no activation follows.
+        drift: derivative of the output's tangent kernel with respect to this kernel of two samples; None until the way
+            back has reached this tensor.
     """
 
     kept_by_norm: float | None = None
@@ -64,28 +66,30 @@ class ReaderFacts:
 
 @dataclass(frozen=True, eq=False)
 class FieldPart:
-    """Channels that share a kernel; a concatenation has several parts.
+    """A group of channels with the same kernel. A concatenation has several groups.
 
     Attributes:
         channels: number of channels.
         kernel: second moments, in the form of the field's `Sites`.
-        mean: over channels, for each place.
-        tangent: tangent kernel of two samples by all weights before, with statistics held; the sum of G K over layers.
-        noise: variance of the kernel of two samples from pair to pair, from finite dimensions and widths. It is 0 for a
-            batch of which every pair is known.
-        kurtosis: excess kurtosis of the values. It is negative for values that are normalized by a batch.
-        own_kurtosis: the part of `kurtosis` that each place has by itself. The rest comes from dividing two places by
-            one number.
-        length: relative variance of the squared length, from sample to sample.
+        mean: mean over the channels, one number for each place.
+        tangent: tangent kernel of two samples, with statistics held: G K, summed over all layers before this tensor.
+        noise: variance of the kernel from one pair of samples to the next, caused by finite dimensions and widths. The
+            noise is 0 for a batch of which every pair is known.
+        kurtosis: excess kurtosis of the values. Values that are normalized over a batch have a negative one.
+        own_kurtosis: the part of `kurtosis` that each place has independently of other places. The other part comes
+            from dividing all places by one number.
+        length: relative variance, from sample to sample, of the squared length.
         marginal: distribution of one place's value, where the value is not Gaussian and the distribution is known.
-        fan_in: for the values of a linear map, how many weights each of them sums.
-        added_tangent: for the values of a linear map, what its own weights add to `tangent`.
-        overlap_variance: relative variance, from sample to sample, of the product with what all samples share.
-        scale_variance: relative variance, over samples and places, of the variance that a place's values are drawn
-            with.
+        fan_in: number of weights that each value sums, for values of a linear map; 0 for other values.
+        added_tangent: the part of `tangent` that comes from the linear map's own weights; None for other values.
+        overlap_variance: relative variance, from sample to sample, of the product with the component that all samples
+            share.
+        scale_variance: the values of one place are drawn with some variance; this is the relative variance of that
+            variance, over samples and places.
         square_variance: relative variance of one channel's squared deviation from its mean; 2 for Gaussian values.
-        group_noise: the part of `noise` that one channel alone has, where it sums one of several groups of channels.
-        readers: facts that the operations that read this kernel fill in.
+        group_noise: the part of `noise` that each channel has independently, where each channel sums only one of
+            several groups of channels (grouped convolutions).
+        readers: facts from the operations that read this kernel.
     """
 
     channels: int
@@ -106,7 +110,7 @@ class FieldPart:
     readers: ReaderFacts = field(default_factory=ReaderFacts)
 
     def readers_of(self, kernel: Tensor) -> ReaderFacts:
-        """The facts for a part made of this one: shared where the kernel is this one, new where it is another."""
+        """The `readers` of a part that is made from this part: shared if the kernel is the same, else new and empty."""
         return self.readers if kernel is self.kernel else ReaderFacts()
 
 
@@ -115,14 +119,14 @@ class Field:
     """A tensor of the network, described by kernels.
 
     Attributes:
-        sites: pairs of places and samples that the kernels are given for.
-        parts: groups of channels that share a kernel.
+        sites: which pairs of places and samples the entries of the kernels stand for.
+        parts: groups of channels with the same kernel.
         shape: the tensor's shape without the batch dimension.
         gaussian: whether the values are Gaussian over the random weights.
-        roots: layers whose weights the tensor is a function of with no other weights in between. Fields without common
-            roots are independent.
-        before: (activation, field) where the values are this activation of that field's values.
-        pooled: (name, window, field) where the values are maxima of that field's values.
+        roots: the nearest layers with weights before this tensor, on every path. Fields without common roots are
+            independent.
+        before: (activation, field) if the values are this activation of the values of this field; else None.
+        pooled: (name, window, field) if the values are maxima over windows of this field; else None.
     """
 
     sites: Sites

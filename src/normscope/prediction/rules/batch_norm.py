@@ -152,7 +152,7 @@ def _by_batch(
         row.columns = directions(walk, out, gamma, beta)
         sent, sent_held = [], []
         for n, (g2, _), g, bend, held in zip(
-            normalized, affine, cotangent.g, cotangent.bend, cotangent.statistics_held, strict=True
+            normalized, affine, cotangent.g, cotangent.bend, cotangent.held_gradient_and_drift, strict=True
         ):
             before, products = send_back(n, g, bend, g2, trained=walk.as_trained)
             if walk.trains(gamma) and walk.trains(beta):
@@ -262,7 +262,7 @@ def _by_running(
         row.columns = directions(walk, out, gamma, beta)
         sent_held = []
         for kernel, rate, s, g, held in zip(
-            kernels, rates, scales, cotangent.g, cotangent.statistics_held, strict=True
+            kernels, rates, scales, cotangent.g, cotangent.held_gradient_and_drift, strict=True
         ):
             if walk.trains(gamma):
                 row.add(x.sites, g * (kernel * rate), cotangent.spread)

@@ -73,7 +73,7 @@ def multiplied(
     def back(cotangent: Cotangent) -> list[Cotangent]:
         _tell_before(x, out)
         bend = tuple(b * of_mean**4 for b in cotangent.bend)
-        held = tuple(both * of_mean**2 for both in cotangent.statistics_held)
+        held = tuple(both * of_mean**2 for both in cotangent.held_gradient_and_drift)
         return [
             Cotangent(tuple(g * factors for g in cotangent.g), bend, held, cotangent.spread, origin=cotangent.origin)
         ]

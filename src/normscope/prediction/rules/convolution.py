@@ -32,7 +32,7 @@ def convolution(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Field:
-    """A convolution with torch's arguments; one over three dimensions is refused."""
+    """A convolution with torch's arguments. Convolutions over three dimensions are refused."""
     dims = weight.ndim - 2
     if dims == 3:
         raise UnknownOperation("is a convolution in three dimensions, which has no map here")

@@ -95,7 +95,8 @@ def activation(walk: Walk, name: str, x: Field, phi: Activation) -> Field:
             # To what made Gaussian values, the slopes that these decide are independent.
             g, bend, _ = _through_strands(phi, x, cotangent, [Joined(marginal, pairs[0])])
         held = tuple(
-            _held_pair(x, *each) for each in zip(x.parts, gaussian, corrected, cotangent.statistics_held, strict=True)
+            _held_pair(x, *each)
+            for each in zip(x.parts, gaussian, corrected, cotangent.held_gradient_and_drift, strict=True)
         )
         single, crossed = _length_spread(x, cotangent, [pairs for _, pairs in lengths])
         more = Spread(0.0, 0.0, crossed, (1 + 2 / walk.tape.outputs) * single, _apart(x, cotangent.g, g))
@@ -134,7 +135,7 @@ def _through_strands(
 
 
 def _held_pair(x: Field, part: FieldPart, gaussian: Moments, m: Moments, arriving: Tensor) -> Tensor:
-    """`Cotangent.statistics_held` before phi: drift comes through the value and the slope, which the tangent passed."""
+    """`Cotangent.held_gradient_and_drift` before phi; the drift comes through the value and through the slope."""
     slope, curve = x.sites.different_samples(gaussian.slope), x.sites.different_samples(gaussian.curve)
     sent = arriving * slope
     sent[1].addcmul_(part.tangent * curve, arriving[0])

@@ -49,7 +49,7 @@ def subtract(walk: Walk, name: str, left: Any, right: Any) -> Any:
 
 
 def _sum_of(walk: Walk, left: Field, right: Field) -> Field:
-    """left + right; refused where they come from the same weights without others in between."""
+    """left + right. Refused if both come from the same weights with no other weights in between."""
     if left is right:
         return scale(walk, left, 2.0)
     left, right = _one_form(walk, [left, right])
@@ -97,14 +97,14 @@ def _sum_of(walk: Walk, left: Field, right: Field) -> Field:
 
 
 def _scale_variance(sites: Sites, a: FieldPart, b: FieldPart) -> float:
-    """Relative variance of places' variances; places that are long in one summand are long in the other, made of it."""
+    """Relative variance of places' variances. Places that are long in one summand are long in both."""
     if sites.each_sample:
         return 0.0
     return common_spread([(max(variance(sites, part.kernel), 0.0), part.scale_variance) for part in (a, b)])
 
 
 def _marginal(one: tuple[Field, FieldPart], two: tuple[Field, FieldPart]) -> Marginal | None:
-    """Distribution of a sum with Gaussian values, where the other summand's is known; else None."""
+    """Distribution of a sum with a Gaussian summand; None if the other summand's distribution is not known."""
     if one[0].gaussian:
         one, two = two, one
     (field, part), (other, added) = one, two
@@ -175,7 +175,7 @@ def _concatenated(walk: Walk, fields: Sequence[Field]) -> Field:
         for f in fields:
             last_part = first_part + len(f.parts)
             g, bend, held = (
-                of[first_part:last_part] for of in (cotangent.g, cotangent.bend, cotangent.statistics_held)
+                of[first_part:last_part] for of in (cotangent.g, cotangent.bend, cotangent.held_gradient_and_drift)
             )
             sent.append(Cotangent(g, bend, held, cotangent.spread, origin=cotangent.origin))
             first_part = last_part
@@ -221,7 +221,7 @@ def _split(field: Field, cuts: list[int]) -> list[FieldPart]:
 
 
 def _gather(cotangent: Cotangent, cuts: list[int], field: Field) -> Cotangent:
-    """Cotangents of the cut pieces, summed to those of the field's own parts."""
+    """The cotangent of the field: cotangents of its cut pieces, summed for each part."""
     g, bend, held, first_channel, cut = [], [], [], 0, 0
     for part in field.parts:
         end, first = first_channel + part.channels, cut
@@ -229,7 +229,7 @@ def _gather(cotangent: Cotangent, cuts: list[int], field: Field) -> Cotangent:
             cut += 1
         g.append(_summed(cotangent.g[first:cut]))
         bend.append(_summed(cotangent.bend[first:cut]))
-        held.append(_summed(cotangent.statistics_held[first:cut]))
+        held.append(_summed(cotangent.held_gradient_and_drift[first:cut]))
         first_channel = end
     return Cotangent(tuple(g), tuple(bend), tuple(held), cotangent.spread, origin=cotangent.origin)
 

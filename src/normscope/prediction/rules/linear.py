@@ -12,7 +12,7 @@ from normscope.theory.taps import Window
 
 @rule("linear", modules=[nn.Linear], settings=("weight", "bias"))
 def linear(walk: Walk, name: str, x: Field, weight: Tensor, bias: Tensor | None = None) -> Field:
-    """A linear map; of a flattened image the convolution whose window is the whole image."""
+    """A linear map. On a flattened image it is a convolution whose window is the whole image."""
     if not x.flat:
         raise ValueError(
             f"takes a linear map of the last dimension of {x.said()}; only (N, features) has "

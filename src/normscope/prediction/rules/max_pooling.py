@@ -47,7 +47,7 @@ def max_pooling(
 
 
 def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
-    """The field of maxima; a rising activation before them is taken together with them, as it keeps the largest."""
+    """The field of maxima. A rising activation before max pooling keeps the order, so both are computed together."""
     phi, before = x.before or (LINEAR, x)
     if not before.gaussian or not phi.monotone:
         raise UnknownOperation(
@@ -97,7 +97,7 @@ def max_pool(walk: Walk, name: str, x: Field, window: Window) -> Field:
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
         sent, bends, sent_held = [], [], []
-        held = cotangent.statistics_held
+        held = cotangent.held_gradient_and_drift
         for (apart, together, bend, slope), g, (pair, drift) in zip(backs, cotangent.g, held, strict=True):
             sent.append(pool_back(window, apart * g) + convolve_back(window, together * g))
             bends.append(pool_back(window, bend * g) * others)

@@ -99,7 +99,7 @@ def average_pool(walk: Walk, x: Field, window: Window, *, flat: bool = False) ->
     def back(cotangent: Cotangent) -> list[Cotangent]:
         g, bend, held = (
             tuple(pool_back(window, of) for of in each)
-            for each in (cotangent.g, cotangent.bend, cotangent.statistics_held)
+            for each in (cotangent.g, cotangent.bend, cotangent.held_gradient_and_drift)
         )
         return [Cotangent(g, bend, held, cotangent.spread, origin=cotangent.origin)]
 

@@ -103,7 +103,9 @@ def transposed(walk: Walk, x: Field) -> Field:
     out = Field(x.sites.transposed(), parts, x.shape, x.gaussian, x.roots)
 
     def back(cotangent: Cotangent) -> list[Cotangent]:
-        g, bend, held = (tuple(map(transpose, of)) for of in (cotangent.g, cotangent.bend, cotangent.statistics_held))
+        g, bend, held = (
+            tuple(map(transpose, of)) for of in (cotangent.g, cotangent.bend, cotangent.held_gradient_and_drift)
+        )
         return [Cotangent(g, bend, held, cotangent.spread, origin=cotangent.origin)]
 
     return walk.tape.record(out, [x], back)

@@ -149,7 +149,7 @@ def sample_norm(
     def back(cotangent: Cotangent) -> list[Cotangent]:
         row.columns = directions(walk, out, gamma, beta)
         sent_held = []
-        for hat, (g2, _), g, held in zip(hats, affine, cotangent.g, cotangent.statistics_held, strict=True):
+        for hat, (g2, _), g, held in zip(hats, affine, cotangent.g, cotangent.held_gradient_and_drift, strict=True):
             if walk.trains(gamma):
                 row.add(sites, g * hat, cotangent.spread)
             if walk.trains(beta):

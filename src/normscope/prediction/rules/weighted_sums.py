@@ -102,7 +102,7 @@ def weighted_sum(
 
 
 def _root(walk: Walk, name: str, weight: Tensor) -> Root:
-    """This use of the weights; a second use is taken as an independent draw, with a note."""
+    """The root for this use of the weights. A second use counts as an independent draw, with a note."""
     uses = walk.used.layers.setdefault(weight, [])
     if uses:
         walk.remarks.note(
@@ -133,8 +133,8 @@ class _WayBack:
     trains_bias: bool
 
     def back(self, cotangent: Cotangent) -> list[Cotangent]:
-        """The cotangent of the inputs; the row gets what weights and biases add to lambda."""
-        (g,), (arriving,) = cotangent.g, cotangent.statistics_held
+        """The cotangent of the inputs. The row gets the shares of weights and biases."""
+        (g,), (arriving,) = cotangent.g, cotangent.held_gradient_and_drift
         (part,), x, row, after = self.out.parts, self.x, self.row, self.window.after
         assert row.inputs is not None
         row.numbers.update(gradient_moments(after, g))
@@ -222,7 +222,7 @@ def _noise(x: Field, size: float) -> float:
 
 
 def _finite(what: str, value: float) -> float:
-    """The value; refused where it is not finite. what: its noun in the message."""
+    """The value, which must be finite. what: its noun in the error message."""
     if not math.isfinite(value):
         raise ValueError(f"has {what} that are not finite. Initialize them, or load them again")
     return value
