@@ -52,6 +52,39 @@ def test_a_training_step_that_feeds_other_data_leads_to_stale_statistics():
     assert "stale-running-statistics" in names(ns.diagnose(setup(training_step=step), rules="NS201"))
 
 
+def test_statistics_of_a_trained_model_are_priced_and_without_gain_a_note():
+    described = setup()
+    ns.train(described.model, described.loss_fn, described.batches, described.optimizer, steps=60)
+    model, (x, y) = described.model, data()
+    batches = list(zip(x.split(32), y.split(32), strict=True))
+    model[1].running_mean.add_(3.0)
+    (found,) = ns.diagnose(model, described.loss_fn, batches, rules="NS201").findings
+    assert (found.severity, found.cost.how) == ("error", "measured")
+    assert found.cost.value > 2 * found.cost.spread
+    opposite = [(x, 1 - F.one_hot(y, 3).float()) for x, y in batches]
+    (found,) = ns.diagnose(
+        model, lambda out, t: (out.softmax(1) * (1 - t)).sum(1).mean(), opposite, rules="NS201"
+    ).findings
+    assert found.cost.value < 0
+    assert found.severity == "note"
+
+
+def test_frozen_first_layers_of_a_flat_network_are_a_frozen_backbone():
+    described = setup()
+    described.model[:2].requires_grad_(False)
+    (found,) = ns.diagnose(described, rules="NS113").at_least("warning")
+    assert found.layers == ("1",)
+    exec(found.fix, {"model": described.model})
+    assert not described.model[1].training
+    assert names(ns.diagnose(described, rules="NS113")) == []
+
+
+def test_fixed_scales_behind_a_trained_layer_are_no_frozen_backbone():
+    described = setup()
+    described.model[1].requires_grad_(False)
+    assert names(ns.diagnose(described, rules="NS113")) == []
+
+
 def test_a_momentum_encoder_is_not_a_frozen_backbone():
     class Twins(nn.Module):
         def __init__(self):

@@ -113,3 +113,13 @@ def layers_in_words(layers: tuple[str, ...] | list[str], most: int = 3) -> str:
     named = ["the model itself" if not name else f"layer {name}" if name[0].isdigit() else name for name in layers]
     more = f" and {len(named) - most} more" if len(named) > most else ""
     return ", ".join(named[:most]) + more
+
+
+def names_as_code(names: list[str], most: int = 6) -> str:
+    """The names of layers as a list in code, or where they are many the place of that list.
+
+    Example:
+        >>> names_as_code(["0.norm", "1.norm"]), names_as_code(list("abcdefgh"))
+        ("['0.norm', '1.norm']", 'finding.layers')
+    """
+    return repr(names) if len(names) <= most else "finding.layers"

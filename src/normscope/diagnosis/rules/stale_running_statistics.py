@@ -8,7 +8,7 @@ from torch import Tensor
 
 from normscope.diagnosis.finding import Evidence, layers_in_words
 from normscope.diagnosis.look.between import APART, NOISY, calls_differ, noise
-from normscope.diagnosis.look.costs import cost_of_statistics
+from normscope.diagnosis.look.costs import cost_of_given_statistics, cost_of_statistics
 from normscope.diagnosis.look.look import Look
 from normscope.diagnosis.look.passes import NotLooked
 from normscope.diagnosis.registry import Found, rule
@@ -38,7 +38,8 @@ def stale_running_statistics(look: Look) -> Iterator[Found]:
           short training, the statistics that its batches then lead to are computed, and compared with those of the
           population.
         - Models that were trained before the look, and layers in eval mode that hold the first statistics (mean 0,
-          variance 1): an error above 0.5. In a model that was trained, layers in train mode are judged by both limits.
+          variance 1): an error above 0.5. In a model that was trained, layers in train mode are judged by both limits;
+          it is a note where the population's statistics gain nothing.
         - Other layers in eval mode: an error above 1.2, since frozen statistics of another data set are usual.
         - One layer with several inputs in a pass: an error if 5 % of the variance lies between the means of its inputs.
 
@@ -148,12 +149,14 @@ def _given(look: Look) -> Iterator[Found]:
     for known, severity, said in ((True, "note", untrained), (False, "error", "are not those of its input")):
         far = {name: value for name, value in found.items() if (name in first) == known}
         if far:
+            cost = cost_of_given_statistics(look)
             yield Found(
-                severity,
+                "note" if cost.value <= 0 else severity,
                 f"The running statistics of {layers_in_words(list(far))} {said}.",
                 Evidence("distance to the population's statistics", max(far.values()), limit=FRESH),
                 _RECOMPUTE,
                 list(far),
+                cost,
                 source="https://github.com/pytorch/pytorch/issues/4741",
             )
 
