@@ -106,7 +106,7 @@ class NormHealth:
             f"Running statistics of {off[0]}{others} are far from this batch's: eval mode computes another function "
             "than train mode. Train about 1/momentum more steps, or call `use_population_statistics`."
             if off
-            else "Running statistics lie within this check's limits: one deviation and a factor of 4 from this batch's (medians)."
+            else "Running statistics lie within one deviation and a factor of 4 of this batch's (medians)."
         )
         formula = f"median |running mean - mu|/sigma <= {MEAN_GAP:g}, variance ratio within {VARIANCE_RATIO:g}"
         return [Verdict("statistics", not off, text, formula, _SOURCE + ", inference")]
