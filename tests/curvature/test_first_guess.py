@@ -77,13 +77,25 @@ def test_the_rate_depends_on_loss_and_optimizer():
         assert not advice_from_measurement(critical, 0.1, SQUARED, MOMENTUM)
 
 
-class LinearNorm(nn.Linear):
-    """A quadratic that counts as a network with a normalizer, by the name of its class."""
+class DividesByRms(nn.Module):
+    def forward(self, x):
+        return x / x.square().mean().sqrt()
+
+
+class Rescaled(nn.Linear):
+    """A quadratic in the weights, of inputs divided by their root mean square: a network with a normalizer."""
+
+    def __init__(self, *sizes, **options):
+        super().__init__(*sizes, **options)
+        self.inputs = DividesByRms()
+
+    def forward(self, x):
+        return super().forward(self.inputs(x))
 
 
 def test_a_verdict_on_the_rate_to_start_with_says_what_being_beyond_eta_star_means():
     x = torch.diag(torch.tensor([3.0, 1.0], dtype=torch.float64))
-    model = LinearNorm(2, 1, bias=False, dtype=torch.float64)
+    model = Rescaled(2, 1, bias=False, dtype=torch.float64)
     nn.init.zeros_(model.weight)
     flat = measure(model, losses.half_mse, (x, torch.tensor([[0.0], [1.0]], dtype=torch.float64)))
     assert flat.first_guess > flat.eta_star
@@ -168,7 +180,7 @@ def test_a_rate_far_beyond_eta_star_is_noted():
     (note,) = first_guess_of(13.0, (13.0,), 1.0, LossKind(SQUARED), PLAIN, optimizer="SGD").notes
     assert "is 10 times eta* = 1" in note
     x, y = torch.diag(torch.tensor([1.0, 9.0])), torch.tensor([[1.0], [0.0]])
-    model = LinearNorm(2, 1, bias=False)
+    model = Rescaled(2, 1, bias=False)
     nn.init.zeros_(model.weight)
     found = measure(model, losses.half_mse, (x, y))
     assert found.first_guess > 10 * found.eta_star
@@ -284,7 +296,7 @@ def test_where_it_cannot_be_measured_the_rest_is_and_a_note_says_why(task):
     assert any("The lock of SGD cannot be copied" in note for note in found.notes)
 
 
-@pytest.mark.parametrize(("kind", "diverges"), [(nn.Linear, False), (LinearNorm, True)])
+@pytest.mark.parametrize(("kind", "diverges"), [(nn.Linear, False), (Rescaled, True)])
 def test_without_a_normalizer_the_rate_stays_below_eta_star_where_training_ends(kind, diverges):
     x, y = torch.diag(torch.tensor([1.0, 3.0])), torch.tensor([[1.0], [0.01]])
     model = kind(2, 1, bias=False)

@@ -32,6 +32,28 @@ def test_a_network_without_normalizers_is_judged_by_what_remains():
     assert found.ok
 
 
+class BatchAbs(nn.Module):
+    """Divides each channel by its mean absolute value over the batch."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(channels))
+
+    def forward(self, x):
+        return self.gain * x / (x.abs().mean(0) + 1e-5)
+
+
+def test_a_normalizer_of_no_known_kind_is_named_as_not_judged():
+    hidden = [nn.Linear(6, 16), BatchAbs(16), nn.ReLU()]
+    found = ns.diagnose(setup(nn.Sequential(*hidden, nn.Linear(16, 3))))
+    assert found.looked_at[0] == "no normalizer of a known kind; not judged, and possibly normalizers: 1."
+    reason = "it computes a normalization that is none of the known kinds"
+    assert f"1 was not judged as a normalizer: {reason}." in found.notes
+    beside = nn.Sequential(*hidden, nn.Linear(16, 16), nn.BatchNorm1d(16), BatchAbs(16), nn.Linear(16, 3))
+    found = ns.diagnose(setup(beside))
+    assert found.looked_at[0] == "1 normalizers (1 BatchNorm1d); not judged, and possibly normalizers: 1 and 1 more."
+
+
 def test_without_evaluation_batches_it_says_so():
     found = ns.diagnose(setup(eval_batches=None))
     assert any("no evaluation batches" in note for note in found.notes)

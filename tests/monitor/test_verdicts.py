@@ -140,6 +140,36 @@ def test_running_statistics_are_not_judged_before_they_have_seen_batches() -> No
     assert _verdict(_looks(model, half_mse, 1e-4, HealthProbe())[0], "statistics").good is False
 
 
+class ZeroInEval(nn.BatchNorm1d):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if self.training else 0 * x
+
+
+class ThenReLU(nn.BatchNorm1d):
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        self.act = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(super().forward(x))
+
+
+@pytest.mark.parametrize(
+    ("layer", "judged"), [(nn.BatchNorm1d, True), (nn.SyncBatchNorm, True), (ThenReLU, True), (ZeroInEval, False)]
+)
+def test_statistics_are_judged_only_where_eval_mode_computes_what_torch_s_does(
+    layer: type[nn.Module], judged: bool
+) -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 8), layer(8), nn.Linear(8, 3)).double()
+    x, _ = _batch()
+    for _ in range(60):
+        model(x)
+    (record,) = _looks(model, half_mse, 1e-4, HealthProbe())
+    said = [verdict.text for verdict in record.verdicts if verdict.about == "statistics"]
+    assert [text.startswith("Running statistics are close") for text in said] == [True] * judged
+    assert any("The running statistics of 3 (ZeroInEval) are not" in note for note in record.notes) is not judged
+
+
 @pytest.mark.parametrize("held", ["momentum 0", "eval mode"])
 def test_running_statistics_that_take_no_batch_in_are_judged_at_once(held: str) -> None:
     model = _mlp()

@@ -208,7 +208,13 @@ def _looked_at(look: Look, checkpoint: bool) -> Iterable[str]:
     for norm in norms:
         kinds[norm.kind] = kinds.get(norm.kind, 0) + 1
     listed = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-    yield f"{len(norms)} normalizers ({listed})." if norms else "a network without normalizers."
+    others = list(look.unrecognized)
+    more = f" and {len(others) - 1} more" * (len(others) > 1)
+    unjudged = f"not judged, and possibly normalizers: {others[0] or 'the model'}{more}" if others else ""
+    if norms:
+        yield f"{len(norms)} normalizers ({listed}){'; ' * bool(unjudged)}{unjudged}."
+    else:
+        yield f"no normalizer of a known kind; {unjudged}." if unjudged else "a network without normalizers."
     if checkpoint:
         yield "stored statistics of a checkpoint, without data."
     if look.batches:

@@ -54,14 +54,14 @@ def find_norms(model: nn.Module) -> FoundNorms:
     return norms
 
 
-def has_normalizer(model: nn.Module) -> bool:
-    """Whether a module of the model is a normalizer by its class or by the name of its class.
+def has_known_normalizer(model: nn.Module) -> bool:
+    """Whether a module of the model is a normalizer of torch or normscope with an unchanged forward.
 
     Example:
-        >>> has_normalizer(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))), has_normalizer(nn.Linear(2, 2))
+        >>> has_known_normalizer(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))), has_known_normalizer(nn.Linear(2, 2))
         (True, False)
     """
-    return any(isinstance(module, NORM_LAYERS) or named_like_a_norm(module) for module in model.modules())
+    return any(known(module) for module in model.modules())
 
 
 def _within(module: nn.Module) -> Iterator[bool]:

@@ -19,6 +19,10 @@ _FITS = 1e-4
 _TINY_INPUT = 1e-8
 # eps of a layer that returns 0 for an input of 0, as F.normalize does, which divides by a norm of at least 1e-12.
 _GUARD = 1e-24
+_BATCH_NORM = (
+    "it computes a BatchNorm with code of its own, whose running statistics are not known here; use torch's BatchNorm "
+    "instead"
+)
 
 
 @dataclass(frozen=True)
@@ -103,17 +107,21 @@ def _fixed(last: bool) -> Formula:
 
 
 def _fit_batch(layer: nn.Module, channels: int) -> Formula | None:
-    """The formula of a BatchNorm in train mode: unlike a fixed scale, it ignores a factor 10 of its input."""
-    missed = (
-        "it computes a BatchNorm with code of its own, whose running statistics are not known here; use torch's "
-        "BatchNorm instead"
-    )
+    """The formula of a BatchNorm in train mode."""
     for shape in probing.shapes(channels, last=False):
-        inputs = [probing.draw(shape, scale, layer) for scale in (100.0, 10.0)]
-        outputs = [y for x in inputs if isinstance(y := probing.output(layer, x), Tensor)]
-        fits = [_affine(_standard(x, [0, *range(2, x.ndim)], 0.0), y) for x, y in zip(inputs, outputs, strict=False)]
-        if len(fits) == 2 and fits[0] is not None and fits[1] is not None and _near(fits[0][0], fits[1][0]):
-            return Formula("BatchNorm by batch", last=False, missed=missed)
+        x = probing.draw(shape, 1.0, layer)
+        # Several scales, another mean in each channel, and values of another distribution: only a layer that subtracts
+        # the mean and divides by a multiple of the standard deviation has the same A and B for all of them.
+        means = probing.draw(shape[1:2], 100.0, layer).view(-1, *[1] * (x.ndim - 2))
+        inputs = [100 * x, 10 * x, 100 * x + means, 100 * x * (1 + x.abs())]
+        outputs = [y for each in inputs if isinstance(y := probing.output(layer, each), Tensor)]
+        if len(outputs) < len(inputs):
+            continue
+        fits = [
+            _affine(_standard(each, [0, *range(2, x.ndim)], 0.0), y) for each, y in zip(inputs, outputs, strict=True)
+        ]
+        if fits[0] is not None and all(fit is not None and all(map(_near, fits[0], fit)) for fit in fits):
+            return Formula("BatchNorm by batch", last=False, missed=_BATCH_NORM)
     return None
 
 

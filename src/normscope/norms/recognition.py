@@ -17,6 +17,7 @@ from torch.nn.utils import parametrize
 from normscope.norms import probing
 from normscope.norms.formula_fit import fit
 from normscope.norms.kinds import NORM_LAYERS
+from normscope.norms.scale_invariance import normalizing
 from normscope.norms.twins import alone_or_followed, base_of, of_bases, of_formula, set_mode
 from normscope.norms.wrappers import EachPosition, Followed, Wrapper, core
 
@@ -78,7 +79,7 @@ def recognize(layer: nn.Module, modes: tuple[bool, ...] = (True, False)) -> Reco
         with probing.quiet():
             recognized = _of_subclass(layer, modes) if subclass else None
             if not isinstance(layer, nn.modules.batchnorm._NormBase):
-                recognized = recognized or _by_fit(layer, suspected)
+                recognized = recognized or _by_fit(layer, suspected) or _of_no_known_kind(layer)
             if recognized is not None and recognized.twin is not None and _takes_both(layer):
                 both = "it takes channels last in inputs of some rank and second in others, and no layer here does both"
                 return Recognized(None, reason=both)
@@ -179,6 +180,22 @@ def _by_fit(layer: nn.Module, suspected: bool) -> Recognized | None:
                 )
             said = f"{formula}, eps={formula.eps:g}" + ", times 1 + weight" * bool(formula.offset)
             return Recognized(set_mode(twin, layer.training), said)
+    return None
+
+
+def _of_no_known_kind(layer: nn.Module) -> Recognized | None:
+    """The reason for a layer that normalizes in train mode and computes none of the known kinds."""
+    (copied,) = probing.copies(layer)
+    copied.train()
+    for channels in _channels(layer):
+        for shape in [*probing.shapes(channels, last=False), *probing.shapes(channels, last=True)]:
+            x = probing.draw(shape, 100.0, copied)
+            y = probing.output(copied, x)
+            if not isinstance(y, Tensor):
+                continue
+            with contextlib.suppress(Exception):
+                if normalizing(lambda each: copied(each.clone()), x, y).normalizes:
+                    return Recognized(None, reason="it computes a normalization that is none of the known kinds")
     return None
 
 

@@ -32,6 +32,7 @@ from normscope.curvature.session.first_pass import (
 )
 from normscope.curvature.session.opening import blocks, check_parameters, held_by, open_session, parameters_of
 from normscope.curvature.session.options import Options
+from normscope.curvature.session.own_normalizers import Normalizers, observe_normalizers
 from normscope.curvature.session.session import Session
 from normscope.isolation.batch_loss import check_devices
 from normscope.isolation.batches import read_batches
@@ -39,7 +40,6 @@ from normscope.isolation.coming_update import note_on_others
 from normscope.isolation.lending import Lent
 from normscope.isolation.processes import Processes
 from normscope.norms.attention import has_attention
-from normscope.norms.find_norms import has_normalizer
 from normscope.objective import Objective
 from normscope.stability.critical_rate import find_critical_rate
 from normscope.stability.optimizer_limits import Limit, SecondMoments, momentum_limit, optimizer_limit
@@ -117,12 +117,13 @@ def _measure(request: Request, opened: Session) -> Measured:
     refuse_impossible(kind, MATRICES[top.matrix].is_hessian, top.ritz.values[0])
     critical, critical_notes = _critical_rate(request, session, first, eta_star_of(limit, top))
     further = _further_batches(request, session, others, top, critical, eta_star_of(limit, top))
-    notes += [*critical_notes, *on_the_pass(session, first.unused, top.matrix, over)]
+    normalizers = _normalizers(request, session)
+    notes += [*critical_notes, *normalizers.notes, *on_the_pass(session, first.unused, top.matrix, over)]
     notes += on_the_batches(
         limit.factor,
         (top.ritz.values[0], *(batch.lambda_lower_bound for batch in further)),
         over,
-        over_the_batch=bool(over_the_batch(session.model, request.stats)),
+        over_the_batch=bool(over_the_batch(session.model, request.stats)) or normalizers.of_own_over_batch,
     )
     notes += on_convergence({name: (ends.ritz, ends.smallest) for name, ends in searches.items()})
     names = [session.lent.names[i] for i in session.chosen]
@@ -138,10 +139,17 @@ def _measure(request: Request, opened: Session) -> Measured:
         parameters="all" if len(names) == len(session.lent.names) else names,
         dtype=session.dtype,
         group=group_of(request, session.lent.originals[session.chosen[0]]),
-        normalized=has_normalizer(session.model),
+        normalized=normalizers.present,
         attends=has_attention(session.model),
         notes=notes,
     )
+
+
+def _normalizers(request: Request, session: Session) -> Normalizers:
+    """The normalizers, which the learning rate to start with depends on; no forward where there is no such rate."""
+    if not mode_of(request.stats).as_trained or session.dtype is not None:
+        return Normalizers(present=False)
+    return observe_normalizers(session, request.stats)
 
 
 def _limit(request: Request, session: Session) -> tuple[Limit, SecondMoments | None]:

@@ -21,7 +21,7 @@ from normscope.monitor.snapshot import Snapshot, norm, real
 from normscope.norms.channels import stat_dims
 from normscope.norms.kinds import NORM_LAYERS
 from normscope.norms.lp import LpNormLayer, lp_statistics
-from normscope.norms.recognition import named_like_a_norm
+from normscope.norms.recognition import known, named_like_a_norm, recognize
 from normscope.stability.verdict import Verdict
 
 DEAD = 1e-3
@@ -48,6 +48,8 @@ class NormHealth:
         grad_norms: ||dL/dh|| at the output h of each weight layer.
         settled: batches that the running statistics have averaged over, times momentum; the smallest number of all
             normalizers, nan if none counts its batches.
+        unjudged: names of layers whose running statistics are not compared, because they derive from torch's or
+            normscope's and compute something else; without them no verdict calls the statistics close.
     """
 
     layers: tuple[str, ...]
@@ -57,6 +59,7 @@ class NormHealth:
     depth: tuple[str, ...]
     grad_norms: tuple[float, ...]
     settled: float = math.nan
+    unjudged: tuple[str, ...] = ()
 
     @property
     def growth(self) -> float:
@@ -101,6 +104,8 @@ class NormHealth:
                 "batches. Measure again after about 1/momentum steps."
             )
             return [Verdict("statistics", None, text, "batches seen < 1/momentum", _SOURCE + ", inference")]
+        if not off and self.unjudged:
+            return []
         others = f" and {len(off) - 1} more" if len(off) > 1 else ""
         text = (
             f"Running statistics of {off[0]}{others} are far from this batch's: eval mode computes another function "
@@ -155,6 +160,7 @@ class HealthProbe:
     forward_only = False
 
     def __init__(self) -> None:
+        self._like_their_base: dict[type, bool] = {}
         self.begin()
 
     def begin(self) -> None:
@@ -163,11 +169,19 @@ class HealthProbe:
         self._grads: dict[str, Tensor] = {}
         self._depth: list[str] = []
         self._unread: dict[str, str] = {}
+        self._unjudged: dict[str, str] = {}
 
     @property
     def notes(self) -> list[str]:
         """A note on layers that look like normalizers and are not read, or on a model without any."""
         how = "A class of your own is read where it derives from torch's: class MyNorm(nn.LayerNorm)."
+        if self._unjudged:
+            first, kind = next(iter(self._unjudged.items()))
+            others = f" and {len(self._unjudged) - 1} more" if len(self._unjudged) > 1 else ""
+            return [
+                f"The running statistics of {first} ({kind}){others} are not compared with the batch's: the class has "
+                "a forward of its own, so what eval mode computes does not follow from them."
+            ]
         if self._unread:
             first, kind = next(iter(self._unread.items()))
             others = f" and {len(self._unread) - 1} more" if len(self._unread) > 1 else ""
@@ -200,6 +214,9 @@ class HealthProbe:
         snapshot.at.lent.reset()
         snapshot.at.move_to(snapshot.theta)
         modules = {name: snapshot.at.task.model.get_submodule(name) for name in self._moments}
+        for name, module in modules.items():
+            if self._moments[name] is not None and not self._computes_as_its_base(module):
+                self._moments[name], self._unjudged[name] = None, type(module).__name__
         norms = [_row(modules[name], moments) for name, moments in self._moments.items()]
         depth = [name for name in self._depth if name in self._grads]
         rows = snapshot.at.mean_over_processes(torch.stack(norms)).tolist() if norms else []
@@ -207,7 +224,18 @@ class HealthProbe:
         sizes = snapshot.at.mean_over_processes(torch.stack(grads)).tolist() if grads else []
         gaps, ratios, dead = zip(*rows, strict=True) if rows else ((), (), ())
         settled = min(map(_settled, modules.values()), default=math.nan)
-        return NormHealth(tuple(self._moments), gaps, ratios, dead, tuple(depth), tuple(sizes), settled)
+        return NormHealth(
+            tuple(self._moments), gaps, ratios, dead, tuple(depth), tuple(sizes), settled, tuple(self._unjudged)
+        )
+
+    def _computes_as_its_base(self, module: nn.Module) -> bool:
+        """Whether a layer computes what the class of torch or normscope does that it is or derives from."""
+        if known(module):
+            return True
+        if type(module) not in self._like_their_base:
+            recognized = recognize(module)
+            self._like_their_base[type(module)] = recognized is not None and recognized.twin is not None
+        return self._like_their_base[type(module)]
 
 
 Moments = tuple[Tensor, Tensor, Tensor] | None
