@@ -79,7 +79,7 @@ def page(rule: Rule) -> str:
     if "Fails" in found:
         failing = diagnosed(rule, "Fails")
         lines += ["This training has the fault:", "", *_shown(rule, "Fails", failing)]
-        lines += ["The fix:", "", "```py", failing.findings[0].fix, "```", ""]
+        lines += ["The fix:", "", "```text", failing.findings[0].fix, "```", ""]
         lines += ["This training does not have the fault:", ""]
     else:
         lines += ["The fault needs several processes. This training does not have it:", ""]
