@@ -171,7 +171,7 @@ def main() -> None:
         for row in pool.imap(judged, DEVELOPMENT if args.development else TWELVE):
             rows.append(row)
             print(row["case"]["name"], json.dumps(row["gains"]), json.dumps(row["signs"]), row["seconds"], flush=True)
-            held = {"environment": environment(), "summary": summary(rows), "rows": rows}
+            held = {"schema": 1, "environment": environment(), "summary": summary(rows), "rows": rows}
             args.out.write_text(json.dumps(plain(held), indent=1) + "\n", encoding="utf-8")
     print(json.dumps(summary(rows), indent=1))
 

@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     settings = {"steps": STEPS, "batch": BATCH, "last": LAST}
-    document = {"settings": settings, "environment": environment("cpu"), "rows": []}
+    document = {"schema": 1, "settings": settings, "environment": environment("cpu"), "rows": []}
     if given.out.exists():
         document = json.loads(given.out.read_text())
     known = {(row["network"], row["optimizer"], row["seed"]) for row in document["rows"]}
