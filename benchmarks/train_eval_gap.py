@@ -36,7 +36,7 @@ import numpy as np
 import torch
 from train_eval_gap_networks import DEVELOPMENT, TWELVE, Case, batches, evaluated, trained
 
-from normscope.diagnosis.train_eval_gap import train_eval_gap
+from normscope.diagnosis import train_eval_gap
 from normscope.results import plain
 from normscope.results.environment import environment
 

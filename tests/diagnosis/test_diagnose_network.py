@@ -120,6 +120,18 @@ def test_the_page_says_each_finding(tmp_path):
     assert "NS203" in page
 
 
+def test_rules_that_pass_show_what_they_measured(tmp_path):
+    found = ns.diagnose(setup(batch_size=32), rules=["NS201", "NS202", "NS203", "NS204"])
+    assert found.findings == ()
+    assert found.measured.keys() == {"NS201", "NS202", "NS203", "NS204"}
+    assert all(0 <= seen.value < seen.limit for seen in found.measured.values())
+    # The mean of 32 independent values has 1/32 of their variance.
+    assert found.measured["NS202"].value == pytest.approx(1 / 32, rel=0.1)
+    assert "Passed: NS202, variance of a batch's mean / variance = 0.03" in str(found)
+    assert found.plain()["measured"]["NS203"]["limit"] == found.measured["NS203"].limit
+    assert "distance of evaluation inputs" in found.report(tmp_path / "page.html").read_text(encoding="utf-8")
+
+
 def test_one_batch_may_be_handed_in_alone():
     found = ns.diagnose(network(), nn.CrossEntropyLoss(), data(64), eval_batches=data(32))
     assert "1 training batches of 64, 1 evaluation batches." in found.looked_at

@@ -52,6 +52,39 @@ def test_a_training_step_that_feeds_other_data_leads_to_stale_statistics():
     assert "stale-running-statistics" in names(ns.diagnose(setup(training_step=step), rules="NS201"))
 
 
+def test_statistics_of_a_trained_model_are_priced_and_without_gain_a_note():
+    described = setup()
+    ns.train(described.model, described.loss_fn, described.batches, described.optimizer, steps=60)
+    model, (x, y) = described.model, data()
+    batches = list(zip(x.split(32), y.split(32), strict=True))
+    model[1].running_mean.add_(3.0)
+    (found,) = ns.diagnose(model, described.loss_fn, batches, rules="NS201").findings
+    assert (found.severity, found.cost.how) == ("error", "measured")
+    assert found.cost.value > 2 * found.cost.spread
+    opposite = [(x, 1 - F.one_hot(y, 3).float()) for x, y in batches]
+    (found,) = ns.diagnose(
+        model, lambda out, t: (out.softmax(1) * (1 - t)).sum(1).mean(), opposite, rules="NS201"
+    ).findings
+    assert found.cost.value < 0
+    assert found.severity == "note"
+
+
+def test_frozen_first_layers_of_a_flat_network_are_a_frozen_backbone():
+    described = setup()
+    described.model[:2].requires_grad_(False)
+    (found,) = ns.diagnose(described, rules="NS113").at_least("warning")
+    assert found.layers == ("1",)
+    exec(found.fix, {"model": described.model})
+    assert not described.model[1].training
+    assert names(ns.diagnose(described, rules="NS113")) == []
+
+
+def test_fixed_scales_behind_a_trained_layer_are_no_frozen_backbone():
+    described = setup()
+    described.model[1].requires_grad_(False)
+    assert names(ns.diagnose(described, rules="NS113")) == []
+
+
 def test_a_momentum_encoder_is_not_a_frozen_backbone():
     class Twins(nn.Module):
         def __init__(self):
@@ -181,6 +214,48 @@ def test_images_of_another_preprocessing_are_shifted(change):
     described = setup(model, batches=batches, eval_batches=[(change(a), b) for a, b in batches[:3]])
     assert names(ns.diagnose(described, rules="NS203")) == ["shifted-evaluation-data"]
     assert names(ns.diagnose(replace(described, eval_batches=batches[:3]), rules="NS203")) == []
+
+
+def decaying(weight_decay, **fields):
+    """A training by SGD with momentum and decay on all parameters."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=weight_decay)
+    return setup(model, optimizer=optimizer, **fields)
+
+
+def test_decay_of_the_usual_recipe_is_a_note():
+    described = decaying(1e-4, steps=450_000)
+    (found,) = ns.diagnose(described, rules="NS104").findings
+    assert found.severity == "note"
+    assert "gradients moved the scales more" in found.text
+    assert found.evidence.value < 0.2
+
+
+def test_decay_that_beats_the_gradients_is_a_warning_and_says_that_the_rate_is_constant():
+    (found,) = ns.diagnose(decaying(0.1, steps=300), rules="NS104").findings
+    assert found.severity == "warning"
+    assert "constant rate since the setup has no scheduler" in found.text
+    assert found.evidence.value > 2
+
+
+def test_decay_over_the_scheduled_steps_names_no_constant_rate():
+    described = decaying(0.1, steps=300)
+    described = replace(described, scheduler=torch.optim.lr_scheduler.CosineAnnealingLR(described.optimizer, 300))
+    (found,) = ns.diagnose(described, rules="NS104").findings
+    assert found.severity == "warning"
+    assert "constant rate" not in found.text
+
+
+@pytest.mark.parametrize("batches", [True, False])
+def test_without_steps_no_evidence_is_nan(batches):
+    described = decaying(0.1, steps=None)
+    described = described if batches else replace(described, batches=None, eval_batches=None)
+    (found,) = ns.diagnose(described, rules="NS104").findings
+    assert found.severity == "note"
+    assert "not known" in found.text
+    assert "nan" not in str(found.evidence)
+    slow = ns.diagnose(setup(network(momentum=1e-4), steps=None), rules="NS102").findings[0]
+    assert "nan" not in str(slow.evidence)
 
 
 def test_small_gradients_of_queries_and_keys_do_not_vanish_along_depth():

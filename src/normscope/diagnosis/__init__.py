@@ -12,9 +12,11 @@ from normscope.importing.first_use import on_first_use
 if TYPE_CHECKING:
     from normscope.diagnosis.diagnose_network import diagnose
     from normscope.diagnosis.finding import Cost, Evidence, Finding
+    from normscope.diagnosis.gap_result import TrainEvalGap
+    from normscope.diagnosis.gap_split import train_eval_gap
     from normscope.diagnosis.result import Diagnosis
 
-__all__ = ["Cost", "Diagnosis", "Evidence", "Finding", "diagnose"]
+__all__ = ["Cost", "Diagnosis", "Evidence", "Finding", "TrainEvalGap", "diagnose", "train_eval_gap"]
 
 __getattr__ = on_first_use(
     __name__,
@@ -23,7 +25,9 @@ __getattr__ = on_first_use(
         "Diagnosis": "result",
         "Evidence": "finding",
         "Finding": "finding",
+        "TrainEvalGap": "gap_result",
         "diagnose": "diagnose_network",
+        "train_eval_gap": "gap_split",
     },
 )
 

@@ -95,6 +95,7 @@ def diagnose(
             looked_at=tuple(_looked_at(look, checkpoint is not None)),
             rules=tuple(judging),
             skipped=skipped,
+            measured={rule: seen for rule, seen in look.measured.items() if rule in judging},
             notes=tuple(_notes(look, convention)),
             passes=look.passes / look.setup.accumulate,
             seconds=seconds,

@@ -12,7 +12,7 @@ class Evidence:
 
     Attributes:
         what: the quantity, as a noun phrase.
-        value: its value.
+        value: its value; nan where it is not known.
         spread: the standard error of the value over batches or channels; nan where the value is exact.
         limit: the value from which the rule finds a fault; nan where there is none.
     """
@@ -23,6 +23,8 @@ class Evidence:
     limit: float = math.nan
 
     def __str__(self) -> str:
+        if math.isnan(self.value):
+            return f"{self.what}: not known"
         spread = "" if math.isnan(self.spread) else f" +- {self.spread:.2g}"
         limit = "" if math.isnan(self.limit) else f" (limit {self.limit:.3g})"
         return f"{self.what} = {self.value:.3g}{spread}{limit}"
@@ -111,3 +113,13 @@ def layers_in_words(layers: tuple[str, ...] | list[str], most: int = 3) -> str:
     named = ["the model itself" if not name else f"layer {name}" if name[0].isdigit() else name for name in layers]
     more = f" and {len(named) - most} more" if len(named) > most else ""
     return ", ".join(named[:most]) + more
+
+
+def names_as_code(names: list[str], most: int = 6) -> str:
+    """The names of layers as a list in code, or where they are many the place of that list.
+
+    Example:
+        >>> names_as_code(["0.norm", "1.norm"]), names_as_code(list("abcdefgh"))
+        ("['0.norm', '1.norm']", 'finding.layers')
+    """
+    return repr(names) if len(names) <= most else "finding.layers"

@@ -1,11 +1,11 @@
 """The result of `diagnose`: findings, and what was looked at."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normscope.diagnosis.finding import SEVERITIES, Finding
+from normscope.diagnosis.finding import SEVERITIES, Evidence, Finding
 from normscope.diagnosis.sarif import sarif_log
 from normscope.results import plain, write_json
 from normscope.results.reporting import Reportable
@@ -31,6 +31,8 @@ class Diagnosis(Reportable):
         seconds: duration of the look.
         settings: of the training.
         environment: versions and device.
+        measured: by id of a rule, the largest number that it judged by and its limit, where the look has one number
+            for all layers; also of rules that found nothing.
     """
 
     findings: tuple[Finding, ...]
@@ -42,6 +44,7 @@ class Diagnosis(Reportable):
     seconds: float
     settings: dict[str, Any]
     environment: dict[str, str | int]
+    measured: dict[str, Evidence] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -53,7 +56,7 @@ class Diagnosis(Reportable):
         return tuple(f for f in self.findings if SEVERITIES.index(f.severity) <= SEVERITIES.index(severity))
 
     def frame(self) -> "pd.DataFrame":
-        """A table with one row for each finding; its columns are those of `COLUMNS`."""
+        """A table with one row for each finding: rule, layers, text, evidence, cost and fix."""
         import pandas as pd
 
         rows = [
@@ -109,6 +112,8 @@ class Diagnosis(Reportable):
             fix = each.fix.replace("\n", "\n            ")
             lines += [f"  evidence: {each.evidence}", f"  cost:     {each.cost}", f"  fix:      {fix}"]
         lines += ["", *(f"Looked at: {each}" for each in self.looked_at)]
+        found = {each.rule for each in self.findings}
+        lines += [f"Passed: {rule}, {seen}." for rule, seen in sorted(self.measured.items()) if rule not in found]
         if self.skipped:
             reasons = dict.fromkeys(self.skipped.values())
             for reason in reasons:
@@ -118,4 +123,4 @@ class Diagnosis(Reportable):
     def _headline(self) -> str:
         counts = [(sum(f.severity == severity for f in self.findings), severity) for severity in SEVERITIES]
         said = ", ".join(f"{count} {severity}{'s' * (count > 1)}" for count, severity in counts if count)
-        return f"{said or 'No findings'} by {len(self.rules)} rules."
+        return f"{said or 'No findings'} by {len(self.rules)} rule{'s' * (len(self.rules) != 1)}."

@@ -48,11 +48,17 @@ def noise(calls: Sequence[Input]) -> float:
     return _share(chance, total, total)
 
 
-def noisy_layers(trace: Trace, accumulate: int = 1) -> tuple[dict[str, float], float]:
-    """The layers whose statistics are too noisy, with their share q, and the limit of q."""
+def noise_of_layers(trace: Trace, accumulate: int = 1) -> tuple[dict[str, float], float]:
+    """The share q of each layer, and the limit of q."""
     values = {name: noise(calls) for name, calls in trace.inputs.items()}
     few = min((calls[0].samples for calls in trace.inputs.values()), default=0) <= FEW
     limit = NOISY_OF_MICRO if accumulate > 1 else NOISY_OF_FEW if few else NOISY
+    return values, limit
+
+
+def noisy_layers(trace: Trace, accumulate: int = 1) -> tuple[dict[str, float], float]:
+    """The layers whose statistics are too noisy, with their share q, and the limit of q."""
+    values, limit = noise_of_layers(trace, accumulate)
     return {name: value for name, value in values.items() if value >= limit}, limit
 
 

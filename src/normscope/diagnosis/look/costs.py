@@ -33,6 +33,19 @@ def cost_of_statistics(look: Look) -> Cost:
     return _or_none(look, price)
 
 
+def cost_of_given_statistics(look: Look) -> Cost:
+    """The loss of the user's network with its running statistics, over that with those of the population."""
+    copy, batches = look.setup.copied(), look.judged_batches
+    own, theirs = look.own_at_start, dict(look.own_at_start) | dict(look.population_at_start)
+    try:
+        worse, better = (evaluated(look.over_batch, copy, copy.model, batches, each) for each in (own, theirs))
+    except NotLooked:
+        return Cost()
+    look.passes += 2 * FORWARD * len(batches)
+    cost = look.cost(worse, better)
+    return cost if math.isfinite(cost.value) else Cost()
+
+
 def cost_of_dropout(look: Look) -> Cost:
     """The loss in evaluation with statistics taken with dropout, over that with statistics taken without."""
 

@@ -7,7 +7,7 @@ are evaluated with two kinds of statistics, each at a third of a step.
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from normscope.diagnosis.finding import Cost
+from normscope.diagnosis.finding import Cost, Evidence
 from normscope.diagnosis.look.between import APART, calls_differ, excess
 from normscope.diagnosis.look.normalizers import Normalizer, normalizers_of
 from normscope.diagnosis.look.passes import FORWARD, NotLooked, judged, still_pass, trained
@@ -58,6 +58,7 @@ class Look:
         steps: planned optimizer steps, or None.
         missing: buffers and parameters that a checkpoint lacks.
         processes: number of processes that train.
+        measured: by id of a rule, the number that it judged by, also where it found nothing.
     """
 
     setup: Setup
@@ -72,6 +73,7 @@ class Look:
     processes: int = 1
     started: float = field(default_factory=time.perf_counter)
     passes: float = 0.0
+    measured: dict[str, Evidence] = field(default_factory=dict)
 
     @cached_property
     def _normalizers(self) -> Any:
@@ -87,6 +89,12 @@ class Look:
     def unrecognized(self) -> dict[str, str]:
         """Names of layers that look like a normalizer and were not recognized, with the reason."""
         return dict(self._normalizers[1])
+
+    def saw(self, rule: str, what: str, values: Iterable[float], limit: float) -> None:
+        """Keep the largest of the numbers by which a rule judges; numbers that are not finite are left out."""
+        finite = [value for value in values if math.isfinite(value)]
+        if finite:
+            self.measured[rule] = Evidence(what, max(finite), limit=limit)
 
     @property
     def over_batch(self) -> list[Normalizer]:

@@ -48,7 +48,10 @@ def rise_of(look: Look) -> Rise | None:
     if trained.diverged_at is not None:
         text = f"Training diverges at step {trained.diverged_at} with {name} at a rate of {rate:.3g}."
     elif plain and ratio > RISES and last > BEYOND * highest:
-        text = f"The loss rises from {first:.3g} to {last:.3g} in {len(losses)} steps of {name} at rate {rate:.3g}."
+        text = (
+            f"The loss rises from {first:.3g} to {last:.3g}, the mean of steps {len(losses) - len(quarter) + 1} to "
+            f"{len(losses)}, with {name} at rate {rate:.3g}."
+        )
     elif plain and max(losses) > JUMPS * highest * between**2 and ratio > UNLEARNED:
         text = (
             f"The loss jumps from {first:.3g} to {max(losses):.3g} in {len(losses)} steps of {name} at rate {rate:.3g}."

@@ -18,7 +18,8 @@ def batches_differ(look: Look) -> Iterator[Found]:
     """Batches differ from one another by more than chance: sorted data, or one domain a batch.
 
     F is the variance between the means of the batches over the one that drawing at random would give. It is 1 for
-    shuffled batches. Real and generated images in calls of their own differ in the same way.
+    shuffled batches. The evidence shows F; the sentence of the finding names its square root, a ratio of deviations.
+    Real and generated images in calls of their own differ in the same way.
 
     Why it hurts:
         BatchNorm subtracts what the samples of a batch have in common, such as their class. Training sees samples
@@ -46,6 +47,7 @@ def batches_differ(look: Look) -> Iterator[Found]:
     trace = look.start.trace
     values = {name: excess(calls) for name, calls in trace.inputs.items()}
     limit = EXCESS if look.batch_size >= FEW else EXCESS_OF_FEW
+    look.saw("NS204", "variance between batches / chance", values.values(), limit)
     found = {name: value for name, value in values.items() if math.isfinite(value) and value > limit}
     fix = "DataLoader(dataset, batch_size, shuffle=True)  # all kinds of samples in every batch"
     source = "https://github.com/soumith/ganhacks"

@@ -52,13 +52,19 @@ def momentum_too_small(look: Look) -> Iterator[Found]:
 
 
 def _found(severity: str, names: list[str], momentum: float, left: float, look: Look) -> Found:
-    planned = "" if look.updates is None else f" After the {look.updates} planned batches {left:.0%} of them are left."
+    planned = (
+        " The number of steps is not known."
+        if look.updates is None
+        else f" After the {look.updates} planned batches {left:.0%} of them are left."
+    )
     fix = 0.1 if look.updates is None else min(0.1, max(10 / look.updates, 0.001))
     return Found(
         severity,
         f"The running statistics of {layers_in_words(names)} keep their first values for long, since momentum is "
         f"{momentum:g}.{planned}",
-        Evidence("share of the first values that is left", left, limit=LEFT),
+        Evidence("momentum", momentum)
+        if look.updates is None
+        else Evidence("share of the first values that is left", left, limit=LEFT),
         f"for m in model.modules():\n    if isinstance(m, nn.modules.batchnorm._BatchNorm): m.momentum = {fix:.2g}",
         names,
         Cost(),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from normscope.diagnosis.finding import Evidence, layers_in_words
+from normscope.diagnosis.finding import Evidence, layers_in_words, names_as_code
 from normscope.diagnosis.look.costs import cost_of_moving, is_dear
 from normscope.diagnosis.look.look import Look
 from normscope.diagnosis.registry import Found, rule
@@ -50,7 +50,7 @@ def scales_train_in_frozen_backbone(look: Look) -> Iterator[Found]:
             "note" if not others else "error" if is_dear(cost) else "warning",
             f"{layers_in_words(names)} trains its scale and shift between frozen weights.",
             Evidence("training normalizers between frozen weights", len(names)),
-            "for m in backbone.modules():\n    if 'Norm' in type(m).__name__: m.eval().requires_grad_(False)",
+            f"for name in {names_as_code(names)}:\n    model.get_submodule(name).eval().requires_grad_(False)",
             names,
             cost,
             source="https://github.com/keras-team/keras/pull/9965",

@@ -44,6 +44,7 @@ def shifted_evaluation_data(look: Look) -> Iterator[Found]:
     shift = input_shift(look)
     if shift is None:
         return
+    look.saw("NS203", "distance of evaluation inputs to training inputs", [shift.distance], SHIFT)
     if shift.distance > SHIFT:
         yield Found(
             "warning",

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from normscope.diagnosis.finding import Evidence, layers_in_words
 from normscope.diagnosis.look.between import APART, NOISY, calls_differ, noise
-from normscope.diagnosis.look.costs import cost_of_statistics
+from normscope.diagnosis.look.costs import cost_of_given_statistics, cost_of_statistics
 from normscope.diagnosis.look.look import Look
 from normscope.diagnosis.look.passes import NotLooked
 from normscope.diagnosis.registry import Found, rule
@@ -31,14 +31,20 @@ def stale_running_statistics(look: Look) -> Iterator[Found]:
         Evaluation computes another function than training: its loss is far above that of training on the same data.
 
     Threshold:
-        The distance between two sets of statistics is the larger of two numbers: the median of |difference of means| /
-        deviation, and the median of |logarithm of the ratio of variances|, with eps added to each variance. The
-        finding is an error above these limits. Layers whose statistics move in training: 0.35, between the
-        population's statistics and the statistics at which training arrives when the parameters rest. Models that were
-        trained before, and layers in eval mode with the initial statistics (mean 0, variance 1): 0.5. Other layers in
-        eval mode: 1.2, since frozen statistics of another data set are common. Layers with several inputs in a pass: 5
-        % of the variance lies between the means of the inputs. In the development half of NormFaults, clean trainings
-        have at most 0.1 (frozen layers: 0.26), and faults have at least 0.6.
+        The distance between two sets of statistics is the larger of two medians over channels: |difference of means| /
+        deviation, and |logarithm of the ratio of variances|. eps is added to each variance. There are four limits.
+
+        - Layers whose statistics move in training: an error above 0.35. The copy's weights are held still after its
+          short training, the statistics that its batches then lead to are computed, and compared with those of the
+          population.
+        - Models that were trained before the look, and layers in eval mode that hold the first statistics (mean 0,
+          variance 1): an error above 0.5. In a model that was trained, layers in train mode are judged by both limits;
+          it is a note where the population's statistics gain nothing.
+        - Other layers in eval mode: an error above 1.2, since frozen statistics of another data set are usual.
+        - One layer with several inputs in a pass: an error if 5 % of the variance lies between the means of its inputs.
+
+        In the development half of NormFaults, clean trainings have at most 0.1, and 0.26 where frozen; faults have at
+        least 0.6.
 
     Switch off:
         The statistics are computed again before every evaluation.
@@ -143,12 +149,14 @@ def _given(look: Look) -> Iterator[Found]:
     for known, severity, said in ((True, "note", untrained), (False, "error", "are not those of its input")):
         far = {name: value for name, value in found.items() if (name in first) == known}
         if far:
+            cost = cost_of_given_statistics(look)
             yield Found(
-                severity,
+                "note" if cost.value <= 0 else severity,
                 f"The running statistics of {layers_in_words(list(far))} {said}.",
                 Evidence("distance to the population's statistics", max(far.values()), limit=FRESH),
                 _RECOMPUTE,
                 list(far),
+                cost,
                 source="https://github.com/pytorch/pytorch/issues/4741",
             )
 
@@ -175,6 +183,7 @@ def _moving(look: Look) -> Iterator[Found]:
         distances = _distances(look, settled, look.population, quiet)
     except NotLooked:
         return
+    look.saw("NS201", "distance to the population's statistics", distances.values(), MOVING)
     found = {name: far for name, far in distances.items() if far > MOVING}
     if found and not look.batches_differ:
         yield Found(

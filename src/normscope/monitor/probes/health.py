@@ -111,7 +111,7 @@ class NormHealth:
             f"Running statistics of {off[0]}{others} are far from this batch's: eval mode computes another function "
             "than train mode. Train about 1/momentum more steps, or call `use_population_statistics`."
             if off
-            else "Running statistics are close to this batch's: eval mode computes the function that is trained."
+            else "Running statistics lie within one deviation and a factor of 4 of this batch's (medians)."
         )
         formula = f"median |running mean - mu|/sigma <= {MEAN_GAP:g}, variance ratio within {VARIANCE_RATIO:g}"
         return [Verdict("statistics", not off, text, formula, _SOURCE + ", inference")]

@@ -1,7 +1,7 @@
 """A diagnosis: each finding with its evidence, cost and fix, and what was looked at."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from normscope.report.document import Said, Section, Table
@@ -32,12 +32,21 @@ def diagnosis_section(title: str, stored: Mapping[str, Any]) -> Section:
     return Section(
         title,
         said,
-        tables=(Table("Findings", _COLUMNS, [_row(each) for each in findings]),) if findings else (),
+        tables=tuple(_tables(stored)),
         notes=(*looked, *reasons, *stored["notes"]),
         settings=stored["settings"],
         environment=stored["environment"],
         uses=("diagnose",),
     )
+
+
+def _tables(stored: Mapping[str, Any]) -> Iterator[Table]:
+    if stored["findings"]:
+        yield Table("Findings", _COLUMNS, [_row(each) for each in stored["findings"]])
+    measured = stored.get("measured", {})
+    if measured:
+        rows = [[rule, seen["what"], seen["value"], seen["limit"]] for rule, seen in sorted(measured.items())]
+        yield Table("Looked at", ("rule", "quantity", "value", "limit"), rows)
 
 
 def _row(each: Mapping[str, Any]) -> Sequence[Any]:
@@ -49,6 +58,8 @@ def _row(each: Mapping[str, Any]) -> Sequence[Any]:
 
 
 def _evidence(evidence: Mapping[str, Any]) -> str:
+    if math.isnan(evidence["value"]):
+        return f"{evidence['what']}: not known"
     return f"{evidence['what']} = {_number(evidence['value'], evidence['spread'])}"
 
 

@@ -12,7 +12,7 @@ from torch.optim.swa_utils import AveragedModel, update_bn
 from torch.utils.data import DataLoader, TensorDataset
 
 import normscope as ns
-from normscope.diagnosis.train_eval_gap import train_eval_gap
+from normscope.diagnosis import train_eval_gap
 
 # Two batches of a single BatchNorm: means 1 and 7, biased variances 1 and 9, so population statistics 4 and 10.
 BATCHES = [torch.tensor([[0.0], [2.0]], dtype=torch.float64), torch.tensor([[4.0], [10.0]], dtype=torch.float64)]
