@@ -12,6 +12,7 @@ from functools import cache
 
 from docs_pages import PAGES, ROOT
 from normscope.papers import Store, all_entries, judge
+from normscope.papers.paper_pages import OWN, paper_of
 from normscope.tuning.prior import MEASURED, RATES
 
 _MARKED = re.compile(r"(<!-- numbers: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -27,12 +28,13 @@ SHORT = (
     "networks drawn at random",
     "training, cross-entropy",
     "tasks its rule was not made with",
+    "tasks it was developed on",
     "tasks written without it",
 )
 
 
 def accuracy_in_short():
-    """Four rows of the summary."""
+    """Five rows of the summary."""
     head, rule, *rows = accuracy().splitlines()
     return "\n".join([head, rule, *(row for row in rows if any(words in row for words in SHORT))])
 
@@ -41,6 +43,7 @@ CALLS = {
     "Which learning rate do I train with?": ("tune", "tune", "5 % of the training, 10 % of a short one"),
     "Where does training turn unstable? Nothing has run yet.": ("predict", "predict", "under a second"),
     "The same on my data: which layer is largest?": ("measure", "measure", "seconds"),
+    "What is wrong with my normalization?": ("diagnose", "diagnose", "seconds, at most 60"),
     "What is happening while I train?": ("Monitor", "monitor", "5 % of the training time, or what you allow"),
     "What really happens over learning rate, gamma, seed?": ("sweep", "sweep", "minutes to hours"),
     "Is another normalizer better here?": ("swap_norms", "", "a training for each"),
@@ -86,7 +89,7 @@ def _judged():
 
 def papers():
     """How many statements of the papers were reproduced, and three results with their numbers."""
-    counts = Counter(one.verdict for one in _judged().values())
+    counts = Counter(one.verdict for one in _judged().values() if paper_of(one.entry).file != OWN)
     total, part, wrong = counts.total(), counts["reproduced in part"], counts["the statement is wrong"]
     return (
         "Every figure and claim about BatchNorm of Santurkar et al. 2018, of Wei et al. 2019 and of an encyclopedia "

@@ -49,7 +49,10 @@ def test_json_is_the_result(reference):
     direct = ns.predict(ns.models.MLP(20, 5, width=60, norm="batch"), (20,), "cross_entropy")
     assert plain["lambda_max"] == direct.lambda_max
     assert plain["kind"] == "prediction"
-    assert "networks with BatchNorm train far above eta*; others may fail below it" in " ".join(plain["notes"])
+    assert (
+        "networks with BatchNorm survive far above eta*, "
+        "but may learn badly from eta* on; those without may fail below it" in " ".join(plain["notes"])
+    )
 
 
 def test_a_shape_may_have_crosses(tmp_path):

@@ -194,7 +194,10 @@ def test_a_cross_entropy_of_ones_own_gets_what_torch_s_gets(task):
     assert own.loss_kind == CROSS_ENTROPY
     assert own.advice == known.advice
     assert own.notes == known.notes
-    assert "networks with BatchNorm train far above eta*; others may fail below it" in own.verdict(1.0).text
+    assert (
+        "networks with BatchNorm survive far above eta*, "
+        "but may learn badly from eta* on; those without may fail below it" in own.verdict(1.0).text
+    )
 
 
 def silent(found):

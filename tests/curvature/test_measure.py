@@ -365,7 +365,8 @@ def test_verdicts_are_worded_for_the_loss():
     entropy = measure(model, F.cross_entropy, (x, labels))
     assert entropy.verdict(2 * entropy.eta_star).good is None
     assert (
-        "networks with BatchNorm train far above eta*; others may fail below it"
+        "networks with BatchNorm survive far above eta*, "
+        "but may learn badly from eta* on; those without may fail below it"
         in entropy.verdict(2 * entropy.eta_star).text
     )
 

@@ -32,8 +32,8 @@ def test_every_known_kind_has_a_meaning():
 def test_a_new_kind_that_survives_is_called_by_its_name(place, monkeypatch):
     monkeypatch.setitem(MEANINGS, "huber", Meaning("the Huber loss", SURVIVES))
     assert (
-        "With the Huber loss, networks with BatchNorm train far above eta*; others may fail below it."
-        in _texts("huber")[place]
+        "With the Huber loss, networks with BatchNorm survive far above eta*, "
+        "but may learn badly from eta* on; those without may fail below it." in _texts("huber")[place]
     )
     assert "depend" in _texts(OTHER)[place]
     assert "survives" not in _texts("squared")[place]

@@ -63,7 +63,10 @@ def test_a_step_too_long(about: str, loss_fn: object) -> None:
     assert good.good is True
     if isinstance(loss_fn, nn.CrossEntropyLoss):
         assert bad.good is None
-        assert "networks with BatchNorm train far above eta*; others may fail below it" in bad.text
+        assert (
+            "networks with BatchNorm survive far above eta*, "
+            "but may learn badly from eta* on; those without may fail below it" in bad.text
+        )
     elif loss_fn is half_mse:
         assert bad.good is False
         assert "beyond what the curvature" in bad.text
@@ -263,7 +266,8 @@ def test_cross_entropy_is_never_said_to_break(norm: str, lr: float, loss: object
             if verdict.about in ("step", "critical rate"):
                 assert verdict.good is not False
                 assert (verdict.good is None) == (
-                    "networks with BatchNorm train far above eta*; others may fail below it" in verdict.text
+                    "networks with BatchNorm survive far above eta*, "
+                    "but may learn badly from eta* on; those without may fail below it" in verdict.text
                 )
 
 

@@ -31,7 +31,7 @@ def test_the_page_says_of_a_rate_beyond_eta_star_what_the_verdict_says(loss_kind
     assert found.loss_kind == loss_kind
     page, verdict = measurement_section("", found.plain()).verdicts[0].text, found.verdict(2 * found.eta_star)
     assert page.startswith(OPENINGS[loss_kind])
-    may_survive = {"squared": None, "cross_entropy": "others may fail below it", "other": "depend"}[loss_kind]
+    may_survive = {"squared": None, "cross_entropy": "those without may fail below it", "other": "depend"}[loss_kind]
     for text in (page, verdict.text):
         assert may_survive is None or may_survive in text
         assert ("cross-entropy" in text.lower()) == (loss_kind == "cross_entropy")
@@ -43,7 +43,8 @@ def test_a_new_kind_that_survives_is_called_by_its_name(monkeypatch):
     stored = ns.measure(model, nn.CrossEntropyLoss(), (X, LABELS)).plain() | {"loss_kind": "huber"}
     text = measurement_section("", stored).verdicts[0].text
     assert text.endswith(
-        " With the Huber loss, networks with BatchNorm train far above eta*; others may fail below it."
+        " With the Huber loss, networks with BatchNorm survive far above eta*, "
+        "but may learn badly from eta* on; those without may fail below it."
     )
 
 

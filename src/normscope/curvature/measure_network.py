@@ -4,7 +4,8 @@ r"""`measure`: the largest stable learning rate of this network on this batch, f
 
 By default lambda_max is that of the generalized Gauss-Newton matrix. Batch statistics are read as trained ("batch"),
 held constant ("frozen") or in eval mode ("running"). The result also has the critical rate and the rate to start with.
-eta* marks where the local quadratic turns unstable; with cross-entropy, networks with BatchNorm train far above it.
+eta* marks where the local quadratic turns unstable; with cross-entropy, networks with BatchNorm survive
+far above it.
 
 A call with default settings takes at most 30 gradient passes for its first batch and 4 for each further one. A gradient
 pass is one forward and one backward: a product with the Gauss-Newton matrix costs 1.2 to 1.4 of them, a forward a

@@ -87,6 +87,7 @@ class Diagnosis(Reportable):
         """Write the findings as SARIF 2.1.0, which code hosts show beside the code. Returns the path.
 
         Args:
+            path: the file to write, in an existing folder.
             file: the source file that the findings belong to, such as the one that holds `setup`.
 
         Raises:

@@ -53,10 +53,13 @@ def usually_survives(loss_kind: str) -> str:
         The sentence, with the loss called by its name.
 
     Example:
-        >>> usually_survives(CROSS_ENTROPY)
-        'With cross-entropy, networks with BatchNorm train far above eta*; others may fail below it.'
+        >>> usually_survives(CROSS_ENTROPY).split(",")[0]
+        'With cross-entropy'
     """
-    return f"With {MEANINGS[loss_kind].words}, networks with BatchNorm train far above eta*; others may fail below it."
+    return (
+        f"With {MEANINGS[loss_kind].words}, networks with BatchNorm survive far above eta*, "
+        "but may learn badly from eta* on; those without may fail below it."
+    )
 
 
 def outlook(loss_kind: str, *, diverges: str, uncertain: str) -> str:

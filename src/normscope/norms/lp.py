@@ -31,7 +31,7 @@ def lp_norm(
     centered: bool = False,
     sync: bool = False,
 ) -> Tensor:
-    r"""Normalize each channel of `x` by the l_p norm of this batch.
+    r"""Normalize each channel of `x` by n_p, the l_p norm of this batch as a mean (mean |x| for p = 1).
 
         y = weight (x - mean(x)) / (n_p + eps) + bias
 

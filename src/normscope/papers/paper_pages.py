@@ -25,6 +25,8 @@ class Paper:
     introduction: str
 
 
+# The page of claims that no source makes.
+OWN = "own-claims"
 PAPERS = (
     Paper(
         "santurkar-2018",
@@ -47,7 +49,7 @@ PAPERS = (
         "no settings; the settings are this project's.",
     ),
     Paper(
-        "own-claims",
+        OWN,
         "Claims of this project",
         "ours",
         "Claims that this project makes itself, judged in the same way: what a learning rate named before training "

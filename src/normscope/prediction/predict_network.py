@@ -84,7 +84,7 @@ def predict(
         loss: "cross_entropy" (default without a Setup), or squared error: "half_mse" (1/2 sum over outputs, mean over
             samples), "half_sse" or "mse" (torch.nn.MSELoss); or a function loss(outputs, targets) with the Hessian of
             one of these, as torch.nn.CrossEntropyLoss(). With cross-entropy eta* is the limit of the local
-            quadratic at initialization; networks with BatchNorm train far above it.
+            quadratic at initialization; networks with BatchNorm survive far above it.
         batch_size: number of samples m; the data modes and BatchNorm's statistics depend on it.
         momentum: momentum of gradient descent, by default 0 or the setup's.
         nesterov: whether the momentum is Nesterov's, by default not, or as in the setup.
@@ -103,7 +103,9 @@ def predict(
         UnknownOperation: the model has an operation that the theory has no map for; the message names it.
         ValueError: an argument does not fit, or the prediction is not a finite number.
 
-    Example: one linear layer on d independent inputs has lambda = (1 + sqrt(d / m))^2 up to its last digits.
+    Example:
+        One linear layer on d independent inputs has lambda = (1 + sqrt(d / m))^2 up to its last digits.
+
         >>> found = predict(nn.Linear(50, 1, bias=False), (50,), "half_mse", batch_size=200)
         >>> round(found.lambda_max, 2), found.mode
         (2.25, 'data')

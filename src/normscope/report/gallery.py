@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from normscope.papers.entry import IN_PART, NOT, OPEN, REPRODUCED, WRONG, Entry, JudgedStatement, fitting_curves, stored
-from normscope.papers.paper_pages import PAPERS, Paper, paper_of
+from normscope.papers.paper_pages import OWN, PAPERS, Paper, paper_of
 from normscope.papers.store import Store
 from normscope.report.chart import Chart
 from normscope.report.drawing import draw
@@ -93,7 +93,9 @@ def _linked(text: str, up: str) -> str:
 
 def index(chosen: Iterable[Entry], judged: Sequence[JudgedStatement]) -> str:
     """The first page: how to read the verdicts, their numbers by paper, and one line for each entry."""
-    lines = [_INDEX.format(summary=summary(judged)), "## Verdicts by paper", ""]
+    ours = [one for one in judged if paper_of(one.entry).file == OWN]
+    sources = [one for one in judged if one not in ours]
+    lines = [_INDEX.format(sources=summary(sources), ours=summary(ours)), "## Verdicts by paper", ""]
     lines += [_table(("paper", *_SHORT.values(), "statements"), [_counts(paper, judged) for paper in PAPERS]), ""]
     lines += ["## Entries", ""]
     rows = []
@@ -185,13 +187,15 @@ _INDEX = """# Do the papers hold?
 Every figure and claim about training with BatchNorm in three sources, run again and judged by rules that were written
 before the runs.
 
-{summary}.
+- The sources. {sources}.
+- Claims of this project. {ours}.
 
 ## How to read a verdict
 
 - A statement of a source stands in our words, with the rule that decides about it.
-- *Reproduced*: every part of the rule holds. *Reproduced in part*: some parts hold. *The statement is wrong*:
-  mathematics with a counterexample. *Not yet run*: fewer seeds than the rule asks for.
+- *Reproduced*: every part of the rule holds. *Reproduced in part*: some parts hold. *Not reproduced*:
+  none holds. *The statement is wrong*: mathematics with a counterexample. *Not yet run*: fewer seeds than the rule asks
+  for.
 - *Paper scale*: the source's own settings where it states any. The encyclopedia article states none; the settings there
   are this project's, and a verdict on a small network of digits speaks of that network.
 - Bands in pictures are the smallest and the largest of the seeds, lines are their median; a title with a seed shows

@@ -49,7 +49,7 @@ class Tuning(Reportable):
 
     Attributes:
         lr: the learning rate, which the schedule multiplies; of several parameter groups, the largest group's.
-        lr_range: the lowest and the highest learning rate that the rehearsals cannot tell apart from lr.
+        lr_range: an interval around lr, at least a factor of 2 each way unless a rate diverged or warm-up sets a limit.
         reason: why this rate, in a sentence.
         cost: the cost of the search, as predicted and as it was.
         rehearsals: all rehearsals, by rising rate.
@@ -77,6 +77,7 @@ class Tuning(Reportable):
         """Set the learning rate in an optimizer; parameter groups keep their ratios.
 
         Args:
+            optimizer: the optimizer that trains the model.
             scheduler: the scheduler built on this optimizer, if there is one: it keeps rates of its own.
 
         Raises:

@@ -99,7 +99,9 @@ def elementwise_module(module_class: type[nn.Module]) -> type[nn.Module]:
     Returns:
         The class itself.
 
-    Example: an activation that torch does not have.
+    Example:
+        An activation that torch does not have.
+
         >>> @elementwise_module
         ... class Cubic(nn.Module):
         ...     def forward(self, x):
