@@ -52,7 +52,8 @@ def parts(rule: Rule) -> dict[str, str]:
 def example(rule: Rule, heading: str) -> str:
     """The code of an example, without the lines that all examples share; "" if the rule lacks that section."""
     code = parts(rule).get(heading, "")
-    return f"torch.manual_seed(0)\n{code}\n" if code else ""
+    gap = "\n\n" if code.startswith(("class", "def", "@")) else ""
+    return f"torch.manual_seed(0)\n{gap}{code}\n" if code else ""
 
 
 def preamble(rule: Rule) -> str:
