@@ -169,7 +169,7 @@ def test_statistics_are_judged_only_where_eval_mode_computes_what_torch_s_does(
         model(x)
     (record,) = _looks(model, half_mse, 1e-4, HealthProbe())
     said = [verdict.text for verdict in record.verdicts if verdict.about == "statistics"]
-    assert [text.startswith("Running statistics are close") for text in said] == [True] * judged
+    assert [text.startswith("Running statistics lie within") for text in said] == [True] * judged
     assert any("The running statistics of 3 (ZeroInEval) are not" in note for note in record.notes) is not judged
 
 
