@@ -1,7 +1,12 @@
 """What holds of every test."""
 
+import signal
+
 import pytest
 import torch
+
+# A shell starts a background job with SIGINT ignored, and its children inherit that; some tests interrupt children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)
